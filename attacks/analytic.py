@@ -1,0 +1,48 @@
+"""Analytic: the input of a fully connected first layer, read off its gradient; no search.
+
+Paper       Phong et al., "Privacy-Preserving Deep Learning via Additively Homomorphic Encryption", IEEE TIFS 2018;
+            Geiping et al., NeurIPS 2020, proposition 3.1.
+Needs       a network whose first layer with weights is fully connected and shared, with its bias.
+Granted     nothing beyond the observation. No labels.
+Exact       for one example: x = dL/dW_k / dL/db_k for any unit k. With several, each unit gives a mixture.
+Departures  none; the unit with the largest |dL/db_k| is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from torch import nn
+
+from flfw.audit.attack import Attack, Budget, NotApplicable
+from flfw.audit.observation import Knowledge, Observation, Reconstruction
+from flfw.inversion.closed_form import linear_inputs
+
+
+@final
+class Analytic(Attack):
+    """The closed form."""
+
+    @property
+    def budget(self) -> Budget:
+        """No search."""
+        return Budget(iterations=0, restarts=1, selection="closed form")
+
+    def run(
+        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        """Read off each observation."""
+        return [_read_off(seen, known) for seen, known in zip(observations, knowledge, strict=True)]
+
+
+def _read_off(observation: Observation, knowledge: Knowledge) -> Reconstruction:
+    victim = knowledge.model
+    name, layer = next((n, m) for n, m in victim.model.named_modules() if list(m.parameters(recurse=False)))
+    weight, bias = (observation.sent.get(f"{name}.{part}") for part in ("weight", "bias"))
+    if not isinstance(layer, nn.Linear) or weight is None or bias is None or len(bias) < knowledge.batch:
+        raise NotApplicable(f"analytic needs a shared fully connected first layer, got {name} ({type(layer).__name__})")
+    inputs = linear_inputs(weight, bias, knowledge.batch).view(-1, *victim.inputs.shape)
+    raw = inputs * victim.inputs.std + victim.inputs.mean
+    return Reconstruction(raw.nan_to_num(nan=0.5).clamp(*knowledge.box))

@@ -1,0 +1,1 @@
+"""Client-side defences, one file a defence."""

@@ -1,0 +1,58 @@
+"""HyperFL's client half: one epoch on the classifier, then E epochs on the hypernetwork and the embedding."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from flfw.client import FederatedClient
+from flfw.nets.hypernetwork import GeneratedNet
+
+
+@final
+class HyperFLClient(FederatedClient):
+    """Steps A and B of the paper's algorithm 1."""
+
+    model: GeneratedNet
+
+    def train(self) -> dict[str, float]:
+        """Returns the mean loss of the last epoch, step A's loss, and the share of dead hidden units afterwards."""
+        experiment, settings = self.at.experiment, self.at.settings
+        classifier_loss = self._train_classifier()
+        weights = {name: p for name, p in self.model.named_parameters() if not name.startswith("classifier.")}
+        loss = self.descend(
+            weights,
+            experiment.local_epochs,
+            experiment.lr,
+            purpose="hypernetwork",
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+            clips={"hypernet.*": settings.clip, "embedding": settings.clip},
+        )
+        with torch.no_grad():
+            dead = (self.model.hypernet.hidden_units(self.model.embedding) == 0).float().mean()
+        return {"loss": loss, "classifier_loss": classifier_loss, "dead_hidden_units": float(dead)}
+
+    def _train_classifier(self) -> float:
+        settings = self.at.settings
+        with torch.no_grad():
+            theta = self.model.extractor_weights()  # fixed during step A, so generated once
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            with torch.no_grad():
+                features = self.model.features(self.at.task.inputs.normalise(x), theta)
+            return cross_entropy(self.model.classifier(features), y)
+
+        classifier = {f"classifier.{name}": p for name, p in self.model.classifier.named_parameters()}
+        return self.descend(
+            classifier,
+            settings.classifier_epochs,
+            settings.classifier_lr,
+            purpose="classifier",
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+            loss=loss,
+        )

@@ -1,0 +1,24 @@
+"""Local SGD on the whole model: the client half of every method that says no more."""
+
+from __future__ import annotations
+
+from typing import final
+
+from flfw.client import FederatedClient
+
+
+@final
+class SGDClient(FederatedClient):
+    """E epochs of SGD over all parameters, shared or private."""
+
+    def train(self) -> dict[str, float]:
+        """Returns the mean loss of the last epoch."""
+        experiment, settings = self.at.experiment, self.at.settings
+        loss = self.descend(
+            dict(self.model.named_parameters()),
+            experiment.local_epochs,
+            experiment.lr,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+        )
+        return {"loss": loss}

@@ -1,0 +1,65 @@
+"""What every attack is: a search for the data behind an observation, given some knowledge."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from flfw.audit.observation import Knowledge, Observation, Reconstruction
+from flfw.strategy import NoSettings
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What an attack spends; printed in the report.
+
+    Attributes:
+        iterations: steps of its search; 0 for a closed form.
+        restarts: searches from different starts.
+        selection: how the result is chosen among them, without the truth.
+    """
+
+    iterations: int
+    restarts: int
+    selection: str
+
+
+class NotApplicable(RuntimeError):
+    """The attack has no way to work on this network; the report says so, and it counts as a failure."""
+
+
+class Attack(ABC):
+    """Base of the attacks.
+
+    Args:
+        settings: the attack's hyper-parameters, an instance of ``Settings``.
+    """
+
+    Settings: ClassVar[type] = NoSettings
+
+    def __init__(self, settings: Any = None) -> None:
+        self.settings = self.Settings() if settings is None else settings
+
+    @property
+    @abstractmethod
+    def budget(self) -> Budget:
+        """What one run spends."""
+
+    @abstractmethod
+    def run(
+        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        """Reconstruct the data behind each observation.
+
+        Args:
+            observations: of one round and rung, so that a search may work on all of them at once.
+            knowledge: what is granted about each.
+            rngs: a generator for each, so that the result does not depend on what else is attacked.
+
+        Raises:
+            NotApplicable: the network gives this attack nothing to work on.
+        """

@@ -1,0 +1,103 @@
+"""Probes: messages that ask a client what it would send for a few of its own examples, and the client's answer.
+
+A probe goes out before the first round or after a round's aggregation, through the same client code, defence, sharing
+check and tap as training, and leaves the client as it was. Three rungs make the audit's ladder:
+
+    control   one example through softmax regression, undefended: the closed form must find it, or the audit is broken
+    easy      one example through the method's network with fresh weights, all of it shared, undefended
+    target    what the method really does
+
+The first two give a client's example away, so a client answers probes only where its own site keeps truth for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Message
+from flwr.serverapp import Grid
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from flfw.audit.observation import Truth, key
+from flfw.experiment import Experiment
+from flfw.nets.net import Net, Tensors
+from flfw.rng import initialising
+from flfw.site import Site
+from flfw.strategy import FederatedStrategy, broadcast, raise_if_failed
+from flfw.task import Task
+
+RUNGS = ("control", "easy", "target")
+_AT_ONCE = 4  # a hypernetwork's gradient is 60 MB: more in flight would only fill the server's memory
+
+
+def ladder_net(rung: str, experiment: Experiment, build: Callable[[str], Net]) -> Net:
+    """The fresh, fully shared network of the control or the easy rung; both sides know it."""
+    with initialising(experiment.seed, rung):
+        return build("linear" if rung == "control" else experiment.net)
+
+
+def send_probes(
+    grid: Grid, strategy: FederatedStrategy, experiment: Experiment, rung: str, server_round: int, arrays: ArrayRecord
+) -> None:
+    """Ask ``experiment.images`` probes of one rung, spread over the clients; the tap records the answers."""
+    messages: list[Message] = []
+    for probe in range(experiment.images):
+        client, slot = probe % experiment.clients, probe // experiment.clients
+        config: dict[str, Any] = {"rung": rung, "slot": probe, "own_slot": slot}
+        config["batch"] = experiment.victim_batch if rung == "target" else 1
+        messages.append(strategy.ask(client, arrays, "train.probe", server_round, config))
+    for start in range(0, len(messages), _AT_ONCE):
+        for reply in grid.send_and_receive(messages[start : start + _AT_ONCE]):
+            raise_if_failed(reply, f"a probe at round {server_round}", strategy.nodes)
+
+
+def send_ladder(grid: Grid, strategy: FederatedStrategy, experiment: Experiment, build: Callable[[str], Net]) -> None:
+    """The control and the easy rung, before the first round."""
+    for rung in RUNGS[:2]:
+        send_probes(grid, strategy, experiment, rung, 0, broadcast(ladder_net(rung, experiment, build), ("*",)))
+
+
+def answer(
+    config: dict[str, Any],
+    received: Mapping[str, np.ndarray],
+    task: Task,
+    experiment: Experiment,
+    partition: int,
+    site: Site,
+    target_gradient: Callable[[torch.Tensor, torch.Tensor], Tensors],
+) -> Tensors:
+    """The client's side: the gradient the probe asks for, after writing down what it is made of.
+
+    Args:
+        config: of the probe's message.
+        received: the arrays of the probe's message.
+        task: the client's data.
+        experiment: what is run.
+        partition: which client this is.
+        site: the client's own folders.
+        target_gradient: what the method would send for raw inputs (B, ...) and labels (B,).
+
+    Raises:
+        RuntimeError: this site keeps no truth, which is how a site says that it answers no probes.
+    """
+    if site.truth is None:
+        raise RuntimeError(f"client {partition} answers no probes: its site names no truth folder")
+    indices = task.victims(partition, int(config["own_slot"]), int(config["batch"]), experiment.seed)
+    x, y = task.examples("train", indices)
+    name = key(int(config["round"]), config["rung"], int(config["slot"]))
+    Truth(x, y, torch.from_numpy(indices)).write(site.truth, name)
+    if config["rung"] == "target":
+        return target_gradient(x, y)
+    net = ladder_net(config["rung"], experiment, task.build_net)
+    net.load_state_dict({name: torch.tensor(value) for name, value in received.items()})
+    return _gradient(net, task, x, y)
+
+
+def _gradient(net: nn.Module, task: Task, x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    parameters = dict(net.named_parameters())
+    loss = cross_entropy(net(task.inputs.normalise(x)), y)
+    return dict(zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True))

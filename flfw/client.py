@@ -1,0 +1,262 @@
+"""The client half of a method: a NumPyClient that works on named tensors, keeps private ones, and checks what it sends.
+
+A client half subclasses `FederatedClient` and writes `train`.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.client import NumPyClient
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from flfw.defence import Defence
+from flfw.experiment import Experiment
+from flfw.nets import Tensors
+from flfw.rng import initialising, torch_generator
+from flfw.sgd import SGD, clip_norm
+from flfw.store import ClientStore
+from flfw.strategy import FederatedStrategy
+from flfw.task import Task
+from flfw.wire import check_upload, matches
+
+_EVALUATION_BATCH = 500
+
+NDArrays = list[np.ndarray]
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """All that one client needs for one message.
+
+    Attributes:
+        experiment: what is run.
+        task: the data and the network.
+        method: the server half, for its declaration of what is shared; the client's own copy of it.
+        settings: the method's hyper-parameters.
+        partition: which client this is.
+        round: which round.
+        defence: what the client does to what it sends, if anything.
+        store: where private tensors are kept; None for methods without any.
+    """
+
+    experiment: Experiment
+    task: Task
+    method: type[FederatedStrategy]
+    settings: Any
+    partition: int
+    round: int
+    defence: Defence | None
+    store: ClientStore | None
+
+
+class FederatedClient(NumPyClient, ABC):
+    """Base of the client halves.
+
+    Args:
+        at: the workplace.
+
+    Attributes:
+        model: the method's model; its initial values are the same for all clients and come from the seed.
+    """
+
+    def __init__(self, at: Workplace) -> None:
+        self.at = at
+        with initialising(at.experiment.seed, "model"):
+            self.model: nn.Module = at.method.build_model(at.task.build_net(), at.settings)
+        names = list(self.model.state_dict())
+        self.download_names = [name for name in names if matches(name, at.method.downloads)]
+        self.private_names = [name for name in names if name not in self.download_names]
+        self._received: Mapping[str, np.ndarray] = {}
+
+    @abstractmethod
+    def train(self) -> dict[str, float]:
+        """Train ``self.model`` in place for one round; returns metrics, at least ``loss``."""
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        """Mean loss of raw inputs (B, ...) in [0, 1] with labels (B,)."""
+        return cross_entropy(self.model(self.at.task.inputs.normalise(x)), y)
+
+    def outgoing(self) -> Tensors:
+        """What is sent after training: by default the tensors that the method uploads, by name."""
+        return {n: v.detach() for n, v in self.model.state_dict().items() if matches(n, self.at.method.uploads)}
+
+    # The NumPyClient contract: arrays by position, in the order of `download_names` and of `outgoing`.
+
+    def get_parameters(self, config: dict[str, Any]) -> NDArrays:
+        """The tensors the server would send, as this client has them."""
+        state = self.model.state_dict()
+        return [state[name].numpy() for name in self.download_names]
+
+    def fit(self, parameters: NDArrays, config: dict[str, Any]) -> tuple[NDArrays, int, dict[str, Any]]:
+        """One round: install, evaluate, train, evaluate, keep what is private, send what is shared.
+
+        Raises:
+            SharingViolation: `outgoing` holds a tensor the method does not upload.
+        """
+        sent, metrics = self.fit_named(self._named(parameters), int(config["version"]))
+        return [value.numpy() for value in sent.values()], metrics["num-examples"], metrics
+
+    def evaluate(self, parameters: NDArrays, config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
+        """The client's accuracy on its own test data; see `evaluate_named`."""
+        metrics = self.evaluate_named(self._named(parameters), int(config["version"]))
+        return metrics["loss"], metrics["num-examples"], metrics
+
+    # The same on named tensors, which is how the app calls.
+
+    def fit_named(self, received: Mapping[str, np.ndarray], version: int) -> tuple[Tensors, dict[str, Any]]:
+        """What is sent, and metrics.
+
+        Args:
+            received: the broadcast tensors, as arrays that may be read-only.
+            version: the round whose private state to go on from; 0: none yet.
+        """
+        started = time.monotonic()
+        metrics = self._train_between_evaluations(received, version)
+        self._keep_private()
+        sent = self._defended(self.outgoing())
+        check_upload(sent, self.at.method.uploads, self.at.experiment.method, self.at.partition)
+        seconds = time.monotonic() - started
+        return sent, {**metrics, "num-examples": len(self._own("train")), "seconds": seconds}
+
+    def evaluate_named(self, received: Mapping[str, np.ndarray], version: int) -> dict[str, Any]:
+        """Accuracy as received and after one more local training, which is not kept."""
+        metrics = self._train_between_evaluations(received, version)
+        return {**metrics, "num-examples": len(self._own("test"))}
+
+    def install(self, received: Mapping[str, np.ndarray], version: int) -> None:
+        """Put the received tensors, and the private ones of an earlier round if there was one, into the model."""
+        self._received = received
+        state = self.model.state_dict()
+        for name, value in received.items():
+            state[name].numpy()[...] = value
+        if version and self.private_names:
+            for name, value in self._private_store().load(version).items():
+                state[name].copy_(value)
+
+    def gradient(self, x: Tensor, y: Tensor) -> Tensors:
+        """What a probe of one local step sends: the defended gradient of the loss for the tensors uploaded.
+
+        Args:
+            x: raw inputs (B, ...) in [0, 1].
+            y: labels (B,).
+        """
+        rng = self.generator("probe")
+        if self.at.defence:
+            x, y = self.at.defence.batch(x, y, rng)
+        moving = {n: p for n, p in self.model.named_parameters() if matches(n, self.at.method.uploads)}
+        found = dict(zip(moving, torch.autograd.grad(self.loss(x, y), list(moving.values())), strict=True))
+        if self.at.defence:
+            found = self.at.defence.update(self.at.defence.gradients(found, rng), rng)
+        check_upload(found, self.at.method.uploads, self.at.experiment.method, self.at.partition)
+        return found
+
+    def descend(
+        self,
+        parameters: Tensors,
+        epochs: int,
+        lr: float,
+        *,
+        purpose: str = "batches",
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+        clips: dict[str, float] | None = None,
+    ) -> float:
+        """Plain mini-batch SGD on some of the model's parameters; the others stay as they are.
+
+        Args:
+            parameters: what to change, by name.
+            epochs: passes over the client's training data, reshuffled each time.
+            lr: step size.
+            purpose: names the generator of the shuffles, so that two calls in one round differ.
+            momentum: in [0, 1); starts from zero velocity in every call.
+            weight_decay: >= 0.
+            loss: of raw inputs and labels; default `loss`.
+            clips: for each name pattern the bound of the joint L2 norm of the gradients it matches.
+
+        Returns:
+            The mean loss of the last epoch.
+        """
+        optimiser, rng = SGD(lr, momentum, weight_decay), self.generator(purpose)
+        values: list[float] = []
+        for _ in range(epochs):
+            values = []
+            for x, y in self._batches(rng):
+                value = (loss or self.loss)(x, y)
+                found = dict(zip(parameters, torch.autograd.grad(value, list(parameters.values())), strict=True))
+                found = self._defended_gradients(found, rng)
+                for pattern, bound in (clips or {}).items():
+                    clip_norm({n: g for n, g in found.items() if matches(n, [pattern])}, bound)
+                optimiser.step(parameters, found)
+                values.append(float(value.detach()))
+        return sum(values) / len(values)
+
+    def accuracy(self) -> float:
+        """Share of the client's own test examples that the model gets right."""
+        self.model.eval()
+        own, right = self._own("test"), 0
+        with torch.no_grad():
+            for start in range(0, len(own), _EVALUATION_BATCH):
+                x, y = self.at.task.examples("test", own[start : start + _EVALUATION_BATCH])
+                right += int((self.model(self.at.task.inputs.normalise(x)).argmax(1) == y).sum())
+        self.model.train()
+        return right / len(own)
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """A generator of this client for one purpose in this round."""
+        return torch_generator(self.at.experiment.seed, purpose, self.at.round, self.at.partition)
+
+    def _train_between_evaluations(self, received: Mapping[str, np.ndarray], version: int) -> dict[str, Any]:
+        self.install(received, version)
+        before = self.accuracy()
+        metrics = self.train()
+        return {"acc_global": before, "acc_local": self.accuracy(), **metrics}
+
+    def _named(self, parameters: NDArrays) -> dict[str, np.ndarray]:
+        return dict(zip(self.download_names, parameters, strict=True))
+
+    def _own(self, part: str) -> np.ndarray:
+        return getattr(self.at.task.split, part)[self.at.partition]
+
+    def _batches(self, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        own = self._own("train")
+        order = torch.randperm(len(own), generator=rng).numpy()
+        for start in range(0, len(own), self.at.experiment.batch_size):
+            x, y = self.at.task.examples("train", own[order[start : start + self.at.experiment.batch_size]])
+            yield self.at.defence.batch(x, y, rng) if self.at.defence else (x, y)
+
+    def _defended_gradients(self, found: Tensors, rng: torch.Generator) -> Tensors:
+        if self.at.defence is None:
+            return found
+        leaving = {n: g for n, g in found.items() if matches(n, self.at.method.uploads)}
+        return {**found, **self.at.defence.gradients(leaving, rng)}
+
+    def _defended(self, sent: Tensors) -> Tensors:
+        """Let the defence change the change of what is sent; tensors that were not received have none."""
+        if self.at.defence is None:
+            return sent
+        before = {n: torch.tensor(self._received[n]) for n in sent if n in self._received}
+        change = {n: sent[n] - value for n, value in before.items() if value.is_floating_point()}
+        change = self.at.defence.update(change, self.generator("defence"))
+        return {n: before[n] + change[n] if n in change else v for n, v in sent.items()}
+
+    def _keep_private(self) -> None:
+        if self.private_names:
+            state = self.model.state_dict()
+            self._private_store().save(self.at.round, {name: state[name].detach() for name in self.private_names})
+
+    def _private_store(self) -> ClientStore:
+        if self.at.store is None:
+            raise RuntimeError(
+                f"Expected a state folder for the private tensors of {self.at.experiment.method}, got none; set "
+                "state in the node config or FLFW_STATE."
+            )
+        return self.at.store

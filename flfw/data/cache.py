@@ -1,0 +1,76 @@
+"""What one process worked out and the others read: pixels and splits below the user's cache folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flfw.errors import BadInput
+
+_FORMAT = 1  # of the files in here; raise it when they change meaning
+
+
+def user_cache() -> Path:
+    """``$XDG_CACHE_HOME/flfw``, by default ``~/.cache/flfw``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flfw"
+
+
+def digest(*parts: object) -> str:
+    """16 hexadecimal digits that stand for ``parts`` (bytes, or anything with a telling ``repr``)."""
+    total = hashlib.blake2b(repr(_FORMAT).encode(), digest_size=8)
+    for part in parts:
+        content = part if isinstance(part, bytes) else repr(part).encode()
+        total.update(len(content).to_bytes(8, "little") + content)
+    return total.hexdigest()
+
+
+def fingerprint(paths: Iterable[Path]) -> str:
+    """A digest of the files' places, sizes and times of change; reads no file."""
+    stats = [(str(path.resolve()), path.stat()) for path in paths]
+    return digest(*((place, stat.st_size, stat.st_mtime_ns) for place, stat in stats))
+
+
+def publish(target: Path, write: Callable[[Path], None]) -> None:
+    """Let ``write(path)`` make a file or folder and move it to ``target`` whole; whoever comes first wins.
+
+    Raises:
+        BadInput: the cache folder cannot be written.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        scratch = tempfile.TemporaryDirectory(dir=target.parent, prefix=".making-")
+    except OSError as error:
+        raise BadInput(
+            f"Expected a cache folder that can be written, got {target.parent} ({error.strerror}); "
+            "set XDG_CACHE_HOME to one."
+        ) from error
+    with scratch as folder:
+        made = Path(folder) / target.name
+        write(made)
+        try:
+            made.replace(target)
+        except OSError:
+            # A folder does not replace a full one: another process has published the same meanwhile.
+            if not target.exists():
+                raise
+
+
+def write_arrays(folder: Path, arrays: dict[str, np.ndarray], meta: dict[str, object]) -> None:
+    """``folder/NAME.npy`` for each array, and ``folder/meta.json``."""
+    folder.mkdir()
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+    (folder / "meta.json").write_text(json.dumps(meta, indent=1))
+
+
+def read_arrays(folder: Path, names: Sequence[str]) -> tuple[list[np.ndarray], dict[str, Any]]:
+    """The arrays ``names``, mapped read-only, and what ``meta.json`` says of them."""
+    arrays = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in names]
+    return arrays, json.loads((folder / "meta.json").read_text())

@@ -1,0 +1,37 @@
+"""What a client does to what it sends: the hooks of a client-side defence."""
+
+from __future__ import annotations
+
+from abc import ABC
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from flfw.nets.net import Tensors
+from flfw.strategy import NoSettings
+
+
+class Defence(ABC):
+    """Base of the defences; a subclass overrides the hook at which it acts, and none is called for private tensors.
+
+    Args:
+        settings: the defence's hyper-parameters, an instance of ``Settings``.
+    """
+
+    Settings: ClassVar[type] = NoSettings
+
+    def __init__(self, settings: Any = None) -> None:
+        self.settings = self.Settings() if settings is None else settings
+
+    def batch(self, x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """The batch a local step sees, from raw inputs (B, ...) in [0, 1] and labels (B,)."""
+        return x, y
+
+    def gradients(self, gradients: Tensors, rng: torch.Generator) -> Tensors:
+        """The gradients of the shared tensors that a local step follows, from the batch's own."""
+        return gradients
+
+    def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        """What leaves the client: from the change of the shared tensors (in a probe: from their gradient)."""
+        return update

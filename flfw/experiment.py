@@ -1,0 +1,204 @@
+"""What to run: one frozen record, the same as command-line flags, as Flower's flat run_config and in result.json."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from flfw.errors import BadInput
+
+Scalar = bool | int | float | str
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that determines a run's numbers, and where it happens."""
+
+    method: str = "hyperfl"
+    """Federated method: a file of strategies/, or package.module:Class. See --list."""
+    dataset: str = "digits"
+    """Data set. See --list."""
+    net: str = "auto"
+    """Network; auto: the one the papers use on this data set."""
+    split: str = "auto"
+    """How the data are cut into clients: iid, dirichlet, dominant; auto: the data set's usual one."""
+    clients: int = 10
+    """Clients in all."""
+    sample: int = 0
+    """Clients drawn in each round; 0: all of them."""
+    rounds: int = 10
+    """Rounds of training."""
+    local_epochs: int = 5
+    """Passes over a client's own data in each round."""
+    batch_size: int = 50
+    """Examples in a local step."""
+    lr: float = 0.01
+    """Learning rate of the local steps."""
+    seed: int = 0
+    """Everything random is derived from it."""
+    defence: str = "none"
+    """Client-side defence: a file of clients/defences/, or package.module:Class."""
+    defended: str = "all"
+    """Which clients use the defence: all, or partition numbers such as 3,5."""
+    attack: tuple[str, ...] = ("ig",)
+    """Attacks of the audit (files of attacks/, or package.module:Class), or none."""
+    audit_rounds: str = "0,1,last"
+    """Rounds after which clients are probed; 0 is before training."""
+    victim_batch: int = 1
+    """Examples in a probe."""
+    victim_steps: int = 1
+    """Local steps in a probe; the attacks so far invert one."""
+    images: int = 8
+    """Probes in each audited round, over as many clients as there are."""
+    engine: Literal["ray", "inproc"] = "ray"
+    """ray: Flower's simulation engine; inproc: the same apps, called one after the other in this process."""
+    cpus_per_client: float = 1
+    """CPU cores set aside for each concurrently simulated client (ray)."""
+    gpus_per_client: float = 0
+    """Fraction of a GPU set aside for each concurrently simulated client (ray)."""
+    data_root: Path | None = None
+    """Folder with the data sets' own files; default: $FLFW_DATA, else the user cache."""
+    out: Path | None = None
+    """Folder to write; default: runs/METHOD-DATASET-TIME."""
+    set: tuple[str, ...] = ()
+    """Hyper-parameters: FIELD=VALUE for the method's, PLUGIN.FIELD=VALUE for another plug-in's."""
+
+    def __post_init__(self) -> None:
+        for name in ("clients", "rounds", "local_epochs", "batch_size", "victim_batch", "images"):
+            require(getattr(self, name) >= 1, f"{name.replace('_', '-')} >= 1", **{name: getattr(self, name)})
+        require(0 <= self.sample <= self.clients, f"0 <= sample <= clients={self.clients}", sample=self.sample)
+        require(self.lr > 0, "lr > 0", lr=self.lr)
+        require(self.seed >= 0, "seed >= 0", seed=self.seed)
+        require(
+            self.victim_steps == 1, "victim-steps = 1 (the attacks so far invert one step)", steps=self.victim_steps
+        )
+        require(self.cpus_per_client > 0, "cpus-per-client > 0", cpus_per_client=self.cpus_per_client)
+        require(self.gpus_per_client >= 0, "gpus-per-client >= 0", gpus_per_client=self.gpus_per_client)
+        _ = self.audited, self.defended_partitions
+
+    @property
+    def cohort(self) -> int:
+        """Clients in each round."""
+        return self.sample or self.clients
+
+    @property
+    def attacks(self) -> tuple[str, ...]:
+        """The attacks to run; empty when there is no audit."""
+        return () if self.attack in (("none",), ()) else self.attack
+
+    @property
+    def audited(self) -> tuple[int, ...]:
+        """The audited rounds, ascending; empty when there is no audit."""
+        if not self.attacks:
+            return ()
+        rounds = {
+            self.rounds if word == "last" else _integer(word, "audit-rounds") for word in self.audit_rounds.split(",")
+        }
+        require(
+            all(0 <= r <= self.rounds for r in rounds), f"0 <= audit-rounds <= {self.rounds}", got=self.audit_rounds
+        )
+        return tuple(sorted(rounds))
+
+    @property
+    def defended_partitions(self) -> frozenset[int]:
+        """The partitions whose clients use the defence."""
+        if self.defence == "none":
+            return frozenset()
+        if self.defended == "all":
+            return frozenset(range(self.clients))
+        chosen = frozenset(_integer(word, "defended") for word in self.defended.split(","))
+        require(all(0 <= p < self.clients for p in chosen), f"0 <= defended < {self.clients}", defended=self.defended)
+        return chosen
+
+    def to_run_config(self) -> dict[str, Scalar]:
+        """Flower's run_config: flat, scalars only; a tuple becomes one shell-quoted string."""
+        flat: dict[str, Scalar] = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, tuple):
+                value = shlex.join(value)
+            elif value is None or isinstance(value, Path):
+                value = str(value or "")
+            flat[field.name.replace("_", "-")] = value
+        return flat
+
+    @classmethod
+    def from_run_config(cls, config: Mapping[str, Any]) -> Experiment:
+        """The inverse of `to_run_config`; keys of other apps are left alone."""
+        hints, values = get_type_hints(cls), {}
+        for field in dataclasses.fields(cls):
+            value = config[field.name.replace("_", "-")]
+            kind = hints[field.name]
+            if get_origin(kind) is tuple:
+                value = tuple(shlex.split(value))
+            elif Path in get_args(kind):
+                value = Path(value) if value else None
+            elif kind is float:
+                value = float(value)  # TOML reads 1.0 written as 1 back as an int
+            values[field.name] = value
+        return cls(**values)
+
+
+def require(holds: bool, expected: str, **got: object) -> None:
+    """Raise `BadInput` in the house's one voice unless the condition holds.
+
+    >>> require(1.5 < 1, "0 < ratio < 1", ratio=1.5)
+    Traceback (most recent call last):
+    flfw.errors.BadInput: Expected 0 < ratio < 1, got ratio=1.5.
+    """
+    if not holds:
+        raise BadInput(f"Expected {expected}, got {', '.join(f'{k}={v}' for k, v in got.items())}.")
+
+
+def _integer(word: str, flag: str) -> int:
+    if not word.strip().isdigit():
+        raise BadInput(f"Expected whole numbers for {flag}, got {word!r}.")
+    return int(word)
+
+
+def settings(cls: type[S], plugin: str, assignments: Sequence[str], *, bare: bool = False) -> S:
+    """A plug-in's frozen dataclass of hyper-parameters, with what ``--set`` changes.
+
+    Args:
+        cls: the dataclass.
+        plugin: its name; assignments read ``plugin.field=value``.
+        assignments: all that stood behind ``--set``; those of other plug-ins are passed over.
+        bare: whether ``field=value`` without a plug-in's name is meant too (the method's).
+    """
+    values: dict[str, Any] = {}
+    hints = get_type_hints(cls)
+    for target, text in map(split_assignment, assignments):
+        prefix, _, name = target.rpartition(".")
+        if not (prefix == plugin or (bare and not prefix)):
+            continue
+        if name not in hints:
+            known = ", ".join(hints) or "none"
+            raise BadInput(f"Expected a field of {plugin} among {known}; got {target}.")
+        values[name] = _convert(text, hints[name], target)
+    return cls(**values)
+
+
+def split_assignment(assignment: str) -> tuple[str, str]:
+    """``"prune.ratio=0.9"`` as ``("prune.ratio", "0.9")``."""
+    target, equals, text = assignment.partition("=")
+    if not (target and equals):
+        raise BadInput(f"Expected --set FIELD=VALUE, got {assignment!r}.")
+    return target, text
+
+
+def _convert(text: str, kind: Any, target: str) -> Scalar:
+    if get_origin(kind) is Literal:
+        require(text in get_args(kind), f"{target} among {', '.join(get_args(kind))}", **{target: text})
+        return text
+    if kind is bool:
+        require(text in ("true", "false"), f"{target}=true or false", **{target: text})
+        return text == "true"
+    try:
+        return kind(text)
+    except ValueError:
+        raise BadInput(f"Expected {kind.__name__} for {target}, got {target}={text}.") from None

@@ -1,0 +1,27 @@
+"""What a fully connected first layer gives away without any search."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def linear_inputs(weight_gradient: Tensor, bias_gradient: Tensor, count: int) -> Tensor:
+    """Inputs of a linear layer from its gradient: for one example ``dL/dW_k = dL/db_k x``, for every unit k.
+
+    With several examples each unit holds a mixture of those that excite it; the units with the largest bias
+    gradients are read off.
+
+    Args:
+        weight_gradient: (units, d).
+        bias_gradient: (units,).
+        count: how many inputs to read off, at most ``units``.
+
+    Returns:
+        (count, d).
+
+    >>> x = torch.tensor([1.0, 2.0, 3.0])
+    >>> linear_inputs(torch.outer(torch.tensor([0.1, -0.5]), x), torch.tensor([0.1, -0.5]), 1)
+    tensor([[1., 2., 3.]])
+    """
+    units = bias_gradient.abs().topk(count).indices
+    return weight_gradient[units] / bias_gradient[units, None]

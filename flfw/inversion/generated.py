@@ -1,0 +1,80 @@
+"""The victim whose extractor a hypernetwork generates, at the price of a plain network."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad
+from torch.nn.functional import cross_entropy, linear
+
+from flfw.inversion.victim import Inputs, VictimModel
+from flfw.nets.hypernetwork import GeneratedNet
+from flfw.nets.net import Tensors
+
+
+class GeneratedVictim(VictimModel):
+    """A `VictimModel` of a `GeneratedNet` that shares its hypernetwork.
+
+    A head's gradient for one guess is the outer product of dL/dtheta_k with h: 128 times the size of dL/dtheta_k, and
+    of rank one. What was sent spans few directions of h as well (one, after one step), so both are written in an
+    orthonormal basis of those directions; of the rest of a guess, where what was sent is 0, only the length counts,
+    and that is one more number. Inner products and norms, all that a matching loss needs, stay what they were.
+
+    Args:
+        model: a freshly initialised `GeneratedNet`.
+        known: the hypernetwork's tensors, ``hypernet.*``.
+        inputs: the input space.
+    """
+
+    def __init__(self, model: GeneratedNet, known: Tensors, inputs: Inputs) -> None:
+        super().__init__(model, known, ("hypernet.*",), inputs)
+        self._net = model
+        heads = range(len(model.hypernet.heads))
+        self._weight_names = [f"hypernet.heads.{k}.weight" for k in heads]
+        self._bias_names = [f"hypernet.heads.{k}.bias" for k in heads]
+        self._weight = torch.cat([self.known[name] for name in self._weight_names])  # (generated, hidden)
+        self._bias = torch.cat([self.known[name] for name in self._bias_names])  # (generated,)
+        self._sizes = [self.known[name].numel() for name in self._bias_names]
+
+    def observed(self, sent: Tensors) -> tuple[Tensors, Tensors]:
+        """The heads' gradients (generated, hidden) in a basis of the directions of h they span."""
+        weight = torch.cat([sent[name] for name in self._weight_names])
+        values, vectors = torch.linalg.eigh(weight.T.double() @ weight.double())
+        spanned = values > 1e-10 * values[-1]  # a direction holding 1e-5 of the length is rounding
+        basis = vectors[:, spanned].float()
+        return {
+            "heads.weight": weight @ basis,
+            "heads.weight.rest": torch.zeros(1),
+            "heads.bias": torch.cat([sent[name] for name in self._bias_names]),
+            "trunk.weight": sent["hypernet.trunk.weight"],
+            "trunk.bias": sent["hypernet.trunk.bias"],
+        }, {"basis": basis}
+
+    def gradient(self, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensors:
+        """The hypernetwork's gradient for a guess of data, embedding and classifier, in the same coordinates."""
+        embedding, basis = unknown["embedding"], constants["basis"]
+        before = self.known["hypernet.trunk.weight"] @ embedding + self.known["hypernet.trunk.bias"]
+        hidden = torch.relu(before)
+        theta_gradient = grad(self._loss)(linear(hidden, self._weight, self._bias), x, y, unknown)
+        trunk_bias = linear(theta_gradient, self._weight.T) * (before > 0)
+        inside = hidden @ basis
+        outside = (hidden @ hidden - inside @ inside).clamp_min(0)  # squared length of the rest of h
+        return {
+            "heads.weight": theta_gradient[:, None] * inside,
+            # The tiny constant keeps the root differentiable where h lies in the basis.
+            "heads.weight.rest": (theta_gradient @ theta_gradient * outside + 1e-20).sqrt()[None],
+            "heads.bias": theta_gradient,
+            "trunk.weight": trunk_bias[:, None] * embedding,
+            "trunk.bias": trunk_bias,
+        }
+
+    def _loss(self, theta: Tensor, x: Tensor, y: Tensor, unknown: Tensors) -> Tensor:
+        shapes = self._net.hypernet.targets
+        weights = {
+            name: part.view(shape) for (name, shape), part in zip(shapes.items(), theta.split(self._sizes), strict=True)
+        }
+        features = self._net.features(self.inputs.normalise(x), weights)
+        classifier = {
+            name.removeprefix("classifier."): t for name, t in unknown.items() if name.startswith("classifier")
+        }
+        return cross_entropy(functional_call(self._net.classifier, classifier, (features,)), y)

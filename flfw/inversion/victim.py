@@ -1,0 +1,83 @@
+"""What an attacker can compute of a client: the victim's model with some tensors known and some unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad
+from torch.nn.functional import cross_entropy
+
+from flfw.nets.net import Tensors
+from flfw.wire import matches
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """How raw inputs in the box [0, 1] become what the network sees: ``(x - mean) / std``.
+
+    Attributes:
+        shape: of one input, (C, H, W) or (d,).
+        mean: broadcastable to ``shape``.
+        std: broadcastable to ``shape``, > 0.
+    """
+
+    shape: tuple[int, ...]
+    mean: Tensor
+    std: Tensor
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], mean: Sequence[float], std: Sequence[float]) -> Inputs:
+        """From one mean and deviation per channel (images) or per feature (rows)."""
+        broadcast = (len(mean),) + (1,) * (len(shape) - 1)
+        return cls(shape, torch.tensor(mean).view(broadcast), torch.tensor(std).view(broadcast))
+
+    def normalise(self, x: Tensor) -> Tensor:
+        """Raw inputs (B, ...) in [0, 1] to network inputs."""
+        return (x - self.mean) / self.std
+
+
+class VictimModel:
+    """The gradient a client would send for given data, as far as the attacker knows the client's model.
+
+    Attacks search for the data, and for the unknown tensors, whose gradient looks like the one observed. `observed`
+    and `gradient` speak in the same coordinates; what those are is the victim's business, but sums over all
+    coordinates (inner products, squared norms, squared distances) are those of the tensors sent.
+
+    Args:
+        model: the client's model; its current values serve as the attacker's first guess of unknown tensors, so it
+            must be initialised with the attacker's own seed.
+        known: the tensors the attacker holds, by name.
+        shared: patterns of the tensors whose gradient is sent.
+        inputs: the input space.
+    """
+
+    def __init__(self, model: nn.Module, known: Tensors, shared: Sequence[str], inputs: Inputs) -> None:
+        self.model, self.inputs = model.eval(), inputs
+        everything = {name: value.detach() for name, value in model.state_dict().items()}
+        self.known = {name: known[name] for name in everything if name in known}
+        self.unknown = {name: value for name, value in everything.items() if name not in known}
+        self.shared = tuple(name for name, _ in model.named_parameters() if matches(name, shared))
+
+    def loss(self, x: Tensor, y: Tensor, weights: Tensors) -> Tensor:
+        """Mean cross-entropy of raw inputs (B, ...) in [0, 1] with labels (B,) under all the model's tensors."""
+        return cross_entropy(functional_call(self.model, weights, (self.inputs.normalise(x),)), y)
+
+    def observed(self, sent: Tensors) -> tuple[Tensors, Tensors]:
+        """What was sent, in the coordinates of `gradient`, and constants that `gradient` needs for them."""
+        return {name: sent[name] for name in self.shared}, {}
+
+    def gradient(self, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensors:
+        """The gradient for a guess; differentiable in ``x``, ``y`` (if soft) and ``unknown``, and fit for vmap.
+
+        Args:
+            x: raw inputs (B, ...) in [0, 1].
+            y: labels (B,), or class probabilities (B, classes).
+            unknown: a value for every tensor in ``self.unknown``.
+            constants: what `observed` returned beside the observation.
+        """
+        weights = {**self.known, **unknown}
+        moving = {name: weights[name] for name in self.shared}
+        return grad(lambda parameters: self.loss(x, y, {**weights, **parameters}))(moving)

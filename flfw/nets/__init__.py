@@ -1,0 +1,69 @@
+"""The papers' networks, used by methods and by attacks alike: ``build("cnn1", shape, classes)``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flfw.errors import BadInput
+from flfw.nets.cnn import cnn1, cnn2
+from flfw.nets.dense import linear, mlp
+from flfw.nets.lenet import lenet, lenet5
+from flfw.nets.net import Net, Tensors, numel, tensors
+
+__all__ = ["Net", "NetCard", "Tensors", "build", "card", "names", "numel", "tensors"]
+
+
+@dataclass(frozen=True)
+class NetCard:
+    """How a network is built and what it accepts.
+
+    Attributes:
+        builder: (input shape, classes) -> Net.
+        side: height and width in pixels the network is made for (images are resized to it); None: any.
+        channels: colour channels it is made for; None: any.
+        images: False where rows of numbers do as well as images.
+    """
+
+    builder: Callable[[tuple[int, ...], int], Net]
+    side: int | None = None
+    channels: int | None = None
+    images: bool = True
+
+
+_CARDS = {
+    "cnn1": NetCard(cnn1, side=28, channels=1),
+    "cnn2": NetCard(cnn2, side=32, channels=3),
+    "lenet": NetCard(lenet),
+    "lenet5": NetCard(lenet5, side=32),
+    "linear": NetCard(linear, images=False),
+    "mlp": NetCard(mlp, images=False),
+}
+
+
+def names() -> tuple[str, ...]:
+    """The networks there are."""
+    return tuple(_CARDS)
+
+
+def card(name: str) -> NetCard:
+    """The network's card; an unknown name says which ones there are."""
+    if name not in _CARDS:
+        raise BadInput(f"Expected a network among {', '.join(_CARDS)}; got net={name}.")
+    return _CARDS[name]
+
+
+def build(name: str, shape: tuple[int, ...], classes: int) -> Net:
+    """A freshly initialised network for inputs of ``shape`` ((C, H, W), or (d,) for rows).
+
+    Raises:
+        BadInput: the network is not made for such inputs.
+    """
+    wanted = card(name)
+    fits = (len(shape) == 3 or not wanted.images) and (wanted.channels in (None, shape[0]))
+    if not fits or (wanted.side is not None and shape[1:] != (wanted.side, wanted.side)):
+        size = f"{wanted.channels or 'C'}x{wanted.side or 'H'}x{wanted.side or 'W'}"
+        raise BadInput(
+            f"Expected inputs of {size} for net={name}, got {'x'.join(map(str, shape))}; choose another --net."
+        )
+    return wanted.builder(shape, classes)

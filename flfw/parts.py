@@ -1,0 +1,69 @@
+"""The plug-ins an experiment names, with their hyper-parameters; resolved in every process from its own code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flfw import plugins
+from flfw.data import partition
+from flfw.defence import Defence
+from flfw.errors import BadInput
+from flfw.experiment import Experiment, settings, split_assignment
+from flfw.strategy import FederatedStrategy
+
+
+def short_name(plugin: str) -> str:
+    """What a plug-in is called in ``--set``: its file's name, or the class's for somebody's own."""
+    return plugin.rpartition(":")[2]
+
+
+def method(experiment: Experiment) -> tuple[type[FederatedStrategy], Any]:
+    """The server half and the method's hyper-parameters."""
+    cls = plugins.find(plugins.METHOD, experiment.method, FederatedStrategy)
+    return cls, settings(cls.Settings, short_name(experiment.method), experiment.set, bare=True)
+
+
+def client(experiment: Experiment) -> type:
+    """The client half: what the method names, else the file of the method's name, else `sgd`."""
+    from flfw.client import FederatedClient
+
+    name = method(experiment)[0].client
+    if not name:
+        name = experiment.method if experiment.method in plugins.names(plugins.CLIENT) else "sgd"
+    return plugins.find(plugins.CLIENT, name, FederatedClient)
+
+
+def defence(experiment: Experiment) -> Defence | None:
+    """The client-side defence, if there is one."""
+    if experiment.defence == "none":
+        return None
+    cls = plugins.find(plugins.DEFENCE, experiment.defence, Defence)
+    return cls(settings(cls.Settings, short_name(experiment.defence), experiment.set))
+
+
+def attacks(experiment: Experiment) -> dict[str, Any]:
+    """The attacks by the name they were asked for."""
+    from flfw.audit.attack import Attack
+
+    found: dict[str, Any] = {name: plugins.find(plugins.ATTACK, name, Attack) for name in experiment.attacks}
+    return {name: cls(settings(cls.Settings, short_name(name), experiment.set)) for name, cls in found.items()}
+
+
+def check(experiment: Experiment) -> None:
+    """Refuse an experiment that names what there is not, before anything is started or written.
+
+    Raises:
+        BadInput: an unknown plug-in, a field it does not have, or a value out of its range.
+    """
+    for resolve in (method, client, defence, attacks):
+        resolve(experiment)
+    settings(partition.scheme(experiment.split), experiment.split, experiment.set)
+    others = [experiment.split, *experiment.attacks, *([experiment.defence] if experiment.defence != "none" else [])]
+    present = {short_name(name) for name in (experiment.method, *others)}
+    for assignment in experiment.set:
+        target = split_assignment(assignment)[0]
+        plugin = target.rpartition(".")[0]
+        if plugin and plugin not in present:
+            raise BadInput(
+                f"Expected --set for a plug-in of this run among {', '.join(sorted(present))}; got {target}."
+            )

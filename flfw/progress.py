@@ -1,0 +1,41 @@
+"""Progress: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+
+class Steps:
+    """A known number of steps under one title.
+
+    >>> with Steps("probes", 1) as steps:
+    ...     steps.done("client 0")
+    """
+
+    def __init__(self, title: str, total: int) -> None:
+        self._title, self._total, self._count = title, total, 0
+        self._console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._bar = Progress(*columns, console=self._console, transient=True) if sys.stderr.isatty() else None
+        self._task = self._bar.add_task(title, total=total) if self._bar else None
+
+    def __enter__(self) -> Steps:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def done(self, text: str = "") -> None:
+        """One more step is done; its line stays on the screen."""
+        self._count += 1
+        line = f"{self._title} {self._count}/{self._total}" + (f"  {text}" if text else "")
+        if self._bar and self._task is not None:
+            self._bar.update(self._task, advance=1)
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,1 @@
+"""The server half of each method, one file a method."""

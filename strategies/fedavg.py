@@ -1,0 +1,36 @@
+"""FedAvg: everybody trains the same model, the server averages.
+
+Paper       McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
+Down        all tensors of the model, w.
+Up          all tensors of the model after local training, w_k.
+Private     nothing.
+Client      clients/sgd.py.
+A probe     one gradient of the whole model.
+Departures  none. Buffers (batch-norm statistics) are averaged like weights.
+
+    for each round t:
+        S_t <- the cohort;  every k in S_t: w_k <- local SGD from w
+        w <- sum_k (n_k / sum_j n_j) w_k
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import final
+
+from flfw.nets import Tensors
+from flfw.sgd import LocalSGD
+from flfw.strategy import FederatedStrategy, Update, weighted_mean
+
+
+@final
+class FedAvg(FederatedStrategy):
+    """Weighted averaging of whole models."""
+
+    Settings = LocalSGD
+    downloads = ("*",)
+    uploads = ("*",)
+
+    def aggregate(self, updates: Iterable[Update]) -> Tensors:
+        """The mean model, weighted by examples."""
+        return weighted_mean(updates)

@@ -1,0 +1,45 @@
+"""FedProx: FedAvg whose clients are held near the broadcast model.
+
+Paper       Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
+Down        all tensors of the model, w.
+Up          all tensors of the model after local training, w_k.
+Private     nothing.
+Client      clients/fedprox.py: adds mu/2 ||w_k - w||^2 to the loss.
+A probe     one gradient of the whole model; the proximal term has none at the broadcast model.
+Departures  full local epochs for everybody; the paper also lets slow clients stop early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import final
+
+from flfw.experiment import require
+from flfw.nets import Tensors
+from flfw.sgd import LocalSGD
+from flfw.strategy import FederatedStrategy, Update, weighted_mean
+
+
+@dataclass(frozen=True)
+class FedProxSettings(LocalSGD):
+    """Local SGD and the proximal term."""
+
+    mu: float = 0.01  # weight of the proximal term, >= 0; the FedCG paper tries 0.001, 0.01, 0.1 and 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.mu >= 0, "mu >= 0", mu=self.mu)
+
+
+@final
+class FedProx(FederatedStrategy):
+    """Weighted averaging of whole models that were trained with a proximal term."""
+
+    Settings = FedProxSettings
+    downloads = ("*",)
+    uploads = ("*",)
+
+    def aggregate(self, updates: Iterable[Update]) -> Tensors:
+        """The mean model, weighted by examples."""
+        return weighted_mean(updates)

@@ -1,0 +1,85 @@
+"""HyperFL: clients share a hypernetwork; each generates its own extractor from a private embedding.
+
+Paper       Guo et al., "A New Federated Learning Framework Against Gradient Inversion Attacks", AAAI 2025,
+            arXiv 2412.07187, main configuration (section 4).
+Symbols     varphi hypernetwork, v embedding (N(0,1)^64, the same start for all), theta = h(v; varphi) extractor,
+            phi classifier, eta_g, eta_h, eta_v the learning rates of phi, varphi, v.
+Down        hypernet.*
+Up          hypernet.* after local training: 14.9 million numbers for CNN 1, 128 times FedAvg's upload.
+Private     embedding, classifier.*, kept by the client from round to round; the extractor is never stored or sent.
+Client      clients/hyperfl.py
+A probe     one gradient of the hypernetwork with the classifier as it is (the paper's step B).
+Departures  1. head_init=fan_in by default: with torch's own (`head_init=torch`, the authors' code) generated weights
+               are ten times the usual size and the hidden layer dies in the first epoch; the share of dead hidden
+               units is logged either way.
+            2. Accuracy before local training uses extractor weights generated from the fresh hypernetwork; the
+               authors' code reuses those of the client's last forward pass.
+            3. Widths, the number of layers and the two gradient clips of 50 are from the authors' code; the paper
+               states neither.
+
+    client i, having received varphi:
+        one epoch:  phi <- phi - eta_g grad_phi L        (v, varphi as they are)
+        E epochs:   varphi, v <- SGD step on L           (phi as it is)
+        send varphi
+    server: varphi <- sum_i (n_i / sum_j n_j) varphi_i
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import final
+
+from torch import nn
+
+from flfw.experiment import require
+from flfw.inversion.generated import GeneratedVictim
+from flfw.inversion.victim import Inputs
+from flfw.nets import Net, Tensors
+from flfw.nets.hypernetwork import GeneratedNet, HeadInit
+from flfw.sgd import LocalSGD
+from flfw.strategy import FederatedStrategy, Update, weighted_mean
+
+
+@dataclass(frozen=True)
+class HyperFLSettings(LocalSGD):
+    """HyperFL's hyper-parameters beside those of SGD, which serve both steps; eta_h = eta_v is the experiment's lr."""
+
+    embedding: int = 64  # length of v
+    hidden: int = 128  # width of the hypernetwork
+    head_init: HeadInit = "fan_in"
+    classifier_lr: float = 0.1  # eta_g, > 0
+    classifier_epochs: int = 1  # passes over the data in step A
+    clip: float = 50.0  # L2 bound of a step's gradient, once for varphi and once for v; > 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.embedding >= 1, "embedding >= 1", embedding=self.embedding)
+        require(self.hidden >= 1, "hidden >= 1", hidden=self.hidden)
+        require(self.classifier_lr > 0, "classifier_lr > 0", classifier_lr=self.classifier_lr)
+        require(self.classifier_epochs >= 1, "classifier_epochs >= 1", classifier_epochs=self.classifier_epochs)
+        require(self.clip > 0, "clip > 0", clip=self.clip)
+
+
+@final
+class HyperFL(FederatedStrategy):
+    """Weighted averaging of hypernetworks."""
+
+    Settings = HyperFLSettings
+    downloads = ("hypernet.*",)
+    uploads = ("hypernet.*",)
+
+    @classmethod
+    def build_model(cls, net: Net, settings: HyperFLSettings) -> GeneratedNet:
+        """Hypernetwork, embedding and the network's own classifier."""
+        return GeneratedNet(net, settings.embedding, settings.hidden, settings.head_init)
+
+    @classmethod
+    def victim_model(cls, model: nn.Module, received: Tensors, inputs: Inputs) -> GeneratedVictim:
+        """A client whose hypernetwork is known, and whose embedding and classifier are not."""
+        assert isinstance(model, GeneratedNet)
+        return GeneratedVictim(model, received, inputs)
+
+    def aggregate(self, updates: Iterable[Update]) -> Tensors:
+        """The mean hypernetwork, weighted by examples."""
+        return weighted_mean(updates)

@@ -1,0 +1,32 @@
+"""Local-only: every client trains alone; what federation has to beat, and what leaks nothing.
+
+Paper       the baseline of every paper on personalised federated learning, "Local" or "Local-only".
+Down        nothing.
+Up          nothing.
+Private     the whole model, kept by the client from round to round.
+Client      clients/sgd.py.
+A probe     has nothing to send.
+Departures  none. All clients start from the same weights, as the federated methods do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import final
+
+from flfw.nets import Tensors
+from flfw.sgd import LocalSGD
+from flfw.strategy import FederatedStrategy, Update
+
+
+@final
+class LocalOnly(FederatedStrategy):
+    """No aggregation."""
+
+    Settings = LocalSGD
+    downloads = ()
+    uploads = ()
+
+    def aggregate(self, updates: Iterable[Update]) -> Tensors:
+        """Nothing was sent, nothing is broadcast."""
+        return {}
