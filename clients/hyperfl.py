@@ -16,13 +16,17 @@ from flfw.nets.hypernetwork import GeneratedNet
 class HyperFLClient(FederatedClient):
     """Steps A and B of the paper's algorithm 1."""
 
-    model: GeneratedNet
+    @property
+    def net(self) -> GeneratedNet:
+        """The model, which the method builds as a `GeneratedNet`."""
+        assert isinstance(self.model, GeneratedNet)
+        return self.model
 
     def train(self) -> dict[str, float]:
         """Returns the mean loss of the last epoch, step A's loss, and the share of dead hidden units afterwards."""
         experiment, settings = self.at.experiment, self.at.settings
         classifier_loss = self._train_classifier()
-        weights = {name: p for name, p in self.model.named_parameters() if not name.startswith("classifier.")}
+        weights = {name: p for name, p in self.net.named_parameters() if not name.startswith("classifier.")}
         loss = self.descend(
             weights,
             experiment.local_epochs,
@@ -33,20 +37,20 @@ class HyperFLClient(FederatedClient):
             clips={"hypernet.*": settings.clip, "embedding": settings.clip},
         )
         with torch.no_grad():
-            dead = (self.model.hypernet.hidden_units(self.model.embedding) == 0).float().mean()
+            dead = (self.net.hypernet.hidden_units(self.net.embedding) == 0).float().mean()
         return {"loss": loss, "classifier_loss": classifier_loss, "dead_hidden_units": float(dead)}
 
     def _train_classifier(self) -> float:
         settings = self.at.settings
         with torch.no_grad():
-            theta = self.model.extractor_weights()  # fixed during step A, so generated once
+            theta = self.net.extractor_weights()  # fixed during step A, so generated once
 
         def loss(x: Tensor, y: Tensor) -> Tensor:
             with torch.no_grad():
-                features = self.model.features(self.at.task.inputs.normalise(x), theta)
-            return cross_entropy(self.model.classifier(features), y)
+                features = self.net.features(self.at.task.inputs.normalise(x), theta)
+            return cross_entropy(self.net.classifier(features), y)
 
-        classifier = {f"classifier.{name}": p for name, p in self.model.classifier.named_parameters()}
+        classifier = {f"classifier.{name}": p for name, p in self.net.classifier.named_parameters()}
         return self.descend(
             classifier,
             settings.classifier_epochs,

@@ -140,12 +140,9 @@ def evaluate(message: Message, context: Context) -> Message:
 
 def _open(message: Message, context: Context) -> tuple[FederatedClient, dict[str, Any], dict[str, np.ndarray]]:
     """Make the client half for a message, and take out the message's scalars and arrays."""
-    config = dict(message.content.config_records["config"])
-    experiment, site, partition = (
-        Experiment.from_run_config(context.run_config),
-        Site.of(context.node_config),
-        _partition(context),
-    )
+    config: Any = dict(message.content.config_records["config"])
+    experiment = Experiment.from_run_config(context.run_config)
+    site, partition = Site.of(context.node_config), _partition(context)
     method, settings = parts.method(experiment)
     at = Workplace(
         experiment=experiment,

@@ -160,7 +160,7 @@ class FederatedClient(NumPyClient, ABC):
 
     def descend(
         self,
-        parameters: Tensors,
+        parameters: Mapping[str, Tensor],
         epochs: int,
         lr: float,
         *,

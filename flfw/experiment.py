@@ -47,7 +47,7 @@ class Experiment:
     """Which clients use the defence: all, or partition numbers such as 3,5."""
     attack: tuple[str, ...] = ("ig",)
     """Attacks of the audit (files of attacks/, or package.module:Class), or none."""
-    audit_rounds: str = "0,1,last"
+    audit_rounds: str = "0,last"
     """Rounds after which clients are probed; 0 is before training."""
     victim_batch: int = 1
     """Examples in a probe."""

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from flfw.experiment import require
 from flfw.nets import Tensors
@@ -39,7 +41,7 @@ class SGD:
         self._velocity: Tensors = {}
 
     @torch.no_grad()
-    def step(self, parameters: Tensors, gradients: Tensors) -> None:
+    def step(self, parameters: Mapping[str, Tensor], gradients: Tensors) -> None:
         """Change the parameters in place; gradients may be overwritten."""
         for name, parameter in parameters.items():
             gradient = gradients[name]

@@ -146,7 +146,12 @@ def a_run(folder: Path, tabular: bool = False, attacks: tuple[str, ...] = ("ig",
         "environment": {"python": "3.11", "torch": "2.9", "hardware": "2 cores"},
         "notes": ["The images were re-encoded as JPEG."],
         "rounds": rounds,
-        "final": {"acc_global": 0.71, "acc_local": 0.82, "acc_central": None, "per_client": [0.5, None]},
+        "final": {
+            "acc_global": 0.71,
+            "acc_local": 0.82,
+            "acc_central": None,
+            "per_client": [{"client": 0, "acc_local": 0.5}, {"client": 1, "acc_local": None}],
+        },
         "privacy": [],
         "audit": entries,
     }

@@ -1,0 +1,43 @@
+"""Shared by the tests: one small federation on the digits, and the caches kept out of the user's home."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from flfw.experiment import Experiment
+from flfw.task import resolve
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Experiment:
+    """Three clients on the digits, two rounds of one epoch, in process, not audited."""
+    return resolve(
+        Experiment(
+            method="fedavg",
+            clients=3,
+            rounds=2,
+            local_epochs=1,
+            attack=("none",),
+            engine="inproc",
+            out=tmp_path / "run",
+        )
+    )

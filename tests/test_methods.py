@@ -1,0 +1,334 @@
+"""Every method: one round against a loop written here, and what all of them promise."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, leaky_relu, max_pool2d
+
+from flfw import engine, parts, plugins
+from flfw.client import FederatedClient, Workplace
+from flfw.experiment import Experiment
+from flfw.nets import Net
+from flfw.rng import initialising, torch_generator
+from flfw.site import Site
+from flfw.store import ClientStore
+from flfw.strategy import FederatedStrategy, Update
+from flfw.task import Task
+from flfw.wire import SharingViolation, matches
+
+METHODS = plugins.names(plugins.METHOD)
+
+
+def make_client(experiment: Experiment, partition: int, folder: Path, server_round: int = 1) -> FederatedClient:
+    method, settings = parts.method(experiment)
+    task = Task.of(experiment, None)
+    store = ClientStore(folder, "test", partition)
+    at = Workplace(experiment, task, method, settings, partition, server_round, None, store)
+    return parts.client(experiment)(at)
+
+
+def initial_tensors(experiment: Experiment) -> dict[str, np.ndarray]:
+    method, settings = parts.method(experiment)
+    with initialising(experiment.seed, "model"):
+        model = method.build_model(Task.of(experiment, None).build_net(), settings)
+    return {n: v.numpy().copy() for n, v in model.state_dict().items() if matches(n, method.downloads)}
+
+
+def one_round(experiment: Experiment, folder: Path) -> tuple[dict[str, Tensor], list[FederatedClient]]:
+    """The server's next tensors after one round of all clients, and the clients as they are then."""
+    method, settings = parts.method(experiment)
+    received, updates, clients = initial_tensors(experiment), [], []
+    for partition in range(experiment.clients):
+        client = make_client(experiment, partition, folder)
+        sent, metrics = client.fit_named(received, version=0)
+        updates.append(Update(partition, metrics["num-examples"], {n: v.clone() for n, v in sent.items()}))
+        clients.append(client)
+    return method(settings).aggregate(iter(updates)), clients
+
+
+# --- the loops, written with torch's own optimiser and nothing of flfw's training code ---
+
+
+def batches(experiment: Experiment, partition: int, purpose: str, epochs: int) -> list[tuple[Tensor, Tensor]]:
+    task, rng = Task.of(experiment, None), torch_generator(experiment.seed, purpose, 1, partition)
+    own, found = task.split.train[partition], []
+    for _ in range(epochs):
+        order = own[torch.randperm(len(own), generator=rng).numpy()]
+        for start in range(0, len(own), experiment.batch_size):
+            chosen = order[start : start + experiment.batch_size]
+            pixels = torch.tensor(task.dataset.train_x[chosen]).float() / 255
+            mean, std = torch.tensor(task.dataset.mean), torch.tensor(task.dataset.std)
+            found.append(
+                ((pixels - mean[:, None, None]) / std[:, None, None], torch.tensor(task.dataset.train_y[chosen]))
+            )
+    return found
+
+
+def plain_net(experiment: Experiment) -> Net:
+    with initialising(experiment.seed, "model"):
+        return Task.of(experiment, None).build_net()
+
+
+def train(
+    net: nn.Module, experiment: Experiment, partition: int, extra: Callable[[], Tensor] | None = None
+) -> nn.Module:
+    optimiser = torch.optim.SGD(net.parameters(), lr=experiment.lr, momentum=0.5, weight_decay=5e-4)
+    for x, y in batches(experiment, partition, "batches", experiment.local_epochs):
+        optimiser.zero_grad()
+        (cross_entropy(net(x), y) + (extra() if extra else 0)).backward()
+        optimiser.step()
+    return net
+
+
+def weighted(states: list[dict[str, Tensor]], sizes: list[int]) -> dict[str, Tensor]:
+    total = sum(sizes)
+    return {n: sum(s[n].double() * k / total for s, k in zip(states, sizes, strict=True)).float() for n in states[0]}  # type: ignore[union-attr]
+
+
+def sizes(experiment: Experiment) -> list[int]:
+    return [len(own) for own in Task.of(experiment, None).split.train]
+
+
+def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-6) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        scale = float(value.abs().max()) + 1e-12
+        assert float((found[name] - value).abs().max()) <= tolerance * max(scale, 1.0), name
+
+
+def uneven(experiment: Experiment, method: str) -> Experiment:
+    """Clients of different sizes, so that a plain mean in place of the weighted one shows."""
+    return dataclasses.replace(experiment, method=method, split="dirichlet", local_epochs=2, batch_size=64, lr=0.05)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedper"])
+def test_averaging_methods_equal_a_loop(small: Experiment, tmp_path: Path, method: str) -> None:
+    experiment = uneven(small, method)
+    assert len(set(sizes(experiment))) > 1
+    nets = [train(plain_net(experiment), experiment, p) for p in range(3)]
+    expected = weighted([net.state_dict() for net in nets], sizes(experiment))
+    if method == "fedper":
+        expected = {n: v for n, v in expected.items() if n.startswith("extractor.")}
+    found, clients = one_round(experiment, tmp_path)
+    assert_equal(found, expected)
+    for client, net in zip(clients, nets, strict=True):
+        assert_equal(client.model.state_dict(), net.state_dict())
+
+
+def test_fedprox_equals_a_loop(small: Experiment, tmp_path: Path) -> None:
+    experiment = dataclasses.replace(uneven(small, "fedprox"), set=("mu=0.5",))
+    start = {n: v.clone() for n, v in plain_net(experiment).state_dict().items()}
+    states = []
+    for partition in range(3):
+        net = plain_net(experiment)
+
+        def proximal(net: nn.Module = net) -> Tensor:
+            return 0.25 * torch.stack([((p - start[n]) ** 2).sum() for n, p in net.named_parameters()]).sum()
+
+        states.append(train(net, experiment, partition, proximal).state_dict())
+    found, _ = one_round(experiment, tmp_path)
+    assert_equal(found, weighted(states, sizes(experiment)))
+    without, _ = one_round(dataclasses.replace(experiment, set=("mu=0",)), tmp_path / "other")
+    assert max(float((found[n] - without[n]).abs().max()) for n in found) > 1e-4
+
+
+def test_local_only_trains_alone_and_sends_nothing(small: Experiment, tmp_path: Path) -> None:
+    experiment = uneven(small, "local_only")
+    found, clients = one_round(experiment, tmp_path)
+    assert found == {}
+    for partition, client in enumerate(clients):
+        assert_equal(client.model.state_dict(), train(plain_net(experiment), experiment, partition).state_dict())
+
+
+def hyperfl_loop(experiment: Experiment, partition: int) -> dict[str, Tensor]:
+    """Steps A and B of the paper with a network written out by hand; returns all tensors under flfw's names."""
+    method, settings = parts.method(experiment)
+    with initialising(experiment.seed, "model"):
+        state = method.build_model(Task.of(experiment, None).build_net(), settings).state_dict()
+    w = {name: value.clone().requires_grad_() for name, value in state.items()}
+    shapes = [(16, 1, 5, 5), (16,), (32, 16, 5, 5), (32,), (128, 800), (128,)]
+
+    def scores(x: Tensor) -> Tensor:
+        h = torch.relu(w["hypernet.trunk.weight"] @ w["embedding"] + w["hypernet.trunk.bias"])
+        heads = [w[f"hypernet.heads.{k}.weight"] @ h + w[f"hypernet.heads.{k}.bias"] for k in range(6)]
+        t = [head.view(shape) for head, shape in zip(heads, shapes, strict=True)]
+        x = max_pool2d(leaky_relu(nn.functional.conv2d(x, t[0], t[1]), 0.01), 2)
+        x = max_pool2d(leaky_relu(nn.functional.conv2d(x, t[2], t[3], padding=1), 0.01), 2)
+        x = leaky_relu(x.flatten(1) @ t[4].T + t[5], 0.01)
+        return x @ w["classifier.weight"].T + w["classifier.bias"]
+
+    head = [w["classifier.weight"], w["classifier.bias"]]
+    step_a = torch.optim.SGD(head, lr=0.1, momentum=0.5, weight_decay=5e-4)
+    for x, y in batches(experiment, partition, "classifier", 1):
+        step_a.zero_grad()
+        cross_entropy(scores(x), y).backward()
+        step_a.step()
+    hyper = [value for name, value in w.items() if name.startswith("hypernet.")]
+    step_b = torch.optim.SGD([*hyper, w["embedding"]], lr=experiment.lr, momentum=0.5, weight_decay=5e-4)
+    for x, y in batches(experiment, partition, "hypernetwork", experiment.local_epochs):
+        step_b.zero_grad()
+        cross_entropy(scores(x), y).backward()
+        nn.utils.clip_grad_norm_(hyper, 0.5)
+        nn.utils.clip_grad_norm_([w["embedding"]], 0.5)
+        step_b.step()
+    return {name: value.detach() for name, value in w.items()}
+
+
+def test_hyperfl_equals_a_loop(small: Experiment, tmp_path: Path) -> None:
+    # A clip of 0.5 instead of 50 makes both clips act.
+    changes = {"method": "hyperfl", "clients": 2, "batch_size": 64, "lr": 0.1, "set": ("clip=0.5",)}
+    experiment = dataclasses.replace(small, **changes)
+    states = [hyperfl_loop(experiment, partition) for partition in range(2)]
+    expected = weighted([{n: v for n, v in s.items() if n.startswith("hypernet.")} for s in states], sizes(experiment))
+    found, clients = one_round(experiment, tmp_path)
+    start = {n: torch.tensor(v) for n, v in initial_tensors(experiment).items()}
+    assert relative_error_of_change(found, expected, start) < 1e-3
+    for client, state in zip(clients, states, strict=True):
+        assert_equal({n: client.model.state_dict()[n] for n in client.private_names}, private(state), 1e-5)
+    unclipped, _ = one_round(dataclasses.replace(experiment, set=()), tmp_path / "other")
+    assert relative_error_of_change(unclipped, expected, start) > 0.1
+
+
+def private(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {n: v for n, v in state.items() if not n.startswith("hypernet.")}
+
+
+def relative_error_of_change(found: dict[str, Tensor], expected: dict[str, Tensor], start: dict[str, Tensor]) -> float:
+    """Against the size of the change: a wrong step on a hypernetwork is small against the hypernetwork."""
+    wrong = sum(float(((found[n] - expected[n]) ** 2).sum()) for n in start)
+    return (wrong / sum(float(((expected[n] - start[n]) ** 2).sum()) for n in start)) ** 0.5
+
+
+# --- what all methods promise ---
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_sends_what_it_declares_and_keeps_the_rest(small: Experiment, tmp_path: Path, method: str) -> None:
+    experiment = dataclasses.replace(small, method=method)
+    strategy, _ = parts.method(experiment)
+    client = make_client(experiment, 0, tmp_path)
+    sent, metrics = client.fit_named(initial_tensors(experiment), version=0)
+    everything = set(client.model.state_dict())
+    assert set(sent) == {name for name in everything if matches(name, strategy.uploads)}
+    assert metrics["num-examples"] == 150 and np.isfinite(metrics["loss"])
+    private = everything - {name for name in everything if matches(name, strategy.downloads)}
+    kept = ClientStore(tmp_path, "test", 0).load(1) if private else {}
+    assert set(kept) == private
+    for name in private:
+        assert torch.equal(kept[name], client.model.state_dict()[name])
+
+
+def test_hyperfl_sends_the_hypernetwork_and_nothing_else(small: Experiment, tmp_path: Path) -> None:
+    experiment = dataclasses.replace(small, method="hyperfl")
+    client = make_client(experiment, 2, tmp_path)
+    sent, _ = client.fit_named(initial_tensors(experiment), version=0)
+    assert sent and all(name.startswith("hypernet.") for name in sent)
+    probe = client.gradient(torch.rand(1, 1, 28, 28), torch.tensor([3]))
+    assert set(probe) == set(sent)
+
+
+def test_sending_the_classifier_fails(small: Experiment, tmp_path: Path) -> None:
+    experiment = dataclasses.replace(small, method="hyperfl")
+    honest = parts.client(experiment)
+
+    class Careless(honest):  # type: ignore[misc, valid-type]
+        def outgoing(self) -> dict[str, Tensor]:
+            return {**super().outgoing(), "classifier.weight": self.model.state_dict()["classifier.weight"]}
+
+    method, settings = parts.method(experiment)
+    store = ClientStore(tmp_path, "test", 3)
+    at = Workplace(experiment, Task.of(experiment, None), method, settings, 2, 1, None, store)
+    with pytest.raises(SharingViolation) as refusal:
+        Careless(at).fit_named(initial_tensors(experiment), version=0)
+    assert str(refusal.value) == "client 2 would send classifier.weight, but hyperfl uploads only hypernet.*"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_numpy_client_contract(small: Experiment, tmp_path: Path, method: str) -> None:
+    experiment = dataclasses.replace(small, method=method)
+    client = make_client(experiment, 1, tmp_path)
+    parameters = client.get_parameters({})
+    assert [p.shape for p in parameters] == [v.shape for v in initial_tensors(experiment).values()]
+    arrays, examples, metrics = client.fit([p.copy() for p in parameters], {"version": 0})
+    again, _ = make_client(experiment, 1, tmp_path / "b").fit_named(initial_tensors(experiment), version=0)
+    assert examples == 150 and all(isinstance(v, int | float) for v in metrics.values())
+    assert len(arrays) == len(again)
+    for array, tensor in zip(arrays, again.values(), strict=True):
+        np.testing.assert_array_equal(array, tensor.numpy())
+    loss, tested, found = make_client(experiment, 1, tmp_path / "c").evaluate(parameters, {"version": 0})
+    assert tested == len(Task.of(experiment, None).split.test[1]) and np.isfinite(loss)
+    assert 0 <= found["acc_global"] <= 1 and 0 <= found["acc_local"] <= 1
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_probe_is_the_gradient_of_what_is_shared_and_changes_nothing(
+    small: Experiment, tmp_path: Path, method: str
+) -> None:
+    experiment = dataclasses.replace(small, method=method)
+    client = make_client(experiment, 0, tmp_path)
+    before = {n: v.clone() for n, v in client.model.state_dict().items()}
+    task = Task.of(experiment, None)
+    x, y = task.examples("train", task.split.train[0][:2])
+    found = client.gradient(x, y) if parts.method(experiment)[0].uploads else {}
+    loss = cross_entropy(client.model(task.inputs.normalise(x)), y)
+    moving = {n: p for n, p in client.model.named_parameters() if n in found}
+    assert set(found) == {n for n in before if matches(n, parts.method(experiment)[0].uploads)}
+    if moving:
+        assert_equal(found, dict(zip(moving, torch.autograd.grad(loss, list(moving.values())), strict=True)))
+    for name, value in client.model.state_dict().items():
+        assert torch.equal(value, before[name])
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def run(experiment: Experiment, folder: Path) -> dict:
+    folder.mkdir()
+    engine.run(dataclasses.replace(experiment, out=folder), Site(state=folder / "state"))
+    return json.loads((folder / "training.json").read_text())
+
+
+def numbers(training: dict) -> list:
+    rows = [*training["rounds"], *training["clients"], *training["final"]]
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_seed_repeats_and_another_differs(small: Experiment, tmp_path: Path, method: str) -> None:
+    experiment = dataclasses.replace(small, method=method, clients=3, sample=2)
+    one, two = run(experiment, tmp_path / "one"), run(experiment, tmp_path / "two")
+    assert numbers(one) == numbers(two)
+    other = run(dataclasses.replace(experiment, seed=1), tmp_path / "other")
+    assert numbers(one) != numbers(other)
+
+
+def test_a_client_goes_on_from_its_own_last_round(small: Experiment, tmp_path: Path) -> None:
+    """With two of four clients a round, private tensors skip the rounds their client sat out."""
+    experiment = dataclasses.replace(small, method="fedper", clients=4, sample=1, rounds=4)
+    training = run(experiment, tmp_path / "run")
+    took_part = {row["client"]: row["round"] for row in training["clients"]}
+    state = next((tmp_path / "run" / "state").iterdir())
+    for client, last in took_part.items():
+        versions = sorted(path.stem for path in (state / f"client-{client:04d}").iterdir())
+        assert versions[-1] == f"round-{last:05d}"
+    assert len(training["final"]) == 4
+
+
+def test_strategy_alone_needs_no_enrolment() -> None:
+    """Another Flower app may import a strategy by itself: nodes it never enrolled are taken in order."""
+    from flwr.app import ArrayRecord, ConfigRecord
+    from flwr.clientapp import ClientApp
+
+    from flfw.inprocess import InProcessGrid
+
+    for method in METHODS:
+        strategy = plugins.find(plugins.METHOD, method, FederatedStrategy)()  # type: ignore[abstract]
+        grid = InProcessGrid(ClientApp(), 3, {})
+        messages = list(strategy.configure_train(1, ArrayRecord({}), ConfigRecord({}), grid))
+        assert [m.metadata.dst_node_id for m in messages] == [1, 2, 3]
