@@ -77,7 +77,7 @@ def _run_on_ray(experiment: Experiment, run_config: dict[str, Scalar], site: Sit
 
     from flfw import apps
 
-    _start_ray(site)
+    _start_ray(experiment, site)
     try:
         with tempfile.TemporaryDirectory(prefix="flfw-app-") as folder:
             _write_app(Path(folder), run_config)
@@ -100,7 +100,7 @@ def _run_on_ray(experiment: Experiment, run_config: dict[str, Scalar], site: Sit
         ray.shutdown()
 
 
-def _start_ray(site: Site) -> None:
+def _start_ray(experiment: Experiment, site: Site) -> None:
     """Start Ray on an address of its own; without one it would join, or wait for, whatever cluster it has heard of.
 
     It must start in this thread: Ray's processes are told to die with the thread that started them. So the time limit
@@ -118,7 +118,7 @@ def _start_ray(site: Site) -> None:
             address="local",
             num_cpus=len(os.sched_getaffinity(0)),
             include_dashboard=False,
-            object_store_memory=300_000_000,
+            object_store_memory=_object_store_bytes(experiment),
             log_to_driver=False,
             logging_level=logging.ERROR,
             runtime_env={"env_vars": variables},
@@ -127,6 +127,24 @@ def _start_ray(site: Site) -> None:
         raise RunFailed(f"Ray did not start: {error}; try --engine inproc.") from error
     finally:
         started.set()
+
+
+def _object_store_bytes(experiment: Experiment) -> int:
+    """Room for one message each way for every client at work, and a quarter more.
+
+    A store that is used over and over stays in the processor's reach; the default, a third of the memory, is walked
+    through once, page fault by page fault, and a round of hypernetworks takes twice as long.
+    """
+    import torch
+
+    from flfw import nets, parts
+    from flfw.task import input_space
+
+    method, settings = parts.method(experiment)
+    with torch.device("meta"):
+        model = method.build_model(nets.build(experiment.net, *input_space(experiment)), settings)
+    at_work = int(len(os.sched_getaffinity(0)) // experiment.cpus_per_client)
+    return max(100_000_000, int(2.5 * at_work * 4 * nets.numel(model.state_dict())))
 
 
 def _give_up_unless(started: threading.Event) -> None:

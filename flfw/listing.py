@@ -8,20 +8,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from flfw import data, nets, plugins
+from flfw.audit.attack import Attack
 from flfw.data import partition
+from flfw.defence import Defence
 from flfw.errors import BadInput
+from flfw.strategy import FederatedStrategy
 
 _KINDS = {
-    "methods": plugins.METHOD,
-    "defences": plugins.DEFENCE,
-    "attacks": plugins.ATTACK,
+    "methods": (plugins.METHOD, FederatedStrategy),
+    "defences": (plugins.DEFENCE, Defence),
+    "attacks": (plugins.ATTACK, Attack),
 }
 
 
 def listing(names: Sequence[str]) -> str:
     """All names by kind; or, for given names, the card and the hyper-parameters of each."""
     if not names:
-        rows = {title: plugins.names(kind) for title, kind in _KINDS.items()}
+        rows = {title: plugins.names(kind) for title, (kind, _) in _KINDS.items()}
         rows |= {"networks": nets.names(), "data sets": data.names(), "splits": partition.schemes()}
         return "\n".join(f"{title:10} {', '.join(found) or 'none yet'}" for title, found in rows.items())
     return "\n\n".join(_about(name) for name in names)
@@ -29,11 +32,11 @@ def listing(names: Sequence[str]) -> str:
 
 def _about(name: str) -> str:
     found = []
-    for title, kind in _KINDS.items():
+    for title, (kind, base) in _KINDS.items():
         if name in plugins.names(kind):
             module = importlib.import_module(f"{kind.package}.{name}")
-            cls = plugins.find(kind, name, object)
-            fields = _fields(getattr(cls, "Settings", None))
+            cls = plugins.find(kind, name, base)
+            fields = _fields(cls.Settings)
             found.append(f"[{title[:-1]}] {(module.__doc__ or '').strip()}\n\n{fields}")
     if name in data.names():
         card = data.describe(name)
@@ -43,12 +46,11 @@ def _about(name: str) -> str:
         builder = nets.card(name).builder
         found.append(f"[network] {name}: {(builder.__doc__ or '').strip()}")
     if not found:
-        everything = [n for kind in _KINDS.values() for n in plugins.names(kind)] + [*data.names(), *nets.names()]
+        everything = [n for kind, _ in _KINDS.values() for n in plugins.names(kind)] + [*data.names(), *nets.names()]
         raise BadInput(f"Expected a name among {', '.join(everything)}; got --list {name}.")
     return "\n\n".join(found)
 
 
 def _fields(settings: Any) -> str:
-    fields = dataclasses.fields(settings) if settings else ()
-    lines = [f"  --set {field.name}={field.default}" for field in fields]
+    lines = [f"  --set {field.name}={field.default}" for field in dataclasses.fields(settings)]
     return "\n".join(["Hyper-parameters:", *lines]) if lines else "No hyper-parameters."

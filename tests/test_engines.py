@@ -1,0 +1,139 @@
+"""The same app in process and on Ray, and what an engine refuses or reports."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.app import ArrayRecord
+
+from flfw import engine, parts, plugins
+from flfw.apps import _same_code
+from flfw.errors import BadInput, RunFailed
+from flfw.experiment import Experiment
+from flfw.site import Site
+from flfw.store import ClientStore, StateMissing
+
+ON_RAY = ("fedavg", "fedper", "hyperfl")
+
+
+def run(experiment: Experiment, folder: Path, truth: bool = True) -> dict:
+    folder.mkdir()
+    site = Site(state=folder / "state", truth=folder / "truth" if truth else None)
+    engine.run(dataclasses.replace(experiment, out=folder), site)
+    return json.loads((folder / "training.json").read_text())
+
+
+def without_times(training: dict) -> list:
+    rows = [*training["rounds"], *training["clients"], *training["final"]]
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+
+
+def recorded(folder: Path) -> list[tuple]:
+    """What was sent and received in each probe, by the SHA-256 of its bytes."""
+    lines = [json.loads(line) for line in (folder / "observations" / "manifest.jsonl").read_text().splitlines()]
+    return [
+        (line["config"]["rung"], line["config"]["slot"], line["sent_to_client"], line["sent_by_client"])
+        for line in lines
+    ]
+
+
+def same_on_ray(small: Experiment, tmp_path: Path, method: str) -> None:
+    experiment = dataclasses.replace(
+        small, method=method, clients=4, sample=3, attack=("ig",), images=2, audit_rounds="0,last"
+    )
+    here = run(experiment, tmp_path / "inproc")
+    there = run(dataclasses.replace(experiment, engine="ray"), tmp_path / "ray")
+    assert without_times(here) == without_times(there)
+    assert recorded(tmp_path / "inproc") == recorded(tmp_path / "ray")
+    assert len(recorded(tmp_path / "ray")) == 8  # control, easy, and two rounds of the target, two probes each
+
+
+@pytest.mark.parametrize("method", ON_RAY)
+def test_ray_equals_in_process_bit_for_bit(small: Experiment, tmp_path: Path, method: str) -> None:
+    same_on_ray(small, tmp_path, method)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [m for m in plugins.names(plugins.METHOD) if m not in ON_RAY and m != "local_only"])
+def test_ray_equals_in_process_for_every_method(small: Experiment, tmp_path: Path, method: str) -> None:
+    same_on_ray(small, tmp_path, method)
+
+
+BROKEN = """
+from typing import final
+from flfw.defence import Defence
+
+@final
+class Broken(Defence):
+    def update(self, update, rng):
+        raise ValueError("the shield fell")
+"""
+
+
+@pytest.mark.parametrize("name", ["inproc", "ray"])
+def test_a_client_that_raises_ends_the_run_by_name(
+    small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / f"broken_{name}.py").write_text(BROKEN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    experiment = dataclasses.replace(small, defence=f"broken_{name}:Broken", defended="1", engine=name)
+    with pytest.raises(RunFailed, match=r"^client 1 failed in round 1: .*the shield fell"):
+        run(experiment, tmp_path / "run")
+    assert not (tmp_path / "run" / "training.json").exists()
+
+
+def test_a_site_without_a_truth_folder_answers_no_probes(small: Experiment, tmp_path: Path) -> None:
+    experiment = dataclasses.replace(small, attack=("ig",), images=1)
+    with pytest.raises(RunFailed, match="client 0 failed in a probe at round 0: client 0 answers no probes"):
+        run(experiment, tmp_path / "run", truth=False)
+
+
+def test_resources_are_refused_before_anything_starts(small: Experiment) -> None:
+    on_ray = dataclasses.replace(small, engine="ray")
+    cores = len(os.sched_getaffinity(0))
+    with pytest.raises(BadInput, match=f"Expected cpus-per-client <= {cores}, this machine's; got {cores + 1}"):
+        engine.check_resources(dataclasses.replace(on_ray, cpus_per_client=cores + 1))
+    gpus = torch.cuda.device_count()
+    with pytest.raises(BadInput, match=f"Expected gpus-per-client <= {gpus}, this machine's; got {gpus + 1}"):
+        engine.check_resources(dataclasses.replace(on_ray, gpus_per_client=gpus + 1))
+    engine.check_resources(on_ray)
+
+
+def test_other_code_on_a_client_ends_the_run() -> None:
+    with pytest.raises(RunFailed, match=r"client 2 runs other code \(0123\) than the server"):
+        _same_code([{"partition": 2, "code": "0123"}])
+
+
+def test_lost_private_state_is_an_error_not_a_fresh_start(small: Experiment, tmp_path: Path) -> None:
+    from tests.test_methods import initial_tensors, make_client
+
+    experiment = dataclasses.replace(small, method="fedper")
+    client = make_client(experiment, 0, tmp_path)
+    client.fit_named(initial_tensors(experiment), version=0)
+    make_client(experiment, 0, tmp_path, server_round=2).fit_named(initial_tensors(experiment), version=1)
+    with pytest.raises(StateMissing, match="Expected private state of round 1"):
+        make_client(experiment, 0, tmp_path / "elsewhere", server_round=2).fit_named(initial_tensors(experiment), 1)
+    assert set(ClientStore(tmp_path, "test", 0).load(2)) == {"classifier.weight", "classifier.bias"}
+
+
+def test_the_object_store_is_sized_by_the_messages(small: Experiment) -> None:
+    actors = len(os.sched_getaffinity(0))
+    method, settings = parts.method(dataclasses.replace(small, method="hyperfl"))
+    assert method.uploads == ("hypernet.*",) and settings.hidden == 128
+    dense = 14_943_424 * 4
+    found = engine._object_store_bytes(dataclasses.replace(small, method="hyperfl", engine="ray"))
+    assert 2.5 * actors * dense <= found < 2.6 * actors * dense
+    assert engine._object_store_bytes(dataclasses.replace(small, engine="ray")) == 100_000_000
+
+
+def test_in_process_clients_cannot_change_what_others_receive() -> None:
+    from flfw.wire import pack, views
+
+    record: ArrayRecord = pack({"w": torch.ones(2)})
+    with pytest.raises(ValueError, match="read-only"):
+        views(record)["w"][0] = 5

@@ -1,0 +1,287 @@
+"""The networks: sizes, shapes, initial values, and extractors whose weights a hypernetwork generates."""
+
+from collections.abc import Iterable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d, conv2d, linear, relu
+
+from flfw.errors import BadInput
+from flfw.nets import Net, build, card, names, numel, tensors
+from flfw.nets.hypernetwork import GeneratedNet, Hypernetwork
+from flfw.rng import initialising, torch_generator
+
+SHAPES = {
+    "cnn1": (1, 28, 28),
+    "cnn2": (3, 32, 32),
+    "lenet": (3, 32, 32),
+    "lenet5": (1, 32, 32),
+    "linear": (30,),
+    "mlp": (30,),
+}
+
+
+def fresh(name: str, shape: tuple[int, ...] | None = None, seed: int = 0) -> Net:
+    with initialising(seed, "net"):
+        return build(name, shape or SHAPES[name], 10)
+
+
+def generated(name: str, embedding: int = 4, hidden: int = 6, head_init: str = "fan_in", seed: int = 0) -> GeneratedNet:
+    with initialising(seed, "generated"):
+        return GeneratedNet(build(name, SHAPES[name], 10), embedding, hidden, head_init)  # type: ignore[arg-type]
+
+
+def some_inputs(name: str, count: int = 3) -> Tensor:
+    return torch.randn((count, *SHAPES[name]), generator=torch_generator(0, "inputs"))
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_net_is_its_classifier_after_its_extractor_and_gives_a_score_per_class(name: str) -> None:
+    net, x = fresh(name), some_inputs(name)
+    assert net(x).shape == (3, 10)
+    torch.testing.assert_close(net(x), net.classifier(net.extractor(x)))
+
+
+def test_every_shape_above_is_of_a_net_that_exists() -> None:
+    assert set(SHAPES) == set(names())
+
+
+# --- sizes ---
+
+
+@pytest.mark.parametrize(("name", "size", "features"), [("cnn1", 115_776, 800), ("cnn2", 106_400, 576)])
+def test_hyperfl_extractors_have_the_papers_size(name: str, size: int, features: int) -> None:
+    net = fresh(name)
+    assert numel(dict(net.extractor.named_parameters())) == size
+    layers = [m for m in net.extractor if isinstance(m, nn.Linear)]
+    assert [(m.in_features, m.out_features) for m in layers] == [(features, 128)]
+    assert net.extractor(some_inputs(name)).shape == (3, 128)
+    assert numel(tensors(net.classifier)) == 128 * 10 + 10
+
+
+@pytest.mark.parametrize(
+    ("name", "sides"), [("cnn1", [24, 24, 12, 10, 10, 5]), ("cnn2", [28, 28, 14, 12, 12, 6, 6, 6, 3])]
+)
+def test_hyperfl_extractors_go_through_the_papers_resolutions(name: str, sides: list[int]) -> None:
+    x, seen = some_inputs(name), []
+    for layer in fresh(name).extractor:
+        if isinstance(layer, nn.Flatten):
+            break
+        x = layer(x)
+        seen.append(x.shape[-1])
+    assert seen == sides
+
+
+@pytest.mark.parametrize(("name", "size"), [("cnn1", 14_943_424), ("cnn2", 13_733_920)])
+def test_hypernetworks_have_the_papers_size(name: str, size: int) -> None:
+    with torch.device("meta"):
+        net = GeneratedNet(build(name, SHAPES[name], 10), embedding=64, hidden=128, head_init="torch")
+    assert numel(dict(net.hypernet.named_parameters())) == size
+
+
+def test_linear_is_softmax_regression_on_the_raw_pixels() -> None:
+    net, x = fresh("linear", (1, 3, 3)), torch.randn((2, 1, 3, 3), generator=torch_generator(0, "x"))
+    assert [tuple(p.shape) for p in net.parameters()] == [(10, 9), (10,)]
+    torch.testing.assert_close(net(x), x.view(2, 9) @ net.classifier.weight.T + net.classifier.bias)
+
+
+def test_mlp_has_two_hidden_relu_layers_of_64() -> None:
+    net, x = fresh("mlp"), some_inputs("mlp")
+    w1, b1, w2, b2, w3, b3 = net.parameters()
+    assert [tuple(w.shape) for w in (w1, w2, w3)] == [(64, 30), (64, 64), (10, 64)]
+    torch.testing.assert_close(net(x), linear(relu(linear(relu(linear(x, w1, b1)), w2, b2)), w3, b3))
+
+
+# --- LeNets ---
+
+
+def test_lenet5_pools_before_the_sigmoid() -> None:
+    net, x = fresh("lenet5"), 20 * some_inputs("lenet5")  # large, so that the two orders differ plainly
+    w1, b1, w2, b2 = net.extractor.parameters()
+    features = net.extractor(x).detach()
+    assert features.shape == (3, 16, 5, 5)
+    assert float(features.min()) > 0 and float(features.max()) < 1
+    pooled_first = avg_pool2d(conv2d(x, w1, b1), 2).sigmoid()
+    torch.testing.assert_close(features, avg_pool2d(conv2d(pooled_first, w2, b2), 2).sigmoid())
+    pooled_last = avg_pool2d(conv2d(x, w1, b1).sigmoid(), 2)
+    other = avg_pool2d(conv2d(pooled_last, w2, b2).sigmoid(), 2)
+    assert float((features - other.detach()).abs().max()) > 0.01
+
+
+def test_lenet5_classifier_is_400_120_84_classes_with_sigmoids() -> None:
+    net = fresh("lenet5")
+    f = torch.rand((2, 16, 5, 5), generator=torch_generator(0, "features"))
+    w1, b1, w2, b2, w3, b3 = net.classifier.parameters()
+    assert [tuple(w.shape) for w in (w1, w2, w3)] == [(120, 400), (84, 120), (10, 84)]
+    hidden = linear(linear(f.flatten(1), w1, b1).sigmoid(), w2, b2).sigmoid()
+    torch.testing.assert_close(net.classifier(f), linear(hidden, w3, b3))
+
+
+@pytest.mark.parametrize(("shape", "features"), [((1, 28, 28), 588), ((3, 32, 32), 768), ((1, 8, 8), 48)])
+def test_sigmoid_lenet_strides_down_to_12_channels_of_a_quarter_of_the_side(
+    shape: tuple[int, ...], features: int
+) -> None:
+    net, x = fresh("lenet", shape), torch.randn((2, *shape), generator=torch_generator(0, "x"))
+    assert (net.classifier.in_features, net.classifier.out_features) == (features, 10)
+    w1, b1, w2, b2, w3, b3 = net.extractor.parameters()
+    h = conv2d(x, w1, b1, stride=2, padding=2).sigmoid()
+    h = conv2d(h, w2, b2, stride=2, padding=2).sigmoid()
+    h = conv2d(h, w3, b3, stride=1, padding=2).sigmoid()
+    torch.testing.assert_close(net.extractor(x), h.flatten(1))
+
+
+def test_sigmoid_lenet_weights_are_uniform_on_plus_minus_one_half() -> None:
+    for parameter in tensors(fresh("lenet")).values():
+        assert float(parameter.abs().max()) < 0.5
+        if parameter.numel() > 500:  # torch's default would stay within 0.12 here
+            assert float(parameter.min()) < -0.48 and float(parameter.max()) > 0.48
+            assert float(parameter.std()) == pytest.approx(12**-0.5, rel=0.05)
+
+
+# --- building by name ---
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "line"),
+    [
+        ("cnn1", (3, 28, 28), "Expected inputs of 1x28x28 for net=cnn1, got 3x28x28; choose another --net."),
+        ("cnn1", (1, 8, 8), "Expected inputs of 1x28x28 for net=cnn1, got 1x8x8; choose another --net."),
+        ("cnn2", (3, 32, 28), "Expected inputs of 3x32x32 for net=cnn2, got 3x32x28; choose another --net."),
+        ("lenet5", (1, 28, 28), "Expected inputs of Cx32x32 for net=lenet5, got 1x28x28; choose another --net."),
+        ("lenet", (30,), "Expected inputs of CxHxW for net=lenet, got 30; choose another --net."),
+        ("cnn1", (30,), "Expected inputs of 1x28x28 for net=cnn1, got 30; choose another --net."),
+    ],
+)
+def test_a_net_refuses_inputs_it_is_not_made_for(name: str, shape: tuple[int, ...], line: str) -> None:
+    with pytest.raises(BadInput) as error:
+        build(name, shape, 10)
+    assert str(error.value) == line
+
+
+def test_an_unknown_net_says_which_there_are() -> None:
+    with pytest.raises(BadInput) as error:
+        card("resnet")
+    assert str(error.value) == "Expected a network among cnn1, cnn2, lenet, lenet5, linear, mlp; got net=resnet."
+
+
+def test_fully_connected_nets_take_rows_and_images() -> None:
+    assert fresh("mlp", (7,))(torch.zeros(2, 7)).shape == fresh("mlp", (2, 3, 4))(torch.zeros(2, 2, 3, 4)).shape
+
+
+# --- hypernetworks ---
+
+
+def test_generated_tensors_are_heads_of_the_rectified_hidden_units_by_hand() -> None:
+    hypernet = Hypernetwork({"a": torch.Size([2, 1]), "b": torch.Size([1])}, embedding=2, hidden=2, head_init="torch")
+    values = {
+        "trunk.weight": [[1.0, 0.0], [0.0, -1.0]],
+        "trunk.bias": [0.0, 0.5],
+        "heads.0.weight": [[1.0, 5.0], [2.0, 7.0]],
+        "heads.0.bias": [0.5, -0.5],
+        "heads.1.weight": [[3.0, 9.0]],
+        "heads.1.bias": [1.0],
+    }
+    hypernet.load_state_dict({name: torch.tensor(value) for name, value in values.items()})
+    v = torch.tensor([2.0, 1.0])  # A v + c = (2, -0.5), so h = (2, 0)
+    assert hypernet.hidden_units(v).tolist() == [2.0, 0.0]
+    theta = hypernet(v)
+    assert theta["a"].tolist() == [[2.5], [3.5]]  # 1*2 + 0.5, 2*2 - 0.5
+    assert theta["b"].tolist() == [7.0]  # 3*2 + 1
+
+
+@pytest.mark.parametrize("name", ["cnn1", "lenet5", "mlp"])
+def test_a_generated_net_computes_what_a_plain_net_with_those_weights_computes(name: str) -> None:
+    net, plain, x = generated(name), fresh(name, seed=1), some_inputs(name)
+    plain.extractor.load_state_dict(net.extractor_weights())
+    plain.classifier.load_state_dict(net.classifier.state_dict())
+    torch.testing.assert_close(net(x), plain(x))
+    features = net.features(x, net.extractor_weights())
+    torch.testing.assert_close(features, plain.extractor(x))
+
+
+def test_a_generated_net_changes_with_its_embedding() -> None:
+    net, x = generated("mlp"), some_inputs("mlp")
+    with torch.no_grad():
+        before = net(x)
+        net.embedding.mul_(-1)
+        assert float((net(x) - before).abs().max()) > 1e-3
+
+
+def test_only_hypernetwork_embedding_and_classifier_are_parameters_of_a_generated_net() -> None:
+    net = generated("cnn1")
+    trunk = ["hypernet.trunk.weight", "hypernet.trunk.bias"]
+    heads = [f"hypernet.heads.{k}.{part}" for k in range(6) for part in ("weight", "bias")]
+    expected = ["embedding", *trunk, *heads, "classifier.weight", "classifier.bias"]
+    assert list(net.state_dict()) == [name for name, _ in net.named_parameters()] == expected
+    # 6 hidden units: 6 weights and a bias for each generated number.
+    assert numel(dict(net.named_parameters())) == 4 + (6 * 4 + 6) + 7 * 115_776 + 1_290
+
+
+def test_generated_tensors_bear_the_names_and_shapes_of_the_extractors_own() -> None:
+    own = {name: p.shape for name, p in fresh("cnn1").extractor.named_parameters()}
+    theta = generated("cnn1").extractor_weights()
+    assert {name: value.shape for name, value in theta.items()} == own
+    assert list(theta) == [f"{layer}.{part}" for layer in (0, 3, 7) for part in ("weight", "bias")]
+
+
+def test_the_gradient_reaches_hypernetwork_and_embedding_but_no_template() -> None:
+    net = generated("mlp")
+    net(some_inputs("mlp")).sum().backward()
+    without = [name for name, p in net.named_parameters() if p.grad is None or not bool(p.grad.any())]
+    assert without == []
+
+
+# --- the scale of generated weights ---
+
+
+def layer_deviations(nets: Iterable[GeneratedNet], draws: int = 16, scale: float = 1.0) -> dict[str, float]:
+    """Root mean square of each layer's generated weights and biases over several embeddings, heads scaled."""
+    sums: dict[str, tuple[float, int]] = {}
+    rng = torch_generator(0, "embeddings")
+    with torch.no_grad():
+        for net in nets:
+            for parameter in net.hypernet.heads.parameters():
+                parameter.mul_(scale)
+            for _ in range(draws):
+                for name, value in net.hypernet(torch.randn(net.embedding.shape, generator=rng)).items():
+                    total, count = sums.get(name.partition(".")[0], (0.0, 0))
+                    sums[name.partition(".")[0]] = total + float((value**2).sum()), count + value.numel()
+    return {layer: (total / count) ** 0.5 for layer, (total, count) in sums.items()}
+
+
+def full_size(head_init: str, seeds: range) -> Iterable[GeneratedNet]:
+    return (generated("cnn1", embedding=64, hidden=128, head_init=head_init, seed=seed) for seed in seeds)
+
+
+def test_torchs_own_initialisation_generates_deviation_024_in_every_layer() -> None:
+    found = layer_deviations(full_size("torch", range(3)))
+    assert set(found) == {"0", "3", "7"}
+    assert all(0.21 < deviation < 0.27 for deviation in found.values()), found
+
+
+FAN_INS = {"0": 25, "3": 400, "7": 800}  # 1x5x5, 16x5x5, 32x5x5
+
+
+def off_by(found: dict[str, float]) -> list[float]:
+    """How far each layer's deviation is from that of U(-1/sqrt(fan_in), 1/sqrt(fan_in)), as a share of it."""
+    return [abs(found[layer] * (3 * fan_in) ** 0.5 - 1) for layer, fan_in in FAN_INS.items()]
+
+
+def test_fan_in_scaling_gives_each_layer_its_usual_deviation_and_no_other_scale_would_pass() -> None:
+    assert max(off_by(layer_deviations(full_size("fan_in", range(2))))) < 0.15
+    for wrong in (2 / 3, 3 / 2):
+        assert min(off_by(layer_deviations(full_size("fan_in", range(1)), scale=wrong))) > 0.15
+
+
+def test_fan_in_scaling_holds_at_other_widths_too() -> None:
+    nets = (generated("cnn1", embedding=32, hidden=32, seed=seed) for seed in range(3))
+    assert max(off_by(layer_deviations(nets))) < 0.15
+
+
+def test_fan_in_scaling_leaves_the_trunk_alone() -> None:
+    a, b = generated("cnn1", head_init="torch"), generated("cnn1", head_init="fan_in")
+    assert torch.equal(a.hypernet.trunk.weight, b.hypernet.trunk.weight)
+    assert torch.equal(a.embedding, b.embedding)
+    ratio = a.hypernet.heads[2].weight / b.hypernet.heads[2].weight
+    torch.testing.assert_close(ratio, ratio[0, 0].expand_as(ratio))  # one factor for the head
