@@ -30,6 +30,9 @@ class Command:
 
 def main(arguments: list[str]) -> int:
     """Parse and run; returns the exit code: 0 done, 1 failed, 2 bad input."""
+    # Flower reads these when it is imported, which is later: a privacy tool reports home about nothing.
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+    os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
     try:
         command = parse(arguments)
         if command.list is not None:

@@ -36,10 +36,8 @@ def run(experiment: Experiment, site: Site) -> None:
         BadInput: this machine cannot give what is asked for.
         RunFailed: a client or the engine failed.
     """
-    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-    os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
     for name in _LOUD:
-        logging.getLogger(name).setLevel(logging.ERROR)
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what fails is raised, in one line
     run_config = {**experiment.to_run_config(), "experiment-id": uuid4().hex}
     with _environment(site.environment()):
         {"inproc": _run_in_process, "ray": _run_on_ray}[experiment.engine](experiment, run_config, site)

@@ -14,7 +14,7 @@ import pandas as pd
 
 import flfw
 from flfw import engine, nets, parts
-from flfw.errors import BadInput
+from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from flfw.provenance import code_hash, environment, requirements_hash
 from flfw.site import Site
@@ -42,7 +42,12 @@ def run(experiment: Experiment) -> Path:
     if experiment.audited and parts.method(experiment)[0].uploads:
         from flfw.audit.server import Auditor
 
-        entries, rows = Auditor(experiment, folder, task).run()
+        try:
+            entries, rows = Auditor(experiment, folder, task).run()
+        except BadInput as error:  # recordings that cannot be used: the training's results are not lost with them
+            stopped = f"The audit was stopped: {error}"
+            _write(folder, experiment, task, training, [], [*notes, stopped])
+            raise RunFailed(stopped) from error
         rows.drop(columns=_AUDIT_COLUMNS_LEFT_OUT).to_csv(folder / "audit.csv", index=False)
     elif experiment.audited:
         notes.append(f"{experiment.method} sends nothing, so there was nothing to attack.")

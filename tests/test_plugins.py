@@ -124,7 +124,7 @@ def test_an_instance_is_no_class(foreign) -> None:
 
 
 def test_a_defence_is_no_attack(foreign) -> None:
-    with pytest.raises(BadInput, match="to be a concrete Attack, got <class 'somebodys.walls.Wall'>"):
+    with pytest.raises(BadInput, match=r"to be a concrete Attack, got <class 'somebodys.walls.Wall'>"):
         plugins.find(ATTACK, "somebodys.walls:Wall", Attack)
 
 
@@ -144,7 +144,7 @@ def test_a_missing_module_is_named(foreign, name, reason) -> None:
 
 @pytest.mark.parametrize("name", [":Wall", ".walls:Wall", "..:Wall", ":"])
 def test_half_a_module_name_is_bad_input(foreign, name) -> None:
-    with pytest.raises(BadInput, match="^Expected "):
+    with pytest.raises(BadInput, match=r"^Expected "):
         plugins.find(DEFENCE, name, Defence)
 
 
@@ -155,38 +155,33 @@ from flfw import plugins
 from flfw.audit.attack import Attack
 from flfw.client import FederatedClient
 from flfw.errors import BadInput
-try:
-    print(plugins.find(plugins.{kind}, "{name}", {base}).__module__)
-except BadInput as error:
-    print(error)
+for kind, name, base in [(plugins.CLIENT, "sgd", FederatedClient), (plugins.ATTACK, "ig", Attack)]:
+    try:
+        print(plugins.find(kind, name, base))
+    except BadInput as error:
+        print(error)
 """
 
 
-@pytest.mark.parametrize(
-    ("package", "kind", "name", "base"),
-    [("clients", "CLIENT", "sgd", "FederatedClient"), ("attacks", "ATTACK", "ig", "Attack")],
-)
 @pytest.mark.parametrize("has_the_file", [True, False], ids=["same file", "no such file"])
-def test_another_package_of_the_name_first_on_the_path_is_refused(
-    tmp_path, package, kind, name, base, has_the_file
-) -> None:
-    other = tmp_path / "other" / package
-    other.mkdir(parents=True)
-    (other / "__init__.py").touch()
-    if has_the_file:
-        shutil.copy(ROOT / package / f"{name}.py", other)  # would pass for the real one
+def test_another_package_of_the_name_first_on_the_path_is_refused(tmp_path, has_the_file) -> None:
+    other = tmp_path / "other"
+    for package, name in (("clients", "sgd"), ("attacks", "ig")):
+        (other / package).mkdir(parents=True)
+        (other / package / "__init__.py").touch()
+        if has_the_file:
+            shutil.copy(ROOT / package / f"{name}.py", other / package)  # would pass for the real one
     done = subprocess.run(
-        [sys.executable, "-c", FIND.format(kind=kind, name=name, base=base)],
+        [sys.executable, "-c", FIND],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(other.parent)},
+        env={**os.environ, "PYTHONPATH": str(other)},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"Expected {package}.{name} in {ROOT / package}, got {other}")
-    assert done.stdout.endswith(
-        f"another package named {package} comes first on the path; run from another folder or rename it.\n"
-    )
+    for line, (package, name) in zip(done.stdout.splitlines(), (("clients", "sgd"), ("attacks", "ig")), strict=True):
+        assert line.startswith(f"Expected {package}.{name} in {ROOT / package}, got {other / package}")
+        assert f"another package named {package} comes first on the path" in line
 
 
 # --- a user's own repository --------------------------------------------------------------------------------------
@@ -288,4 +283,4 @@ def test_a_defence_from_a_users_own_repository_reaches_the_clients(tmp_path, und
     shielded = accuracies(tmp_path, *flags, path=place(tmp_path))
     # Nothing was let through, so that the broadcast model never moved.
     assert shielded == [undefended[0]] * 3
-    assert len(set(undefended)) == 3
+    assert undefended[1] != undefended[0]
