@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import sys
 from contextlib import redirect_stderr
 from dataclasses import dataclass
@@ -66,9 +65,14 @@ def parse(arguments: list[str]) -> Command:
     except SystemExit as stop:
         if not stop.code:
             raise
-        lines = [re.sub(r"[│╭╮╰╯─]+", " ", line).strip() for line in box.getvalue().splitlines()[1:]]
-        first = " ".join(lines[: lines.index("")] if "" in lines else lines)
-        raise BadInput(f"{first}; see sim.py --help") from None
+        raise BadInput(f"{_unboxed(box.getvalue())}; see sim.py --help") from None
+
+
+def _unboxed(box: str) -> str:
+    """The first paragraph inside a box that tyro draws with Unicode or, on a plain terminal, with ASCII."""
+    lines = [line.strip(" │|╭╮╰╯+") for line in box.splitlines()[1:]]
+    paragraphs = "\n".join("" if not line.strip("─- ") else line for line in lines).strip().split("\n\n")
+    return " ".join(paragraphs[0].splitlines())
 
 
 def _summary(folder: os.PathLike[str]) -> str:

@@ -133,16 +133,10 @@ def _object_store_bytes(experiment: Experiment) -> int:
     A store that is used over and over stays in the processor's reach; the default, a third of the memory, is walked
     through once, page fault by page fault, and a round of hypernetworks takes twice as long.
     """
-    import torch
-
     from flfw import nets, parts
-    from flfw.task import input_space
 
-    method, settings = parts.method(experiment)
-    with torch.device("meta"):
-        model = method.build_model(nets.build(experiment.net, *input_space(experiment)), settings)
     at_work = int(len(os.sched_getaffinity(0)) // experiment.cpus_per_client)
-    return max(100_000_000, int(2.5 * at_work * 4 * nets.numel(model.state_dict())))
+    return max(100_000_000, int(2.5 * at_work * 4 * nets.numel(parts.blank_model(experiment).state_dict())))
 
 
 def _give_up_unless(started: threading.Event) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -72,11 +73,10 @@ class Experiment:
         for name in ("clients", "rounds", "local_epochs", "batch_size", "victim_batch", "images"):
             require(getattr(self, name) >= 1, f"{name.replace('_', '-')} >= 1", **{name: getattr(self, name)})
         require(0 <= self.sample <= self.clients, f"0 <= sample <= clients={self.clients}", sample=self.sample)
-        require(self.lr > 0, "lr > 0", lr=self.lr)
+        require(0 < self.lr < inf, "0 < lr < inf", lr=self.lr)
         require(self.seed >= 0, "seed >= 0", seed=self.seed)
-        require(
-            self.victim_steps == 1, "victim-steps = 1 (the attacks so far invert one step)", steps=self.victim_steps
-        )
+        steps = self.victim_steps
+        require(steps == 1, "victim-steps = 1 (the attacks so far invert one step)", victim_steps=steps)
         require(self.cpus_per_client > 0, "cpus-per-client > 0", cpus_per_client=self.cpus_per_client)
         require(self.gpus_per_client >= 0, "gpus-per-client >= 0", gpus_per_client=self.gpus_per_client)
         _ = self.audited, self.defended_partitions
@@ -96,24 +96,20 @@ class Experiment:
         """The audited rounds, ascending; empty when there is no audit."""
         if not self.attacks:
             return ()
-        rounds = {
-            self.rounds if word == "last" else _integer(word, "audit-rounds") for word in self.audit_rounds.split(",")
-        }
-        require(
-            all(0 <= r <= self.rounds for r in rounds), f"0 <= audit-rounds <= {self.rounds}", got=self.audit_rounds
-        )
+        words = self.audit_rounds.split(",")
+        rounds = {self.rounds if word == "last" else _integer(word, "audit-rounds") for word in words}
+        fits = all(r <= self.rounds for r in rounds)
+        require(fits, f"0 <= audit-rounds <= rounds={self.rounds}", audit_rounds=self.audit_rounds)
         return tuple(sorted(rounds))
 
     @property
     def defended_partitions(self) -> frozenset[int]:
         """The partitions whose clients use the defence."""
-        if self.defence == "none":
-            return frozenset()
-        if self.defended == "all":
-            return frozenset(range(self.clients))
-        chosen = frozenset(_integer(word, "defended") for word in self.defended.split(","))
-        require(all(0 <= p < self.clients for p in chosen), f"0 <= defended < {self.clients}", defended=self.defended)
-        return chosen
+        everyone = range(self.clients)
+        words = everyone if self.defended == "all" else self.defended.split(",")
+        chosen = frozenset(_integer(str(word), "defended") for word in words)
+        require(all(p in everyone for p in chosen), f"0 <= defended < {self.clients}", defended=self.defended)
+        return chosen if self.defence != "none" else frozenset()
 
     def to_run_config(self) -> dict[str, Scalar]:
         """Flower's run_config: flat, scalars only; a tuple becomes one shell-quoted string."""
@@ -156,7 +152,7 @@ def require(holds: bool, expected: str, **got: object) -> None:
 
 
 def _integer(word: str, flag: str) -> int:
-    if not word.strip().isdigit():
+    if not word.strip().isdecimal():
         raise BadInput(f"Expected whole numbers for {flag}, got {word!r}.")
     return int(word)
 

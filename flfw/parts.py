@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from flfw import plugins
+import torch
+from torch import nn
+
+from flfw import nets, plugins
 from flfw.data import partition
 from flfw.defence import Defence
 from flfw.errors import BadInput
 from flfw.experiment import Experiment, settings, split_assignment
 from flfw.strategy import FederatedStrategy
+from flfw.task import input_space
 
 
 def short_name(plugin: str) -> str:
@@ -21,6 +25,17 @@ def method(experiment: Experiment) -> tuple[type[FederatedStrategy], Any]:
     """The server half and the method's hyper-parameters."""
     cls = plugins.find(plugins.METHOD, experiment.method, FederatedStrategy)
     return cls, settings(cls.Settings, short_name(experiment.method), experiment.set, bare=True)
+
+
+def blank_model(experiment: Experiment) -> nn.Module:
+    """The method's model without any numbers in it: for its names and sizes.
+
+    Raises:
+        BadInput: the network does not fit the data, or the method does not fit the network.
+    """
+    cls, chosen = method(experiment)
+    with torch.device("meta"):
+        return cls.build_model(nets.build(experiment.net, *input_space(experiment)), chosen)
 
 
 def client(experiment: Experiment) -> type:
@@ -55,7 +70,7 @@ def check(experiment: Experiment) -> None:
     Raises:
         BadInput: an unknown plug-in, a field it does not have, or a value out of its range.
     """
-    for resolve in (method, client, defence, attacks):
+    for resolve in (method, blank_model, client, defence, attacks):
         resolve(experiment)
     settings(partition.scheme(experiment.split), experiment.split, experiment.set)
     others = [experiment.split, *experiment.attacks, *([experiment.defence] if experiment.defence != "none" else [])]

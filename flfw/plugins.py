@@ -27,6 +27,11 @@ class Kind:
     noun: str
     package: str
 
+    @property
+    def article(self) -> str:
+        """``a`` or ``an``."""
+        return "an" if self.noun[0] in "aeiou" else "a"
+
 
 METHOD = Kind("method", "strategies")
 CLIENT = Kind("client", "clients")
@@ -55,7 +60,9 @@ def find(kind: Kind, name: str, base: type[T]) -> type[T]:
         return _foreign(kind, name, base)
     if name not in names(kind):
         known = ", ".join(names(kind)) or "none yet"
-        raise BadInput(f"Expected a {kind.noun} among {known}, or package.module:Class; got {kind.noun}={name}.")
+        raise BadInput(
+            f"Expected {kind.article} {kind.noun} among {known}, or package.module:Class; got {kind.noun}={name}."
+        )
     module = _import(f"{kind.package}.{name}", kind)
     found = [c for c in vars(module).values() if _is_concrete(c, base) and c.__module__ == module.__name__]
     if len(found) != 1:
@@ -69,7 +76,7 @@ def _foreign(kind: Kind, name: str, base: type[T]) -> type[T]:
     module_name, _, class_name = name.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
+    except (ImportError, SyntaxError, TypeError, ValueError) as error:  # the last two: an empty or a relative name
         raise BadInput(f"Expected an importable module for {kind.noun}={name}, got: {error}.") from error
     found: Any = getattr(module, class_name, None)
     if not _is_concrete(found, base):
@@ -78,7 +85,9 @@ def _foreign(kind: Kind, name: str, base: type[T]) -> type[T]:
 
 
 def _is_concrete(candidate: object, base: type) -> bool:
-    return inspect.isclass(candidate) and issubclass(candidate, base) and not inspect.isabstract(candidate)
+    if not inspect.isclass(candidate) or candidate is base:
+        return False
+    return issubclass(candidate, base) and not inspect.isabstract(candidate)
 
 
 def _home(package: str) -> Path:
@@ -87,11 +96,12 @@ def _home(package: str) -> Path:
 
 def _import(module: str, kind: Kind) -> ModuleType:
     """Import one of the project's own files, and make sure that it is: another package may bear the same name."""
-    loaded = importlib.import_module(module)
-    expected = _home(kind.package)
-    if Path(loaded.__file__ or "").parent != expected:
+    top = module.partition(".")[0]
+    spec = importlib.util.find_spec(top)
+    found = [Path(place) for place in (spec.submodule_search_locations if spec else None) or []]
+    if _home(top) not in found:
         raise BadInput(
-            f"Expected {module} in {expected}, got {loaded.__file__}: another package named "
-            f"{module.partition('.')[0]} comes first on the path; run from another folder or rename it."
+            f"Expected package {top} in {_home(top)}, got {', '.join(map(str, found)) or 'none'}: another package of "
+            "that name comes first on the path; run from another folder or rename it."
         )
-    return loaded
+    return importlib.import_module(module)

@@ -12,7 +12,8 @@ import torch
 
 def _sequence(seed: int, purpose: str, numbers: tuple[int, ...]) -> np.random.SeedSequence:
     # crc32, unlike hash(), is the same in every process.
-    return np.random.SeedSequence([seed, zlib.crc32(purpose.encode()), *numbers])
+    # Their count is there because a SeedSequence takes (1,) and (1, 0) for the same.
+    return np.random.SeedSequence([seed, zlib.crc32(purpose.encode()), *numbers, len(numbers)])
 
 
 def numpy_generator(seed: int, purpose: str, *numbers: int) -> np.random.Generator:
@@ -34,5 +35,5 @@ def torch_generator(seed: int, purpose: str, *numbers: int) -> torch.Generator:
 def initialising(seed: int, purpose: str, *numbers: int) -> Iterator[None]:
     """Make torch's own layer initialisers, which know only the global generator, repeatable; then put it back."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(_sequence(seed, purpose, numbers).generate_state(1, np.uint64)[0]) >> 1)
+        torch.default_generator.manual_seed(int(_sequence(seed, purpose, numbers).generate_state(1, np.uint64)[0]) >> 1)
         yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -13,12 +14,12 @@ from typing import Any
 import pandas as pd
 
 import flfw
-from flfw import engine, nets, parts
+from flfw import engine, parts
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from flfw.provenance import code_hash, environment, requirements_hash
 from flfw.site import Site
-from flfw.task import Task, input_space, resolve
+from flfw.task import Task, resolve
 
 _TRANSPORT = {"ray": "Flower simulation engine on Ray", "inproc": "in process"}
 _AUDIT_COLUMNS_LEFT_OUT = ["db"]
@@ -32,6 +33,8 @@ def run(experiment: Experiment) -> Path:
         RunFailed: it started and could not be completed; what was written so far stays in the folder.
     """
     experiment, task, notes = check(experiment)
+    for note in notes:
+        print(f"warning: {note}", file=sys.stderr)
     folder = experiment.out
     assert folder is not None, "check names the folder"
     folder.mkdir(parents=True)
@@ -71,12 +74,20 @@ def check(experiment: Experiment) -> tuple[Experiment, Task, list[str]]:
     experiment = dataclasses.replace(experiment, out=out, data_root=root)
     parts.check(experiment)
     engine.check_resources(experiment)
-    nets.build(experiment.net, *input_space(experiment))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # said below, on every run and not only when the cache is made
         task = Task.of(experiment, root)
     task.check_victims(experiment)
-    return experiment, task, [str(warning.message) for warning in caught if warning.category is UserWarning]
+    return experiment, task, _remarks(task)
+
+
+def _remarks(task: Task) -> list[str]:
+    if task.dataset.md5_ok is not False:
+        return []
+    return [
+        f"The files of {task.dataset.name} do not have the published md5 sums: these are not the original data, and "
+        "accuracies on them may differ from published ones."
+    ]
 
 
 def _write(

@@ -57,6 +57,8 @@ class SGD:
 
 def clip_norm(gradients: Tensors, bound: float) -> Tensors:
     """Scale the gradients, in place, so that their joint L2 norm is at most ``bound``."""
+    if not gradients:
+        return gradients
     norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients.values()]))
     if norm > bound:
         for gradient in gradients.values():

@@ -40,7 +40,8 @@ class ClientStore:
 
     def save(self, version: int, tensors: Tensors) -> None:
         """Write a version atomically, readable by its owner only, and drop all but the last two."""
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in (self._folder.parent, self._folder):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         part = self._path(version).with_suffix(".part")
         save_file({name: value.contiguous() for name, value in tensors.items()}, part)
         part.chmod(0o600)

@@ -19,7 +19,7 @@ from flwr.serverapp.strategy import Strategy
 from torch import nn
 
 from flfw.errors import RunFailed
-from flfw.inversion.victim import VictimModel
+from flfw.inversion.victim import PlainVictim, VictimModel
 from flfw.nets import Net, Tensors
 from flfw.rng import numpy_generator
 from flfw.wire import nbytes, pack, shared, unpack
@@ -91,7 +91,7 @@ class FederatedStrategy(Strategy, ABC):
     @classmethod
     def victim_model(cls, model: nn.Module, received: Tensors, inputs: Any) -> VictimModel:
         """What an attacker who holds ``received`` can compute of a client's gradient; see `VictimModel`."""
-        return VictimModel(model, known=received, shared=cls.uploads, inputs=inputs)
+        return PlainVictim(model, known=received, shared=cls.uploads, inputs=inputs)
 
     @abstractmethod
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
@@ -244,8 +244,13 @@ def raise_if_failed(reply: Message, when: str, nodes: Mapping[int, int]) -> None
     """Raise `RunFailed` naming the client and its own words, if the reply is an error."""
     if reply.has_error():
         who = next((f"client {p}" for p, node in nodes.items() if node == reply.metadata.src_node_id), "a client")
-        lines = [line for line in (reply.error.reason or "no reason given").splitlines() if line.strip()]
-        raise RunFailed(f"{who} failed in {when}: {lines[-1].strip()}")
+        raise RunFailed(f"{who} failed in {when}: {_in_one_line(reply.error.reason)}")
+
+
+def _in_one_line(reason: str | None) -> str:
+    """What the client said, without what Flower's engine wraps around it."""
+    said = (reason or "no reason given").rpartition("occurred. Message: ")[2].removesuffix("'>")
+    return [line.strip() for line in said.splitlines() if line.strip()][-1]
 
 
 def _metrics(reply: Message) -> dict[str, Any]:

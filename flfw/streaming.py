@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC
 from collections.abc import Iterable, Iterator
 
 from flwr.app import Message
@@ -13,7 +14,7 @@ from flwr.supercore.run import Run
 _POLL_S = 0.05
 
 
-class GridAround(Grid):
+class GridAround(Grid, ABC):
     """A Grid that passes everything on to another one; subclasses change how messages are exchanged.
 
     Args:
@@ -64,7 +65,7 @@ class StreamingGrid(GridAround):
     """
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
-        """Send at once; the iterator waits for each reply in turn, and ends early at the timeout (seconds)."""
+        """Send at once; the iterator waits for each reply in turn, and after the timeout (seconds) for none."""
         return self._in_order(list(self.push_messages(messages)), timeout)
 
     def _in_order(self, ids: list[str], timeout: float | None) -> Iterator[Message]:
@@ -75,9 +76,8 @@ class StreamingGrid(GridAround):
                 for reply in self.pull_messages(waiting):
                     arrived[reply.metadata.reply_to_message_id] = reply
                 waiting -= arrived.keys()
-                if message_id in arrived:
+                if message_id in arrived or (deadline is not None and time.monotonic() > deadline):
                     break
-                if deadline is not None and time.monotonic() > deadline:
-                    return
                 time.sleep(_POLL_S)
-            yield arrived.pop(message_id)
+            if message_id in arrived:
+                yield arrived.pop(message_id)

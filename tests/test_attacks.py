@@ -21,7 +21,7 @@ from flfw.audit.observation import Knowledge, Observation, Reconstruction, Truth
 from flfw.audit.score import psnr
 from flfw.errors import BadInput
 from flfw.inversion.generated import GeneratedVictim
-from flfw.inversion.victim import Inputs, VictimModel
+from flfw.inversion.victim import Inputs, PlainVictim
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.rng import initialising, torch_generator
 
@@ -59,7 +59,7 @@ def attackable(name: str, side: int, *batches: tuple[Tensor, Tensor]) -> tuple[l
     inputs = digit_inputs(side)
     net = fresh(name, inputs.shape)
     received = nets.tensors(net)
-    victim = VictimModel(fresh(name, inputs.shape, seed=9), received, ("*",), inputs)
+    victim = PlainVictim(fresh(name, inputs.shape, seed=9), received, ("*",), inputs)
     observations = [seen(gradient(net, inputs, x, y), received, i) for i, (x, y) in enumerate(batches)]
     return observations, [Knowledge(victim, len(y), y) for _, y in batches]
 
@@ -145,7 +145,7 @@ def test_ig_searches_for_a_private_head_together_with_the_image() -> None:
     net, (x, y) = fresh("lenet", inputs.shape), digits(0, side=8)
     sent = {n: v for n, v in gradient(net, inputs, x, y).items() if n.startswith("extractor.")}
     known = {n: v for n, v in nets.tensors(net).items() if n.startswith("extractor.")}
-    victim = VictimModel(fresh("lenet", inputs.shape, seed=9), known, ("extractor.*",), inputs)
+    victim = PlainVictim(fresh("lenet", inputs.shape, seed=9), known, ("extractor.*",), inputs)
     (few,), (many,) = (
         IG(IGSettings(iterations=n)).run([seen(sent, known)], [Knowledge(victim, 1, y)], generators(1)) for n in (1, 60)
     )
@@ -159,15 +159,15 @@ def test_ig_searches_for_a_private_head_together_with_the_image() -> None:
 def test_ig_keeps_the_restart_with_the_lowest_distance() -> None:
     observations, knowledge = attackable("lenet", 8, digits(0, side=8), digits(1, side=8))
     one_start, four_starts = IG(IGSettings(iterations=25)), IG(IGSettings(iterations=25, restarts=4))
-    rngs = generators(2)  # drawn from four times in a row, as four restarts do
+    rngs = generators(2, seed=1)  # drawn from four times in a row, as four restarts do
     single = [one_start.run(observations, knowledge, rngs) for _ in range(4)]
-    best = four_starts.run(observations, knowledge, generators(2))
+    best = four_starts.run(observations, knowledge, generators(2, seed=1))
     choices = set()
     for i in range(2):
         distances = [float(run[i].matching_loss or 0) for run in single]
         chosen = min(range(4), key=distances.__getitem__)
         choices.add(chosen)
-        assert sorted(distances)[1] > min(distances) + 1e-4, "the choice must be visible"
+        assert sorted(distances)[1] > min(distances) + 3e-4, "the choice must be visible"
         assert best[i].matching_loss == pytest.approx(distances[chosen], abs=1e-5)
         torch.testing.assert_close(best[i].samples, single[chosen][i].samples, rtol=0, atol=1e-3)
     assert choices not in ({0}, {3}), "always keeping the first or the last must be visible too"
@@ -189,7 +189,7 @@ def test_ig_does_not_keep_a_restart_that_ended_in_nan() -> None:
     with initialising(0, "reciprocal"):
         net = _Reciprocal()
     x, y = torch.tensor([[0.5, 0.8]]), torch.tensor([1])
-    victim = VictimModel(net, nets.tensors(net), ("*",), inputs)
+    victim = PlainVictim(net, nets.tensors(net), ("*",), inputs)
     observation = seen(gradient(net, inputs, x, y), nets.tensors(net))
     attack = IG(IGSettings(iterations=1, lr=1e-3, restarts=16))
     single, rngs = IG(IGSettings(iterations=1, lr=1e-3)), generators(1)

@@ -13,7 +13,7 @@ from flfw.inversion.closed_form import linear_inputs
 from flfw.inversion.generated import GeneratedVictim
 from flfw.inversion.matching import cosine_distance, total_variation
 from flfw.inversion.search import Problem, Schedule, search
-from flfw.inversion.victim import Inputs, VictimModel
+from flfw.inversion.victim import Inputs, PlainVictim, VictimModel
 from flfw.nets import Net, Tensors, build, tensors
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.rng import initialising, numpy_generator, torch_generator
@@ -72,7 +72,7 @@ def test_inputs_are_normalised_channel_by_channel_or_feature_by_feature() -> Non
 
 def test_gradient_with_everything_shared_is_the_ordinary_gradient_of_raw_inputs() -> None:
     net, x, y = plain(), images(3), torch.tensor([0, 3, 1])
-    victim = VictimModel(plain(1), tensors(net), ("*",), INPUTS)
+    victim = PlainVictim(plain(1), tensors(net), ("*",), INPUTS)
     assert victim.unknown == {}
     found = victim.gradient(x, y, {}, {})
     expected = autograd(net, x, y)
@@ -85,7 +85,7 @@ def test_gradient_with_a_private_head_uses_the_guessed_head_and_speaks_of_the_ex
     net, x, y = plain(), images(3), torch.tensor([0, 3, 1])
     known = {n: v for n, v in tensors(net).items() if n.startswith("extractor.")}
     attackers = plain(1)
-    victim = VictimModel(attackers, known, ("extractor.*",), INPUTS)
+    victim = PlainVictim(attackers, known, ("extractor.*",), INPUTS)
     assert set(victim.unknown) == {"classifier.weight", "classifier.bias"}
     assert torch.equal(victim.unknown["classifier.weight"], attackers.classifier.weight)
     guess = {"classifier.weight": randn(4, 5), "classifier.bias": randn(4)}
@@ -99,14 +99,14 @@ def test_gradient_with_a_private_head_uses_the_guessed_head_and_speaks_of_the_ex
 
 def test_loss_normalises_raw_inputs() -> None:
     net, x, y = plain(), images(2), torch.tensor([1, 2])
-    victim = VictimModel(net, tensors(net), ("*",), INPUTS)
+    victim = PlainVictim(net, tensors(net), ("*",), INPUTS)
     normalised = (x - torch.tensor([0.4, 0.5]).view(2, 1, 1)) / torch.tensor([0.2, 0.3]).view(2, 1, 1)
     torch.testing.assert_close(victim.loss(x, y, tensors(net)), cross_entropy(net(normalised), y).detach())
     assert float((victim.loss(x, y, tensors(net)) - cross_entropy(net(x), y)).abs().detach()) > 1e-3
 
 
 def test_class_probabilities_serve_as_labels() -> None:
-    victim = VictimModel(plain(), tensors(plain()), ("*",), INPUTS)
+    victim = PlainVictim(plain(), tensors(plain()), ("*",), INPUTS)
     x, y = images(2), torch.tensor([2, 0])
     hard = victim.gradient(x, y, {}, {})
     soft = victim.gradient(x, torch.nn.functional.one_hot(y, 4).float(), {}, {})
@@ -115,7 +115,7 @@ def test_class_probabilities_serve_as_labels() -> None:
 
 def test_what_is_observed_is_restricted_to_what_is_shared() -> None:
     net = plain()
-    victim = VictimModel(net, tensors(net), ("extractor.*",), INPUTS)
+    victim = PlainVictim(net, tensors(net), ("extractor.*",), INPUTS)
     observed, constants = victim.observed(autograd(net, images(1), torch.tensor([0])))
     assert set(observed) == {n for n in tensors(net) if n.startswith("extractor.")} and constants == {}
 
@@ -130,7 +130,7 @@ def known_part(model: GeneratedNet) -> Tensors:
 def both_victims() -> tuple[GeneratedVictim, VictimModel]:
     """The cheap and the dense victim of one broadcast hypernetwork, the attacker's own private tensors inside."""
     known = known_part(generated())
-    return GeneratedVictim(generated(7), known, INPUTS), VictimModel(generated(7), known, ("hypernet.*",), INPUTS)
+    return GeneratedVictim(generated(7), known, INPUTS), PlainVictim(generated(7), known, ("hypernet.*",), INPUTS)
 
 
 def one_step(of: int = 0, count: int = 1) -> Tensors:
@@ -363,7 +363,7 @@ WIDE = (-1000.0, 1000.0)
 def linear_victim(inputs: Inputs = ROW) -> VictimModel:
     with initialising(3, "linear victim"):
         net = build("linear", inputs.shape, 3)
-    return VictimModel(net, tensors(net), ("*",), inputs)
+    return PlainVictim(net, tensors(net), ("*",), inputs)
 
 
 def linear_problem(victim: VictimModel, of: int = 0) -> tuple[Tensor, Problem]:
@@ -462,7 +462,7 @@ def test_search_reports_the_distance_at_the_samples_without_the_prior() -> None:
 
 def test_search_does_not_depend_on_what_else_is_searched_for() -> None:
     net = plain()
-    victim = VictimModel(net, tensors(net), ("*",), INPUTS)
+    victim = PlainVictim(net, tensors(net), ("*",), INPUTS)
     problems = []
     for of in range(3):
         sent, y = autograd(net, images(2, of), torch.tensor([of, 0])), torch.tensor([of, 0])
@@ -478,7 +478,7 @@ def test_search_does_not_depend_on_what_else_is_searched_for() -> None:
 def test_search_moves_unknown_tensors_from_the_given_guess_and_leaves_it_alone() -> None:
     net = plain()
     known = {n: v for n, v in tensors(net).items() if n.startswith("extractor.")}
-    victim = VictimModel(plain(1), known, ("extractor.*",), INPUTS)
+    victim = PlainVictim(plain(1), known, ("extractor.*",), INPUTS)
     sent = autograd(net, images(1), torch.tensor([2]), "extractor.")
     start, guess = randn(1, *INPUTS.shape), {n: v.clone() for n, v in victim.unknown.items()}
     problem = Problem(sent, torch.tensor([2]), start, victim.unknown)

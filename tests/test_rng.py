@@ -12,7 +12,7 @@ from torch import nn
 from flfw.rng import initialising, numpy_generator, torch_generator
 
 KEY = (3, "batches", 2, 5)
-OTHERS = [(4, "batches", 2, 5), (3, "batch", 2, 5), (3, "batches", 3, 5), (3, "batches", 2, 4), (3, "batches", 5, 2)]
+OTHERS = [(4, "batches", 2, 5), (3, "victims", 2, 5), (3, "batches", 3, 5), (3, "batches", 2, 4), (3, "batches", 5, 2)]
 
 
 def numpys(*key) -> list[float]:

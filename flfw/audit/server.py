@@ -21,7 +21,7 @@ from flfw.audit.score import Public, assign, psnr, recovered, rmsd, ssim
 from flfw.audit.verdict import CONTROL_DB, EASY_SHARE, Rung, verdict
 from flfw.experiment import Experiment
 from flfw.inversion.closed_form import linear_inputs
-from flfw.inversion.victim import Inputs, VictimModel
+from flfw.inversion.victim import Inputs, PlainVictim, VictimModel
 from flfw.progress import Steps
 from flfw.rng import initialising, numpy_generator, torch_generator
 from flfw.task import Task
@@ -232,7 +232,7 @@ class Auditor:
 
     def _knowledge_of_everything(self, seen: Observation) -> Knowledge:
         net = ladder_net(seen.rung, self.experiment, self.task.build_net)
-        return self._granting(seen, VictimModel(net, seen.received, ("*",), self._inputs), 1)
+        return self._granting(seen, PlainVictim(net, seen.received, ("*",), self._inputs), 1)
 
     def _granting(self, seen: Observation, model: VictimModel, batch: int) -> Knowledge:
         labels = Truth.read(self.folder / "truth", seen.key).labels

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import final
+
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad
@@ -12,6 +14,7 @@ from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.net import Tensors
 
 
+@final
 class GeneratedVictim(VictimModel):
     """A `VictimModel` of a `GeneratedNet` that shares its hypernetwork.
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +41,7 @@ class Inputs:
         return (x - self.mean) / self.std
 
 
-class VictimModel:
+class VictimModel(ABC):
     """The gradient a client would send for given data, as far as the attacker knows the client's model.
 
     Attacks search for the data, and for the unknown tensors, whose gradient looks like the one observed. `observed`
@@ -61,14 +63,11 @@ class VictimModel:
         self.unknown = {name: value for name, value in everything.items() if name not in known}
         self.shared = tuple(name for name, _ in model.named_parameters() if matches(name, shared))
 
-    def loss(self, x: Tensor, y: Tensor, weights: Tensors) -> Tensor:
-        """Mean cross-entropy of raw inputs (B, ...) in [0, 1] with labels (B,) under all the model's tensors."""
-        return cross_entropy(functional_call(self.model, weights, (self.inputs.normalise(x),)), y)
-
+    @abstractmethod
     def observed(self, sent: Tensors) -> tuple[Tensors, Tensors]:
         """What was sent, in the coordinates of `gradient`, and constants that `gradient` needs for them."""
-        return {name: sent[name] for name in self.shared}, {}
 
+    @abstractmethod
     def gradient(self, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensors:
         """The gradient for a guess; differentiable in ``x``, ``y`` (if soft) and ``unknown``, and fit for vmap.
 
@@ -78,6 +77,21 @@ class VictimModel:
             unknown: a value for every tensor in ``self.unknown``.
             constants: what `observed` returned beside the observation.
         """
+
+
+@final
+class PlainVictim(VictimModel):
+    """A model whose shared tensors are its own parameters: the coordinates are the tensors sent."""
+
+    def observed(self, sent: Tensors) -> tuple[Tensors, Tensors]:
+        """The shared tensors as they were sent; no constants."""
+        return {name: sent[name] for name in self.shared}, {}
+
+    def gradient(self, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensors:
+        """By automatic differentiation."""
         weights = {**self.known, **unknown}
         moving = {name: weights[name] for name in self.shared}
-        return grad(lambda parameters: self.loss(x, y, {**weights, **parameters}))(moving)
+        return grad(lambda parameters: self._loss(x, y, {**weights, **parameters}))(moving)
+
+    def _loss(self, x: Tensor, y: Tensor, weights: Tensors) -> Tensor:
+        return cross_entropy(functional_call(self.model, weights, (self.inputs.normalise(x),)), y)

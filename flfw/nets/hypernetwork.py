@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from flfw.errors import BadInput
 from flfw.nets.net import Net, Tensors
 
 HeadInit = Literal["torch", "fan_in"]
@@ -72,6 +73,10 @@ class GeneratedNet(nn.Module):
     def __init__(self, net: Net, embedding: int, hidden: int, head_init: HeadInit) -> None:
         super().__init__()
         targets = {name: parameter.shape for name, parameter in net.extractor.named_parameters()}
+        if not targets:
+            raise BadInput(
+                "Expected a network whose extractor has weights to generate, got one without; choose another."
+            )
         self.hypernet = Hypernetwork(targets, embedding, hidden, head_init)
         self.embedding = nn.Parameter(torch.randn(embedding))
         self.classifier = net.classifier
