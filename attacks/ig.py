@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import final
 
 import torch
@@ -38,7 +39,7 @@ class IGSettings:
     lr: float = 0.1  # first step size in deviations of the normalised input, > 0
     tv: float = 1e-6  # weight of the total variation, >= 0
     signed: bool = True  # follow the sign of the gradient; the HyperFL paper does not
-    restarts: int = 1  # searches from different starts, >= 1
+    restarts: int = 1  # searches from different images (unknown tensors start alike), >= 1
 
     def __post_init__(self) -> None:
         require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
@@ -85,7 +86,7 @@ class IG(Attack):
             knowledge.box,
         )
         samples, distances = samples.unflatten(0, (-1, chosen.restarts)), distances.view(-1, chosen.restarts)
-        best = distances.argmin(1)
+        best = distances.nan_to_num(nan=inf).argmin(1)  # argmin would take a NaN for the smallest
         return [Reconstruction(s[b], float(d[b])) for s, d, b in zip(samples, distances, best, strict=True)]
 
 

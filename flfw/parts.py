@@ -14,6 +14,7 @@ from flfw.errors import BadInput
 from flfw.experiment import Experiment, settings, split_assignment
 from flfw.strategy import FederatedStrategy
 from flfw.task import input_space
+from flfw.wire import matches
 
 
 def short_name(plugin: str) -> str:
@@ -70,8 +71,12 @@ def check(experiment: Experiment) -> None:
     Raises:
         BadInput: an unknown plug-in, a field it does not have, or a value out of its range.
     """
-    for resolve in (method, blank_model, client, defence, attacks):
+    for resolve in (client, defence, attacks):
         resolve(experiment)
+    cls, model = method(experiment)[0], blank_model(experiment)
+    if cls.uploads and not any(matches(name, cls.uploads) for name, _ in model.named_parameters()):
+        shared = ", ".join(cls.uploads)
+        raise BadInput(f"Expected a network with {shared} to share, got net={experiment.net} without; choose another.")
     settings(partition.scheme(experiment.split), experiment.split, experiment.set)
     others = [experiment.split, *experiment.attacks, *([experiment.defence] if experiment.defence != "none" else [])]
     present = {short_name(name) for name in (experiment.method, *others)}

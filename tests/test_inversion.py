@@ -97,12 +97,14 @@ def test_gradient_with_a_private_head_uses_the_guessed_head_and_speaks_of_the_ex
         torch.testing.assert_close(found[name], expected[name])
 
 
-def test_loss_normalises_raw_inputs() -> None:
+def test_raw_inputs_are_normalised_before_the_network_sees_them() -> None:
     net, x, y = plain(), images(2), torch.tensor([1, 2])
-    victim = PlainVictim(net, tensors(net), ("*",), INPUTS)
+    as_it_is = Inputs.of(INPUTS.shape, (0.0, 0.0), (1.0, 1.0))
+    raw, bare = (PlainVictim(plain(), tensors(net), ("*",), inputs) for inputs in (INPUTS, as_it_is))
     normalised = (x - torch.tensor([0.4, 0.5]).view(2, 1, 1)) / torch.tensor([0.2, 0.3]).view(2, 1, 1)
-    torch.testing.assert_close(victim.loss(x, y, tensors(net)), cross_entropy(net(normalised), y).detach())
-    assert float((victim.loss(x, y, tensors(net)) - cross_entropy(net(x), y)).abs().detach()) > 1e-3
+    found = flat(raw.gradient(x, y, {}, {}))
+    torch.testing.assert_close(found, flat(bare.gradient(normalised, y, {}, {})))
+    assert float((found - flat(bare.gradient(x, y, {}, {}))).norm()) > 0.1 * float(found.norm())
 
 
 def test_class_probabilities_serve_as_labels() -> None:
@@ -339,7 +341,8 @@ def test_closed_form_is_exact_for_one_example_and_reads_the_unit_with_the_larges
     weight, bias = softmax_gradient(x, torch.tensor([1]))
     torch.testing.assert_close(linear_inputs(weight, bias, 1), x.double())
     torch.testing.assert_close(linear_inputs(weight, bias, 3), x.double().expand(3, 3))
-    weight[0], bias[0] = 0.0, 1e-9  # a unit that says nothing is not read
+    weight[0], bias[0] = 0.0, 1e-9  # units that say nothing are not read, though their gradients are the positive ones
+    weight[2], bias[2] = 0.0, 1e-9
     torch.testing.assert_close(linear_inputs(weight, bias, 1), x.double())
 
 
@@ -458,6 +461,38 @@ def test_search_reports_the_distance_at_the_samples_without_the_prior() -> None:
     )
     expected = cosine_distance(victim.gradient(samples[0], problem.labels, {}, {}), problem.sent)
     assert float(distances[0]) == pytest.approx(float(expected), abs=1e-5)
+
+
+def test_search_reports_the_distance_in_the_box_however_far_a_step_would_lead_out_of_it() -> None:
+    victim = linear_victim()
+    _, problem = linear_problem(victim)
+    slope = torch.tensor([9.0, -9.0, -9.0, 9.0, -9.0])
+    samples, distances = search(
+        victim,
+        [problem],
+        cosine_distance,
+        lambda z: (slope * z).sum(),
+        Schedule(4, 5.0, signed=True, drops=()),
+        (0.0, 1.0),
+    )
+    assert samples[0, 0].tolist() == [0.0, 1.0, 1.0, 0.0, 1.0]
+    expected = cosine_distance(victim.gradient(samples[0], problem.labels, {}, {}), problem.sent)
+    assert float(distances[0]) == pytest.approx(float(expected), abs=1e-5)
+
+
+def test_search_starts_in_the_box() -> None:
+    victim = linear_victim()
+    _, problem = linear_problem(victim)
+    outside = Problem(problem.sent, problem.labels, torch.full((1, 5), 5.0), {})
+    samples, _ = search(
+        victim,
+        [outside],
+        lambda a, b: 0 * cosine_distance(a, b),
+        lambda z: -((z - 3) ** 2).sum(),  # leads down from 1 and up from 5
+        Schedule(1, 0.1, signed=True, drops=()),
+        (0.0, 1.0),
+    )
+    assert samples[0, 0].tolist() == pytest.approx([0.9] * 5)
 
 
 def test_search_does_not_depend_on_what_else_is_searched_for() -> None:

@@ -179,9 +179,9 @@ def test_another_package_of_the_name_first_on_the_path_is_refused(tmp_path, has_
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    for line, (package, name) in zip(done.stdout.splitlines(), (("clients", "sgd"), ("attacks", "ig")), strict=True):
+    for line, (package, _) in zip(done.stdout.splitlines(), (("clients", "sgd"), ("attacks", "ig")), strict=True):
         assert line.startswith(f"Expected package {package} in {ROOT / package}, got {other / package}")
-        assert f"another package named {package} comes first on the path" in line
+        assert "another package of that name comes first on the path" in line
 
 
 # --- a user's own repository --------------------------------------------------------------------------------------

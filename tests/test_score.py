@@ -85,6 +85,13 @@ def test_ssim_is_that_of_the_paper(shape: tuple[int, ...]) -> None:
         assert ssim(a, b) == pytest.approx(ssim_written_here(a, b), abs=1e-4)
 
 
+def test_ssim_takes_population_covariances() -> None:
+    a, b = (0.05 * noise(1, 20, 20, of=of).astype(np.float64) for of in range(2))  # faint, so that the factor shows
+    sample = structural_similarity(a, b, data_range=1.0, channel_axis=0, gaussian_weights=True, sigma=1.5)
+    assert ssim(a, b) == pytest.approx(ssim_written_here(a, b), abs=1e-9)
+    assert abs(ssim_written_here(a, b) - sample) > 1e-6
+
+
 def test_ssim_differs_from_scikit_images_default_window() -> None:
     a, b = digit(0), digit(1)
     default = structural_similarity(a, b, data_range=1.0, channel_axis=0)
@@ -133,8 +140,9 @@ def test_assignment_is_one_to_one_even_where_one_guess_fits_all() -> None:
 
 
 def test_assignment_compares_clamped_values() -> None:
-    truth = np.array([[0.5, 1.0], [0.5, 0.0]])
-    found = np.array([[0.0, -100.0], [0.0, 1.0]])
+    truth = np.array([[1.0, 0.0], [0.9, 0.2]])
+    found = np.array([[10.0, 1.0], [1.0, 0.0]])
+    # Clamped to (1, 1) the first costs 1.00 + .05 in order and .65 + 0 swapped; unclamped the order would win.
     assert assign(truth, found).tolist() == [1, 0]
 
 

@@ -207,10 +207,10 @@ def test_a_private_head_does_not_hide_a_fully_connected_first_layer(tmp_path: Pa
     assert any(line.startswith(private) for line in entry["granted"])
 
 
-def test_an_attack_that_cannot_work_on_a_generated_net_is_static_only_there(tmp_path: Path) -> None:
+def test_an_attack_that_cannot_work_on_a_generated_net_concludes_nothing_there(tmp_path: Path) -> None:
     folder, _ = audited(tmp_path / "run", method="hyperfl", net="mlp", audit_rounds="0")
     (entry,) = entries(folder)
-    assert (entry["verdict"], entry["failures"], entry["share_recovered"]) == ("static only", 2, 0.0)
+    assert (entry["verdict"], entry["failures"], entry["share_recovered"]) == ("inconclusive", 2, 0.0)
     assert entry["ladder"][1]["passed"] is True  # the plain network of the easy rung gave its examples away
 
 
@@ -259,3 +259,11 @@ def test_one_empty_control_answer_is_a_broken_attack(
 
     entry = tampered(leaking, tmp_path / "copy", emptied)
     assert entry["ladder"][0]["passed"] is False and entry["verdict"] == "attack broken"
+
+
+def test_an_attack_that_mostly_failed_concludes_nothing() -> None:
+    control, easy = Rung("control", 150.0, True), Rung("easy", 30.0, True)
+    assert verdict(control, easy, 0.0, True, 0.49)[0] == "no leak found"
+    assert verdict(control, easy, 0.0, True, 0.5)[0] == "inconclusive"
+    assert verdict(control, easy, 0.0, False, 1.0)[0] == "inconclusive"
+    assert verdict(control, easy, 0.1, True, 0.9)[0] == "leaks"

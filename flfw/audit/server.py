@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -79,11 +80,11 @@ class Auditor:
             raw = linear_inputs(seen.sent["classifier.weight"], seen.sent["classifier.bias"], 1)
             found = raw.view(1, *inputs.shape) * inputs.std + inputs.mean
             values.append(psnr(truth.samples[0].numpy(), found[0].numpy()))
-        return Rung("control", float(np.mean(values)), bool(values) and min(values) >= CONTROL_DB)
+        return Rung("control", float(np.mean(values)), bool(values) and all(v >= CONTROL_DB for v in values))
 
     def _easy(self, name: str, attack: Attack) -> tuple[Rung, list[dict[str, Any]]]:
         seen = self._recordings.probes("easy", 0)
-        rows = self._attack(name, attack, seen, [self._knowledge_of_everything(o) for o in seen], adaptive=True)
+        rows = self._attack(name, attack, seen, self._knowledge_of_everything(seen), adaptive=True)
         share, mean = float(np.mean([row["recovered"] for row in rows])), _mean(rows, "db")
         return Rung("easy", mean or 0.0, share >= EASY_SHARE), rows
 
@@ -98,7 +99,8 @@ class Auditor:
         adaptive = not any(k.model.unknown for k in knowledge) and not self.experiment.defended_partitions
         rows = self._attack(name, attack, seen, knowledge, adaptive)
         share = float(np.mean([row["recovered"] for row in rows]))
-        word, reason = verdict(control, easy, share, adaptive)
+        failures = sum(row["failed"] for row in rows)
+        word, reason = verdict(control, easy, share, adaptive, failures / len(rows))
         images = self.task.dataset.is_image
         budget = attack.budget
         entry = {
@@ -118,7 +120,7 @@ class Auditor:
             "selection": budget.selection,
             "seeds": [self.experiment.seed],
             "images": len(rows),
-            "failures": sum(row["failed"] for row in rows),
+            "failures": failures,
             "psnr": self._summary(rows, "psnr") if images else None,
             "ssim": self._summary(rows, "ssim") if images else None,
             "lpips": None,
@@ -148,7 +150,8 @@ class Auditor:
     ) -> list[dict[str, Any]]:
         truth = Truth.read(self.folder / "truth", seen.key)
         samples = None if found is None else found.samples
-        failed = samples is None or not bool(torch.isfinite(samples).all())
+        diverged = found is not None and found.matching_loss is not None and isnan(found.matching_loss)
+        failed = samples is None or diverged or not bool(torch.isfinite(samples).all())
         file = "" if failed else f"reconstructions/{name.replace(':', '-')}-{seen.key}.safetensors"
         if samples is not None and not failed:
             (self.folder / "reconstructions").mkdir(exist_ok=True)
@@ -230,9 +233,13 @@ class Auditor:
                 models[id(o.received)] = self._method.victim_model(model, o.received, self._inputs)
         return [self._granting(o, models[id(o.received)], self.experiment.victim_batch) for o in seen]
 
-    def _knowledge_of_everything(self, seen: Observation) -> Knowledge:
-        net = ladder_net(seen.rung, self.experiment, self.task.build_net)
-        return self._granting(seen, PlainVictim(net, seen.received, ("*",), self._inputs), 1)
+    def _knowledge_of_everything(self, seen: Sequence[Observation]) -> list[Knowledge]:
+        models: dict[int, VictimModel] = {}
+        for o in seen:
+            if id(o.received) not in models:
+                net = ladder_net(o.rung, self.experiment, self.task.build_net)
+                models[id(o.received)] = PlainVictim(net, o.received, ("*",), self._inputs)
+        return [self._granting(o, models[id(o.received)], 1) for o in seen]
 
     def _granting(self, seen: Observation, model: VictimModel, batch: int) -> Knowledge:
         labels = Truth.read(self.folder / "truth", seen.key).labels

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 CONTROL_DB = 40.0
 EASY_SHARE = 0.5
+FAILED_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,9 @@ class Rung:
     passed: bool
 
 
-def verdict(control: Rung, easy: Rung, share_recovered: float, adaptive: bool) -> tuple[str, str]:
+def verdict(
+    control: Rung, easy: Rung, share_recovered: float, adaptive: bool, share_failed: float = 0.0
+) -> tuple[str, str]:
     """The verdict and its reason.
 
     Args:
@@ -31,6 +34,7 @@ def verdict(control: Rung, easy: Rung, share_recovered: float, adaptive: bool) -
         easy: the same attack on the same network and data, fresh, undefended, wholly shared.
         share_recovered: of the target probes, in [0, 1].
         adaptive: whether the attack knew all that stands between the data and what was sent.
+        share_failed: of the target probes, those for which the attack gave no result at all.
 
     >>> passed = Rung("control", 150.0, True)
     >>> verdict(passed, Rung("easy", 9.0, False), 0.0, True)[0]
@@ -48,6 +52,8 @@ def verdict(control: Rung, easy: Rung, share_recovered: float, adaptive: bool) -
             f"The attack does not even work on the undefended network with fresh weights ({easy.psnr:.1f} dB on "
             "average): a stronger attack or a larger budget is needed before its failure means anything."
         )
+    if share_failed >= FAILED_SHARE:
+        return "inconclusive", f"The attack gave no result for {share_failed:.0%} of the probed examples."
     if not adaptive:
         return "static only", (
             "No attack that makes use of what it knows of the method or defence has run: this is not evidence of "

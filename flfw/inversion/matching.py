@@ -7,7 +7,7 @@ from torch import Tensor
 
 from flfw.nets.net import Tensors
 
-_TINY = 1e-12  # keeps the gradient of a norm finite where the norm is 0
+_TINY = 1e-30  # keeps the gradient of a norm finite where the norm is 0, and leaves small gradients what they are
 
 
 def _inner(a: Tensors, b: Tensors) -> Tensor:

@@ -84,7 +84,7 @@ def search(
 
     step = vmap(grad_and_value(loss, argnums=(0, 1), has_aux=True))
     optimiser = torch.optim.Adam([guess, *unknown.values()], lr=schedule.lr)
-    milestones = [int(fraction * schedule.iterations) for fraction in schedule.drops]
+    milestones = sorted({max(1, int(fraction * schedule.iterations)) for fraction in schedule.drops})
     decay = torch.optim.lr_scheduler.MultiStepLR(optimiser, milestones, gamma=0.1)
     for _ in range(schedule.iterations):
         (gradient, gradients), _ = step(guess, unknown, labels, observed, constants)
