@@ -128,7 +128,7 @@ def _start_ray(experiment: Experiment, site: Site) -> None:
 
 
 def _object_store_bytes(experiment: Experiment) -> int:
-    """Room for one message each way for every client at work, and a quarter more.
+    """Room for one message each way for every client at work, and a tenth more.
 
     A store that is used over and over stays in the processor's reach; the default, a third of the memory, is walked
     through once, page fault by page fault, and a round of hypernetworks takes twice as long.
@@ -136,7 +136,7 @@ def _object_store_bytes(experiment: Experiment) -> int:
     from flfw import nets, parts
 
     at_work = int(len(os.sched_getaffinity(0)) // experiment.cpus_per_client)
-    return max(100_000_000, int(2.5 * at_work * 4 * nets.numel(parts.blank_model(experiment).state_dict())))
+    return max(100_000_000, int(2.2 * at_work * 4 * nets.numel(parts.blank_model(experiment).state_dict())))
 
 
 def _give_up_unless(started: threading.Event) -> None:

@@ -41,12 +41,12 @@ class GeneratedVictim(VictimModel):
 
     def observed(self, sent: Tensors) -> tuple[Tensors, Tensors]:
         """The heads' gradients (generated, hidden) in a basis of the directions of h they span."""
-        weight = torch.cat([sent[name] for name in self._weight_names])
-        values, vectors = torch.linalg.eigh(weight.T.double() @ weight.double())
+        heads = [sent[name] for name in self._weight_names]
+        values, vectors = torch.linalg.eigh(sum(_gram(head) for head in heads))
         spanned = values > 1e-10 * values[-1]  # a direction holding 1e-5 of the length is rounding
         basis = vectors[:, spanned].float()
         return {
-            "heads.weight": weight @ basis,
+            "heads.weight": torch.cat([head @ basis for head in heads]),
             "heads.weight.rest": torch.zeros(1),
             "heads.bias": torch.cat([sent[name] for name in self._bias_names]),
             "trunk.weight": sent["hypernet.trunk.weight"],
@@ -81,3 +81,9 @@ class GeneratedVictim(VictimModel):
             name.removeprefix("classifier."): t for name, t in unknown.items() if name.startswith("classifier")
         }
         return cross_entropy(functional_call(self._net.classifier, classifier, (features,)), y)
+
+
+def _gram(head: Tensor) -> Tensor:
+    """Inner products of a head's columns, (hidden, hidden), in float64."""
+    exact = head.double()
+    return exact.T @ exact
