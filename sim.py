@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
     # Flower reads these when it is imported, which is later: a privacy tool reports home about nothing.
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
-    # Torch's threads spin while they wait: beside any other busy process that makes an attack take four times as long.
+    # Torch's threads spin while they wait for each other, which beside another busy process slows an attack down much.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         command = parse(arguments)
