@@ -7,6 +7,7 @@ import os
 import sys
 from contextlib import redirect_stderr
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -23,6 +24,10 @@ class Command:
     """
 
     experiment: Annotated[Experiment, tyro.conf.arg(name="")]
+    resume: Path | None = None
+    """Go on with a run that was cut short, from its last checkpoint; flags that decide no numbers may be given anew."""
+    estimate: bool = False
+    """Measure for a moment, print the expected time and memory, and stop."""
     list: tuple[str, ...] | None = None
     """Print what there is, or all about one method, defence, attack, network or data set, and stop."""
 
@@ -41,9 +46,15 @@ def main(arguments: list[str]) -> int:
 
             print(listing(command.list))
             return 0
-        from flfw.run import run
+        if command.estimate:
+            print(_estimate(command.experiment))
+            return 0
+        from flfw import run
 
-        folder = run(command.experiment)
+        if command.resume:
+            folder = run.resume(parse(arguments, run.stored(command.resume)).experiment)
+        else:
+            folder = run.run(command.experiment)
     except BadInput as error:
         return _complain(error, 2)
     except RunFailed as error:
@@ -54,8 +65,12 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def parse(arguments: list[str]) -> Command:
+def parse(arguments: list[str], stored: Experiment | None = None) -> Command:
     """The command line as a `Command`.
+
+    Args:
+        arguments: as the shell gives them.
+        stored: what flags that are not given stand at; None: their defaults.
 
     Raises:
         BadInput: in one line, what tyro says in a box.
@@ -63,7 +78,8 @@ def parse(arguments: list[str]) -> Command:
     box = io.StringIO()
     try:
         with redirect_stderr(box):
-            return tyro.cli(Command, args=arguments, prog="sim.py")
+            default = Command(stored or Experiment())
+            return tyro.cli(Command, args=arguments, prog="sim.py", default=default)
     except SystemExit as stop:
         if not stop.code:
             raise
@@ -77,9 +93,19 @@ def _unboxed(box: str) -> str:
     return " ".join(paragraphs[0].splitlines())
 
 
+def _estimate(experiment: Experiment) -> str:
+    from flfw.estimate import estimate, lines
+
+    from flfw.engine import check_resources
+    from flfw.run import check
+
+    checked = check(experiment)[0]
+    check_resources(checked)
+    return lines(estimate(checked))
+
+
 def _summary(folder: os.PathLike[str]) -> str:
     import json
-    from pathlib import Path
 
     result = json.loads((Path(folder) / "result.json").read_text())
     lines = [

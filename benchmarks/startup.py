@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from flfw.provenance import hardware
@@ -41,9 +42,8 @@ class Watch(threading.Thread):
         """Sample five times a second."""
         while not self._over.wait(0.2):
             self._sample("driver", self._pid)
-            for entry in Path("/proc").iterdir():
-                if entry.name.isdigit() and _command(int(entry.name)).startswith("ray::ClientApp"):
-                    self._sample("actor", int(entry.name))
+            for pid in actors_below(self._pid):
+                self._sample("actor", pid)
 
     def stop(self) -> None:
         """End the sampling."""
@@ -51,21 +51,44 @@ class Watch(threading.Thread):
         self.join()
 
     def _sample(self, kind: str, pid: int) -> None:
-        try:
-            text = Path(f"/proc/{pid}/status").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            return
-        size = {name: int(kib) for name, kib in re.findall(r"^(VmRSS|RssShmem):\s+(\d+) kB", text, re.MULTILINE)}
-        if "VmRSS" in size:
-            self.peaks[kind] = max(self.peaks[kind], size["VmRSS"])
-            self.peaks[f"{kind}_own"] = max(self.peaks[f"{kind}_own"], size["VmRSS"] - size["RssShmem"])
+        whole, shared = _resident(pid)
+        self.peaks[kind] = max(self.peaks[kind], whole)
+        self.peaks[f"{kind}_own"] = max(self.peaks[f"{kind}_own"], whole - shared)
 
 
-def _command(pid: int) -> str:
+def own_memory(pid: int) -> int:
+    """A process's resident memory in KiB, without what it shares with others; 0 if it is gone."""
+    whole, shared = _resident(pid)
+    return whole - shared
+
+
+def actors_below(pid: int) -> list[int]:
+    """Ray's client actors that descend from a process."""
+    parents: dict[int, int] = {}
+    actors = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            if (entry / "cmdline").read_text().startswith("ray::ClientApp"):
+                actors.append(int(entry.name))
+    return [actor for actor in actors if pid in _ancestors(actor, parents)]
+
+
+def _ancestors(pid: int, parents: dict[int, int]) -> set[int]:
+    found = set()
+    while pid in parents and pid not in found:
+        found.add(pid)
+        pid = parents[pid]
+    return found
+
+
+def _resident(pid: int) -> tuple[int, int]:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
+        text = Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
-        return ""
+        return 0, 0
+    size = {name: int(kib) for name, kib in re.findall(r"^(VmRSS|RssShmem):\s+(\d+) kB", text, re.MULTILINE)}
+    return size.get("VmRSS", 0), size.get("RssShmem", 0)
 
 
 def measure(arguments: list[str]) -> dict[str, object]:

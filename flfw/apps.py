@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +21,28 @@ from torch import Tensor
 
 from flfw import nets, parts
 from flfw.audit import probe
+from flfw.checkpoint import Checkpoints
 from flfw.client import FederatedClient, Workplace
-from flfw.errors import RunFailed
+from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
+from flfw.faults import Failure, Tolerance
 from flfw.nets import Tensors
 from flfw.progress import Steps
 from flfw.provenance import code_hash
 from flfw.rng import initialising
+from flfw.sealed import write_whole
 from flfw.site import Site
 from flfw.store import ClientStore
 from flfw.strategy import FederatedStrategy, broadcast
 from flfw.streaming import StreamingGrid
 from flfw.tap import RecordingGrid
-from flfw.task import Task, input_space
+from flfw.task import Task, input_space, resolve
 from flfw.wire import pack, views
 
 server = ServerApp()
 client = ClientApp()
+
+_AFTER_DEADLINE_S = 1.0  # the server then says who was late, rather than that a process died
 
 
 # --- the server ---------------------------------------------------------------------------------------------------
@@ -41,47 +50,90 @@ client = ClientApp()
 
 @server.main()
 def serve(grid: Grid, context: Context) -> None:
-    """Train, probe at the audited rounds, evaluate everybody once more, and write ``training.json``."""
-    experiment = Experiment.from_run_config(context.run_config)
+    """Run the experiment of the run's configuration; its folder holds the experiment, and maybe a checkpoint."""
+    federate(grid, Experiment.from_run_config(context.run_config))
+
+
+def federate(grid: Grid, experiment: Experiment) -> None:
+    """Train, probe at the audited rounds, evaluate everybody once more, and write ``training.json``.
+
+    What fails is also left in ``failure.txt``, for whoever started this through Flower's own commands.
+    """
     assert experiment.out is not None, "the engine names the folder"
+    try:
+        _federate(grid, experiment, experiment.out)
+    except (BadInput, RunFailed) as error:
+        (experiment.out / "failure.txt").write_text(f"{error}\n")
+        raise
+
+
+def _federate(grid: Grid, experiment: Experiment, folder: Path) -> None:
     cls, settings = parts.method(experiment)
-    strategy = cls(settings, sample=experiment.sample, seed=experiment.seed)
+    kept = Checkpoints(folder, experiment)
+    tolerance = Tolerance(experiment.on_client_failure, experiment.min_clients, experiment.round_deadline)
+    strategy = cls(settings, sample=experiment.sample, seed=experiment.seed, tolerance=tolerance)
+    strategy.stamp = {"experiment": kept.id, "code": code_hash()}
     grid = StreamingGrid(grid)
-    if experiment.audited:
-        grid = RecordingGrid(grid, experiment.out / "observations", lambda m: m.metadata.message_type == "train.probe")
-    _same_code(strategy.enrol(grid, experiment.clients))
+    tap = None
+    if experiment.audited and cls.uploads:
+        mark = kept.last.recordings if kept.last else None
+        grid = tap = RecordingGrid(grid, folder / "observations", _is_probe, mark)
+    about = strategy.roster.enrol(grid, experiment.clients)
+    blind = experiment.gpus_per_client > 0 and not all(answer["gpu"] for answer in about)
+    for answer in about:
+        if answer["code"] != code_hash():
+            other = f"runs other code ({answer['code']}) than the server ({code_hash()}); install the same on both"
+            strategy.roster.refuse(answer["partition"], other)
+    first = _resumed(kept, strategy)
+    with Steps("round", experiment.rounds, strategy.rounds_before) as steps:
+        if first is None:
+            first, failed = _initial(grid, strategy, experiment, tap)
+            steps.note(f"probe of {failure}" for failure in failed)
+
+        def after(flower_round: int, arrays: ArrayRecord) -> None:
+            done = flower_round + strategy.rounds_before
+            if kept.last and done == kept.last.round:
+                return
+            rows = strategy.history.last() if done else None
+            if rows:
+                steps.done(_line(rows["round"]))
+                steps.note(f"client {f['client']} dropped: {f['reason']}" for f in rows["round"]["failed"])
+            if tap and done in experiment.audited:
+                failed = probe.send_probes(grid, strategy, experiment, "target", done, arrays)
+                steps.note(f"probe of {failure}" for failure in failed)
+            kept.save(strategy.snapshot(done, arrays, tap.mark if tap else None), rows)
+
+        left = experiment.rounds - strategy.rounds_before
+        result = strategy.start(grid, first, left, timeout=experiment.round_deadline, evaluate_fn=after)
+    final, failed = strategy.evaluate_all(grid, result.arrays if left else first, experiment.rounds)
+    training = {**asdict(strategy.history), "final": final, "final_failed": [asdict(failure) for failure in failed]}
+    training |= {"code": kept.code, "resumed": kept.resumed, "without_gpu": blind}
+    write_whole(folder / "training.json", json.dumps(training).encode())
+
+
+def _resumed(kept: Checkpoints, strategy: FederatedStrategy) -> ArrayRecord | None:
+    """Put the strategy back to its last checkpoint; what it broadcasts next."""
+    if kept.last is None:
+        return None
+    strategy.restore(kept.last, kept.history)
+    return kept.last.arrays
+
+
+def _initial(
+    grid: Grid, strategy: FederatedStrategy, experiment: Experiment, tap: RecordingGrid | None
+) -> tuple[ArrayRecord, list[Failure]]:
+    """The first broadcast; an audited run climbs its ladder here, and who failed on it is returned."""
 
     def build(net: str) -> nets.Net:
         return nets.build(net, *input_space(experiment))
 
+    failed = probe.send_ladder(grid, strategy, experiment, build) if tap else []
     with initialising(experiment.seed, "model"):
-        initial = broadcast(cls.build_model(build(experiment.net), settings), cls.downloads)
-    audits = bool(experiment.audited and cls.uploads)
-    if audits:
-        probe.send_ladder(grid, strategy, experiment, build)
-    with Steps("round", experiment.rounds) as steps:
-
-        def after(server_round: int, arrays: ArrayRecord) -> None:
-            if server_round:
-                steps.done(_line(strategy.history.rounds[-1]))
-            if audits and server_round in experiment.audited:
-                probe.send_probes(grid, strategy, experiment, "target", server_round, arrays)
-
-        result = strategy.start(grid, initial, experiment.rounds, timeout=_FOREVER, evaluate_fn=after)
-    final = strategy.evaluate_all(grid, result.arrays, experiment.rounds)
-    _write(experiment.out, strategy, final)
+        return broadcast(strategy.build_model(build(experiment.net), strategy.settings), strategy.downloads), failed
 
 
-_FOREVER = 10 * 365 * 86400.0  # seconds; a deadline for each round comes with the handling of late clients
-
-
-def _same_code(about: list[dict[str, Any]]) -> None:
-    for answer in about:
-        if answer["code"] != code_hash():
-            raise RunFailed(
-                f"client {answer['partition']} runs other code ({answer['code']}) than the server ({code_hash()}); "
-                "install the same version on both."
-            )
+def _is_probe(message: Message) -> bool:
+    return message.metadata.message_type == "train.probe"
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -90,26 +142,20 @@ def _line(row: dict[str, Any]) -> str:
     return f"{numbers}  {row['seconds']:.1f} s"
 
 
-def _write(folder: Path, strategy: FederatedStrategy, final: list[dict[str, Any]]) -> None:
-    training = {"rounds": strategy.history.rounds, "clients": strategy.history.clients, "final": final}
-    (folder / "training.json").write_text(json.dumps(training))
-
-
 # --- the client ---------------------------------------------------------------------------------------------------
 
 
 @client.query()
 def introduce(message: Message, context: Context) -> Message:
-    """Which partition this node holds, and a hash of its code."""
-    about = {"partition": _partition(context), "code": code_hash()}
+    """Which partition this node holds, a hash of its code, and whether it sees a GPU."""
+    about = {"partition": _partition(context), "code": code_hash(), "gpu": torch.cuda.is_available()}
     return Message(RecordDict({"about": ConfigRecord(about)}), reply_to=message)
 
 
 @client.train()
 def train(message: Message, context: Context) -> Message:
     """One round of local training."""
-    with _one_thread():
-        worker, config, received = _open(message, context)
+    with _at_work(message, context) as (worker, config, received):
         sent, metrics = worker.fit_named(received, config["version"])
         return _reply(message, sent, metrics)
 
@@ -117,15 +163,14 @@ def train(message: Message, context: Context) -> Message:
 @client.train("probe")
 def answer_probe(message: Message, context: Context) -> Message:
     """What this client would send for a few of its own examples; nothing is trained or kept."""
-    with _one_thread():
-        worker, config, received = _open(message, context)
+    with _at_work(message, context) as (worker, config, received):
 
         def gradient(x: Tensor, y: Tensor) -> Tensors:
             worker.install(received, config["version"])
             return worker.gradient(x, y)
 
         at = worker.at
-        site = Site.of(context.node_config)
+        site = Site.of(context.node_config, config["experiment"])
         sent = probe.answer(config, received, at.task, at.experiment, at.partition, site, gradient)
         return _reply(message, sent, {"num-examples": config["batch"], "partition": at.partition})
 
@@ -133,28 +178,55 @@ def answer_probe(message: Message, context: Context) -> Message:
 @client.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Accuracy on the client's own test data, before and after one more local training."""
-    with _one_thread():
-        worker, config, received = _open(message, context)
+    with _at_work(message, context) as (worker, config, received):
         return _reply(message, {}, worker.evaluate_named(received, config["version"]))
 
 
-def _open(message: Message, context: Context) -> tuple[FederatedClient, dict[str, Any], dict[str, np.ndarray]]:
-    """Make the client half for a message, and take out the message's scalars and arrays."""
+@contextmanager
+def _at_work(
+    message: Message, context: Context
+) -> Iterator[tuple[FederatedClient, dict[str, Any], dict[str, np.ndarray]]]:
+    """The client half for a message, and the message's scalars and arrays; on one thread, while the server waits."""
     config: Any = dict(message.content.config_records["config"])
-    experiment = Experiment.from_run_config(context.run_config)
-    site, partition = Site.of(context.node_config), _partition(context)
-    method, settings = parts.method(experiment)
-    at = Workplace(
-        experiment=experiment,
-        task=Task.of(experiment, site.data_root),
-        method=method,
-        settings=settings,
-        partition=partition,
-        round=int(config["round"]),
-        defence=parts.defence(experiment) if partition in experiment.defended_partitions else None,
-        store=ClientStore(site.state, str(context.run_config["experiment-id"]), partition) if site.state else None,
-    )
-    return parts.client(experiment)(at), config, views(message.content.array_records["arrays"])
+    if config["code"] != code_hash():
+        raise RuntimeError(f"runs other code ({code_hash()}) than the server ({config['code']}); install the same")
+    experiment = resolve(Experiment.from_run_config(context.run_config))
+    site, partition = Site.of(context.node_config, config["experiment"]), _partition(context)
+    with _until(message.metadata.created_at + config["deadline"], experiment.engine != "inproc"), _one_thread():
+        method, settings = parts.method(experiment)
+        at = Workplace(
+            experiment=experiment,
+            task=Task.of(experiment, site.data_root),
+            method=method,
+            settings=settings,
+            partition=partition,
+            round=int(config["round"]),
+            defence=parts.defence(experiment) if partition in experiment.defended_partitions else None,
+            store=ClientStore(site.state, config["experiment"], partition) if site.state else None,
+        )
+        yield parts.client(experiment)(at), config, views(message.content.array_records["arrays"])
+
+
+@contextmanager
+def _until(deadline: float, own_process: bool) -> Iterator[None]:
+    """Do nothing for a server that has stopped waiting, and end this process when it does so.
+
+    A hung client would hold its core for good. Python may be what hangs, so it is not asked to end it.
+
+    Args:
+        deadline: seconds since the epoch.
+        own_process: whether there is nobody else in this process.
+    """
+    left = deadline - time.time()
+    if left <= 0:
+        raise RuntimeError("was asked too late")
+    if own_process:
+        faulthandler.dump_traceback_later(left + _AFTER_DEADLINE_S, exit=True, file=sys.__stderr__ or sys.stderr)
+    try:
+        yield
+    finally:
+        if own_process:
+            faulthandler.cancel_dump_traceback_later()
 
 
 def _reply(message: Message, sent: Tensors, metrics: dict[str, Any]) -> Message:

@@ -65,6 +65,7 @@ class FederatedClient(NumPyClient, ABC):
 
     Attributes:
         model: the method's model; its initial values are the same for all clients and come from the seed.
+        device: where it is trained: the GPU of which clients are given a share, else the CPU.
     """
 
     def __init__(self, at: Workplace) -> None:
@@ -75,6 +76,7 @@ class FederatedClient(NumPyClient, ABC):
         self.download_names = [name for name in names if matches(name, at.method.downloads)]
         self.private_names = [name for name in names if name not in self.download_names]
         self._received: Mapping[str, np.ndarray] = {}
+        self.device = torch.device("cuda" if at.experiment.gpus_per_client and torch.cuda.is_available() else "cpu")
 
     @abstractmethod
     def train(self) -> dict[str, float]:
@@ -93,7 +95,7 @@ class FederatedClient(NumPyClient, ABC):
     def get_parameters(self, config: dict[str, Any]) -> NDArrays:
         """The tensors the server would send, as this client has them."""
         state = self.model.state_dict()
-        return [state[name].numpy() for name in self.download_names]
+        return [state[name].cpu().numpy() for name in self.download_names]
 
     def fit(self, parameters: NDArrays, config: dict[str, Any]) -> tuple[NDArrays, int, dict[str, Any]]:
         """One round: install, evaluate, train, evaluate, keep what is private, send what is shared.
@@ -120,8 +122,8 @@ class FederatedClient(NumPyClient, ABC):
         """
         started = time.monotonic()
         metrics = self._train_between_evaluations(received, version)
-        self._keep_private()
-        sent = self._defended(self.outgoing())
+        self._keep_private(version)
+        sent = self._defended({name: value.cpu() for name, value in self.outgoing().items()})
         check_upload(sent, self.at.method.uploads, self.at.experiment.method, self.at.partition)
         seconds = time.monotonic() - started
         return sent, {**metrics, "num-examples": len(self._own("train")), "seconds": seconds}
@@ -140,6 +142,7 @@ class FederatedClient(NumPyClient, ABC):
         if version and self.private_names:
             for name, value in self._private_store().load(version).items():
                 state[name].copy_(value)
+        self.model.to(self.device)
 
     def gradient(self, x: Tensor, y: Tensor) -> Tensors:
         """What a probe of one local step sends: the defended gradient of the loss for the tensors uploaded.
@@ -152,7 +155,8 @@ class FederatedClient(NumPyClient, ABC):
         if self.at.defence:
             x, y = self.at.defence.batch(x, y, rng)
         moving = {n: p for n, p in self.model.named_parameters() if matches(n, self.at.method.uploads)}
-        found = dict(zip(moving, torch.autograd.grad(self.loss(x, y), list(moving.values())), strict=True))
+        loss = self.loss(x.to(self.device), y.to(self.device))
+        found = dict(zip(moving, (g.cpu() for g in torch.autograd.grad(loss, list(moving.values()))), strict=True))
         if self.at.defence:
             found = self.at.defence.update(self.at.defence.gradients(found, rng), rng)
         check_upload(found, self.at.method.uploads, self.at.experiment.method, self.at.partition)
@@ -206,7 +210,7 @@ class FederatedClient(NumPyClient, ABC):
         own, right = self._own("test"), 0
         with torch.no_grad():
             for start in range(0, len(own), _EVALUATION_BATCH):
-                x, y = self.at.task.examples("test", own[start : start + _EVALUATION_BATCH])
+                x, y = self._examples("test", own[start : start + _EVALUATION_BATCH])
                 right += int((self.model(self.at.task.inputs.normalise(x)).argmax(1) == y).sum())
         self.model.train()
         return right / len(own)
@@ -231,8 +235,12 @@ class FederatedClient(NumPyClient, ABC):
         own = self._own("train")
         order = torch.randperm(len(own), generator=rng).numpy()
         for start in range(0, len(own), self.at.experiment.batch_size):
-            x, y = self.at.task.examples("train", own[order[start : start + self.at.experiment.batch_size]])
+            x, y = self._examples("train", own[order[start : start + self.at.experiment.batch_size]])
             yield self.at.defence.batch(x, y, rng) if self.at.defence else (x, y)
+
+    def _examples(self, part: str, indices: np.ndarray) -> tuple[Tensor, Tensor]:
+        x, y = self.at.task.examples(part, indices)
+        return x.to(self.device), y.to(self.device)
 
     def _defended_gradients(self, found: Tensors, rng: torch.Generator) -> Tensors:
         if self.at.defence is None:
@@ -249,10 +257,10 @@ class FederatedClient(NumPyClient, ABC):
         change = self.at.defence.update(change, self.generator("defence"))
         return {n: before[n] + change[n] if n in change else v for n, v in sent.items()}
 
-    def _keep_private(self) -> None:
+    def _keep_private(self, version: int) -> None:
         if self.private_names:
             state = self.model.state_dict()
-            self._private_store().save(self.at.round, {name: state[name].detach() for name in self.private_names})
+            self._private_store().save(self.at.round, {name: state[name] for name in self.private_names}, after=version)
 
     def _private_store(self) -> ClientStore:
         if self.at.store is None:

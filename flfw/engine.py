@@ -1,28 +1,26 @@
-"""Runs the two apps: in this process, or on Flower's simulation engine over Ray."""
+"""Runs the two apps: in this process, on Flower's simulation engine over Ray, or through Flower's own commands."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
-import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from uuid import uuid4
 
-from flwr.app import Context, RecordDict
+from flwr.app import Context, Message, RecordDict
+from flwr.serverapp import Grid, ServerApp
 
-from flfw.errors import BadInput, RunFailed
+from flfw import machine
+from flfw.errors import RunFailed
 from flfw.experiment import Experiment, Scalar
 from flfw.site import Site
+from flfw.streaming import GridAround
 
-_RAY_START_S = 90.0
 _LOUD = ("flwr", "ray")
-# Huge pages for a client's large temporaries: a hypernetwork's gradients are 60 MB, allocated anew in every step.
-_ALLOCATOR = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "MALLOC_ARENA_MAX": "2"}
 
 
 def run(experiment: Experiment, site: Site) -> None:
@@ -38,118 +36,126 @@ def run(experiment: Experiment, site: Site) -> None:
     """
     for name in _LOUD:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # what fails is raised, in one line
-    run_config = {**experiment.to_run_config(), "experiment-id": uuid4().hex}
+    engines = {"inproc": _run_in_process, "ray": _run_on_ray, "flwr": _run_by_flwr}
     with _environment(site.environment()):
-        {"inproc": _run_in_process, "ray": _run_on_ray}[experiment.engine](experiment, run_config, site)
+        engines[experiment.engine](experiment, site)
 
 
 def check_resources(experiment: Experiment) -> None:
-    """Refuse shares of this machine that it does not have; Flower would find out with a hanging thread."""
-    if experiment.engine != "ray":
-        return
-    cores = len(os.sched_getaffinity(0))
-    if experiment.cpus_per_client > cores:
-        raise BadInput(f"Expected cpus-per-client <= {cores}, this machine's; got {experiment.cpus_per_client:g}.")
-    if experiment.gpus_per_client:
-        import torch
+    """Refuse shares that the machine or the cluster does not have; Flower would find out with a hanging thread.
 
-        if experiment.gpus_per_client > torch.cuda.device_count():
-            raise BadInput(
-                f"Expected gpus-per-client <= {torch.cuda.device_count()}, this machine's; "
-                f"got {experiment.gpus_per_client:g}."
-            )
+    Raises:
+        BadInput: naming the flag and what there is.
+    """
+    if experiment.engine != "inproc":
+        with machine.joined(experiment.ray_address):
+            machine.check(experiment, machine.resources(experiment.ray_address))
 
 
-def _run_in_process(experiment: Experiment, run_config: dict[str, Scalar], site: Site) -> None:
+def _run_in_process(experiment: Experiment, site: Site) -> None:
     from flfw import apps
     from flfw.inprocess import InProcessGrid
 
-    grid = InProcessGrid(apps.client, experiment.clients, run_config)
-    apps.server(grid=grid, context=_server_context(run_config))
+    run_config = experiment.to_run_config()
+    apps.server(grid=InProcessGrid(apps.client, experiment.clients, run_config), context=_server_context(run_config))
 
 
-def _run_on_ray(experiment: Experiment, run_config: dict[str, Scalar], site: Site) -> None:
-    import ray
+def _run_on_ray(experiment: Experiment, site: Site) -> None:
+    if not experiment.ray_address:
+        machine.listen_locally()
     from flwr.simulation.run_simulation import _run_simulation
     from flwr.supercore.telemetry import EventType
 
     from flfw import apps
 
-    _start_ray(experiment, site)
-    try:
-        with tempfile.TemporaryDirectory(prefix="flfw-app-") as folder:
-            _write_app(Path(folder), run_config)
+    stopped = threading.Event()
+    server = ServerApp()
+
+    @server.main()
+    def serve(grid: Grid, context: Context) -> None:
+        apps.federate(StoppableGrid(grid, stopped), experiment)
+
+    run_config = experiment.to_run_config()
+    with tempfile.TemporaryDirectory(prefix="flfw-app-") as folder, machine.started(experiment, site):
+        write_app(Path(folder), run_config)
+        shares = machine.client_resources(experiment, machine.resources(experiment.ray_address))
+        try:
             _run_simulation(
                 num_supernodes=experiment.clients,
                 exit_event=EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
                 client_app=apps.client,
-                server_app=apps.server,
+                server_app=server,
                 server_app_context=_server_context(run_config),
-                backend_config={
-                    "client_resources": {
-                        "num_cpus": experiment.cpus_per_client,
-                        "num_gpus": experiment.gpus_per_client,
-                    }
-                },
+                backend_config={"client_resources": shares},
                 is_app=True,
                 app_dir=folder,
             )
-    finally:
-        ray.shutdown()
+        except RuntimeError as error:
+            if isinstance(error, RunFailed) or not _is_flowers(error):
+                raise
+            raise RunFailed(f"Flower's simulation engine failed: {_root(error)}") from error
+        finally:
+            stopped.set()
 
 
-def _start_ray(experiment: Experiment, site: Site) -> None:
-    """Start Ray on an address of its own; without one it would join, or wait for, whatever cluster it has heard of.
+def _root(error: BaseException) -> BaseException:
+    return _root(error.__cause__) if error.__cause__ else error
 
-    It must start in this thread: Ray's processes are told to die with the thread that started them. So the time limit
-    is a second thread, and what it can do about a Ray that hangs is to end the process.
+
+def _is_flowers(error: RuntimeError) -> bool:
+    return str(error).startswith("An error was encountered")
+
+
+class EngineStopped(RunFailed):
+    """The engine ended while the server was still at work."""
+
+
+class StoppableGrid(GridAround):
+    """Ends the server's thread when the engine has ended, for whom it would otherwise wait.
+
+    Args:
+        grid: the Grid that does the work.
+        stopped: set once nobody answers any more.
     """
-    import ray
 
-    started = threading.Event()
-    threading.Thread(target=_give_up_unless, args=(started,), daemon=True).start()
-    path = os.pathsep.join(p for p in sys.path if p)
-    variables = {**site.environment(), **_ALLOCATOR, "PYTHONPATH": path, "RAY_ADDRESS": "local"}
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the behaviour to come; silences its notice
-    try:
-        ray.init(
-            address="local",
-            num_cpus=len(os.sched_getaffinity(0)),
-            include_dashboard=False,
-            object_store_memory=_object_store_bytes(experiment),
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            runtime_env={"env_vars": variables},
-        )
-    except (RuntimeError, ValueError, OSError) as error:
-        raise RunFailed(f"Ray did not start: {error}; try --engine inproc.") from error
-    finally:
-        started.set()
+    def __init__(self, grid: Grid, stopped: threading.Event) -> None:
+        super().__init__(grid)
+        self._stopped = stopped
+
+    def get_node_ids(self) -> Iterable[int]:
+        """See Flower's Grid."""
+        self._check()
+        return super().get_node_ids()
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """See Flower's Grid."""
+        self._check()
+        return super().pull_messages(message_ids)
+
+    def _check(self) -> None:
+        if self._stopped.is_set():
+            raise EngineStopped("The engine stopped before the run was over.")
 
 
-def _object_store_bytes(experiment: Experiment) -> int:
-    """Room for one message each way for every client at work, and a tenth more.
+def _run_by_flwr(experiment: Experiment, site: Site) -> None:
+    from flfw import superlink
 
-    A store that is used over and over stays in the processor's reach; the default, a third of the memory, is walked
-    through once, page fault by page fault, and stays in every actor's resident memory.
-    """
-    from flfw import nets, parts
-
-    at_work = int(len(os.sched_getaffinity(0)) // experiment.cpus_per_client)
-    return max(100_000_000, int(2.2 * at_work * 4 * nets.numel(parts.blank_model(experiment).state_dict())))
-
-
-def _give_up_unless(started: threading.Event) -> None:
-    if not started.wait(_RAY_START_S):
-        print(f"flfw: Ray did not start within {_RAY_START_S:.0f} s; try --engine inproc.", file=sys.stderr)
-        os._exit(1)
+    assert experiment.out is not None, "the experiment was checked"
+    superlink.run(
+        experiment.to_run_config(),
+        {**site.environment(), **machine.ALLOCATOR},
+        clients=experiment.clients,
+        cpus_per_client=experiment.cpus_per_client,
+        gpus_per_client=experiment.gpus_per_client,
+        out=experiment.out,
+    )
 
 
 def _server_context(run_config: dict[str, Scalar]) -> Context:
     return Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=dict(run_config))
 
 
-def _write_app(folder: Path, run_config: dict[str, Scalar]) -> None:
+def write_app(folder: Path, run_config: dict[str, Scalar]) -> None:
     """A pyproject.toml with the run's configuration: the only place from which simulated clients are given one."""
     lines = [
         "[project]",
@@ -161,9 +167,11 @@ def _write_app(folder: Path, run_config: dict[str, Scalar]) -> None:
         'serverapp = "flfw.apps:server"',
         'clientapp = "flfw.apps:client"',
         "[tool.flwr.app.config]",
-        *(f"{key} = {json.dumps(value)}" for key, value in run_config.items()),  # JSON scalars are TOML's
+        *(
+            f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in run_config.items()
+        ),  # JSON scalars are TOML's
     ]
-    (folder / "pyproject.toml").write_text("\n".join(lines) + "\n")
+    (folder / "pyproject.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 @contextmanager

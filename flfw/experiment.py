@@ -15,6 +15,19 @@ from flfw.errors import BadInput
 Scalar = bool | int | float | str
 S = TypeVar("S")
 
+FREE_ON_RESUME = (
+    "on_client_failure",
+    "min_clients",
+    "round_deadline",
+    "engine",
+    "cpus_per_client",
+    "gpus_per_client",
+    "attack_gpus",
+    "ray_address",
+    "data_root",
+    "out",
+)
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -56,12 +69,23 @@ class Experiment:
     """Local steps in a probe; the attacks so far invert one."""
     images: int = 8
     """Probes in each audited round, over as many clients as there are."""
-    engine: Literal["ray", "inproc"] = "ray"
-    """ray: Flower's simulation engine; inproc: the same apps, called one after the other in this process."""
+    on_client_failure: Literal["fail", "drop"] = "fail"
+    """What becomes of a client that fails: it ends the run, or it is dropped from the round. Either way it is named."""
+    min_clients: int = 1
+    """A round with fewer usable updates ends the run."""
+    round_deadline: float = 3600
+    """Seconds that clients have for a round; later answers are failures. In process a client is not interrupted."""
+    engine: Literal["ray", "inproc", "flwr"] = "ray"
+    """ray: Flower's simulation engine; inproc: the same apps, called one after the other in this process; flwr:
+    Flower's own commands, with a SuperLink for this run alone."""
     cpus_per_client: float = 1
-    """CPU cores set aside for each concurrently simulated client (ray)."""
+    """CPU cores set aside for each concurrently simulated client (ray, flwr)."""
     gpus_per_client: float = 0
-    """Fraction of a GPU set aside for each concurrently simulated client (ray)."""
+    """Fraction of a GPU set aside for, and used by, each concurrently simulated client (ray, flwr)."""
+    attack_gpus: float = 0
+    """Fraction of a GPU that clients leave free for the attacks (ray)."""
+    ray_address: str = ""
+    """A running Ray cluster to join, as host:port or auto; by default Ray is started and ended with the run."""
     data_root: Path | None = None
     """Folder with the data sets' own files; default: $FLFW_DATA, else the user cache."""
     out: Path | None = None
@@ -77,9 +101,26 @@ class Experiment:
         require(self.seed >= 0, "seed >= 0", seed=self.seed)
         steps = self.victim_steps
         require(steps == 1, "victim-steps = 1 (the attacks so far invert one step)", victim_steps=steps)
-        require(self.cpus_per_client > 0, "cpus-per-client > 0", cpus_per_client=self.cpus_per_client)
-        require(self.gpus_per_client >= 0, "gpus-per-client >= 0", gpus_per_client=self.gpus_per_client)
+        self._check_resources()
         _ = self.audited, self.defended_partitions
+
+    def _check_resources(self) -> None:
+        fits = 1 <= self.min_clients <= self.cohort
+        require(fits, f"1 <= min-clients <= {self.cohort}, the clients of a round", min_clients=self.min_clients)
+        require(0 < self.round_deadline < inf, "0 < round-deadline < inf", round_deadline=self.round_deadline)
+        require(0 < self.cpus_per_client < inf, "0 < cpus-per-client < inf", cpus_per_client=self.cpus_per_client)
+        for name in ("gpus_per_client", "attack_gpus"):
+            require(
+                0 <= getattr(self, name) < inf, f"0 <= {name.replace('_', '-')} < inf", **{name: getattr(self, name)}
+            )
+        joins = not self.ray_address or self.engine == "ray"
+        require(joins, "--engine ray with --ray-address", engine=self.engine)
+
+    @property
+    def decisive(self) -> dict[str, Scalar]:
+        """What the numbers depend on; the rest may change when a run is resumed."""
+        free = {name.replace("_", "-") for name in FREE_ON_RESUME}
+        return {key: value for key, value in self.to_run_config().items() if key not in free}
 
     @property
     def cohort(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable
 from uuid import uuid4
 
@@ -13,6 +14,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from flfw.experiment import Scalar
+from flfw.streaming import GRACE_S
 
 _CLIENT_APP_RAISED = 2  # Flower's ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 
@@ -41,24 +43,34 @@ class InProcessGrid(Grid):
             )
             for partition in range(clients)
         }
-        self._replies: dict[str, Message] = {}
+        self._pending: dict[str, Message] = {}
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Have each message answered; what a client raises comes back as an error reply, as on Ray."""
-        return list(self.pull_messages(self.push_messages(messages)))
+        ids = self.push_messages(messages)
+        return [reply for message_id in ids for reply in self.pull_messages([message_id])]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Answer each message and keep the reply."""
+        """Keep the messages until somebody asks for the replies."""
         ids = []
         for message in messages:
             message.metadata.__dict__["_message_id"] = str(uuid4())
             ids.append(message.metadata.message_id)
-            self._replies[ids[-1]] = self._answer(message)
+            self._pending[ids[-1]] = message
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Hand out kept replies, once."""
-        return [self._replies.pop(i) for i in message_ids if i in self._replies]
+        """The reply to the earliest of these messages that nobody has asked for; nothing if it came too late.
+
+        One at a time: all replies of a round at once would fill the memory.
+        """
+        wanted = set(message_ids)
+        for message_id in list(self._pending):
+            if message_id in wanted:
+                message = self._pending.pop(message_id)
+                reply = self._answer(message) if _in_time(message) else None
+                return [reply] if reply is not None and _in_time(message) else []
+        return []
 
     def _answer(self, message: Message) -> Message:
         try:
@@ -85,3 +97,7 @@ class InProcessGrid(Grid):
     ) -> Message:
         """Flower's deprecated way of writing ``Message(...)``."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+
+def _in_time(message: Message) -> bool:
+    return time.time() < message.metadata.created_at + message.metadata.ttl - GRACE_S

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from types import TracebackType
 
 from rich.console import Console
@@ -10,18 +11,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 class Steps:
-    """A known number of steps under one title.
+    """A known number of steps under one title, of which some may have been done before.
 
     >>> with Steps("probes", 1) as steps:
     ...     steps.done("client 0")
     """
 
-    def __init__(self, title: str, total: int) -> None:
-        self._title, self._total, self._count = title, total, 0
+    def __init__(self, title: str, total: int, done: int = 0) -> None:
+        self._title, self._total, self._count = title, total, done
         self._console = Console(stderr=True)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._bar = Progress(*columns, console=self._console, transient=True) if sys.stderr.isatty() else None
-        self._task = self._bar.add_task(title, total=total) if self._bar else None
+        self._task = self._bar.add_task(title, total=total, completed=done) if self._bar else None
 
     def __enter__(self) -> Steps:
         if self._bar:
@@ -32,10 +33,15 @@ class Steps:
         if self._bar:
             self._bar.stop()
 
+    def note(self, lines: Iterable[str]) -> None:
+        """Lines that stay on the screen."""
+        for line in lines:
+            text = f"{self._title} {self._count}/{self._total}  {line}".rstrip()
+            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
     def done(self, text: str = "") -> None:
         """One more step is done; its line stays on the screen."""
         self._count += 1
-        line = f"{self._title} {self._count}/{self._total}" + (f"  {text}" if text else "")
         if self._bar and self._task is not None:
             self._bar.update(self._task, advance=1)
-        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        self.note([text])

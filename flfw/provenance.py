@@ -12,14 +12,14 @@ from typing import Any
 
 import flfw
 
-_PACKAGES = ("flfw", "strategies", "clients", "attacks")
+PACKAGES = ("flfw", "strategies", "clients", "attacks")
 
 
 @cache
 def code_hash() -> str:
     """SHA-256 (16 hex digits) over all source files; server and clients compare it before the first round."""
     root, digest = Path(flfw.__file__).parent.parent, hashlib.sha256()
-    for path in sorted(p for package in _PACKAGES for p in (root / package).rglob("*.py")):
+    for path in sorted(p for package in PACKAGES for p in (root / package).rglob("*.py")):
         digest.update(str(path.relative_to(root)).encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

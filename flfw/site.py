@@ -1,12 +1,14 @@
 """What belongs to the machine a client runs on: where its data, its private state and its truth lie.
 
-None of it comes from the server. A deployed SuperNode names the folders in its node config; a simulation, whose nodes
-have no config of their own, sets the environment of the client processes.
+None of it comes from the server. A deployed SuperNode names the folders in its node config; `sim.py`, whose nodes have
+no config of their own, sets the environment of the client processes. A simulation that was started without it, by
+``flwr run``, has a folder of its own in the user's state folder.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,14 +32,40 @@ class Site:
     truth: Path | None = None
 
     @classmethod
-    def of(cls, node_config: Mapping[str, Any]) -> Site:
-        """The site as its node config or, where that is silent, its process environment describes it."""
+    def of(cls, node_config: Mapping[str, Any], experiment: str) -> Site:
+        """The site as its node config or, where that is silent, its process environment describes it.
+
+        Args:
+            node_config: of the node.
+            experiment: the experiment's id, which names the folder of a simulation.
+        """
         found = {
             field: node_config.get(field.replace("_", "-")) or os.environ.get(variable)
             for field, variable in _VARIABLES.items()
         }
+        if _simulated() and not (found["state"] or found["truth"]):
+            folder = simulation(experiment)
+            found |= {"state": str(folder / "state"), "truth": str(folder / "truth")}
         return cls(**{field: Path(str(value)) for field, value in found.items() if value})
 
     def environment(self) -> dict[str, str]:
         """The variables that make `of` find this site in another process."""
         return {v: str(getattr(self, field)) for field, v in _VARIABLES.items() if getattr(self, field)}
+
+
+def home() -> Path:
+    """The user's folder for what outlives a process: ``$XDG_STATE_HOME/flfw``."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "flfw"
+
+
+def simulation(experiment: str) -> Path:
+    """The folder of the virtual clients of a simulation that names none."""
+    if not experiment.isalnum():  # it comes from the server
+        raise ValueError(f"Expected an experiment of letters and digits, got {experiment!r}.")
+    return home() / "simulations" / experiment
+
+
+def _simulated() -> bool:
+    """Whether this process is one of Ray's: virtual clients live there, and real ones never do."""
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized()

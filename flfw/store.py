@@ -1,22 +1,26 @@
-"""A client's private tensors between rounds: one safetensors file per version, on the client's own disk."""
+"""A client's private tensors between rounds: one sealed safetensors file per version, on the client's own disk."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load, save
 
+from flfw.errors import BadInput
 from flfw.nets.net import Tensors
-
-_VERSIONS_KEPT = 2
+from flfw.sealed import seal, sealed, unseal
 
 
 class StateMissing(RuntimeError):
-    """The server says this client has state of a round, and the client's disk has none."""
+    """The server says this client has state of a round, and the client's disk has none that is intact."""
 
 
 class ClientStore:
     """The private state of one client in one experiment.
+
+    A version is named by the round that made it, whatever rounds lie between. Two are kept: the one the server named
+    when it last asked, and what came of it. So there is always the one that belongs to the server's last checkpoint.
 
     Args:
         folder: the site's own state folder.
@@ -25,29 +29,52 @@ class ClientStore:
     """
 
     def __init__(self, folder: Path, experiment: str, partition: int) -> None:
+        if not experiment.isalnum():  # it comes from the server, and names a folder here
+            raise ValueError(f"Expected an experiment of letters and digits, got {experiment!r}.")
+        self._experiment, self._partition = experiment, partition
         self._folder = folder / experiment / f"client-{partition:04d}"
 
     def load(self, version: int) -> Tensors:
         """The tensors saved after round ``version``.
 
         Raises:
-            StateMissing: there is no such version; starting afresh would silently change the method.
+            StateMissing: there is no such version, or it is damaged; starting afresh would silently change the method.
         """
-        path = self._path(version)
-        if not path.exists():
-            raise StateMissing(f"Expected private state of round {version} in {path}, found none; restore that file.")
-        return load_file(path)
+        found = sealed(self._folder, _stem(version))
+        if not found:
+            raise StateMissing(f"Expected private state of round {version} in {self._folder}, found none; restore it.")
+        path = found[0][1]
+        try:
+            data = unseal(path)
+            with safe_open(path, "pt") as header:
+                whose = header.metadata()
+        except (BadInput, SafetensorError) as error:
+            raise StateMissing(str(error)) from error
+        if whose != self._label(version):
+            raise StateMissing(f"Expected private state of {self._label(version)} in {path}, got {whose}; restore it.")
+        return load(data)
 
-    def save(self, version: int, tensors: Tensors) -> None:
-        """Write a version atomically, readable by its owner only, and drop all but the last two."""
+    def save(self, version: int, tensors: Tensors, after: int) -> None:
+        """Write a version in one step, readable by its owner only, and drop what no server can ask for any more.
+
+        Args:
+            version: the round.
+            tensors: what to keep.
+            after: the version it was made from, which stays; 0: none.
+        """
         for folder in (self._folder.parent, self._folder):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        part = self._path(version).with_suffix(".part")
-        save_file({name: value.contiguous() for name, value in tensors.items()}, part)
-        part.chmod(0o600)
-        part.replace(self._path(version))
-        for old in sorted(self._folder.glob("round-*.safetensors"))[:-_VERSIONS_KEPT]:
-            old.unlink()
+        own = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+        data = save(own, self._label(version))
+        new = seal(self._folder, _stem(version), ".safetensors", data)
+        for stem, old in sealed(self._folder, "round-*"):
+            # A client that was late may write an old round after a newer one: newer ones are not its to drop.
+            if stem <= _stem(version) and stem != _stem(after) and old != new:
+                old.unlink(missing_ok=True)
 
-    def _path(self, version: int) -> Path:
-        return self._folder / f"round-{version:05d}.safetensors"
+    def _label(self, version: int) -> dict[str, str]:
+        return {"experiment": self._experiment, "client": str(self._partition), "round": str(version)}
+
+
+def _stem(version: int) -> str:
+    return f"round-{version:05d}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -18,13 +18,14 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
-from flfw.errors import RunFailed
+from flfw.checkpoint import Snapshot
+from flfw.faults import Failure, Tolerance, metrics_of, usable
 from flfw.inversion.victim import PlainVictim, VictimModel
+from flfw.journal import Mark
 from flfw.nets import Net, Tensors
 from flfw.rng import numpy_generator
-from flfw.wire import nbytes, pack, shared, unpack
-
-_WAIT_FOR_NODES_S = 120.0
+from flfw.roster import Roster
+from flfw.wire import nbytes, pack, shared
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,11 @@ class History:
     rounds: list[dict[str, Any]] = field(default_factory=list)
     clients: list[dict[str, Any]] = field(default_factory=list)
 
+    def last(self) -> dict[str, Any]:
+        """The last round's row and its clients' rows."""
+        row = self.rounds[-1]
+        return {"round": row, "clients": self.clients[len(self.clients) - row["clients"] :]}
+
 
 class FederatedStrategy(Strategy, ABC):
     """Base of the methods; a real Flower strategy, usable alone in another Flower app.
@@ -65,6 +71,16 @@ class FederatedStrategy(Strategy, ABC):
         settings: the method's hyper-parameters, an instance of ``Settings``.
         sample: clients drawn in each round; 0: all.
         seed: seed of the draw.
+        tolerance: what becomes of clients that fail.
+
+    Attributes:
+        roster: the clients.
+        state: the server's own tensors beside the broadcast model, for methods that have any: kept in checkpoints,
+            never sent.
+        last_round: the last round from which a client's update was used: the version of its private state to go on
+            from.
+        stamp: scalars that every message carries.
+        rounds_before: how many rounds an earlier process did; Flower itself always counts from 1.
     """
 
     Settings: ClassVar[type] = NoSettings
@@ -75,13 +91,18 @@ class FederatedStrategy(Strategy, ABC):
     client: ClassVar[str] = ""
     """The client half, if its name is neither the method's nor `sgd`."""
 
-    def __init__(self, settings: Any = None, *, sample: int = 0, seed: int = 0) -> None:
+    def __init__(
+        self, settings: Any = None, *, sample: int = 0, seed: int = 0, tolerance: Tolerance | None = None
+    ) -> None:
         self.settings = self.Settings() if settings is None else settings
         self.sample, self.seed = sample, seed
-        self.nodes: dict[int, int] = {}
+        self.roster = Roster(tolerance or Tolerance())
+        self.state: Tensors = {}
         self.last_round: dict[int, int] = {}
         self.history = History()
-        self._sent: dict[int, tuple[float, int]] = {}
+        self.stamp: dict[str, Any] = {}
+        self.rounds_before = 0
+        self._asked: tuple[float, ArrayRecord, list[Message]] | None = None
 
     @classmethod
     def build_model(cls, net: Net, settings: Any) -> nn.Module:
@@ -101,36 +122,9 @@ class FederatedStrategy(Strategy, ABC):
         """What one client is sent; by default everybody is sent the same."""
         return arrays
 
-    def enrol(self, grid: Grid, clients: int) -> list[dict[str, Any]]:
-        """Wait for all nodes and ask each which partition it holds: Flower's node ids are new in every run.
-
-        Returns:
-            What each node said of itself, by partition.
-
-        Raises:
-            RunFailed: fewer nodes than clients after two minutes, or two nodes with one partition.
-        """
-        deadline = time.monotonic() + _WAIT_FOR_NODES_S
-        while len(ids := list(grid.get_node_ids())) < clients:
-            if time.monotonic() > deadline:
-                raise RunFailed(f"Expected {clients} clients, got {len(ids)} after {_WAIT_FOR_NODES_S:.0f} s.")
-            time.sleep(0.1)
-        replies = grid.send_and_receive(
-            [Message(RecordDict(), dst_node_id=node, message_type="query") for node in ids], timeout=_WAIT_FOR_NODES_S
-        )
-        about = []
-        for reply in replies:
-            raise_if_failed(reply, "enrolment", self.nodes)
-            answer: dict[str, Any] = dict(reply.content.config_records["about"])
-            self.nodes[int(answer["partition"])] = reply.metadata.src_node_id
-            about.append(answer)
-        if sorted(self.nodes) != list(range(clients)):
-            raise RunFailed(f"Expected partitions 0 to {clients - 1}, got {sorted(self.nodes)}.")
-        return sorted(about, key=lambda answer: answer["partition"])
-
     def cohort(self, server_round: int) -> list[int]:
         """The partitions that take part in a round, ascending."""
-        everyone = sorted(self.nodes)
+        everyone = sorted(self.roster.nodes)
         if not self.sample or self.sample >= len(everyone):
             return everyone
         drawn = numpy_generator(self.seed, "cohort", server_round).choice(everyone, self.sample, replace=False)
@@ -140,33 +134,55 @@ class FederatedStrategy(Strategy, ABC):
         self, partition: int, arrays: ArrayRecord, kind: str, server_round: int, extra: Mapping[str, Any] | None = None
     ) -> Message:
         """A message to one client: the arrays, the round, and which version of its private state to go on from."""
-        config = {"round": server_round, "version": self.last_round.get(partition, 0), **(extra or {})}
+        config = {"round": server_round, "version": self.last_round.get(partition, 0), **self.stamp, **(extra or {})}
+        config["deadline"] = self.roster.tolerance.deadline
         content = RecordDict({"arrays": self.message_for(partition, arrays), "config": ConfigRecord(config)})
-        return Message(content, dst_node_id=self.nodes[partition], message_type=kind, group_id=str(server_round))
+        return self.roster.address(partition, content, kind, str(server_round))
+
+    def snapshot(self, server_round: int, arrays: ArrayRecord, recordings: Mark | None) -> Snapshot:
+        """All that a later process needs to go on after a round."""
+        return Snapshot(server_round, arrays, dict(self.state), dict(self.last_round), recordings)
+
+    def restore(self, snapshot: Snapshot, history: Sequence[Mapping[str, Any]]) -> None:
+        """Go on after a snapshot that another process took."""
+        self.rounds_before = snapshot.round
+        self.state, self.last_round = dict(snapshot.state), dict(snapshot.last_round)
+        self.history = History(
+            rounds=[rows["round"] for rows in history], clients=[row for rows in history for row in rows["clients"]]
+        )
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """One train message for each client of the cohort."""
-        if not self.nodes:  # used alone in another app, whose clients were never asked for their partitions
-            self.nodes = dict(enumerate(sorted(grid.get_node_ids())))
-        messages = [self.ask(p, arrays, "train", server_round, config) for p in self.cohort(server_round)]
-        self._sent[server_round] = (time.monotonic(), sum(nbytes(m.content.array_records["arrays"]) for m in messages))
+        server_round += self.rounds_before
+        if not self.roster.nodes:  # used alone in another app, whose clients were never asked for their partitions
+            self.roster.nodes = dict(enumerate(sorted(grid.get_node_ids())))
+        fit = [p for p in self.cohort(server_round) if p not in self.roster.unfit]
+        messages = [self.ask(p, arrays, "train", server_round, config) for p in fit]
+        self._asked = (time.monotonic(), arrays, messages)
         return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Combine the replies, ordered by partition so that sums repeat (an iterator must come in that order)."""
+        """Combine the replies, ordered by partition so that sums repeat (an iterator must come in that order).
+
+        Raises:
+            RunFailed: a client failed and the run does not bear it, or too few are left.
+        """
+        server_round += self.rounds_before
+        assert self._asked is not None, "configure_train comes first"
+        started, _, messages = self._asked
         rows: list[dict[str, Any]] = []
-        updates = self._updates(server_round, replies, rows)
+        failed: list[Failure] = []
+        updates = self._updates(server_round, replies, rows, failed)
         arrays = pack(self.aggregate(updates))
         for _ in updates:  # a method that combines nothing need not look at what came
             pass
-        if not rows:
-            raise RunFailed(f"Expected replies in round {server_round}, got none.")
-        started, down = self._sent.pop(server_round)
-        row = self._record(server_round, rows, down, time.monotonic() - started)
+        down = sum(nbytes(m.content.array_records["arrays"]) for m in messages)
+        self._asked = None
+        row = self._record(server_round, rows, failed, down, time.monotonic() - started)
         return arrays, MetricRecord({k: v for k, v in row.items() if isinstance(v, int | float)})
 
     def configure_evaluate(
@@ -179,42 +195,56 @@ class FederatedStrategy(Strategy, ABC):
         """Nothing to combine; see `configure_evaluate`."""
         return None
 
-    def evaluate_all(self, grid: Grid, arrays: ArrayRecord, last: int) -> list[dict[str, Any]]:
-        """One evaluation of every client with the last aggregate: its metrics, ordered by partition."""
-        messages = [self.ask(p, arrays, "evaluate", last + 1) for p in sorted(self.nodes)]
-        rows = []
-        for partition, reply in self._replies(grid.send_and_receive(messages), "the final evaluation"):
-            rows.append({"client": partition, **_metrics(reply)})
-        return rows
+    def evaluate_all(self, grid: Grid, arrays: ArrayRecord, last: int) -> tuple[list[dict[str, Any]], list[Failure]]:
+        """One evaluation of every client with the last aggregate: its metrics, ordered by partition; and who failed.
+
+        Raises:
+            RunFailed: a client failed and the run does not bear it, or too few are left.
+        """
+        when, everyone = "the final evaluation", sorted(self.roster.nodes)
+        failed = self.roster.unfit_among(everyone)
+        messages = [self.ask(p, arrays, "evaluate", last + 1) for p in everyone if p not in self.roster.unfit]
+        replies = grid.send_and_receive(messages, timeout=self.roster.tolerance.deadline)
+        taken = self.roster.receive(messages, replies, when, metrics_of, failed)
+        rows = [{"client": partition, **metrics} for partition, metrics in taken]
+        self.roster.check_enough(len(rows), failed, when)
+        return rows, failed
 
     def summary(self) -> None:
         """Flower's hook for logging the configuration; the run's own files hold it."""
 
-    def _replies(self, replies: Iterable[Message], when: str) -> Iterator[tuple[int, Message]]:
-        partition_of = {node: partition for partition, node in self.nodes.items()}
-        if isinstance(replies, Sequence):
-            replies = sorted(replies, key=lambda reply: partition_of.get(reply.metadata.src_node_id, -1))
-        for reply in replies:
-            raise_if_failed(reply, when, self.nodes)
-            yield partition_of[reply.metadata.src_node_id], reply
+    def _updates(
+        self, server_round: int, replies: Iterable[Message], rows: list[dict[str, Any]], failed: list[Failure]
+    ) -> Iterator[Update]:
+        """Take the replies apart one by one; what they say about themselves is added to ``rows``.
 
-    def _updates(self, server_round: int, replies: Iterable[Message], rows: list[dict[str, Any]]) -> Iterator[Update]:
-        """Take the replies apart one by one; what they say about themselves is added to ``rows``."""
-        for partition, reply in self._replies(replies, f"round {server_round}"):
-            record = reply.content.array_records["arrays"]
-            row = {"round": server_round, "client": partition, **_metrics(reply), "upload_bytes": nbytes(record)}
-            rows.append(row)
+        The check that enough came is in here: so it strikes before anything is divided by their number.
+        """
+        assert self._asked is not None
+        _, arrays, messages = self._asked
+        when = f"round {server_round}"
+        failed += self.roster.unfit_among(self.cohort(server_round))
+
+        def checked(reply: Message) -> tuple[Tensors, dict[str, Any], int]:
+            return usable(reply, self.uploads, arrays)
+
+        for partition, (tensors, metrics, size) in self.roster.receive(messages, replies, when, checked, failed):
+            rows.append({"round": server_round, "client": partition, **metrics, "upload_bytes": size})
             self.last_round[partition] = server_round
-            yield Update(partition, int(row["num-examples"]), unpack(record))
+            yield Update(partition, metrics["num-examples"], tensors)
+        self.roster.check_enough(len(rows), failed, when)
 
-    def _record(self, server_round: int, rows: list[dict[str, Any]], down: int, seconds: float) -> dict[str, Any]:
+    def _record(
+        self, server_round: int, rows: list[dict[str, Any]], failed: list[Failure], down: int, seconds: float
+    ) -> dict[str, Any]:
         self.history.clients += rows
         standard = ("loss", "acc_global", "acc_local")
         row: dict[str, Any] = {"round": server_round, **{key: _mean(rows, key) for key in standard}}
-        row |= {"clients": len(rows), "failures": 0, "upload_bytes": sum(r["upload_bytes"] for r in rows)}
+        row |= {"clients": len(rows), "failures": len(failed), "upload_bytes": sum(r["upload_bytes"] for r in rows)}
         row |= {"download_bytes": down, "seconds": round(seconds, 3)}
         known = {*standard, "round", "client", "upload_bytes", "num-examples", "seconds"}
         row["extra"] = {key: _mean(rows, key) for key in rows[0] if key not in known}
+        row["failed"] = [asdict(failure) for failure in failed]
         self.history.rounds.append(row)
         return row
 
@@ -240,25 +270,8 @@ def weighted_mean(updates: Iterable[Update]) -> Tensors:
     }
 
 
-def raise_if_failed(reply: Message, when: str, nodes: Mapping[int, int]) -> None:
-    """Raise `RunFailed` naming the client and its own words, if the reply is an error."""
-    if reply.has_error():
-        who = next((f"client {p}" for p, node in nodes.items() if node == reply.metadata.src_node_id), "a client")
-        raise RunFailed(f"{who} failed in {when}: {_in_one_line(reply.error.reason)}")
-
-
-def _in_one_line(reason: str | None) -> str:
-    """What the client said, without what Flower's engine wraps around it."""
-    said = (reason or "no reason given").rpartition("occurred. Message: ")[2].removesuffix("'>")
-    return [line.strip() for line in said.splitlines() if line.strip()][-1]
-
-
-def _metrics(reply: Message) -> dict[str, Any]:
-    return dict(reply.content.metric_records["metrics"])
-
-
 def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    values = [row[key] for row in rows if key in row]
+    values = [row[key] for row in rows if row.get(key) is not None]
     return sum(values) / len(values) if values else None
 
 

@@ -11,6 +11,8 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
+GRACE_S = 60.0
+"""How much longer a message lives than its answer is waited for: Flower breaks on asking for one it has let go."""
 _POLL_S = 0.05
 
 

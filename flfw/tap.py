@@ -7,7 +7,6 @@ ServerApp turn it on: ``grid = RecordingGrid(grid, folder, wanted)``.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,8 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from safetensors.torch import save
 
+from flfw.journal import Journal, Mark
+from flfw.sealed import write_whole
 from flfw.streaming import GridAround
 from flfw.wire import unpack
 
@@ -30,13 +31,20 @@ class RecordingGrid(GridAround):
         grid: the Grid that does the work.
         folder: where to write; absolute, for Flower may change the working directory.
         wanted: whether the exchange that a message opens is to be recorded.
+        mark: where to go on in an earlier record; what follows it is forgotten. None: a new one.
     """
 
-    def __init__(self, grid: Grid, folder: Path, wanted: Callable[[Message], bool]) -> None:
+    def __init__(self, grid: Grid, folder: Path, wanted: Callable[[Message], bool], mark: Mark | None = None) -> None:
         super().__init__(grid)
         self._folder, self._wanted = folder.absolute(), wanted
-        self._written: set[str] = set()
         self._folder.mkdir(parents=True, exist_ok=True)
+        self._manifest = Journal(self._folder / "manifest.jsonl", mark)
+        self._written = {line[way] for line in self._manifest.rows for way in ("sent_to_client", "sent_by_client")}
+
+    @property
+    def mark(self) -> Mark:
+        """Where the record ends now."""
+        return self._manifest.mark
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
         """Send, and record each reply as it passes."""
@@ -60,15 +68,14 @@ class RecordingGrid(GridAround):
             "sent_to_client": self._write(message.content),
             "sent_by_client": self._write(reply.content),
         }
-        with (self._folder / "manifest.jsonl").open("a") as manifest:
-            manifest.write(json.dumps(line) + "\n")
+        self._manifest.append(line)
 
     def _write(self, content: RecordDict) -> str:
         (record,) = content.array_records.values() or [ArrayRecord({})]
         data = save(unpack(record))
         name = hashlib.sha256(data).hexdigest()
         if name not in self._written:
-            (self._folder / f"{name}.safetensors").write_bytes(data)
+            write_whole(self._folder / f"{name}.safetensors", data)
             self._written.add(name)
         return name
 

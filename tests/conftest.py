@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # read when flwr is imported
+os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # read when Ray is: it listens on loopback only
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -5,19 +5,23 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 import torch
 from flwr.app import ArrayRecord
 
-from flfw import engine, parts, plugins
-from flfw.apps import _same_code
+from flfw import engine, machine, parts, plugins
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from flfw.site import Site
 from flfw.store import ClientStore, StateMissing
 
+ROOT = Path(__file__).parent.parent
 ON_RAY = ("fedavg", "fedper", "hyperfl")
 
 
@@ -104,11 +108,6 @@ def test_resources_are_refused_before_anything_starts(small: Experiment) -> None
     engine.check_resources(on_ray)
 
 
-def test_other_code_on_a_client_ends_the_run() -> None:
-    with pytest.raises(RunFailed, match=r"client 2 runs other code \(0123\) than the server"):
-        _same_code([{"partition": 2, "code": "0123"}])
-
-
 def test_lost_private_state_is_an_error_not_a_fresh_start(small: Experiment, tmp_path: Path) -> None:
     from tests.test_methods import initial_tensors, make_client
 
@@ -126,9 +125,9 @@ def test_the_object_store_is_sized_by_the_messages(small: Experiment) -> None:
     method, settings = parts.method(dataclasses.replace(small, method="hyperfl"))
     assert method.uploads == ("hypernet.*",) and settings.hidden == 128
     dense = 14_943_424 * 4
-    found = engine._object_store_bytes(dataclasses.replace(small, method="hyperfl", engine="ray"))
+    found = machine._object_store_bytes(dataclasses.replace(small, method="hyperfl", engine="ray"))
     assert 2.2 * actors * dense <= found < 2.3 * actors * dense
-    assert engine._object_store_bytes(dataclasses.replace(small, engine="ray")) == 100_000_000
+    assert machine._object_store_bytes(dataclasses.replace(small, engine="ray")) == 100_000_000
 
 
 def test_in_process_clients_cannot_change_what_others_receive() -> None:
@@ -137,3 +136,41 @@ def test_in_process_clients_cannot_change_what_others_receive() -> None:
     record: ArrayRecord = pack({"w": torch.ones(2)})
     with pytest.raises(ValueError, match="read-only"):
         views(record)["w"][0] = 5
+
+
+def test_an_engine_that_fails_ends_the_run_and_its_threads(
+    small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower's engine finds no room for a client; its server, in a thread that is no daemon, waits for one."""
+    before = set(threading.enumerate())
+    monkeypatch.setattr(machine, "client_resources", lambda *_: {"num_cpus": 1000, "num_gpus": 0})
+    with pytest.raises(RunFailed, match=r"^Flower's simulation engine failed: .*ActorPool is empty"):
+        run(dataclasses.replace(small, engine="ray"), tmp_path / "run")
+    deadline = time.monotonic() + 20
+    while left := [t for t in set(threading.enumerate()) - before if not t.daemon]:
+        assert time.monotonic() < deadline, f"still there: {left}"
+        time.sleep(0.1)
+
+
+def test_ray_listens_on_the_loopback_interface_only(small: Experiment, tmp_path: Path) -> None:
+    """Whoever reaches Ray's ports can run code: they must not be open to the network."""
+    during: set[tuple[str, str]] = set()
+    flags = "--method fedavg --net lenet --clients 2 --rounds 3 --local-epochs 1 --attack none"
+    before = listening()
+    command = [sys.executable, "sim.py", *flags.split(), "--out", str(tmp_path / "run")]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_ENABLE")}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("round"):
+                during |= listening() - before
+    assert process.returncode == 0
+    assert during, "nothing of Ray was seen"
+    assert all(address in ("0100007F", "0000000000000000FFFF00000100007F") for address, _ in during), during
+
+
+def listening() -> set[tuple[str, str]]:
+    """Addresses and ports, in hexadecimal, on which some process listens."""
+    tables = [Path("/proc/net/tcp").read_text(), Path("/proc/net/tcp6").read_text()]
+    rows = [line.split() for table in tables for line in table.splitlines()[1:]]
+    return {(row[1].partition(":")[0], row[1].partition(":")[2]) for row in rows if row[3] == "0A"}

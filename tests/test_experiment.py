@@ -68,13 +68,13 @@ def test_whole_numbers_are_read_back_as_floats_where_floats_are_meant() -> None:
 
 
 def test_another_apps_keys_are_left_alone() -> None:
-    config = {**UNUSUAL.to_run_config(), "experiment-id": "abc", "fraction-fit": 0.1}
+    config = {**UNUSUAL.to_run_config(), "fraction-fit": 0.1}
     assert Experiment.from_run_config(config) == UNUSUAL
 
 
 def test_pyproject_declares_every_field_with_its_default() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    assert declared == {**Experiment().to_run_config(), "experiment-id": ""}
+    assert declared == Experiment().to_run_config()
     assert Experiment.from_run_config(declared) == Experiment()
 
 
@@ -96,8 +96,8 @@ def test_pyproject_declares_every_field_with_its_default() -> None:
         ({"lr": float("nan")}, "Expected 0 < lr < inf, got lr=nan."),
         ({"seed": -1}, "Expected seed >= 0, got seed=-1."),
         ({"victim_steps": 2}, "Expected victim-steps = 1 (the attacks so far invert one step), got victim_steps=2."),
-        ({"cpus_per_client": 0}, "Expected cpus-per-client > 0, got cpus_per_client=0."),
-        ({"gpus_per_client": -0.5}, "Expected gpus-per-client >= 0, got gpus_per_client=-0.5."),
+        ({"cpus_per_client": 0}, "Expected 0 < cpus-per-client < inf, got cpus_per_client=0."),
+        ({"gpus_per_client": -0.5}, "Expected 0 <= gpus-per-client < inf, got gpus_per_client=-0.5."),
         ({"audit_rounds": "0,first"}, "Expected whole numbers for audit-rounds, got 'first'."),
         ({"audit_rounds": "-1"}, "Expected whole numbers for audit-rounds, got '-1'."),
         ({"audit_rounds": "1,,2"}, "Expected whole numbers for audit-rounds, got ''."),
@@ -266,7 +266,8 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
         ),
         (
             ["--engine", "spark"],
-            "invalid choice 'spark' for argument '--engine'. Expected one of ('ray', 'inproc').; see sim.py --help",
+            "invalid choice 'spark' for argument '--engine'. Expected one of ('ray', 'inproc', 'flwr').; "
+            "see sim.py --help",
         ),
         (["--sample", "11"], "Expected 0 <= sample <= clients=10, got sample=11."),
         (

@@ -54,7 +54,7 @@ class LateGrid(InProcessGrid):
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         self.polls += 1
         wanted = set(message_ids)
-        ready = [self.sent[i] for i in self.arrival if self.sent[i] in wanted & self._replies.keys()]
+        ready = [self.sent[i] for i in self.arrival if self.sent[i] in wanted & self._pending.keys()]
         return super().pull_messages(ready[:1])
 
 

@@ -8,12 +8,13 @@ from enum import Enum
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from flfw.errors import BadInput
 from flfw.inversion.victim import VictimModel
 from flfw.nets.net import Tensors
+from flfw.sealed import write_whole
 
 
 class Vantage(Enum):
@@ -108,9 +109,8 @@ class Truth:
     def write(self, folder: Path, name: str) -> None:
         """Write to ``folder/name.safetensors``, readable by the owner only."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path = folder / f"{name}.safetensors"
-        save_file({"samples": self.samples, "labels": self.labels, "indices": self.indices}, path)
-        path.chmod(0o600)
+        data = save({"samples": self.samples, "labels": self.labels, "indices": self.indices})
+        write_whole(folder / f"{name}.safetensors", data, 0o600)
 
     @classmethod
     def read(cls, folder: Path, name: str) -> Truth:

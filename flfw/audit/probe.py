@@ -24,10 +24,11 @@ from torch.nn.functional import cross_entropy
 
 from flfw.audit.observation import Truth, key
 from flfw.experiment import Experiment
+from flfw.faults import Failure, metrics_of
 from flfw.nets.net import Net, Tensors
 from flfw.rng import initialising
 from flfw.site import Site
-from flfw.strategy import FederatedStrategy, broadcast, raise_if_failed
+from flfw.strategy import FederatedStrategy, broadcast
 from flfw.task import Task
 
 RUNGS = ("control", "easy", "target")
@@ -42,23 +43,39 @@ def ladder_net(rung: str, experiment: Experiment, build: Callable[[str], Net]) -
 
 def send_probes(
     grid: Grid, strategy: FederatedStrategy, experiment: Experiment, rung: str, server_round: int, arrays: ArrayRecord
-) -> None:
-    """Ask ``experiment.images`` probes of one rung, spread over the clients; the tap records the answers."""
+) -> list[Failure]:
+    """Ask ``experiment.images`` probes of one rung, spread over the clients; the tap records the answers.
+
+    Returns:
+        Who did not answer, if the run bears that; the audit will miss their observations, and count them as failures.
+    """
     messages: list[Message] = []
+    failed: list[Failure] = []
     for probe in range(experiment.images):
         client, slot = probe % experiment.clients, probe // experiment.clients
         config: dict[str, Any] = {"rung": rung, "slot": probe, "own_slot": slot}
         config["batch"] = experiment.victim_batch if rung == "target" else 1
-        messages.append(strategy.ask(client, arrays, "train.probe", server_round, config))
+        if client in strategy.roster.unfit:
+            failed.append(Failure(client, strategy.roster.unfit[client]))
+        else:
+            messages.append(strategy.ask(client, arrays, "train.probe", server_round, config))
     for start in range(0, len(messages), _AT_ONCE):
-        for reply in grid.send_and_receive(messages[start : start + _AT_ONCE]):
-            raise_if_failed(reply, f"a probe at round {server_round}", strategy.nodes)
+        asked = messages[start : start + _AT_ONCE]
+        replies = grid.send_and_receive(asked, timeout=strategy.roster.tolerance.deadline)
+        for _ in strategy.roster.receive(asked, replies, f"a probe at round {server_round}", metrics_of, failed):
+            pass
+    return failed
 
 
-def send_ladder(grid: Grid, strategy: FederatedStrategy, experiment: Experiment, build: Callable[[str], Net]) -> None:
-    """The control and the easy rung, before the first round."""
+def send_ladder(
+    grid: Grid, strategy: FederatedStrategy, experiment: Experiment, build: Callable[[str], Net]
+) -> list[Failure]:
+    """The control and the easy rung, before the first round; returns who did not answer."""
+    failed: list[Failure] = []
     for rung in RUNGS[:2]:
-        send_probes(grid, strategy, experiment, rung, 0, broadcast(ladder_net(rung, experiment, build), ("*",)))
+        arrays = broadcast(ladder_net(rung, experiment, build), ("*",))
+        failed += send_probes(grid, strategy, experiment, rung, 0, arrays)
+    return failed
 
 
 def answer(

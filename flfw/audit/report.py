@@ -2,7 +2,7 @@
 
 It only reads what a run left behind (`result.json`, `audit.csv` and the tensors that those name) and computes no score
 of its own, so that the page can never say anything that the machine-readable results do not. What it says in words
-stands in `report.html.jinja`; what it draws, in `figures.py`.
+stands in `page.py`; what it draws, in `figures.py`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, Undefined
+from jinja2 import Environment, Undefined
 
 from flfw.audit.figures import Line, Panel, accuracy_panel, loss_panel, stacked_panels
 from flfw.audit.findings import Setting, group_by_grant, number, read_settings, worst_of
+from flfw.audit.page import PAGE
 from flfw.errors import BadInput
 
 # The floors worth a line in a chart: more of them would only hide one another. The page lists all.
@@ -37,11 +38,9 @@ def write_report(folder: Path) -> Path:
     result = json.loads(source.read_text(encoding="utf-8"))
     settings = read_settings(folder, result.get("audit") or [])
     worst = worst_of(settings)
-    jinja = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
+    jinja = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     jinja.filters.update(num=decimals, pct=percent, plain=plain, command=command, number=number)
-    page = jinja.get_template("report.html.jinja").render(
+    page = jinja.from_string(PAGE).render(
         result=result,
         config=result.get("config") or {},
         rounds=result.get("rounds") or [],

@@ -80,13 +80,13 @@ class Auditor:
             raw = linear_inputs(seen.sent["classifier.weight"], seen.sent["classifier.bias"], 1)
             found = raw.view(1, *inputs.shape) * inputs.std + inputs.mean
             values.append(psnr(truth.samples[0].numpy(), found[0].numpy()))
-        return Rung("control", float(np.mean(values)), bool(values) and all(v >= CONTROL_DB for v in values))
+        found_all = bool(values) and all(v >= CONTROL_DB for v in values)
+        return Rung("control", float(np.mean(values)) if values else 0.0, found_all)
 
     def _easy(self, name: str, attack: Attack) -> tuple[Rung, list[dict[str, Any]]]:
         seen = self._recordings.probes("easy", 0)
         rows = self._attack(name, attack, seen, self._knowledge_of_everything(seen), adaptive=True)
-        share, mean = float(np.mean([row["recovered"] for row in rows])), _mean(rows, "db")
-        return Rung("easy", mean or 0.0, share >= EASY_SHARE), rows
+        return Rung("easy", _mean(rows, "db") or 0.0, (_mean(rows, "recovered") or 0.0) >= EASY_SHARE), rows
 
     # --- what the method really sends ---
 
@@ -98,9 +98,10 @@ class Auditor:
         knowledge = self._knowledge(seen)
         adaptive = not any(k.model.unknown for k in knowledge) and not self.experiment.defended_partitions
         rows = self._attack(name, attack, seen, knowledge, adaptive)
-        share = float(np.mean([row["recovered"] for row in rows]))
-        failures = sum(row["failed"] for row in rows)
-        word, reason = verdict(control, easy, share, adaptive, failures / len(rows))
+        share = _mean(rows, "recovered") or 0.0  # of what was observed; clients that did not answer are failures
+        missing = (self.experiment.images - len(seen)) * self.experiment.victim_batch
+        failures = sum(row["failed"] for row in rows) + missing
+        word, reason = verdict(control, easy, share, adaptive, failures / (len(rows) + missing))
         images = self.task.dataset.is_image
         budget = attack.budget
         entry = {
@@ -111,7 +112,7 @@ class Auditor:
             "round": server_round,
             "client": None,
             "defence": self.experiment.defence,
-            "granted": list(knowledge[0].granted),
+            "granted": list(knowledge[0].granted) if knowledge else [],
             "batch": self.experiment.victim_batch,
             "steps": self.experiment.victim_steps,
             "mode": "train",
@@ -119,7 +120,7 @@ class Auditor:
             "restarts": budget.restarts,
             "selection": budget.selection,
             "seeds": [self.experiment.seed],
-            "images": len(rows),
+            "images": len(rows) + missing,
             "failures": failures,
             "psnr": self._summary(rows, "psnr") if images else None,
             "ssim": self._summary(rows, "ssim") if images else None,

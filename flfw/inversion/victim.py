@@ -38,7 +38,7 @@ class Inputs:
 
     def normalise(self, x: Tensor) -> Tensor:
         """Raw inputs (B, ...) in [0, 1] to network inputs."""
-        return (x - self.mean) / self.std
+        return (x - self.mean.to(x.device)) / self.std.to(x.device)
 
 
 class VictimModel(ABC):

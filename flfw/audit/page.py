@@ -1,3 +1,8 @@
+"""The report's page, a Jinja template. It stands in a module because Flower's app bundles hold no other kind of file."""
+
+# ruff: noqa: E501
+
+PAGE = """\
 {# The page of a run. Every sentence a reader sees stands here; report.py supplies what it is said of. #}
 {% set defence = worst.entry.defence if worst else config.defence %}
 {% set plain_defence = defence|plain if defence and defence != 'none' else '' %}
@@ -237,3 +242,4 @@ footer { padding-bottom: 3rem; }
 <footer><p class="soft">Written by flfw {{ result.flfw|plain }} from <code>result.json</code> and <code>audit.csv</code> in the same folder, which hold every number on this page.</p></footer>
 </body>
 </html>
+"""

@@ -1,0 +1,50 @@
+"""Rows on disk that grow with a run and can be cut back to where a checkpoint left them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from flfw.errors import BadInput
+
+Mark = dict[str, Any]
+
+
+class Journal:
+    """A file of JSON lines that is only ever appended to.
+
+    Args:
+        path: of the file.
+        mark: where to go on: what was written after it is cut off. None: a new file.
+
+    Raises:
+        BadInput: what stands before the mark is not what was written.
+    """
+
+    def __init__(self, path: Path, mark: Mark | None = None) -> None:
+        self._path, self._length = path, 0 if mark is None else int(mark["bytes"])
+        kept = path.read_bytes()[: self._length] if self._length and path.exists() else b""
+        self._digest = hashlib.sha256(kept)
+        if mark is not None and (len(kept) != self._length or self._digest.hexdigest() != mark["sha256"]):
+            raise BadInput(f"Expected {path} as the checkpoint left it, got another one: it is damaged; restore it.")
+        self.rows: list[dict[str, Any]] = [json.loads(line) for line in kept.splitlines()]
+        if path.exists():
+            os.truncate(path, self._length)
+
+    @property
+    def mark(self) -> Mark:
+        """Where the journal ends now, to be kept in a checkpoint."""
+        return {"bytes": self._length, "sha256": self._digest.hexdigest()}
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Add a row and see it on disk; rows added here are not kept in memory."""
+        data = json.dumps(row).encode() + b"\n"
+        with self._path.open("ab") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        self._digest.update(data)
+        self._length += len(data)

@@ -1,0 +1,125 @@
+"""From a trained run to its audit, its tables and its report."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+import flfw
+from flfw import parts
+from flfw.errors import BadInput, RunFailed
+from flfw.experiment import Experiment
+from flfw.provenance import code_hash, environment, requirements_hash
+from flfw.sealed import write_whole
+from flfw.task import Task
+
+_TRANSPORT = {
+    "ray": "Flower simulation engine on Ray",
+    "inproc": "in process",
+    "flwr": "Flower's own commands, simulation engine on Ray",
+}
+_AUDIT_COLUMNS_LEFT_OUT = ["db"]
+
+
+def is_trained(folder: Path) -> bool:
+    """Whether the training in a run folder is over, and the rest is not."""
+    return (folder / "training.json").exists()
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether nothing is left to do in a run folder."""
+    return (folder / "result.json").exists() and not is_trained(folder)
+
+
+def finish(experiment: Experiment, task: Task, notes: list[str]) -> None:
+    """Audit what was recorded and write everything; what only the training needed is removed at the very end.
+
+    Raises:
+        RunFailed: the audit stopped; the training's results are written all the same.
+    """
+    folder = experiment.out
+    assert folder is not None, "the experiment was checked"
+    training = json.loads((folder / "training.json").read_text())
+    notes = [*notes, *_remarks(training)]
+    entries: list[dict[str, Any]] = []
+    stopped = None
+    if experiment.audited and parts.method(experiment)[0].uploads:
+        from flfw.audit.server import Auditor
+
+        try:
+            entries, rows = Auditor(experiment, folder, task).run()
+        except BadInput as error:  # recordings that cannot be used: the training's results are not lost with them
+            stopped = error
+            notes.append(f"The audit was stopped: {error}")
+        else:
+            rows.drop(columns=_AUDIT_COLUMNS_LEFT_OUT, errors="ignore").to_csv(folder / "audit.csv", index=False)
+    elif experiment.audited:
+        notes.append(f"{experiment.method} sends nothing, so there was nothing to attack.")
+    _write(folder, experiment, task, training, entries, notes)
+    if stopped:
+        raise RunFailed(notes[-1]) from stopped
+
+
+def _remarks(training: dict[str, Any]) -> list[str]:
+    rounds = [row for row in training["rounds"] if row["failures"]]
+    dropped = sum(row["failures"] for row in rounds)
+    notes = [f"{dropped} updates were dropped in {len(rounds)} rounds; failures.csv says why."] if dropped else []
+    codes = list(dict.fromkeys(entry["code"] for entry in training["resumed"] if entry["code"] != training["code"]))
+    if codes:
+        notes.append(f"The code changed while this run lasted: {training['code']}, then {', '.join(codes)}.")
+    if training["without_gpu"]:
+        notes.append("Clients were given shares of a GPU and see none: they computed on the CPU.")
+    return notes + [f"Client {f['client']} has no final accuracy: {f['reason']}." for f in training["final_failed"]]
+
+
+def _write(
+    folder: Path,
+    experiment: Experiment,
+    task: Task,
+    training: dict[str, Any],
+    entries: list[dict[str, Any]],
+    notes: list[str],
+) -> None:
+    from flfw.audit.report import write_report
+
+    config = {k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(experiment).items()}
+    method_settings = dataclasses.asdict(parts.method(experiment)[1])
+    result = {
+        "flfw": flfw.__version__,
+        "config": {**config, "method_settings": method_settings},
+        "provenance": {
+            "code": code_hash(),
+            "lock": requirements_hash(),
+            "data": {"name": task.dataset.name, "source": task.dataset.source, "md5_ok": task.dataset.md5_ok},
+            "weights": None,
+            "tuned_on": [],
+            "resumed": training["resumed"],
+        },
+        "environment": environment(_TRANSPORT[experiment.engine]),
+        "notes": notes,
+        "rounds": training["rounds"],
+        "final": _final(training["final"]),
+        "privacy": [],
+        "audit": entries,
+    }
+    failed = [{"round": row["round"], **failure} for row in training["rounds"] for failure in row["failed"]]
+    if failed:
+        pd.DataFrame(failed).to_csv(folder / "failures.csv", index=False)
+    rounds = [{key: value for key, value in row.items() if key != "failed"} for row in training["rounds"]]
+    pd.json_normalize(rounds).to_csv(folder / "rounds.csv", index=False)
+    pd.DataFrame(training["clients"]).to_csv(folder / "clients.csv", index=False)
+    write_whole(folder / "result.json", json.dumps(result, indent=1, allow_nan=False).encode())
+    write_report(folder)
+    shutil.rmtree(folder / "state", ignore_errors=True)
+    (folder / "training.json").unlink()
+
+
+def _final(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    mean = {key: sum(row[key] for row in rows) / len(rows) for key in ("acc_global", "acc_local")}
+    absent = {"acc_central": None, "acc_protected": None, "best_validation": None}
+    return {**mean, **absent, "per_client": rows}

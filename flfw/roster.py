@@ -1,0 +1,135 @@
+"""The clients as the server knows them: which node is which, what they answer, and who is left out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from flfw.errors import RunFailed
+from flfw.faults import Failure, Tolerance, Unusable, in_one_line
+from flfw.streaming import GRACE_S
+
+_NODES_S, _ENROLMENT_S = 120.0, 300.0
+
+T = TypeVar("T")
+
+
+class Roster:
+    """Maps partitions to Flower's node ids, which are new in every run, and deals with failures as it was told.
+
+    Args:
+        tolerance: what becomes of clients that fail.
+
+    Attributes:
+        nodes: the node of each partition.
+        unfit: clients that are not asked, with the reason.
+    """
+
+    def __init__(self, tolerance: Tolerance) -> None:
+        self.tolerance = tolerance
+        self.nodes: dict[int, int] = {}
+        self.unfit: dict[int, str] = {}
+
+    def enrol(self, grid: Grid, clients: int) -> list[dict[str, Any]]:
+        """Wait for all nodes and ask each which partition it holds.
+
+        Returns:
+            What each node said of itself, by partition.
+
+        Raises:
+            RunFailed: fewer nodes than clients after two minutes, or two nodes with one partition.
+        """
+        deadline = time.monotonic() + _NODES_S
+        while len(ids := list(grid.get_node_ids())) < clients:
+            if time.monotonic() > deadline:
+                missing = f"Expected {clients} clients, got {len(ids)} after {_NODES_S:.0f} s"
+                raise RunFailed(f"{missing}; start as many SuperNodes (num-supernodes={clients} in a simulation).")
+            time.sleep(0.1)
+        asked = [Message(RecordDict(), dst_node_id=node, message_type="query") for node in ids]
+        about = []
+        for reply in grid.send_and_receive(asked, timeout=_ENROLMENT_S):
+            if reply.has_error():
+                raise RunFailed(f"a client failed in enrolment: {in_one_line(reply.error.reason)}")
+            answer: dict[str, Any] = dict(reply.content.config_records["about"])
+            self.nodes[int(answer["partition"])] = reply.metadata.src_node_id
+            about.append(answer)
+        if sorted(self.nodes) != list(range(clients)):
+            raise RunFailed(f"Expected partitions 0 to {clients - 1}, got {sorted(self.nodes)} from {len(ids)} nodes.")
+        return sorted(about, key=lambda answer: answer["partition"])
+
+    def refuse(self, partition: int, reason: str) -> None:
+        """Never ask this client; a failure in every round that would have had it.
+
+        Raises:
+            RunFailed: the run does not bear it.
+        """
+        self._note(Failure(partition, reason), "enrolment", [])
+        self.unfit[partition] = reason
+
+    def unfit_among(self, partitions: Iterable[int]) -> list[Failure]:
+        """The failures of those that are not asked."""
+        return [Failure(p, self.unfit[p]) for p in partitions if p in self.unfit]
+
+    def address(self, partition: int, content: RecordDict, kind: str, group: str) -> Message:
+        """A message to a client, which Flower forgets some time after the deadline."""
+        ttl = self.tolerance.deadline + GRACE_S
+        return Message(content, self.nodes[partition], kind, group_id=group, ttl=ttl)
+
+    def receive(
+        self,
+        asked: Sequence[Message],
+        replies: Iterable[Message],
+        when: str,
+        take: Callable[[Message], T],
+        failed: list[Failure],
+    ) -> Iterator[tuple[int, T]]:
+        """What can be used of the replies to some messages, with each one's client, ordered by client.
+
+        Args:
+            asked: the messages.
+            replies: a list, or an iterator in the messages' order.
+            when: for what is said of a failure.
+            take: reads one reply, and raises `Unusable` on one that cannot be used.
+            failed: gains who failed or did not answer, if that does not end the run.
+
+        Raises:
+            RunFailed: a client failed, and the run does not bear it.
+        """
+        partition_of = {node: partition for partition, node in self.nodes.items()}
+        node_of = {m.metadata.message_id: m.metadata.dst_node_id for m in asked}  # a dead node's error names another
+        waiting = [partition_of[m.metadata.dst_node_id] for m in asked]
+
+        def origin(reply: Message) -> int:
+            node = node_of.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
+            return partition_of.get(node, -1)
+
+        for reply in sorted(replies, key=origin) if isinstance(replies, Sequence) else replies:
+            partition = origin(reply)
+            if partition in waiting:
+                waiting.remove(partition)
+            try:
+                taken = take(reply)
+            except Unusable as error:
+                self._note(Failure(partition, str(error)), when, failed)
+            else:
+                yield partition, taken
+        for partition in waiting:
+            self._note(Failure(partition, f"did not answer within {self.tolerance.deadline:g} s"), when, failed)
+
+    def check_enough(self, usable: int, failed: Sequence[Failure], when: str) -> None:
+        """Raise `RunFailed`, with the reasons, if too few gave something usable."""
+        if usable < self.tolerance.min_clients:
+            reasons = "; ".join(map(str, failed)) or "nobody was asked"
+            raise RunFailed(
+                f"Expected at least {self.tolerance.min_clients} clients in {when}, got {usable}: {reasons}."
+            )
+
+    def _note(self, failure: Failure, when: str, failed: list[Failure]) -> None:
+        if self.tolerance.on_failure == "fail":
+            who = f"client {failure.client}" if failure.client >= 0 else "a client"
+            raise RunFailed(f"{who} failed in {when}: {failure.reason}")
+        failed.append(failure)

@@ -1,0 +1,52 @@
+"""Files that are there whole or not at all, and that cannot change unnoticed: each carries its SHA-256 in its name."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+
+from flfw.errors import BadInput
+
+_NAME = re.compile(r"(?P<stem>.+)-(?P<digest>[0-9a-f]{64})(?P<suffix>\.\w+)")
+
+
+def write_whole(path: Path, data: bytes, mode: int = 0o666) -> None:
+    """Write a file in one step: a killed process or a power cut leaves the old one; the umask narrows ``mode``."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def seal(folder: Path, stem: str, suffix: str, data: bytes) -> Path:
+    """Write ``data`` into ``folder`` as ``STEM-SHA256SUFFIX``, readable by its owner only; the file's path."""
+    path = folder / f"{stem}-{hashlib.sha256(data).hexdigest()}{suffix}"
+    write_whole(path, data, 0o600)
+    return path
+
+
+def sealed(folder: Path, stem: str = "*") -> list[tuple[str, Path]]:
+    """The sealed files of a folder whose stems match a pattern, as (stem, path), ordered by stem."""
+    found = [(_NAME.fullmatch(path.name), path) for path in folder.glob(f"{stem}-*")]
+    return sorted((match["stem"], path) for match, path in found if match)
+
+
+def unseal(path: Path) -> bytes:
+    """The file's bytes.
+
+    Raises:
+        BadInput: they are not those that were written.
+    """
+    match = _NAME.fullmatch(path.name)
+    expected = match["digest"] if match else "in its name"
+    data = path.read_bytes()
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != expected:
+        raise BadInput(
+            f"Expected SHA-256 {expected[:16]}... of {path}, got {digest[:16]}...: it is damaged; restore it."
+        )
+    return data

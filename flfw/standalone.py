@@ -1,0 +1,51 @@
+"""The app as ``flwr run .`` starts it, with nobody around it: checks, trains, audits and writes the report itself.
+
+Flower starts it in a folder of its own, so results go where ``out`` says or below the user's state folder. A folder
+that holds a run of the same experiment is gone on with.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from flfw import apps, run
+from flfw.checkpoint import Checkpoints, stored_experiment
+from flfw.experiment import Experiment
+from flfw.results import finish, is_complete
+from flfw.site import home, simulation
+
+server = ServerApp()
+
+
+@server.main()
+def serve(grid: Grid, context: Context) -> None:
+    """Run the experiment of the run's configuration, from start to report.
+
+    Raises:
+        BadInput: it cannot be run as asked.
+        RunFailed: it was started and could not be completed.
+    """
+    asked = dataclasses.replace(Experiment.from_run_config(context.run_config), engine="flwr")
+    folder = home() / "runs" / (asked.out or run.default_name(asked))
+    begun = (folder / "checkpoint").exists()
+    experiment, task, notes = run.check(dataclasses.replace(asked, out=folder), new=not begun)
+    if begun:
+        stored_experiment(folder).require_same(experiment, folder)
+    if not is_complete(folder):
+        clients = simulation(Checkpoints(folder, experiment).id)
+        apps.federate(grid, experiment)
+        _fetch_truth(clients, folder)
+        finish(experiment, task, notes)
+        shutil.rmtree(clients, ignore_errors=True)
+    print(folder / "report.html", flush=True)
+
+
+def _fetch_truth(clients: Path, folder: Path) -> None:
+    """Virtual clients left it in a folder that they could know of; now it joins what it belongs to."""
+    if (clients / "truth").exists():
+        shutil.copytree(clients / "truth", folder / "truth", dirs_exist_ok=True)
