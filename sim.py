@@ -94,11 +94,12 @@ def _unboxed(box: str) -> str:
 
 
 def _estimate(experiment: Experiment) -> str:
-    from flfw.estimate import estimate, lines
-
     from flfw.engine import check_resources
+    from flfw.estimate import estimate, lines
     from flfw.run import check
 
+    if experiment.ray_address:
+        raise BadInput(f"Expected --estimate on this machine alone, got --ray-address {experiment.ray_address}.")
     checked = check(experiment)[0]
     check_resources(checked)
     return lines(estimate(checked))

@@ -61,8 +61,7 @@ def _run_in_process(experiment: Experiment, site: Site) -> None:
 
 
 def _run_on_ray(experiment: Experiment, site: Site) -> None:
-    if not experiment.ray_address:
-        machine.listen_locally()
+    machine.configure_ray(experiment.ray_address)
     from flwr.simulation.run_simulation import _run_simulation
     from flwr.supercore.telemetry import EventType
 

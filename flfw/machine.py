@@ -115,12 +115,17 @@ def _clients_on_gpus(experiment: Experiment, there_are: Resources) -> int:
     return sum(int(gpu / share + 1e-9) for gpu in free)
 
 
-def listen_locally() -> None:
-    """Keep Ray's servers on the loopback interface; it decides when it is imported, and its default is any network.
+def configure_ray(address: str) -> None:
+    """What Ray reads when it is imported: where it listens, and what it need not print.
 
-    Ray calls this setting by what it is for on Windows: not to be a cluster.
+    By default its ports, through which code can be run, are open to the network. The setting that keeps them on the
+    loopback interface is named after the systems for which it is the default. What is not printed are the retries of
+    actors, those at their own end among them: whatever fails for good comes back as an error.
     """
-    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    if not address:
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", r"There are (\d+|infinite) retries remaining")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the behaviour to come; silences its notice
 
 
 @contextmanager
@@ -133,6 +138,7 @@ def joined(address: str) -> Iterator[None]:
     if not address:
         yield
         return
+    configure_ray(address)
     import ray
 
     _connect(address, {})
@@ -158,7 +164,7 @@ def started(experiment: Experiment, site: Site) -> Iterator[None]:
         del variables["RAY_ADDRESS"]
         _connect(experiment.ray_address, variables)
     else:
-        _start(_object_store_bytes(experiment), variables)
+        _start(object_store_bytes(experiment), variables)
     try:
         yield
     finally:
@@ -201,7 +207,6 @@ def _connect(address: str, variables: dict[str, str]) -> None:
 
 
 def _quiet(variables: dict[str, str]) -> dict[str, Any]:
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the behaviour to come; silences its notice
     return {"log_to_driver": False, "logging_level": logging.ERROR, "runtime_env": {"env_vars": variables}}
 
 
@@ -209,7 +214,7 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [repr(error)])[0]
 
 
-def _object_store_bytes(experiment: Experiment) -> int:
+def object_store_bytes(experiment: Experiment) -> int:
     """Room for one message each way for every client at work, and a tenth more.
 
     A store that is used over and over stays in the processor's reach; the default, a third of the memory, is walked

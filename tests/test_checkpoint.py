@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -71,22 +73,40 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float
     return folder, time.monotonic() - started
 
 
-@pytest.mark.parametrize("moment", random.Random(3).sample(range(1000), 10))
-def test_a_killed_run_resumes_bit_equal(uninterrupted: tuple[Path, float], tmp_path: Path, moment: int) -> None:
-    """Killed at a random moment between its first file and its end, whatever it was doing."""
+@pytest.mark.parametrize("moments", [random.Random(seed).sample(range(1000), 2) for seed in range(5)])
+def test_a_killed_run_resumes_bit_equal(uninterrupted: tuple[Path, float], tmp_path: Path, moments: list[int]) -> None:
+    """Killed at a random moment between its first file and its end, whatever it was doing; two at a time."""
     whole, seconds = uninterrupted
-    folder = tmp_path / "run"
+    with ThreadPoolExecutor(2) as pool:
+        at = [moment / 1000 * seconds / 3 for moment in moments]  # the other two thirds are imports
+        folders = list(pool.map(kill, [tmp_path / str(moment) for moment in moments], at))
+    for folder in folders:
+        assert sim.main(["--resume", str(folder)]) == 0
+        assert_same(whole, folder)
+
+
+def kill(folder: Path, after: float) -> Path:
+    """Start the run in a folder and kill it some seconds after its first file."""
     process = subprocess.Popen([sys.executable, "sim.py", *SIX_ROUNDS.split(), "--out", str(folder)], cwd=ROOT)
     try:
         while not (folder / "observations").exists() and process.poll() is None:
             time.sleep(0.005)
-        time.sleep(moment / 1000 * seconds / 3)  # the other two thirds are imports
+        time.sleep(after)
         process.send_signal(signal.SIGKILL)
     finally:
         process.kill()
         process.wait()
-    assert sim.main(["--resume", str(folder)]) == 0
-    assert_same(whole, folder)
+    return folder
+
+
+LOOPBACK = ("0100007F", "0000000000000000FFFF00000100007F")  # 127.0.0.1 as the kernel writes it
+
+
+def listening() -> set[tuple[str, str]]:
+    """Addresses and ports, in hexadecimal, on which some process listens."""
+    tables = [Path("/proc/net/tcp").read_text(), Path("/proc/net/tcp6").read_text()]
+    rows = [line.split() for table in tables for line in table.splitlines()[1:]]
+    return {(row[1].partition(":")[0], row[1].partition(":")[2]) for row in rows if row[3] == "0A"}
 
 
 class Killed(BaseException):
@@ -128,16 +148,20 @@ def test_a_run_killed_at_any_write_resumes_bit_equal(
 
 
 def test_a_run_on_ray_resumes_in_process_bit_equal(uninterrupted: tuple[Path, float], tmp_path: Path) -> None:
-    folder = tmp_path / "run"
+    """And while it runs, Ray's ports are open on the loopback interface only: whoever reaches them can run code."""
+    folder, before = tmp_path / "run", listening()
     flags = SIX_ROUNDS.replace("inproc", "ray").split()
-    process = subprocess.Popen([sys.executable, "sim.py", *flags, "--out", str(folder)], cwd=ROOT)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    process = subprocess.Popen([sys.executable, "sim.py", *flags, "--out", str(folder)], cwd=ROOT, env=environment)
     try:
         while not list((folder / "checkpoint").glob("round-00003-*")) and process.poll() is None:
             time.sleep(0.02)
+        opened = listening() - before
     finally:
         process.kill()
         process.wait()
     assert not (folder / "result.json").exists(), "the run was over before it could be killed"
+    assert opened and all(address in LOOPBACK for address, _ in opened), opened
     assert sim.main(["--resume", str(folder), "--engine", "inproc"]) == 0
     result = json.loads((folder / "result.json").read_text())
     assert result["provenance"]["resumed"][0]["after_round"] >= 3

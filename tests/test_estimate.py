@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -12,11 +13,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from flfw import costs
 from flfw import estimate as module
 from flfw.errors import RunFailed
 from flfw.estimate import Estimate, estimate, lines
 from flfw.experiment import Experiment
-from flfw.run import check, run
+from flfw.run import check
+
+ROOT = Path(__file__).parent.parent
 
 CLIENT = {
     "ready_s": 4.0,
@@ -54,11 +58,15 @@ def test_close_to_what_running_it_takes_and_leaves_nothing_behind(audited: Exper
     assert torch.equal(torch.get_rng_state(), random)
     assert set(cwd.iterdir()) | set(Path(temporary).glob("flfw-estimate-*")) == before
     assert not (tmp_path / "run").exists()
+    flags = (
+        f"--method fedavg --clients 3 --rounds 3 --local-epochs 3 --engine inproc --attack ig --images 2 "
+        f"--set ig.iterations=10 --out {checked.out}"
+    )
     started = time.monotonic()
-    folder = run(experiment)
-    took = time.monotonic() - started
-    expected = found.seconds.total - found.seconds.start  # here everything is imported already
-    assert took / 3 < expected < took * 3
+    subprocess.run([sys.executable, "sim.py", *flags.split()], cwd=ROOT, check=True)
+    took, folder = time.monotonic() - started, checked.out
+    assert folder is not None
+    assert took / 3 < found.seconds.total < took * 3
     size = sum(path.stat().st_size for path in (folder / "observations").iterdir())
     assert size / 2 < found.disk_bytes < 2 * size
     assert 0.3 < found.memory.actor_gib < 3 and found.memory.driver_gib >= found.memory.actor_gib
@@ -116,7 +124,7 @@ def test_a_measurement_that_fails_is_reported(
     failing.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(failing))
     with pytest.raises(RunFailed, match=r"The measurement of the client failed: ValueError: no data$"):
-        module._measured("client", small, 2)
+        costs.measured("client", small, 2)
 
 
 def test_lines_are_few(small: Experiment) -> None:

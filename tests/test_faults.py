@@ -233,6 +233,7 @@ def test_on_ray_a_client_that_dies_is_dropped_and_its_place_filled_again(
     assert "round 1/1  client 0 dropped: its process died" in said
 
 
+@pytest.mark.slow
 def test_on_ray_a_client_that_dies_ends_the_run(
     faulty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

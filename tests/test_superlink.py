@@ -63,6 +63,7 @@ def test_flower_run_equals_in_process_bit_for_bit(
     assert without_times(run(small, tmp_path / "inproc")) == without_times(there)
 
 
+@pytest.mark.slow
 def test_a_client_that_raises_ends_the_run_by_name(
     small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str
 ) -> None:

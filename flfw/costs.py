@@ -1,0 +1,190 @@
+"""What a client's round and the attacks of one round cost here, measured in processes of their own.
+
+Clients are measured as many at a time as will be at work, because they share the memory's bandwidth; attacks in one
+more, with all cores. So the caller's process stays as it is, and peaks of memory are real. A client with one local
+epoch and with more gives the line on which all of them lie; so do an attack's iterations.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import timeit
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord
+from safetensors.torch import save
+
+from flfw import machine, parts
+from flfw.audit.attack import NotApplicable
+from flfw.audit.observation import Knowledge, Observation, Vantage
+from flfw.audit.probe import RUNGS, ladder_net
+from flfw.client import FederatedClient, Workplace
+from flfw.errors import RunFailed
+from flfw.experiment import Experiment
+from flfw.inversion.victim import PlainVictim, VictimModel
+from flfw.nets import Tensors
+from flfw.rng import initialising, torch_generator
+from flfw.store import ClientStore
+from flfw.strategy import Update
+from flfw.task import Task
+from flfw.wire import nbytes, pack, shared, unpack, views
+
+MOST = 8
+"""Processes, or images, in a measurement; more images take time in proportion."""
+LONG_S = 20.0
+"""A client's round that takes longer is measured once."""
+_CALLS, _ENOUGH_S = 3, 3.0  # of what is measured the fastest call counts; epochs in one are chosen to take so long
+_GIB = 1024**3
+
+Costs = dict[str, float]
+"""Seconds (``_s``), GiB (``_gib``) and bytes by name."""
+
+
+def measured(kind: str, experiment: Experiment, copies: int) -> list[Costs]:
+    """What so many processes find out at a time.
+
+    Args:
+        kind: ``client`` or ``audit``.
+        experiment: resolved and checked.
+        copies: how many processes.
+
+    Raises:
+        RunFailed: a measurement failed, and the run would too.
+    """
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    variables |= machine.ALLOCATOR if kind == "client" and experiment.engine != "inproc" else {}
+
+    def measure(folder: str) -> Costs:
+        arguments = [kind, json.dumps(experiment.to_run_config()), folder, str(time.time())]
+        command = [sys.executable, "-m", __name__, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, env=variables)
+        if done.returncode:
+            raise RunFailed(f"The measurement of the {kind} failed: {done.stderr.strip().rpartition(chr(10))[2]}")
+        return json.loads(done.stdout.splitlines()[-1])
+
+    with tempfile.TemporaryDirectory(prefix="flfw-estimate-") as folder, ThreadPoolExecutor(copies) as pool:
+        return list(pool.map(measure, [f"{folder}/{i}" for i in range(copies)]))
+
+
+def _client_costs(experiment: Experiment, folder: Path, costs: Costs) -> None:
+    """Of a client of about the mean size, on one thread as in an actor; and of the server's dealing with its reply."""
+    torch.set_num_threads(1)
+    method, settings = parts.method(experiment)
+    sizes = [len(own) for own in Task.of(experiment, experiment.data_root).split.train]
+    partition = min(range(len(sizes)), key=lambda p: abs(sizes[p] - fmean(sizes)))
+    state = _client(experiment, partition, folder).model.state_dict()
+    arrays = pack(shared(state, method.downloads))
+    costs["private"] = sum(value.nbytes for name, value in state.items() if name not in arrays)
+    del state  # an actor has no second model
+
+    def work(epochs: int) -> ArrayRecord:
+        worker = _client(replace(experiment, local_epochs=epochs), partition, folder)
+        return pack(worker.fit_named(views(arrays), 0)[0])
+
+    started = time.process_time()
+    record, epoch = work(1), time.process_time() - started  # slower than the next ones, whose memory is at hand
+    if (one := epoch) <= LONG_S:
+        more = max(2, min(experiment.local_epochs, int(_ENOUGH_S / one)))
+        one = _fastest_s(lambda: work(1))
+        epoch = max(_fastest_s(lambda: work(more)) - one, 0.0) / (more - 1)
+    scale = fmean(sizes) / sizes[partition]
+    costs |= {"epoch_s": scale * epoch, "fixed_s": scale * max(one - epoch, 0.0), "peak_gib": _peak_gib()}
+    costs |= {"largest": max(sizes) / fmean(sizes), "up": nbytes(record), "down": nbytes(arrays)}
+    sent = unpack(record)
+    updates = [Update(partition, sizes[partition], sent)] * 4
+    summed = _fastest_s(lambda: method(settings).aggregate(iter(updates)))
+    costs["reply_s"] = summed / len(updates) + _fastest_s(lambda: unpack(record))
+    costs["write_s"] = _fastest_s(lambda: (folder / hashlib.sha256(data := save(sent)).hexdigest()).write_bytes(data))
+
+
+def _client(experiment: Experiment, partition: int, folder: Path) -> FederatedClient:
+    task, store = Task.of(experiment, experiment.data_root), ClientStore(folder, "estimate", partition)
+    defence = parts.defence(experiment) if partition in experiment.defended_partitions else None
+    return parts.client(experiment)(
+        Workplace(experiment, task, *parts.method(experiment), partition, 1, defence, store)
+    )
+
+
+def _audit_costs(experiment: Experiment, folder: Path, costs: Costs) -> None:
+    """Of all attacks on the easy rung and on the target of one round, and of importing what scores and reports need."""
+    # The last one is what torch imports with the first optimiser.
+    needed = ("flfw.audit.server", "flfw.audit.report", "skimage.metrics", "scipy.stats", "torch._dynamo")
+    costs["imports_s"] = timeit.timeit(lambda: [importlib.import_module(name) for name in needed], number=1)
+    task, (method, settings) = Task.of(experiment, experiment.data_root), parts.method(experiment)
+    fresh = ladder_net(RUNGS[1], experiment, task.build_net)
+    plain = PlainVictim(fresh, fresh.state_dict(), ("*",), task.inputs)
+    costs["easy"] = sum(v.nbytes for v in plain.known.values())
+    costs["easy_s"] = _attacks_s(experiment, plain, 1, lambda x, y: plain.gradient(x, y, {}, {}))
+    worker = _client(experiment, min(experiment.defended_partitions, default=0), folder)
+    with initialising(experiment.seed, "attacker"):
+        model = method.build_model(task.build_net(), settings)
+    victim = method.victim_model(model, shared(worker.model.state_dict(), method.downloads), task.inputs)
+    costs["target_s"] = _attacks_s(experiment, victim, experiment.victim_batch, worker.gradient)
+    costs["peak_gib"] = _peak_gib()
+
+
+def _attacks_s(experiment: Experiment, victim: VictimModel, batch: int, answer: Callable[..., Tensors]) -> float:
+    """Seconds of all attacks on one rung of one round; any examples do."""
+    task, images, seen, granted = Task.of(experiment, experiment.data_root), min(experiment.images, MOST), [], []
+    for slot in range(images):
+        x, y = task.examples("train", np.arange(slot * batch, (slot + 1) * batch))
+        sent = {name: value.detach() for name, value in answer(x, y).items()}
+        seen.append(Observation(Vantage.SERVER, "probe", RUNGS[-1], 0, slot, slot, sent, victim.known))
+        granted.append(Knowledge(victim, batch, y))
+    return sum(_attack_s(experiment, name, seen, granted) for name in experiment.attacks) * experiment.images / images
+
+
+def _attack_s(experiment: Experiment, name: str, seen: list[Observation], granted: list[Knowledge]) -> float:
+    """Seconds of one attack with all its iterations; one that has none is run as it is."""
+
+    def seconds(iterations: int) -> float:
+        lowered = [f"{parts.short_name(name)}.iterations={iterations}"] if iterations else []
+        attack = parts.attacks(replace(experiment, set=(*experiment.set, *lowered)))[name]
+        rngs = [torch_generator(experiment.seed, "estimate", o.slot) for o in seen]
+        started, before = time.monotonic(), time.process_time()
+        with suppress(NotApplicable):
+            attack.run(seen, granted, rngs)
+        return min(time.monotonic() - started, time.process_time() - before)  # wall clock, unless others are at work
+
+    whole = getattr(parts.attacks(experiment)[name].settings, "iterations", 0)
+    if whole < 2:
+        return seconds(whole)
+    once, few = min(seconds(1) for _ in range(_CALLS)), min(4, whole)
+    while (more := seconds(few)) - once < _ENOUGH_S / _CALLS and few < whole:
+        few = min(4 * few, whole)
+    more = min(more, seconds(few))
+    return once + (whole - 1) * max(more - once, 0.0) / (few - 1)
+
+
+def _fastest_s(work: Callable[[], object]) -> float:
+    """Of the processor's time: for one thread that of the clock on the wall, but for what else runs here."""
+    return min(timeit.repeat(work, number=1, repeat=_CALLS, timer=time.process_time))
+
+
+def _peak_gib() -> float:
+    """The peak of this process alone; `resource` would tell that of the process it was forked from."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) * 1024 / _GIB
+
+
+if __name__ == "__main__":
+    importlib.import_module("flfw.apps")  # what clients and server import
+    about: Costs = {"ready_s": time.time() - float(sys.argv[4]), "base_gib": _peak_gib()}
+    Path(sys.argv[3]).mkdir()
+    asked = Experiment.from_run_config(json.loads(sys.argv[2]))
+    {"client": _client_costs, "audit": _audit_costs}[sys.argv[1]](asked, Path(sys.argv[3]), about)
+    print(json.dumps(about))
