@@ -46,13 +46,19 @@ def main(arguments: list[str]) -> int:
 
             print(listing(command.list))
             return 0
+        if command.estimate and command.resume:
+            raise BadInput("Expected --estimate or --resume, got both; an estimate is of a new run.")
         if command.estimate:
             print(_estimate(command.experiment))
             return 0
         from flfw import run
 
         if command.resume:
-            folder = run.resume(parse(arguments, run.stored(command.resume)).experiment)
+            stored = run.stored(command.resume)
+            asked = parse(arguments, stored).experiment
+            if asked.out != stored.out:
+                raise BadInput(f"Expected a run to be resumed where it lies, {stored.out}, got --out {asked.out}.")
+            folder = run.resume(asked)
         else:
             folder = run.run(command.experiment)
     except BadInput as error:

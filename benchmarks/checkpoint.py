@@ -28,7 +28,7 @@ def measure(rounds: int) -> dict[str, Any]:
     spent: list[float] = []
     save = Checkpoints.save
 
-    def timed(self: Checkpoints, snapshot: Snapshot, rows: dict[str, Any] | None) -> None:
+    def timed(self: Checkpoints, snapshot: Snapshot, rows: dict[str, Any]) -> None:
         started = time.monotonic()
         save(self, snapshot, rows)
         if snapshot.round:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from flfw import nets, parts
 from flfw.audit import probe
-from flfw.checkpoint import Checkpoints
+from flfw.checkpoint import Checkpoints, locked
 from flfw.client import FederatedClient, Workplace
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
@@ -30,7 +30,8 @@ from flfw.nets import Tensors
 from flfw.progress import Steps
 from flfw.provenance import code_hash
 from flfw.rng import initialising
-from flfw.sealed import write_whole
+from flfw.roster import ENROLMENT_S
+from flfw.sealed import drop_unfinished, write_whole
 from flfw.site import Site
 from flfw.store import ClientStore
 from flfw.strategy import FederatedStrategy, broadcast
@@ -60,54 +61,72 @@ def federate(grid: Grid, experiment: Experiment) -> None:
     What fails is also left in ``failure.txt``, for whoever started this through Flower's own commands.
     """
     assert experiment.out is not None, "the engine names the folder"
+    reason = experiment.out / "failure.txt"
+    reason.unlink(missing_ok=True)  # of an attempt before this one
     try:
-        _federate(grid, experiment, experiment.out)
+        (experiment.out / "checkpoint").mkdir(parents=True, exist_ok=True, mode=0o700)
+        with locked(experiment.out / "checkpoint" / ".server"):
+            _federate(grid, experiment, experiment.out)
+    except OSError as error:
+        reason.write_text(f"{error}\n")
+        raise RunFailed(f"The server could not go on: {error}.") from error
     except (BadInput, RunFailed) as error:
-        (experiment.out / "failure.txt").write_text(f"{error}\n")
+        reason.write_text(f"{error}\n")
         raise
 
 
 def _federate(grid: Grid, experiment: Experiment, folder: Path) -> None:
     cls, settings = parts.method(experiment)
+    drop_unfinished(folder / "checkpoint")
     kept = Checkpoints(folder, experiment)
-    tolerance = Tolerance(experiment.on_client_failure, experiment.min_clients, experiment.round_deadline)
+    tolerance = Tolerance(
+        experiment.on_client_failure,
+        experiment.min_clients,
+        experiment.round_deadline,
+        replaces_the_dead=experiment.engine != "flwr",
+    )
     strategy = cls(settings, sample=experiment.sample, seed=experiment.seed, tolerance=tolerance)
     strategy.stamp = {"experiment": kept.id, "code": code_hash()}
     grid = StreamingGrid(grid)
     tap = None
     if experiment.audited and cls.uploads:
         mark = kept.last.recordings if kept.last else None
-        grid = tap = RecordingGrid(grid, folder / "observations", _is_probe, mark)
+        grid = tap = RecordingGrid(grid, folder / "observations", probe.is_sound, mark)
     about = strategy.roster.enrol(grid, experiment.clients)
-    blind = experiment.gpus_per_client > 0 and not all(answer["gpu"] for answer in about)
+    blind = experiment.gpus_per_client > 0 and not all(answer.get("gpu") for answer in about)
     for answer in about:
         if answer["code"] != code_hash():
             other = f"runs other code ({answer['code']}) than the server ({code_hash()}); install the same on both"
             strategy.roster.refuse(answer["partition"], other)
     first = _resumed(kept, strategy)
     with Steps("round", experiment.rounds, strategy.rounds_before) as steps:
+
+        def note_probes(done: int, failed: list[Failure]) -> None:
+            steps.note(f"probe of {failure}" for failure in failed)
+            strategy.history.probes.extend({"round": done, **asdict(failure)} for failure in failed)
+
         if first is None:
             first, failed = _initial(grid, strategy, experiment, tap)
-            steps.note(f"probe of {failure}" for failure in failed)
+            note_probes(0, failed)
 
         def after(flower_round: int, arrays: ArrayRecord) -> None:
             done = flower_round + strategy.rounds_before
             if kept.last and done == kept.last.round:
                 return
-            rows = strategy.history.last() if done else None
-            if rows:
-                steps.done(_line(rows["round"]))
-                steps.note(f"client {f['client']} dropped: {f['reason']}" for f in rows["round"]["failed"])
+            if done:
+                row = strategy.history.rounds[-1]
+                steps.done(_line(row))
+                steps.note(f"client {failure['client']} dropped: {failure['reason']}" for failure in row["failed"])
             if tap and done in experiment.audited:
-                failed = probe.send_probes(grid, strategy, experiment, "target", done, arrays)
-                steps.note(f"probe of {failure}" for failure in failed)
-            kept.save(strategy.snapshot(done, arrays, tap.mark if tap else None), rows)
+                note_probes(done, probe.send_probes(grid, strategy, experiment, "target", done, arrays))
+            snapshot = strategy.snapshot(done, arrays, tap.mark if tap else None)
+            kept.save(snapshot, strategy.history.rows_of(done))
 
         left = experiment.rounds - strategy.rounds_before
         result = strategy.start(grid, first, left, timeout=experiment.round_deadline, evaluate_fn=after)
     final, failed = strategy.evaluate_all(grid, result.arrays if left else first, experiment.rounds)
     training = {**asdict(strategy.history), "final": final, "final_failed": [asdict(failure) for failure in failed]}
-    training |= {"code": kept.code, "resumed": kept.resumed, "without_gpu": blind}
+    training |= {"code": kept.code, "resumed": kept.resumed, "engine": experiment.engine, "without_gpu": blind}
     write_whole(folder / "training.json", json.dumps(training).encode())
 
 
@@ -132,10 +151,6 @@ def _initial(
         return broadcast(strategy.build_model(build(experiment.net), strategy.settings), strategy.downloads), failed
 
 
-def _is_probe(message: Message) -> bool:
-    return message.metadata.message_type == "train.probe"
-
-
 def _line(row: dict[str, Any]) -> str:
     shown = {"loss": row["loss"], "acc before": row["acc_global"], "acc after": row["acc_local"], **row["extra"]}
     numbers = "  ".join(f"{name} {value:.3f}" for name, value in shown.items() if value is not None)
@@ -148,8 +163,9 @@ def _line(row: dict[str, Any]) -> str:
 @client.query()
 def introduce(message: Message, context: Context) -> Message:
     """Which partition this node holds, a hash of its code, and whether it sees a GPU."""
-    about = {"partition": _partition(context), "code": code_hash(), "gpu": torch.cuda.is_available()}
-    return Message(RecordDict({"about": ConfigRecord(about)}), reply_to=message)
+    with _until(message.metadata.created_at + ENROLMENT_S, context):
+        about = {"partition": _partition(context), "code": code_hash(), "gpu": torch.cuda.is_available()}
+        return Message(RecordDict({"about": ConfigRecord(about)}), reply_to=message)
 
 
 @client.train()
@@ -192,7 +208,7 @@ def _at_work(
         raise RuntimeError(f"runs other code ({code_hash()}) than the server ({config['code']}); install the same")
     experiment = resolve(Experiment.from_run_config(context.run_config))
     site, partition = Site.of(context.node_config, config["experiment"]), _partition(context)
-    with _until(message.metadata.created_at + config["deadline"], experiment.engine != "inproc"), _one_thread():
+    with _until(message.metadata.created_at + config["deadline"], context), _one_thread():
         method, settings = parts.method(experiment)
         at = Workplace(
             experiment=experiment,
@@ -208,15 +224,16 @@ def _at_work(
 
 
 @contextmanager
-def _until(deadline: float, own_process: bool) -> Iterator[None]:
+def _until(deadline: float, context: Context) -> Iterator[None]:
     """Do nothing for a server that has stopped waiting, and end this process when it does so.
 
     A hung client would hold its core for good. Python may be what hangs, so it is not asked to end it.
 
     Args:
-        deadline: seconds since the epoch.
-        own_process: whether there is nobody else in this process.
+        deadline: seconds since the epoch; the machines' clocks may differ by less than the time given.
+        context: says whether the server is in this process too, which is then not ended.
     """
+    own_process = not context.node_config.get("in-process")
     left = deadline - time.time()
     if left <= 0:
         raise RuntimeError("was asked too late")

@@ -10,7 +10,10 @@ the server remembers which version of it belongs to the last round.
 
 from __future__ import annotations
 
+import fcntl
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,7 +63,7 @@ class Checkpoints:
     Attributes:
         id: the experiment's own, under which clients keep their state.
         last: what to go on from; None: nothing but the experiment has been written yet.
-        history: the rows of each round so far, ``{"round": {...}, "clients": [...]}``.
+        history: the rows of each round so far, by kind.
         code: hash of the code that started the run.
         resumed: after which rounds it was resumed, this time included, and by which code.
 
@@ -78,23 +81,21 @@ class Checkpoints:
         stored = stored_experiment(folder)
         self.id, self.code, self._seal = stored.id, stored.code, stored.seal
         stored.require_same(experiment, folder)
-        for part in self._folder.glob(".*.part"):  # what a kill left half-written
-            part.unlink()
         self.resumed: list[dict[str, Any]] = []
         self.last, self._journal = self._load()
         if self.last:
-            self.resumed.append({"after_round": self.last.round, "code": code_hash()})
+            now = {"after_round": self.last.round, "code": code_hash(), "engine": experiment.engine}
+            self.resumed.append(now)
         self.history = self._journal.rows
 
-    def save(self, snapshot: Snapshot, rows: dict[str, Any] | None) -> None:
+    def save(self, snapshot: Snapshot, rows: dict[str, Any]) -> None:
         """Write a round's end in one step, and drop the round before.
 
         Args:
             snapshot: the server.
             rows: what `history` gains.
         """
-        if rows is not None:
-            self._journal.append(rows)
+        self._journal.append(rows)
         about = {
             "format": _FORMAT,
             "experiment": self._seal,
@@ -118,6 +119,8 @@ class Checkpoints:
     def _load(self) -> tuple[Snapshot | None, Journal]:
         rounds, history = sealed(self._folder, "round-*"), self._folder / "history.jsonl"
         if not rounds:
+            if history.exists() and history.read_bytes().partition(b"\n")[2]:  # round 0 has the first line
+                raise BadInput(f"Expected the last round's checkpoint in {self._folder}, got none; restore that file.")
             return None, Journal(history)
         path = rounds[-1][1]
         data = unseal(path)
@@ -165,6 +168,21 @@ class Stored:
             got = experiment.decisive[key]
             if got != value:
                 raise BadInput(f"Expected {key}={value} as in {folder}, got {key}={got}; start a new run for that.")
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock that no second process gets, and that the system takes back from a dead one.
+
+    Raises:
+        BadInput: another process holds it.
+    """
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BadInput(f"Expected {path.parent.parent} to be nobody else's, got a run at work in it.") from None
+        yield
 
 
 def stored_experiment(folder: Path) -> Stored:

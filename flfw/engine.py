@@ -92,7 +92,7 @@ def _run_on_ray(experiment: Experiment, site: Site) -> None:
         except RuntimeError as error:
             if isinstance(error, RunFailed) or not _is_flowers(error):
                 raise
-            raise RunFailed(f"Flower's simulation engine failed: {_root(error)}") from error
+            raise RunFailed(f"Flower's simulation engine failed: {machine.first_line(_root(error))}") from error
         finally:
             stopped.set()
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Literal
 
 import torch
@@ -11,6 +12,10 @@ from flwr.app import ArrayRecord, Message
 
 from flfw.nets.net import Tensors
 from flfw.wire import matches, nbytes, unpack
+
+DIED = "its process died"
+_THE_SERVERS_OWN = ("round", "client", "upload_bytes")  # columns of clients.csv
+_HEADER_BYTES = 4096  # by which two versions of NumPy may differ in writing the same array
 
 
 @dataclass(frozen=True)
@@ -21,11 +26,14 @@ class Tolerance:
         on_failure: a failed client ends the run, or is dropped from the round.
         min_clients: a round with fewer usable updates ends the run; >= 1.
         deadline: seconds that clients have for a round.
+        replaces_the_dead: whether the engine starts another process for one that died. Where it does not, it hands
+            the dead one's place all other clients too, so a death ends the run.
     """
 
     on_failure: Literal["fail", "drop"] = "fail"
     min_clients: int = 1
     deadline: float = 3600.0
+    replaces_the_dead: bool = True
 
 
 @dataclass(frozen=True)
@@ -48,65 +56,81 @@ class Unusable(RuntimeError):
     """A client's reply cannot be used; the message says why."""
 
 
-def usable(reply: Message, uploads: Sequence[str], broadcast: ArrayRecord) -> tuple[Tensors, dict[str, Any], int]:
-    """A training reply's tensors, metrics and bytes, after every check that the server can make of them.
+def read_update(
+    reply: Message, uploads: Sequence[str], broadcast: ArrayRecord, *, whole: bool = True
+) -> tuple[Tensors, dict[str, Any], int]:
+    """A reply's tensors, metrics and bytes, after every check that the server can make of them.
 
     Args:
         reply: from a client.
         uploads: patterns of the names it may send.
-        broadcast: what it was sent: what comes back under the same name has the same shape and type, and all of it.
+        broadcast: what it was sent: only such names come back, with the same shape and type.
+        whole: whether all of them must come that may.
 
     Raises:
         Unusable: it is an error, it is not in form, or its numbers are not numbers.
     """
-    if reply.has_error():
-        raise Unusable(in_one_line(reply.error.reason))
-    metrics = metrics_of(reply)
+    metrics = read_metrics(reply)
     examples = metrics.get("num-examples")
     if not (isinstance(examples, int) and examples > 0):
         raise Unusable(f"expected num-examples >= 1, got {examples}")
+    records = reply.content.array_records
+    if list(records) != ["arrays"]:
+        raise Unusable(f"expected one record of arrays, got {', '.join(records) or 'none'}")
+    _check_names(records["arrays"], uploads, broadcast, whole)
     try:
-        record = reply.content.array_records["arrays"]
-        tensors = unpack(record)
-    except (KeyError, ValueError, TypeError, EOFError, OSError) as error:
+        tensors = unpack(records["arrays"])
+    except (KeyError, ValueError, TypeError, EOFError, OSError, MemoryError) as error:
         raise Unusable(f"sent arrays that cannot be read: {in_one_line(repr(error))}") from error
-    _check_names(tensors, uploads, broadcast)
     for name, value in tensors.items():
-        if name in broadcast:
-            _check_form(name, value, broadcast[name].shape, broadcast[name].dtype)
+        _check_form(name, value, broadcast[name].shape, broadcast[name].dtype)
         if not bool(torch.isfinite(value).all()):
             raise Unusable(f"sent {name} with NaN or infinite values")
-    return tensors, metrics, nbytes(record)
+    return tensors, metrics, nbytes(records["arrays"])
 
 
-def metrics_of(reply: Message) -> dict[str, Any]:
+def read_metrics(reply: Message, needed: Sequence[str] = ()) -> dict[str, Any]:
     """What a reply says of itself in numbers; what is not finite becomes None, which JSON can hold.
 
+    Args:
+        reply: from a client.
+        needed: names that must be there and finite.
+
     Raises:
-        Unusable: the reply is an error, or holds no metrics.
+        Unusable: the reply is an error, holds no metrics, or other ones than it may.
     """
     if reply.has_error():
         raise Unusable(in_one_line(reply.error.reason))
     if "metrics" not in reply.content.metric_records:
         raise Unusable("sent no metrics")
-    return {name: _finite(value) for name, value in reply.content.metric_records["metrics"].items()}
+    metrics: dict[str, Any] = {}
+    for name, value in reply.content.metric_records["metrics"].items():
+        if name in _THE_SERVERS_OWN or not isinstance(value, int | float):
+            raise Unusable(f"sent a metric {name}={value}, which is not its to send")
+        metrics[name] = value if isfinite(value) else None
+    for name in needed:
+        if metrics.get(name) is None:
+            raise Unusable(f"sent no {name}")
+    return metrics
 
 
 def in_one_line(reason: str | None) -> str:
     """What the client said, without what Flower's engine wraps around it."""
     said = (reason or "no reason given").rpartition("occurred. Message: ")[2].removesuffix("'>")
     if "ActorDied" in said or "ActorUnavailable" in said or "RayActorError" in said:
-        return "its process died"
+        return DIED
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     return lines[-1] if lines else "no reason given"
 
 
-def _check_names(tensors: Mapping[str, Any], uploads: Sequence[str], broadcast: ArrayRecord) -> None:
-    for name in tensors:
-        if not matches(name, uploads):
+def _check_names(sent: ArrayRecord, uploads: Sequence[str], broadcast: ArrayRecord, whole: bool) -> None:
+    for name, array in sent.items():
+        if name not in broadcast or not matches(name, uploads):
             raise Unusable(f"sent {name}, which is not to be uploaded")
+        if len(array.data) > len(broadcast[name].data) + _HEADER_BYTES:
+            raise Unusable(f"sent {len(array.data)} bytes of {name}, of which there are {len(broadcast[name].data)}")
     for name in broadcast:
-        if name not in tensors and matches(name, uploads):
+        if whole and name not in sent and matches(name, uploads):
             raise Unusable(f"did not send {name}")
 
 
@@ -114,7 +138,3 @@ def _check_form(name: str, value: torch.Tensor, shape: Sequence[int], dtype: str
     got = str(value.dtype).removeprefix("torch.")
     if tuple(value.shape) != tuple(shape) or got != dtype:
         raise Unusable(f"expected {name} as {dtype}{tuple(shape)}, got {got}{tuple(value.shape)}")
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not torch.isfinite(torch.tensor(value)) else value

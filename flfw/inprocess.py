@@ -37,7 +37,7 @@ class InProcessGrid(Grid):
             partition + 1: Context(
                 run_id=1,
                 node_id=partition + 1,
-                node_config={"partition-id": partition, "num-partitions": clients},
+                node_config={"partition-id": partition, "num-partitions": clients, "in-process": True},
                 state=RecordDict(),
                 run_config=dict(run_config),
             )

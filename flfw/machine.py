@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import floor
 from typing import Any
 
 from flfw.errors import BadInput, RunFailed
@@ -22,6 +23,7 @@ from flfw.site import Site
 
 _RAY_START_S = 90.0
 _CONNECT_S = 5.0
+_EPSILON = 1e-9  # ten times a tenth of a GPU fit on it
 # Huge pages for a client's large temporaries: a hypernetwork's gradients are 60 MB, allocated anew in every step.
 ALLOCATOR = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "MALLOC_ARENA_MAX": "2"}
 
@@ -79,16 +81,17 @@ def check(experiment: Experiment, there_are: Resources) -> None:
     ):
         if asked > has:
             raise BadInput(f"Expected {flag} <= {has:g}, {there_are.owner}{most}; got {asked:g}.")
-    share = experiment.gpus_per_client
-    if share and _clients_on_gpus(experiment, there_are) < 1:
-        left = sum(node.gpus for node in there_are.nodes) - experiment.attack_gpus
-        raise BadInput(f"Expected gpus-per-client <= {left:g}, what attack-gpus leaves; got {share:g}.")
+    if not at_once(experiment, there_are):
+        shares = f"cpus-per-client={experiment.cpus_per_client:g}, gpus-per-client={experiment.gpus_per_client:g}"
+        left = f" beside attack-gpus={experiment.attack_gpus:g}" if experiment.attack_gpus else ""
+        raise BadInput(f"Expected room for one client on {there_are.owner} nodes{left}, got {shares}; lower them.")
 
 
 def at_once(experiment: Experiment, there_are: Resources) -> int:
-    """How many clients work at once."""
-    by_cpu = sum(int(node.cpus / experiment.cpus_per_client + 1e-9) for node in there_are.nodes)
-    return min(by_cpu, _clients_on_gpus(experiment, there_are)) if experiment.gpus_per_client else by_cpu
+    """How many clients work at once: as many actors as Flower starts, as far as it has threads to wait for them."""
+    shares = client_resources(experiment, there_are)
+    actors = sum(_flowers_count(node, shares["num_cpus"], shares["num_gpus"]) for node in there_are.nodes)
+    return min(actors, 32, (os.cpu_count() or 1) + 4)
 
 
 def client_resources(experiment: Experiment, there_are: Resources) -> dict[str, Any]:
@@ -99,20 +102,27 @@ def client_resources(experiment: Experiment, there_are: Resources) -> dict[str, 
     actor whose process dies is started again, for Flower would go on handing messages to the dead one; those wait for
     the new process only if Ray may try a message twice, so a client that dies is asked once more before it has failed.
     """
-    cpus = experiment.cpus_per_client
-    if experiment.gpus_per_client:
-        cpus = max(cpus, sum(node.cpus for node in there_are.nodes) / _clients_on_gpus(experiment, there_are))
-    return {"num_cpus": cpus, "num_gpus": experiment.gpus_per_client, "max_restarts": -1, "max_task_retries": 1}
+    cpus, gpus, taken = experiment.cpus_per_client, experiment.gpus_per_client, experiment.attack_gpus
+    for node in there_are.nodes if gpus else ():
+        fit = _that_fit(node, gpus, taken)
+        taken = 0 if node.gpus else taken  # the attacks take theirs from the first node that has a GPU
+        if _flowers_count(node, cpus, gpus) > fit:
+            cpus = floor(node.cpus / fit * 1e4) / 1e4 if fit else node.cpus + 1  # Ray rounds to 1e-4
+    return {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": -1, "max_task_retries": 1}
 
 
-def _clients_on_gpus(experiment: Experiment, there_are: Resources) -> int:
-    """Clients that fit on the GPUs, none spread over two, with the attacks' share taken from one."""
-    share, free = experiment.gpus_per_client, [1.0] * int(sum(node.gpus for node in there_are.nodes))
-    if experiment.attack_gpus and free:
-        free[0] -= experiment.attack_gpus
-    if share >= 1:
-        return int(sum(free) / share + 1e-9)
-    return sum(int(gpu / share + 1e-9) for gpu in free)
+def _flowers_count(node: Node, cpus: float, gpus: float) -> int:
+    """What `flwr.simulation.ray_transport.ray_actor.pool_size_from_resources` counts for one node."""
+    by_cpus = int(node.cpus / cpus)
+    return min(by_cpus, int(node.gpus / gpus)) if gpus else by_cpus
+
+
+def _that_fit(node: Node, share: float, taken: float) -> int:
+    """Clients that fit on a node's GPUs, none spread over two, with the attacks' share taken from one of them."""
+    free = [1.0] * int(node.gpus)
+    if taken and free:
+        free[0] -= taken
+    return int(sum(free) / share + _EPSILON) if share >= 1 else sum(int(gpu / share + _EPSILON) for gpu in free)
 
 
 def configure_ray(address: str) -> None:
@@ -185,7 +195,7 @@ def _start(object_store: int, variables: dict[str, str]) -> None:
                 **_quiet(variables),
             )
         except (RuntimeError, ValueError, OSError) as error:
-            raise RunFailed(f"Ray did not start: {error}; try --engine inproc.") from error
+            raise RunFailed(f"Ray did not start: {first_line(error)}; try --engine inproc.") from error
 
 
 def _connect(address: str, variables: dict[str, str]) -> None:
@@ -203,14 +213,15 @@ def _connect(address: str, variables: dict[str, str]) -> None:
         try:
             ray.init(address=address, **_quiet(variables))
         except (RuntimeError, ValueError, OSError) as error:
-            raise BadInput(f"Expected a Ray cluster at {address}, got none: {_first_line(error)}") from error
+            raise BadInput(f"Expected a Ray cluster at {address}, got none: {first_line(error)}") from error
 
 
 def _quiet(variables: dict[str, str]) -> dict[str, Any]:
     return {"log_to_driver": False, "logging_level": logging.ERROR, "runtime_env": {"env_vars": variables}}
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
+    """What an error says, without what it adds."""
     return (str(error).splitlines() or [repr(error)])[0]
 
 
@@ -222,7 +233,7 @@ def object_store_bytes(experiment: Experiment) -> int:
     """
     from flfw import nets, parts
 
-    at_work = int(len(os.sched_getaffinity(0)) // experiment.cpus_per_client)
+    at_work = at_once(experiment, resources(""))
     return max(100_000_000, int(2.2 * at_work * 4 * nets.numel(parts.blank_model(experiment).state_dict())))
 
 

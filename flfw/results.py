@@ -61,20 +61,32 @@ def finish(experiment: Experiment, task: Task, notes: list[str]) -> None:
     elif experiment.audited:
         notes.append(f"{experiment.method} sends nothing, so there was nothing to attack.")
     _write(folder, experiment, task, training, entries, notes)
-    if stopped:
+    if stopped:  # once the recordings are restored, the audit can be repeated by resuming
         raise RunFailed(notes[-1]) from stopped
+    shutil.rmtree(folder / "state", ignore_errors=True)
+    (folder / "training.json").unlink()
 
 
 def _remarks(training: dict[str, Any]) -> list[str]:
     rounds = [row for row in training["rounds"] if row["failures"]]
     dropped = sum(row["failures"] for row in rounds)
     notes = [f"{dropped} updates were dropped in {len(rounds)} rounds; failures.csv says why."] if dropped else []
-    codes = list(dict.fromkeys(entry["code"] for entry in training["resumed"] if entry["code"] != training["code"]))
+    later = [*(entry["code"] for entry in training["resumed"]), code_hash()]
+    codes = list(dict.fromkeys(code for code in later if code != training["code"]))
     if codes:
         notes.append(f"The code changed while this run lasted: {training['code']}, then {', '.join(codes)}.")
     if training["without_gpu"]:
         notes.append("Clients were given shares of a GPU and see none: they computed on the CPU.")
+    if training["probes"]:
+        notes.append(f"{len(training['probes'])} probes were not answered; failures.csv says why.")
     return notes + [f"Client {f['client']} has no final accuracy: {f['reason']}." for f in training["final_failed"]]
+
+
+def _failures(training: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every failure: in which round (that of the final evaluation has none), at what, by whom, and why."""
+    updates = [{"round": r["round"], "at": "update", **failure} for r in training["rounds"] for failure in r["failed"]]
+    probes = [{"round": f["round"], "at": "probe", **f} for f in training["probes"]]
+    return updates + probes + [{"round": None, "at": "final evaluation", **f} for f in training["final_failed"]]
 
 
 def _write(
@@ -100,23 +112,21 @@ def _write(
             "tuned_on": [],
             "resumed": training["resumed"],
         },
-        "environment": environment(_TRANSPORT[experiment.engine]),
+        "environment": environment(_TRANSPORT[training["engine"]]),
         "notes": notes,
         "rounds": training["rounds"],
         "final": _final(training["final"]),
         "privacy": [],
         "audit": entries,
     }
-    failed = [{"round": row["round"], **failure} for row in training["rounds"] for failure in row["failed"]]
-    if failed:
-        pd.DataFrame(failed).to_csv(folder / "failures.csv", index=False)
+    failures = _failures(training)
+    if failures:
+        pd.DataFrame(failures).to_csv(folder / "failures.csv", index=False)
     rounds = [{key: value for key, value in row.items() if key != "failed"} for row in training["rounds"]]
     pd.json_normalize(rounds).to_csv(folder / "rounds.csv", index=False)
     pd.DataFrame(training["clients"]).to_csv(folder / "clients.csv", index=False)
     write_whole(folder / "result.json", json.dumps(result, indent=1, allow_nan=False).encode())
     write_report(folder)
-    shutil.rmtree(folder / "state", ignore_errors=True)
-    (folder / "training.json").unlink()
 
 
 def _final(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -10,10 +10,11 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from flfw.errors import RunFailed
-from flfw.faults import Failure, Tolerance, Unusable, in_one_line
+from flfw.faults import DIED, Failure, Tolerance, Unusable, in_one_line
 from flfw.streaming import GRACE_S
 
-_NODES_S, _ENROLMENT_S = 120.0, 300.0
+ENROLMENT_S = 300.0
+_NODES_S = 120.0
 
 T = TypeVar("T")
 
@@ -50,15 +51,16 @@ class Roster:
                 raise RunFailed(f"{missing}; start as many SuperNodes (num-supernodes={clients} in a simulation).")
             time.sleep(0.1)
         asked = [Message(RecordDict(), dst_node_id=node, message_type="query") for node in ids]
-        about = []
-        for reply in grid.send_and_receive(asked, timeout=_ENROLMENT_S):
+        about: list[dict[str, Any]] = []
+        for reply in grid.send_and_receive(asked, timeout=ENROLMENT_S):
             if reply.has_error():
                 raise RunFailed(f"a client failed in enrolment: {in_one_line(reply.error.reason)}")
-            answer: dict[str, Any] = dict(reply.content.config_records["about"])
-            self.nodes[int(answer["partition"])] = reply.metadata.src_node_id
-            about.append(answer)
-        if sorted(self.nodes) != list(range(clients)):
-            raise RunFailed(f"Expected partitions 0 to {clients - 1}, got {sorted(self.nodes)} from {len(ids)} nodes.")
+            answer: dict[str, Any] = dict(reply.content.config_records.get("about", {}))
+            about.append({"partition": -1, "code": "none", **answer})
+            self.nodes[int(about[-1]["partition"])] = reply.metadata.src_node_id
+        partitions = sorted(answer["partition"] for answer in about)
+        if partitions != list(range(clients)):
+            raise RunFailed(f"Expected partitions 0 to {clients - 1}, got {partitions} from {len(ids)} nodes.")
         return sorted(about, key=lambda answer: answer["partition"])
 
     def refuse(self, partition: int, reason: str) -> None:
@@ -129,7 +131,8 @@ class Roster:
             )
 
     def _note(self, failure: Failure, when: str, failed: list[Failure]) -> None:
-        if self.tolerance.on_failure == "fail":
+        hopeless = failure.reason == DIED and not self.tolerance.replaces_the_dead
+        if self.tolerance.on_failure == "fail" or hopeless:
             who = f"client {failure.client}" if failure.client >= 0 else "a client"
             raise RunFailed(f"{who} failed in {when}: {failure.reason}")
         failed.append(failure)

@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 
 from flfw import engine, parts, results
-from flfw.checkpoint import Checkpoints, stored_experiment
+from flfw.checkpoint import Checkpoints, locked, stored_experiment
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.site import Site
@@ -30,8 +30,9 @@ def run(experiment: Experiment) -> Path:
     assert folder is not None, "check names the folder"
     folder.mkdir(parents=True)
     Checkpoints(folder, experiment)
-    engine.run(experiment, _site(experiment, folder))
-    results.finish(experiment, task, notes)
+    with locked(folder / "checkpoint" / ".run"):
+        engine.run(experiment, _site(experiment, folder))
+        results.finish(experiment, task, notes)
     return folder
 
 
@@ -49,16 +50,16 @@ def resume(experiment: Experiment) -> Path:
     """
     folder = experiment.out
     assert folder is not None, "the folder of the run to go on with"
-    if results.is_complete(folder):
-        return folder
     experiment, task, notes = check(experiment, new=False)
     stored_experiment(folder).require_same(experiment, folder)
-    _warn(notes)
-    if not results.is_trained(folder):
-        engine.check_resources(experiment)
-        (folder / "failure.txt").unlink(missing_ok=True)
-        engine.run(experiment, _site(experiment, folder))
-    results.finish(experiment, task, notes)
+    with locked(folder / "checkpoint" / ".run"):
+        if results.is_complete(folder):
+            return folder
+        _warn(notes)
+        if not results.is_trained(folder):
+            engine.check_resources(experiment)
+            engine.run(experiment, _site(experiment, folder))
+        results.finish(experiment, task, notes)
     return folder
 
 

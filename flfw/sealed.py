@@ -13,13 +13,30 @@ _NAME = re.compile(r"(?P<stem>.+)-(?P<digest>[0-9a-f]{64})(?P<suffix>\.\w+)")
 
 
 def write_whole(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Write a file in one step: a killed process or a power cut leaves the old one; the umask narrows ``mode``."""
+    """Write a file in one step, and see it on disk: a kill or a power cut leaves the old one, or none.
+
+    Args:
+        path: of the file.
+        data: all of it.
+        mode: who may read and write; the umask narrows it.
+    """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
     part.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the name, too
+    finally:
+        os.close(folder)
+
+
+def drop_unfinished(folder: Path) -> None:
+    """Remove what killed processes left half-written; nobody else may be writing there."""
+    for part in folder.glob(".*.part"):
+        part.unlink(missing_ok=True)
 
 
 def seal(folder: Path, stem: str, suffix: str, data: bytes) -> Path:

@@ -14,9 +14,9 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from flfw import apps, run
-from flfw.checkpoint import Checkpoints, stored_experiment
+from flfw.checkpoint import Checkpoints, locked, stored_experiment
 from flfw.experiment import Experiment
-from flfw.results import finish, is_complete
+from flfw.results import finish, is_complete, is_trained
 from flfw.site import home, simulation
 
 server = ServerApp()
@@ -36,11 +36,13 @@ def serve(grid: Grid, context: Context) -> None:
     experiment, task, notes = run.check(dataclasses.replace(asked, out=folder), new=not begun)
     if begun:
         stored_experiment(folder).require_same(experiment, folder)
-    if not is_complete(folder):
-        clients = simulation(Checkpoints(folder, experiment).id)
-        apps.federate(grid, experiment)
-        _fetch_truth(clients, folder)
-        finish(experiment, task, notes)
+    clients = simulation(Checkpoints(folder, experiment).id)
+    with locked(folder / "checkpoint" / ".run"):
+        if not (is_trained(folder) or is_complete(folder)):
+            apps.federate(grid, experiment)
+        if not is_complete(folder):
+            _fetch_truth(clients, folder)
+            finish(experiment, task, notes)
         shutil.rmtree(clients, ignore_errors=True)
     print(folder / "report.html", flush=True)
 

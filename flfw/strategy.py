@@ -19,7 +19,7 @@ from flwr.serverapp.strategy import Strategy
 from torch import nn
 
 from flfw.checkpoint import Snapshot
-from flfw.faults import Failure, Tolerance, metrics_of, usable
+from flfw.faults import Failure, Tolerance, read_metrics, read_update
 from flfw.inversion.victim import PlainVictim, VictimModel
 from flfw.journal import Mark
 from flfw.nets import Net, Tensors
@@ -50,15 +50,20 @@ class Update:
 
 @dataclass
 class History:
-    """What happened, a row a round and a row a client and round; the columns of rounds.csv and clients.csv."""
+    """What happened, a row a round, a client and round, and a probe that failed; columns of the CSVs."""
 
     rounds: list[dict[str, Any]] = field(default_factory=list)
     clients: list[dict[str, Any]] = field(default_factory=list)
+    probes: list[dict[str, Any]] = field(default_factory=list)
 
-    def last(self) -> dict[str, Any]:
-        """The last round's row and its clients' rows."""
-        row = self.rounds[-1]
-        return {"round": row, "clients": self.clients[len(self.clients) - row["clients"] :]}
+    def rows_of(self, server_round: int) -> dict[str, list[dict[str, Any]]]:
+        """What there is of one round."""
+        return {name: [row for row in rows if row["round"] == server_round] for name, rows in vars(self).items()}
+
+    def extend(self, rows: Mapping[str, Sequence[dict[str, Any]]]) -> None:
+        """Add what there is of a round."""
+        for name, more in rows.items():
+            getattr(self, name).extend(more)
 
 
 class FederatedStrategy(Strategy, ABC):
@@ -147,9 +152,9 @@ class FederatedStrategy(Strategy, ABC):
         """Go on after a snapshot that another process took."""
         self.rounds_before = snapshot.round
         self.state, self.last_round = dict(snapshot.state), dict(snapshot.last_round)
-        self.history = History(
-            rounds=[rows["round"] for rows in history], clients=[row for rows in history for row in rows["clients"]]
-        )
+        self.history = History()
+        for rows in history:
+            self.history.extend(rows)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -203,10 +208,14 @@ class FederatedStrategy(Strategy, ABC):
         """
         when, everyone = "the final evaluation", sorted(self.roster.nodes)
         failed = self.roster.unfit_among(everyone)
-        messages = [self.ask(p, arrays, "evaluate", last + 1) for p in everyone if p not in self.roster.unfit]
-        replies = grid.send_and_receive(messages, timeout=self.roster.tolerance.deadline)
-        taken = self.roster.receive(messages, replies, when, metrics_of, failed)
-        rows = [{"client": partition, **metrics} for partition, metrics in taken]
+        fit = [p for p in everyone if p not in self.roster.unfit]
+        at_once = self.sample or len(everyone)  # the deadline is meant for so many
+        rows: list[dict[str, Any]] = []
+        for start in range(0, len(fit), at_once):
+            asked = [self.ask(p, arrays, "evaluate", last + 1) for p in fit[start : start + at_once]]
+            replies = grid.send_and_receive(asked, timeout=self.roster.tolerance.deadline)
+            taken = self.roster.receive(asked, replies, when, _accuracies, failed)
+            rows += [{"client": partition, **metrics} for partition, metrics in taken]
         self.roster.check_enough(len(rows), failed, when)
         return rows, failed
 
@@ -226,7 +235,7 @@ class FederatedStrategy(Strategy, ABC):
         failed += self.roster.unfit_among(self.cohort(server_round))
 
         def checked(reply: Message) -> tuple[Tensors, dict[str, Any], int]:
-            return usable(reply, self.uploads, arrays)
+            return read_update(reply, self.uploads, arrays)
 
         for partition, (tensors, metrics, size) in self.roster.receive(messages, replies, when, checked, failed):
             rows.append({"round": server_round, "client": partition, **metrics, "upload_bytes": size})
@@ -268,6 +277,10 @@ def weighted_mean(updates: Iterable[Update]) -> Tensors:
         name: (value / total if kinds[name].is_floating_point else (value / total).round()).to(kinds[name])
         for name, value in sums.items()
     }
+
+
+def _accuracies(reply: Message) -> dict[str, Any]:
+    return read_metrics(reply, ("acc_global", "acc_local"))
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import flfw
 from flfw.errors import RunFailed
-from flfw.experiment import Scalar, require
+from flfw.experiment import Scalar
 from flfw.provenance import PACKAGES
 
 _START_S = _SUBMIT_S = 60.0
@@ -50,12 +50,11 @@ def run(
         run_config: all keys of the app's configuration.
         environment: variables for the processes of the server and of the clients, such as a site's folders.
         clients: simulated clients.
-        cpus_per_client: cores set aside for each client at work.
+        cpus_per_client: cores set aside for each client at work; a whole number, for Flower knows no others.
         gpus_per_client: fraction of a GPU set aside for each client at work.
         out: existing folder, in which a server app that fails leaves its reason as ``failure.txt``.
 
     Raises:
-        BadInput: Flower's own engine cannot give such shares.
         RunFailed: Flower refused the app, or the run ended otherwise than completed; the message is one line.
     """
     shares = _shares(clients, cpus_per_client, gpus_per_client)
@@ -112,8 +111,6 @@ def private_superlink(folder: Path, environment: dict[str, str]) -> Iterator[dic
 
 def _shares(clients: int, cpus: float, gpus: float) -> str:
     """Flower's ``--federation-config``, in which a client's cores are a whole number."""
-    whole = float(cpus).is_integer()
-    require(whole, "whole cpus-per-client (fractions need --engine ray)", cpus_per_client=cpus)
     return (
         f"num-supernodes={clients} client-resources-num-cpus={int(cpus)} client-resources-num-gpus={float(gpus)} "
         f"init-args-num-cpus={len(os.sched_getaffinity(0))} init-args-log-to-driver=false"
@@ -172,7 +169,8 @@ def _wait_until_up(keeper: subprocess.Popen[bytes], port: int, log: Path) -> Non
         if keeper.poll() is not None:
             raise RunFailed(f"Flower's SuperLink did not start: {_last_line(log.read_text())}; try --engine ray.")
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return
+            if keeper.poll() is None:  # else somebody else listens there
+                return
         time.sleep(0.1)
     raise RunFailed(f"Flower's SuperLink did not start within {_START_S:.0f} s; try --engine ray.")
 

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from safetensors.torch import save
 
 from flfw.journal import Journal, Mark
-from flfw.sealed import write_whole
+from flfw.sealed import drop_unfinished, write_whole
 from flfw.streaming import GridAround
 from flfw.wire import unpack
 
@@ -30,14 +30,17 @@ class RecordingGrid(GridAround):
     Args:
         grid: the Grid that does the work.
         folder: where to write; absolute, for Flower may change the working directory.
-        wanted: whether the exchange that a message opens is to be recorded.
+        wanted: whether a message and its reply are to be recorded.
         mark: where to go on in an earlier record; what follows it is forgotten. None: a new one.
     """
 
-    def __init__(self, grid: Grid, folder: Path, wanted: Callable[[Message], bool], mark: Mark | None = None) -> None:
+    def __init__(
+        self, grid: Grid, folder: Path, wanted: Callable[[Message, Message], bool], mark: Mark | None = None
+    ) -> None:
         super().__init__(grid)
         self._folder, self._wanted = folder.absolute(), wanted
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        drop_unfinished(self._folder)
         self._manifest = Journal(self._folder / "manifest.jsonl", mark)
         self._written = {line[way] for line in self._manifest.rows for way in ("sent_to_client", "sent_by_client")}
 
@@ -50,12 +53,12 @@ class RecordingGrid(GridAround):
         """Send, and record each reply as it passes."""
         sent = list(messages)
         replies = self._grid.send_and_receive(sent, timeout=timeout)
-        return self._recorded([message for message in sent if self._wanted(message)], replies)
+        return self._recorded(sent, replies)
 
-    def _recorded(self, wanted: list[Message], replies: Iterable[Message]) -> Iterator[Message]:
+    def _recorded(self, sent: list[Message], replies: Iterable[Message]) -> Iterator[Message]:
         for reply in replies:
-            opened = [m for m in wanted if m.metadata.message_id == reply.metadata.reply_to_message_id]
-            if opened and reply.has_content():
+            opened = [m for m in sent if m.metadata.message_id == reply.metadata.reply_to_message_id]
+            if opened and reply.has_content() and self._wanted(opened[0], reply):
                 self._record(opened[0], reply)
             yield reply
 

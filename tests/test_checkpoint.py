@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 
 import sim
 from flfw import results, run, sealed
-from flfw.checkpoint import Checkpoints, Snapshot, stored_experiment
+from flfw.checkpoint import Checkpoints, Snapshot, locked, stored_experiment
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from flfw.journal import Journal
@@ -66,10 +66,13 @@ def assert_same(one: Path, two: Path) -> None:
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
-    """A six-round run and the seconds it took as a process of its own."""
+    """A six-round run in a process of its own, and the seconds from its first recording to its end."""
     folder = tmp_path_factory.mktemp("whole") / "run"
+    process = subprocess.Popen([sys.executable, "sim.py", *SIX_ROUNDS.split(), "--out", str(folder)], cwd=ROOT)
+    while not (folder / "observations").exists() and process.poll() is None:
+        time.sleep(0.005)
     started = time.monotonic()
-    subprocess.run([sys.executable, "sim.py", *SIX_ROUNDS.split(), "--out", str(folder)], cwd=ROOT, check=True)
+    assert process.wait() == 0
     return folder, time.monotonic() - started
 
 
@@ -78,7 +81,7 @@ def test_a_killed_run_resumes_bit_equal(uninterrupted: tuple[Path, float], tmp_p
     """Killed at a random moment between its first file and its end, whatever it was doing; two at a time."""
     whole, seconds = uninterrupted
     with ThreadPoolExecutor(2) as pool:
-        at = [moment / 1000 * seconds / 3 for moment in moments]  # the other two thirds are imports
+        at = [moment / 1000 * seconds * 0.9 for moment in moments]
         folders = list(pool.map(kill, [tmp_path / str(moment) for moment in moments], at))
     for folder in folders:
         assert sim.main(["--resume", str(folder)]) == 0
@@ -86,7 +89,7 @@ def test_a_killed_run_resumes_bit_equal(uninterrupted: tuple[Path, float], tmp_p
 
 
 def kill(folder: Path, after: float) -> Path:
-    """Start the run in a folder and kill it some seconds after its first file."""
+    """Start the run in a folder and kill it some seconds after its first recording; sooner, if it was over by then."""
     process = subprocess.Popen([sys.executable, "sim.py", *SIX_ROUNDS.split(), "--out", str(folder)], cwd=ROOT)
     try:
         while not (folder / "observations").exists() and process.poll() is None:
@@ -95,8 +98,12 @@ def kill(folder: Path, after: float) -> Path:
         process.send_signal(signal.SIGKILL)
     finally:
         process.kill()
-        process.wait()
-    return folder
+        code = process.wait()
+    if code == -signal.SIGKILL:
+        return folder
+    assert code == 0
+    shutil.rmtree(folder)
+    return kill(folder, after / 2)
 
 
 LOOPBACK = ("0100007F", "0000000000000000FFFF00000100007F")  # 127.0.0.1 as the kernel writes it
@@ -206,14 +213,14 @@ def test_other_code_is_noted(small: Experiment, tmp_path: Path, monkeypatch: pyt
         run.resume(small)
     assert small.out is not None
     result = json.loads((small.out / "result.json").read_text())
-    assert result["provenance"]["resumed"] == [{"after_round": 1, "code": "0" * 16}]
+    assert result["provenance"]["resumed"] == [{"after_round": 1, "code": "0" * 16, "engine": "inproc"}]
     assert any("The code changed while this run lasted" in note for note in result["notes"])
 
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, server_round: int) -> None:
     save = Checkpoints.save
 
-    def stopping(self: Checkpoints, snapshot: Snapshot, rows: dict[str, Any] | None) -> None:
+    def stopping(self: Checkpoints, snapshot: Snapshot, rows: dict[str, Any]) -> None:
         save(self, snapshot, rows)
         if snapshot.round == server_round:
             raise RunFailed("stopped for the test")
@@ -260,11 +267,11 @@ def same_arrays(one: ArrayRecord, two: ArrayRecord) -> bool:
 
 
 def test_what_was_saved_is_loaded(kept: Checkpoints, tmp_path: Path) -> None:
-    kept.save(some(0), None)
-    kept.save(some(1), {"round": {"loss": 1 / 3}, "clients": [{"client": 3}]})
+    kept.save(some(0), {})
+    kept.save(some(1), {"rounds": [{"loss": 1 / 3}], "clients": [{"client": 3}]})
     again = Checkpoints(tmp_path, resolve(Experiment()))
     assert again.id == kept.id and again.last is not None
-    assert again.history == [{"round": {"loss": 1 / 3}, "clients": [{"client": 3}]}]
+    assert again.history == [{}, {"rounds": [{"loss": 1 / 3}], "clients": [{"client": 3}]}]
     assert same_arrays(again.last.arrays, some(1).arrays)
     assert (again.last.round, again.last.last_round, again.last.recordings) == (1, {3: 2, 11: 1}, some(1).recordings)
     assert torch.equal(again.last.state["momentum"], torch.tensor([0.1], dtype=torch.float64))
@@ -272,7 +279,7 @@ def test_what_was_saved_is_loaded(kept: Checkpoints, tmp_path: Path) -> None:
 
 def test_only_the_last_round_is_kept_and_for_its_owner_alone(kept: Checkpoints, tmp_path: Path) -> None:
     for server_round in range(3):
-        kept.save(some(server_round), {} if server_round else None)
+        kept.save(some(server_round), {})
     names = [name for name, _ in sealed.sealed(tmp_path / "checkpoint")]
     assert names == ["experiment", "round-00002"]
     assert (tmp_path / "checkpoint").stat().st_mode & 0o777 == 0o700
@@ -314,6 +321,70 @@ def test_a_checkpoint_of_another_experiment_is_refused(tmp_path: Path) -> None:
     shutil.copy(foreign, own.parent)
     with pytest.raises(BadInput, match="of another experiment; remove it"):
         Checkpoints(tmp_path / "one", resolve(Experiment()))
+
+
+def test_a_lost_round_is_an_error_and_no_fresh_start(tmp_path: Path) -> None:
+    kept = Checkpoints(tmp_path, resolve(Experiment()))
+    for server_round in range(2):
+        kept.save(some(server_round), {})
+    (_, path), *_ = sealed.sealed(tmp_path / "checkpoint", "round-*")
+    path.unlink()
+    with pytest.raises(BadInput, match="Expected the last round's checkpoint in "):
+        Checkpoints(tmp_path, resolve(Experiment()))
+    assert (tmp_path / "checkpoint" / "history.jsonl").stat().st_size, "what is left must not be cut off"
+
+
+def test_a_run_at_work_is_nobody_elses(
+    small: Experiment, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_after(monkeypatch, 1)
+    with pytest.raises(RunFailed):
+        run.run(small)
+    monkeypatch.undo()
+    assert small.out is not None
+    for lock in (".run", ".server"):
+        capsys.readouterr()
+        with locked(small.out / "checkpoint" / lock):
+            assert sim.main(["--resume", str(small.out)]) == 2
+        said = f"sim.py: Expected {small.out} to be nobody else's, got a run at work in it.\n"
+        assert capsys.readouterr().err == said
+    assert sim.main(["--resume", str(small.out)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        ("--out elsewhere", "Expected a run to be resumed where it lies, "),
+        ("--estimate", "Expected --estimate or --resume, got both; an estimate is of a new run."),
+        ("--lr 0.5", "Expected lr=0.01 as in "),
+    ],
+)
+def test_what_makes_no_sense_beside_resume_is_refused(
+    uninterrupted: tuple[Path, float], capsys: pytest.CaptureFixture[str], flags: str, line: str
+) -> None:
+    """Also for a run that is complete."""
+    assert sim.main(["--resume", str(uninterrupted[0]), *flags.split()]) == 2
+    assert capsys.readouterr().err.startswith(f"sim.py: {line}")
+
+
+def test_an_audit_that_was_stopped_can_be_repeated(small: Experiment, tmp_path: Path) -> None:
+    experiment = dataclasses.replace(small, net="lenet", attack=("analytic",), images=1, audit_rounds="0", rounds=1)
+    assert experiment.out is not None
+    manifest, moved = experiment.out / "observations" / "manifest.jsonl", tmp_path / "manifest"
+    with pytest.MonkeyPatch.context() as patch:
+        finish = results.finish
+
+        def without_recordings(*given: Any) -> None:
+            shutil.move(manifest, moved)
+            finish(*given)
+
+        patch.setattr("flfw.results.finish", without_recordings)
+        with pytest.raises(RunFailed, match="The audit was stopped: Expected recordings in"):
+            run.run(experiment)
+    assert json.loads((experiment.out / "result.json").read_text())["audit"] == []
+    shutil.move(moved, manifest)
+    run.resume(experiment)
+    assert len(json.loads((experiment.out / "result.json").read_text())["audit"]) == 1
 
 
 def mutated(data: bytes, rng: random.Random) -> bytes:

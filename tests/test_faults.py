@@ -17,7 +17,7 @@ import sim
 from flfw import apps, engine
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
-from flfw.faults import Tolerance, Unusable, in_one_line, usable
+from flfw.faults import Tolerance, Unusable, in_one_line, read_metrics, read_update
 from flfw.inprocess import InProcessGrid
 from flfw.strategy import Update, weighted_mean
 from flfw.streaming import StreamingGrid
@@ -245,13 +245,14 @@ def test_on_ray_a_client_that_dies_ends_the_run(
 
 
 class OldClient(InProcessGrid):
-    """The client of partition 1 was installed earlier than the server."""
+    """The client of partition 1 was installed earlier than the server, and says less of itself."""
 
     def _answer(self, message: Message) -> Message:
         reply = super()._answer(message)
         about = reply.content.config_records.get("about") if reply.has_content() else None
         if about and about["partition"] == 1:
             about["code"] = "0123"
+            del about["gpu"]
         return reply
 
 
@@ -279,6 +280,54 @@ def test_a_client_with_old_code_is_never_asked(
     assert [row["failed"] for row in training["rounds"]] == [[{"client": 1, "reason": reason}]] * 2
     assert [row["client"] for row in training["final"]] == [0, 2]
     assert training["final_failed"] == [{"client": 1, "reason": reason}]
+    assert {(f["round"], f["client"], f["reason"]) for f in training["probes"]} == {(0, 1, reason), (2, 1, reason)}
+
+
+def test_where_the_dead_are_not_replaced_a_death_ends_the_run(question: Message) -> None:
+    """Flower's own commands: the engine would hand the dead one's place every other client, and drop them all."""
+    strategy = FedAvg(tolerance=Tolerance("drop", replaces_the_dead=False))
+    strategy.roster.nodes = {0: 7}
+    died = Message(Error(2, "<class 'ray.exceptions.ActorDiedError'>:<'The actor died'>"), reply_to=question)
+    with pytest.raises(RunFailed, match=r"^client 0 failed in round 1: its process died$"):
+        list(strategy.roster.receive([question], [died], "round 1", read_metrics, []))
+
+
+def test_two_nodes_with_one_partition_are_refused(small: Experiment) -> None:
+    grid = InProcessGrid(apps.client, 4, small.to_run_config())
+    grid._contexts[2].node_config["partition-id"] = 0
+    with pytest.raises(RunFailed, match=r"Expected partitions 0 to 2, got \[0, 0, 2, 3\] from 4 nodes"):
+        FedAvg().roster.enrol(StreamingGrid(grid), 3)
+
+
+def test_the_final_evaluation_asks_as_many_at_once_as_a_round(small: Experiment) -> None:
+    asked: list[int] = []
+
+    class Counting(InProcessGrid):
+        def push_messages(self, messages):  # type: ignore[no-untyped-def]
+            kept = list(messages)
+            asked.append(len([m for m in kept if m.metadata.message_type == "evaluate"]))
+            return super().push_messages(kept)
+
+    import dataclasses
+
+    experiment = dataclasses.replace(small, clients=5, sample=2, rounds=1, net="lenet")
+    apps.federate(Counting(apps.client, 5, experiment.to_run_config()), experiment)
+    assert [n for n in asked if n] == [2, 2, 1]
+
+
+def test_a_probe_that_nobody_can_use_is_a_failure_and_is_not_recorded(
+    faulty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = "--attack analytic --images 3 --audit-rounds 0 --on-client-failure drop --net linear --rounds 1"
+    code, result = run(tmp_path / "run", f"--engine inproc {flags} --defence {faulty}:SendsNaN --defended 1")
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    reason = "sent classifier.bias with NaN or infinite values"
+    assert f"round 0/1  probe of client 1: {reason}" in said.err
+    assert "1 probes were not answered; failures.csv says why." in result["notes"]
+    (entry,) = result["audit"]
+    assert (entry["images"], entry["failures"]) == (3, 1)
+    assert f"\n0,probe,1,{reason}\n" in (tmp_path / "run" / "failures.csv").read_text()
 
 
 def test_a_message_of_another_version_is_refused_by_the_client(small: Experiment) -> None:
@@ -336,7 +385,7 @@ def answer(tensors: dict[str, torch.Tensor] | None, metrics: dict | None) -> Rec
 
 def test_a_usable_reply_is_taken_apart(question: Message) -> None:
     content = answer({"w": torch.ones(2)}, {"num-examples": 5, "loss": float("nan")})
-    tensors, metrics, size = usable(Message(content, reply_to=question), ("w",), BROADCAST)
+    tensors, metrics, size = read_update(Message(content, reply_to=question), ("w",), BROADCAST)
     assert torch.equal(tensors["w"], torch.ones(2))
     assert metrics == {"num-examples": 5, "loss": None}  # JSON has no NaN
     assert size == len(pack({"w": torch.ones(2)})["w"].data)
@@ -358,27 +407,51 @@ FIVE = {"num-examples": 5}
         ({"w": torch.tensor([1.0, float("nan")])}, FIVE, "sent w with NaN or infinite values"),
         ({"w": torch.tensor([1.0, float("-inf")])}, FIVE, "sent w with NaN or infinite values"),
         ({"w": torch.ones(2)}, None, "sent no metrics"),
-        (None, FIVE, "sent arrays that cannot be read"),
+        (None, FIVE, "expected one record of arrays, got none"),
+        ({"w": torch.ones(9999)}, FIVE, "sent 40124 bytes of w, of which there are 136"),
+        ({"w": torch.ones(2)}, {**FIVE, "client": 3}, "sent a metric client=3, which is not its to send"),
+        ({"w": torch.ones(2)}, {**FIVE, "loss": [1.0, 2.0]}, "sent a metric loss=[1.0, 2.0], which is not its to send"),
     ],
 )
 def test_what_cannot_be_used_is_said(
     question: Message, tensors: dict[str, torch.Tensor] | None, metrics: dict | None, reason: str
 ) -> None:
     with pytest.raises(Unusable) as caught:
-        usable(Message(answer(tensors, metrics), reply_to=question), ("w",), BROADCAST)
+        read_update(Message(answer(tensors, metrics), reply_to=question), ("w",), BROADCAST)
     assert str(caught.value).startswith(reason)
+
+
+def test_an_array_that_claims_to_be_huge_is_refused(question: Message) -> None:
+    content = answer({"w": torch.ones(2)}, FIVE)
+    array = content.array_records["arrays"]["w"]
+    array.data = array.data.replace(b"(2,), }" + 7 * b" ", b"(2" + 7 * b"0" + b",), }")
+    with pytest.raises(Unusable, match="sent arrays that cannot be read"):
+        read_update(Message(content, reply_to=question), ("w",), BROADCAST)
+
+
+def test_a_final_evaluation_without_its_numbers_is_a_failure(question: Message) -> None:
+    content = answer(None, {"acc_global": 0.5, "acc_local": float("nan")})
+    with pytest.raises(Unusable, match=r"^sent no acc_local$"):
+        read_metrics(Message(content, reply_to=question), ("acc_global", "acc_local"))
+
+
+def test_a_name_that_no_model_has_is_refused_though_the_pattern_allows_it(question: Message) -> None:
+    """FedAvg uploads everything, ``*``: of the model, and not what a client makes up."""
+    content = answer({"w": torch.ones(2), "evil": torch.ones(1)}, FIVE)
+    with pytest.raises(Unusable, match=r"^sent evil, which is not to be uploaded$"):
+        read_update(Message(content, reply_to=question), FedAvg.uploads, BROADCAST)
 
 
 def test_an_error_is_said_in_the_clients_own_words(question: Message) -> None:
     with pytest.raises(Unusable, match=r"^boom$"):
-        usable(Message(Error(2, "boom"), reply_to=question), ("w",), BROADCAST)
+        read_update(Message(Error(2, "boom"), reply_to=question), ("w",), BROADCAST)
 
 
 def test_bytes_that_are_no_array_are_not_unpickled(question: Message) -> None:
     content = answer({"w": torch.ones(2)}, FIVE)
     content.array_records["arrays"]["w"].data = b"\x80\x04."
     with pytest.raises(Unusable, match="sent arrays that cannot be read"):
-        usable(Message(content, reply_to=question), ("w",), BROADCAST)
+        read_update(Message(content, reply_to=question), ("w",), BROADCAST)
 
 
 @pytest.mark.parametrize(
@@ -413,7 +486,7 @@ def test_a_dead_nodes_error_is_known_by_the_message_it_answers() -> None:
     error.metadata.__dict__["_src_node_id"] = 1
     failed: list = []
     assert (
-        list(strategy.roster.receive(messages, [error], "round 1", lambda m: usable(m, ("w",), BROADCAST), failed))
+        list(strategy.roster.receive(messages, [error], "round 1", lambda m: read_update(m, ("w",), BROADCAST), failed))
         == []
     )
     assert [str(f) for f in failed] == ["client 1: node unavailable", "client 0: did not answer within 3600 s"]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from flwr.simulation.ray_transport.ray_actor import pool_size_from_resources
 
 import sim
 from flfw import engine, machine
@@ -40,7 +41,14 @@ def on_ray(**changed: object) -> Experiment:
         (
             {"gpus_per_client": 0.6, "attack_gpus": 0.5},
             [(8, 1)],
-            "Expected gpus-per-client <= 0.5, what attack-gpus leaves; got 0.6.",
+            "Expected room for one client on this machine's nodes beside attack-gpus=0.5, got cpus-per-client=1, "
+            "gpus-per-client=0.6; lower them.",
+        ),
+        (
+            {"cpus_per_client": 4, "gpus_per_client": 0.5},
+            [(2, 1), (8, 0)],
+            "Expected room for one client on this machine's nodes, got cpus-per-client=4, gpus-per-client=0.5; "
+            "lower them.",
         ),
         (
             {"engine": "flwr", "cpus_per_client": 0.5},
@@ -71,16 +79,23 @@ def test_what_is_not_there_is_refused_in_one_line(asked: dict, nodes: list[tuple
         ({"gpus_per_client": 0.6}, [(16, 2)], 2),  # nor over two GPUs
         ({"gpus_per_client": 0.1, "attack_gpus": 0.5}, [(16, 1)], 5),
         ({"gpus_per_client": 0.25, "attack_gpus": 0.5}, [(16, 2)], 6),
+        ({"gpus_per_client": 0.5}, [(4, 1), (64, 0)], 2),  # a node without a GPU takes none
+        ({"gpus_per_client": 0.25}, [(2, 1), (2, 0)], 2),
+        ({"gpus_per_client": 0.3}, [(16, 2)], 6),
         ({"attack_gpus": 0.5}, [(16, 1)], 16),  # clients that use no GPU leave it free anyway
     ],
 )
-def test_how_many_clients_work_at_once(asked: dict, nodes: list[tuple[float, float]], clients: int) -> None:
+def test_how_many_clients_work_at_once(
+    monkeypatch: pytest.MonkeyPatch, asked: dict, nodes: list[tuple[float, float]], clients: int
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)  # Flower has four threads more than cores to wait for clients
     there_are = Resources(tuple(Node(c, g) for c, g in nodes), "this machine's")
     machine.check(on_ray(**asked), there_are)
     assert machine.at_once(on_ray(**asked), there_are) == clients
-    share = machine.client_resources(on_ray(**asked), there_are)["num_cpus"]  # from this Flower counts its actors
-    by_gpus = sum(g for _, g in nodes) / asked["gpus_per_client"] if asked.get("gpus_per_client") else clients
-    assert min(sum(int(c / share + 1e-9) for c, _ in nodes), int(by_gpus + 1e-9)) == clients
+    # What Flower will count, and Ray be able to place: by the GPUs, none of whose clients is spread over two.
+    shares = machine.client_resources(on_ray(**asked), there_are)
+    monkeypatch.setattr("ray.nodes", lambda: [{"Resources": {"CPU": c, "GPU": g}} for c, g in nodes])
+    assert pool_size_from_resources({name: shares[name] for name in ("num_cpus", "num_gpus")}) == clients
 
 
 def test_this_machine_is_asked(small: Experiment) -> None:

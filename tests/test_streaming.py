@@ -175,7 +175,7 @@ def test_no_messages_no_replies() -> None:
 # --- recording ----------------------------------------------------------------------------------------------------
 
 
-def probes_only(sent: Message) -> bool:
+def probes_only(sent: Message, reply: Message) -> bool:
     return sent.metadata.message_type == "train.probe"
 
 
@@ -242,7 +242,7 @@ def test_a_failed_client_is_passed_on_and_not_recorded(tmp_path) -> None:
 
 
 def test_messages_without_arrays_can_be_recorded(tmp_path) -> None:
-    grid = RecordingGrid(InProcessGrid(app, 1, {"seed": 17}), tmp_path, lambda sent: True)
+    grid = RecordingGrid(InProcessGrid(app, 1, {"seed": 17}), tmp_path, lambda sent, reply: True)
     list(grid.send_and_receive([Message(RecordDict(), dst_node_id=1, message_type="query")]))
     line = json.loads((tmp_path / "manifest.jsonl").read_text())
     assert (line["type"], line["metrics"]) == ("query", {"seed": 17})

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from flfw import superlink
-from flfw.errors import BadInput, RunFailed
+from flfw.errors import RunFailed
 from flfw.experiment import Experiment
 from tests.test_engines import BROKEN, run, without_times
 
@@ -108,11 +108,6 @@ def test_a_superlink_that_does_not_start_says_why(tmp_path: Path, monkeypatch: p
     with pytest.raises(RunFailed, match=says), superlink.private_superlink(tmp_path, {}):
         raise AssertionError("it must not start")
     assert survivors(mark) == []
-
-
-def test_fractions_of_a_core_are_refused_before_anything_starts(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"Expected whole cpus-per-client .*got cpus_per_client=0\.5"):
-        superlink.run({}, {}, clients=2, cpus_per_client=0.5, gpus_per_client=0, out=tmp_path)
 
 
 def test_a_reason_comes_from_the_server_app_and_else_from_flower(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ class Recordings:
             source="probe",
             rung=config["rung"],
             round=config["round"],
-            client=int(line["metrics"]["partition"]),
+            client=int(config["client"]),
             slot=config["slot"],
             sent=self._tensors(line["sent_by_client"]),
             received=received,

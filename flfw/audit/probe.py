@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy
 
 from flfw.audit.observation import Truth, key
 from flfw.experiment import Experiment
-from flfw.faults import Failure, metrics_of
+from flfw.faults import Failure, Unusable, read_update
 from flfw.nets.net import Net, Tensors
 from flfw.rng import initialising
 from flfw.site import Site
@@ -53,7 +53,7 @@ def send_probes(
     failed: list[Failure] = []
     for probe in range(experiment.images):
         client, slot = probe % experiment.clients, probe // experiment.clients
-        config: dict[str, Any] = {"rung": rung, "slot": probe, "own_slot": slot}
+        config: dict[str, Any] = {"rung": rung, "client": client, "slot": probe, "own_slot": slot}
         config["batch"] = experiment.victim_batch if rung == "target" else 1
         if client in strategy.roster.unfit:
             failed.append(Failure(client, strategy.roster.unfit[client]))
@@ -62,9 +62,25 @@ def send_probes(
     for start in range(0, len(messages), _AT_ONCE):
         asked = messages[start : start + _AT_ONCE]
         replies = grid.send_and_receive(asked, timeout=strategy.roster.tolerance.deadline)
-        for _ in strategy.roster.receive(asked, replies, f"a probe at round {server_round}", metrics_of, failed):
+        for _ in strategy.roster.receive(asked, replies, f"a probe at round {server_round}", _checked(arrays), failed):
             pass
     return failed
+
+
+def is_sound(message: Message, reply: Message) -> bool:
+    """Whether an exchange is a probe that an audit can use; what cannot be is not recorded."""
+    if message.metadata.message_type != "train.probe":
+        return False
+    try:
+        _checked(message.content.array_records["arrays"])(reply)
+    except Unusable:
+        return False
+    return True
+
+
+def _checked(arrays: ArrayRecord) -> Callable[[Message], object]:
+    """Reads the answer to a probe that brought these arrays: gradients of some of them."""
+    return lambda reply: read_update(reply, ("*",), arrays, whole=False)
 
 
 def send_ladder(
@@ -101,6 +117,9 @@ def answer(
     Raises:
         RuntimeError: this site keeps no truth, which is how a site says that it answers no probes.
     """
+    rung, numbers = config["rung"], [config[name] for name in ("round", "slot", "own_slot", "batch")]
+    if rung not in RUNGS or not all(isinstance(n, int) and n >= 0 for n in numbers):
+        raise RuntimeError(f"client {partition} was asked for a probe that does not exist: {rung}, {numbers}")
     if site.truth is None:
         raise RuntimeError(f"client {partition} answers no probes: its site names no truth folder")
     indices = task.victims(partition, int(config["own_slot"]), int(config["batch"]), experiment.seed)

@@ -155,7 +155,7 @@ class Auditor:
         failed = samples is None or diverged or not bool(torch.isfinite(samples).all())
         file = "" if failed else f"reconstructions/{name.replace(':', '-')}-{seen.key}.safetensors"
         if samples is not None and not failed:
-            (self.folder / "reconstructions").mkdir(exist_ok=True)
+            (self.folder / "reconstructions").mkdir(exist_ok=True, mode=0o700)
             samples = samples[assign(truth.samples.numpy(), samples.numpy())]
             save_file({"samples": samples.contiguous()}, self.folder / file)
         rows = []
