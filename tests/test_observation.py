@@ -87,8 +87,8 @@ def record(folder: Path, rung: str, server_round: int, slot: int, client: int, v
     line = {
         "type": "train.probe",
         "group": str(server_round),
-        "config": {"round": server_round, "version": 0, "rung": rung, "slot": slot, "own_slot": 0, "batch": 1},
-        "metrics": {"num-examples": 1, "partition": client},
+        "config": {"round": server_round, "rung": rung, "client": client, "slot": slot, "own_slot": 0, "batch": 1},
+        "metrics": {"num-examples": 1, "partition": 99},  # what a client says of itself is not believed
         "sent_to_client": model,
         "sent_by_client": answer,
     }

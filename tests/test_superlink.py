@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import sim
 from flfw import superlink
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
@@ -64,16 +65,35 @@ def test_flower_run_equals_in_process_bit_for_bit(
 
 
 @pytest.mark.slow
-def test_a_client_that_raises_ends_the_run_by_name(
-    small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str
+def test_a_client_that_raises_ends_the_command_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "broken_flwr.py").write_text(BROKEN)
     monkeypatch.syspath_prepend(str(tmp_path))
-    experiment = dataclasses.replace(small, defence="broken_flwr:Broken", defended="1")
-    with pytest.raises(RunFailed, match=r"^client 1 failed in round 1: .*the shield fell.*$"):
-        on_flower(experiment, tmp_path / "run")
-    assert not (tmp_path / "run" / "training.json").exists()
+    flags = "--engine flwr --method fedavg --clients 3 --rounds 2 --local-epochs 1 --attack none --defended 1"
+    assert sim.main([*flags.split(), "--defence", "broken_flwr:Broken", "--out", str(tmp_path / "run")]) == 1
+    assert capsys.readouterr().err == "sim.py: client 1 failed in round 1: the shield fell\n"
+    assert not (tmp_path / "run" / "result.json").exists()
     assert survivors(mark) == []
+
+
+@pytest.mark.slow
+def test_a_killed_run_is_resumed_by_the_same_commands(tmp_path: Path, mark: str) -> None:
+    common = ["--method", "fedper", "--clients", "3", "--rounds", "6", "--local-epochs", "1", "--attack", "none"]
+    command = [sys.executable, "sim.py", *common, "--engine", "flwr", "--out", str(tmp_path / "flwr")]
+    with subprocess.Popen(command, cwd=ROOT) as process:
+        wait_for(lambda: any((tmp_path / "flwr" / "checkpoint").glob("round-00002-*")), 200)
+        process.send_signal(signal.SIGKILL)
+    wait_for(lambda: survivors(mark) == [])
+    assert not (tmp_path / "flwr" / "training.json").exists(), "the run was over before it could be killed"
+    assert sim.main(["--resume", str(tmp_path / "flwr")]) == 0
+    assert sim.main([*common, "--engine", "inproc", "--out", str(tmp_path / "inproc")]) == 0
+    there, here = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("flwr", "inproc"))
+    assert there["provenance"]["resumed"][0]["after_round"] >= 2
+    assert there["environment"]["transport"] == "Flower's own commands, simulation engine on Ray"
+    for result in (there, here):
+        result["rounds"] = [{k: v for k, v in row.items() if k != "seconds"} for row in result["rounds"]]
+    assert there["rounds"] == here["rounds"] and there["final"] == here["final"]
 
 
 def test_the_repository_is_an_app_for_flwr_run(
@@ -135,8 +155,8 @@ def test_what_the_keeper_started_ends_with_its_owner_however_that_ends(tmp_path:
     wait_for(lambda: survivors(mark) == [])
 
 
-def wait_for(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+def wait_for(holds: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.1)
