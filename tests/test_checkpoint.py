@@ -106,6 +106,12 @@ def kill(folder: Path, after: float) -> Path:
     return kill(folder, after / 2)
 
 
+# A process that was started in the background of a shell may have been told to ignore interrupts.
+INTERRUPTIBLE = """
+import signal, sys, sim
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit(sim.main(sys.argv[1:]))
+"""
 LOOPBACK = ("0100007F", "0000000000000000FFFF00000100007F")  # 127.0.0.1 as the kernel writes it
 
 
@@ -154,16 +160,22 @@ def test_a_run_killed_at_any_write_resumes_bit_equal(
     assert killed, "no moment of this range was before the end of the run"
 
 
-def test_a_run_on_ray_resumes_in_process_bit_equal(uninterrupted: tuple[Path, float], tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+def test_a_run_on_ray_resumes_in_process_bit_equal(
+    uninterrupted: tuple[Path, float], tmp_path: Path, by: signal.Signals
+) -> None:
     """And while it runs, Ray's ports are open on the loopback interface only: whoever reaches them can run code."""
     folder, before = tmp_path / "run", listening()
     flags = SIX_ROUNDS.replace("inproc", "ray").split()
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
-    process = subprocess.Popen([sys.executable, "sim.py", *flags, "--out", str(folder)], cwd=ROOT, env=environment)
+    command = [sys.executable, "-c", INTERRUPTIBLE, *flags, "--out", str(folder)]
+    process = subprocess.Popen(command, cwd=ROOT, env=environment)
     try:
         while not list((folder / "checkpoint").glob("round-00003-*")) and process.poll() is None:
             time.sleep(0.02)
         opened = listening() - before
+        process.send_signal(by)
+        assert process.wait(60) == {signal.SIGKILL: -signal.SIGKILL, signal.SIGINT: 130}[by]
     finally:
         process.kill()
         process.wait()
