@@ -3,41 +3,29 @@
 from __future__ import annotations
 
 import faulthandler
-import json
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
-from flfw import nets, parts
+from flfw import parts
 from flfw.audit import probe
-from flfw.checkpoint import Checkpoints, locked
 from flfw.client import FederatedClient, Workplace
-from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
-from flfw.faults import Failure, Tolerance
 from flfw.nets import Tensors
-from flfw.progress import Steps
 from flfw.provenance import code_hash
-from flfw.rng import initialising
 from flfw.roster import ENROLMENT_S
-from flfw.sealed import drop_unfinished, write_whole
 from flfw.site import Site
 from flfw.store import ClientStore
-from flfw.strategy import FederatedStrategy, broadcast
-from flfw.streaming import StreamingGrid
-from flfw.tap import RecordingGrid
-from flfw.task import Task, input_space, resolve
+from flfw.task import Task, resolve
 from flfw.wire import pack, views
 
 server = ServerApp()
@@ -51,110 +39,10 @@ _AFTER_DEADLINE_S = 1.0  # the server then says who was late, rather than that a
 
 @server.main()
 def serve(grid: Grid, context: Context) -> None:
-    """Run the experiment of the run's configuration; its folder holds the experiment, and maybe a checkpoint."""
+    """Run the experiment of the run's configuration, as `flfw.federation` does it."""
+    from flfw.federation import federate  # clients import this module too, and need none of that
+
     federate(grid, Experiment.from_run_config(context.run_config))
-
-
-def federate(grid: Grid, experiment: Experiment) -> None:
-    """Train, probe at the audited rounds, evaluate everybody once more, and write ``training.json``.
-
-    What fails is also left in ``failure.txt``, for whoever started this through Flower's own commands.
-    """
-    assert experiment.out is not None, "the engine names the folder"
-    reason = experiment.out / "failure.txt"
-    reason.unlink(missing_ok=True)  # of an attempt before this one
-    try:
-        (experiment.out / "checkpoint").mkdir(parents=True, exist_ok=True, mode=0o700)
-        with locked(experiment.out / "checkpoint" / ".server"):
-            _federate(grid, experiment, experiment.out)
-    except OSError as error:
-        reason.write_text(f"{error}\n")
-        raise RunFailed(f"The server could not go on: {error}.") from error
-    except (BadInput, RunFailed) as error:
-        reason.write_text(f"{error}\n")
-        raise
-
-
-def _federate(grid: Grid, experiment: Experiment, folder: Path) -> None:
-    cls, settings = parts.method(experiment)
-    drop_unfinished(folder / "checkpoint")
-    kept = Checkpoints(folder, experiment)
-    tolerance = Tolerance(
-        experiment.on_client_failure,
-        experiment.min_clients,
-        experiment.round_deadline,
-        replaces_the_dead=experiment.engine != "flwr",
-    )
-    strategy = cls(settings, sample=experiment.sample, seed=experiment.seed, tolerance=tolerance)
-    strategy.stamp = {"experiment": kept.id, "code": code_hash()}
-    grid = StreamingGrid(grid)
-    tap = None
-    if experiment.audited and cls.uploads:
-        mark = kept.last.recordings if kept.last else None
-        grid = tap = RecordingGrid(grid, folder / "observations", probe.is_sound, mark)
-    about = strategy.roster.enrol(grid, experiment.clients)
-    blind = experiment.gpus_per_client > 0 and not all(answer.get("gpu") for answer in about)
-    for answer in about:
-        if answer["code"] != code_hash():
-            other = f"runs other code ({answer['code']}) than the server ({code_hash()}); install the same on both"
-            strategy.roster.refuse(answer["partition"], other)
-    first = _resumed(kept, strategy)
-    with Steps("round", experiment.rounds, strategy.rounds_before) as steps:
-
-        def note_probes(done: int, failed: list[Failure]) -> None:
-            steps.note(f"probe of {failure}" for failure in failed)
-            strategy.history.probes.extend({"round": done, **asdict(failure)} for failure in failed)
-
-        if first is None:
-            first, failed = _initial(grid, strategy, experiment, tap)
-            note_probes(0, failed)
-
-        def after(flower_round: int, arrays: ArrayRecord) -> None:
-            done = flower_round + strategy.rounds_before
-            if kept.last and done == kept.last.round:
-                return
-            if done:
-                row = strategy.history.rounds[-1]
-                steps.done(_line(row))
-                steps.note(f"client {failure['client']} dropped: {failure['reason']}" for failure in row["failed"])
-            if tap and done in experiment.audited:
-                note_probes(done, probe.send_probes(grid, strategy, experiment, "target", done, arrays))
-            snapshot = strategy.snapshot(done, arrays, tap.mark if tap else None)
-            kept.save(snapshot, strategy.history.rows_of(done))
-
-        left = experiment.rounds - strategy.rounds_before
-        result = strategy.start(grid, first, left, timeout=experiment.round_deadline, evaluate_fn=after)
-    final, failed = strategy.evaluate_all(grid, result.arrays if left else first, experiment.rounds)
-    training = {**asdict(strategy.history), "final": final, "final_failed": [asdict(failure) for failure in failed]}
-    training |= {"code": kept.code, "resumed": kept.resumed, "engine": experiment.engine, "without_gpu": blind}
-    write_whole(folder / "training.json", json.dumps(training).encode())
-
-
-def _resumed(kept: Checkpoints, strategy: FederatedStrategy) -> ArrayRecord | None:
-    """Put the strategy back to its last checkpoint; what it broadcasts next."""
-    if kept.last is None:
-        return None
-    strategy.restore(kept.last, kept.history)
-    return kept.last.arrays
-
-
-def _initial(
-    grid: Grid, strategy: FederatedStrategy, experiment: Experiment, tap: RecordingGrid | None
-) -> tuple[ArrayRecord, list[Failure]]:
-    """The first broadcast; an audited run climbs its ladder here, and who failed on it is returned."""
-
-    def build(net: str) -> nets.Net:
-        return nets.build(net, *input_space(experiment))
-
-    failed = probe.send_ladder(grid, strategy, experiment, build) if tap else []
-    with initialising(experiment.seed, "model"):
-        return broadcast(strategy.build_model(build(experiment.net), strategy.settings), strategy.downloads), failed
-
-
-def _line(row: dict[str, Any]) -> str:
-    shown = {"loss": row["loss"], "acc before": row["acc_global"], "acc after": row["acc_local"], **row["extra"]}
-    numbers = "  ".join(f"{name} {value:.3f}" for name, value in shown.items() if value is not None)
-    return f"{numbers}  {row['seconds']:.1f} s"
 
 
 # --- the client ---------------------------------------------------------------------------------------------------

@@ -66,13 +66,14 @@ def _run_on_ray(experiment: Experiment, site: Site) -> None:
     from flwr.supercore.telemetry import EventType
 
     from flfw import apps
+    from flfw.federation import federate
 
     stopped = threading.Event()
     server = ServerApp()
 
     @server.main()
     def serve(grid: Grid, context: Context) -> None:
-        apps.federate(StoppableGrid(grid, stopped), experiment)
+        federate(StoppableGrid(grid, stopped), experiment)
 
     run_config = experiment.to_run_config()
     with tempfile.TemporaryDirectory(prefix="flfw-app-") as folder, machine.started(experiment, site):

@@ -70,7 +70,7 @@ def finish(experiment: Experiment, task: Task, notes: list[str]) -> None:
 def _remarks(training: dict[str, Any]) -> list[str]:
     rounds = [row for row in training["rounds"] if row["failures"]]
     dropped = sum(row["failures"] for row in rounds)
-    notes = [f"{dropped} updates were dropped in {len(rounds)} rounds; failures.csv says why."] if dropped else []
+    notes = [f"Updates dropped: {dropped}, in {len(rounds)} of the rounds; failures.csv says why."] if dropped else []
     later = [*(entry["code"] for entry in training["resumed"]), code_hash()]
     codes = list(dict.fromkeys(code for code in later if code != training["code"]))
     if codes:
@@ -78,7 +78,7 @@ def _remarks(training: dict[str, Any]) -> list[str]:
     if training["without_gpu"]:
         notes.append("Clients were given shares of a GPU and see none: they computed on the CPU.")
     if training["probes"]:
-        notes.append(f"{len(training['probes'])} probes were not answered; failures.csv says why.")
+        notes.append(f"Probes without a usable answer: {len(training['probes'])}; failures.csv says why.")
     return notes + [f"Client {f['client']} has no final accuracy: {f['reason']}." for f in training["final_failed"]]
 
 

@@ -13,9 +13,10 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from flfw import apps, run
+from flfw import run
 from flfw.checkpoint import Checkpoints, locked, stored_experiment
 from flfw.experiment import Experiment
+from flfw.federation import federate
 from flfw.results import finish, is_complete, is_trained
 from flfw.site import home, simulation
 
@@ -39,7 +40,7 @@ def serve(grid: Grid, context: Context) -> None:
     clients = simulation(Checkpoints(folder, experiment).id)
     with locked(folder / "checkpoint" / ".run"):
         if not (is_trained(folder) or is_complete(folder)):
-            apps.federate(grid, experiment)
+            federate(grid, experiment)
         if not is_complete(folder):
             _fetch_truth(clients, folder)
             finish(experiment, task, notes)

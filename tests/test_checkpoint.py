@@ -220,7 +220,7 @@ def test_other_code_is_noted(small: Experiment, tmp_path: Path, monkeypatch: pyt
         run.run(small)
     monkeypatch.undo()
     with monkeypatch.context() as patch:
-        for module in ("flfw.checkpoint", "flfw.apps", "flfw.results"):
+        for module in ("flfw.checkpoint", "flfw.apps", "flfw.federation", "flfw.results"):
             patch.setattr(f"{module}.code_hash", lambda: "0" * 16)
         run.resume(small)
     assert small.out is not None
@@ -238,6 +238,43 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, server_round: int) -> None:
             raise RunFailed("stopped for the test")
 
     monkeypatch.setattr(Checkpoints, "save", stopping)
+
+
+MOMENTUM = """
+from typing import final
+from flfw.sgd import LocalSGD
+from flfw.strategy import FederatedStrategy, weighted_mean
+
+
+@final
+class Momentum(FederatedStrategy):
+    Settings = LocalSGD
+
+    def aggregate(self, updates):
+        mean = weighted_mean(updates)
+        old = self.state or {name: 0 * value for name, value in mean.items()}
+        self.state = {name: 0.9 * old[name] + 0.1 * value for name, value in mean.items()}
+        return dict(self.state)
+"""
+
+
+def test_what_the_server_keeps_for_itself_is_resumed(
+    small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A method with state of its own: a server that forgot it would broadcast another model from round 2 on."""
+    (tmp_path / "kept_momentum.py").write_text(MOMENTUM)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    experiment = dataclasses.replace(small, method="kept_momentum:Momentum", net="lenet", rounds=3)
+    whole = dataclasses.replace(experiment, out=tmp_path / "whole")
+    run.run(whole)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 2)
+        with pytest.raises(RunFailed, match="stopped for the test"):
+            run.run(experiment)
+    run.resume(experiment)
+    models = [load_file(next((tmp_path / name / "checkpoint").glob("round-00003-*"))) for name in ("whole", "run")]
+    assert {name.partition("/")[0] for name in models[0]} == {"model", "server"}
+    assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
 
 
 def test_lost_client_state_is_an_error_that_names_it(

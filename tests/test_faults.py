@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, Re
 from safetensors.torch import load_file
 
 import sim
-from flfw import apps, engine
+from flfw import apps, engine, federation
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from flfw.faults import Tolerance, Unusable, in_one_line, read_metrics, read_update
@@ -160,7 +160,7 @@ def test_a_failing_client_is_dropped_by_name_and_counted(
         assert (row["failures"], row["clients"]) == (1, 2)
         assert row["failed"] == [{"client": 1, "reason": reason}]
         assert f"round {row['round']}/2  client 1 dropped: {reason}" in said.err
-    assert "2 updates were dropped in 2 rounds; failures.csv says why." in said.out
+    assert "Updates dropped: 2, in 2 of the rounds; failures.csv says why." in said.out
     assert (tmp_path / "run" / "failures.csv").read_text().count("\n") == 3
 
 
@@ -271,11 +271,11 @@ def test_a_client_with_old_code_is_never_asked(
     reason = f"runs other code (0123) than the server ({code_hash()}); install the same on both"
     if on_failure == "fail":
         with pytest.raises(RunFailed) as caught:
-            apps.federate(grid, experiment)
+            federation.federate(grid, experiment)
         assert str(caught.value) == f"client 1 failed in enrolment: {reason}"
         assert (experiment.out / "failure.txt").read_text() == f"{caught.value}\n"
         return
-    apps.federate(grid, experiment)
+    federation.federate(grid, experiment)
     training = json.loads((experiment.out / "training.json").read_text())
     assert [row["failed"] for row in training["rounds"]] == [[{"client": 1, "reason": reason}]] * 2
     assert [row["client"] for row in training["final"]] == [0, 2]
@@ -311,7 +311,7 @@ def test_the_final_evaluation_asks_as_many_at_once_as_a_round(small: Experiment)
     import dataclasses
 
     experiment = dataclasses.replace(small, clients=5, sample=2, rounds=1, net="lenet")
-    apps.federate(Counting(apps.client, 5, experiment.to_run_config()), experiment)
+    federation.federate(Counting(apps.client, 5, experiment.to_run_config()), experiment)
     assert [n for n in asked if n] == [2, 2, 1]
 
 
@@ -324,7 +324,7 @@ def test_a_probe_that_nobody_can_use_is_a_failure_and_is_not_recorded(
     assert code == 0, said.err
     reason = "sent classifier.bias with NaN or infinite values"
     assert f"round 0/1  probe of client 1: {reason}" in said.err
-    assert "1 probes were not answered; failures.csv says why." in result["notes"]
+    assert "Probes without a usable answer: 1; failures.csv says why." in result["notes"]
     (entry,) = result["audit"]
     assert (entry["images"], entry["failures"]) == (3, 1)
     assert f"\n0,probe,1,{reason}\n" in (tmp_path / "run" / "failures.csv").read_text()

@@ -1,0 +1,159 @@
+"""The server's side of a run: enrol, train round after round, probe where the audit asks, evaluate, write down."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, final
+
+from flwr.app import ArrayRecord
+from flwr.serverapp import Grid
+
+from flfw import nets, parts
+from flfw.audit import probe
+from flfw.checkpoint import Checkpoints, locked
+from flfw.errors import BadInput, RunFailed
+from flfw.experiment import Experiment
+from flfw.faults import Failure, Tolerance
+from flfw.progress import Steps
+from flfw.provenance import code_hash
+from flfw.rng import initialising
+from flfw.sealed import drop_unfinished, write_whole
+from flfw.strategy import FederatedStrategy, broadcast
+from flfw.streaming import StreamingGrid
+from flfw.tap import RecordingGrid
+from flfw.task import input_space
+
+
+def federate(grid: Grid, experiment: Experiment) -> None:
+    """Run an experiment on the nodes of a grid, from its folder's last checkpoint if there is one.
+
+    Leaves ``training.json`` there or, for whoever started this through Flower's own commands, ``failure.txt``.
+
+    Raises:
+        BadInput: the folder holds another experiment, a damaged one, or a run that is at work.
+        RunFailed: a client failed and the run does not bear it, or the server could not go on.
+    """
+    assert experiment.out is not None, "the engine names the folder"
+    (experiment.out / "checkpoint").mkdir(parents=True, exist_ok=True, mode=0o700)
+    reason = experiment.out / "failure.txt"
+    try:
+        with locked(experiment.out / "checkpoint" / ".server"):
+            reason.unlink(missing_ok=True)  # of an attempt before this one
+            Federation(grid, experiment, experiment.out).run()
+    except OSError as error:
+        reason.write_text(f"{error}\n")
+        raise RunFailed(f"The server could not go on: {error}.") from error
+    except (BadInput, RunFailed) as error:
+        reason.write_text(f"{error}\n")
+        raise
+
+
+@final
+class Federation:
+    """One run of one experiment.
+
+    Args:
+        grid: reaches the nodes.
+        experiment: resolved.
+        folder: the run's.
+    """
+
+    def __init__(self, grid: Grid, experiment: Experiment, folder: Path) -> None:
+        self._experiment, self._folder = experiment, folder
+        drop_unfinished(folder / "checkpoint")
+        self._kept = Checkpoints(folder, experiment)
+        self._strategy = _strategy(experiment, stamp={"experiment": self._kept.id, "code": code_hash()})
+        self._grid: Grid = StreamingGrid(grid)
+        self._tap: RecordingGrid | None = None
+        if experiment.audited and self._strategy.uploads:
+            mark = self._kept.last.recordings if self._kept.last else None
+            self._grid = self._tap = RecordingGrid(self._grid, folder / "observations", probe.is_sound, mark)
+
+    def run(self) -> None:
+        """From enrolment to ``training.json``."""
+        strategy, rounds = self._strategy, self._experiment.rounds
+        blind = self._enrol()
+        if last := self._kept.last:
+            strategy.restore(last, self._kept.history)
+        left = rounds - strategy.rounds_before
+        with Steps("round", rounds, strategy.rounds_before) as self._steps:
+            arrays = last.arrays if last else self._first()
+            deadline = self._experiment.round_deadline
+            result = strategy.start(self._grid, arrays, left, timeout=deadline, evaluate_fn=self._after)
+        final, failed = strategy.evaluate_all(self._grid, result.arrays if left else arrays, rounds)
+        self._write(
+            final=final,
+            final_failed=[asdict(failure) for failure in failed],
+            code=self._kept.code,
+            resumed=self._kept.resumed,
+            engine=self._experiment.engine,
+            without_gpu=blind,
+        )
+
+    def _enrol(self) -> bool:
+        """Learn which node is which client; whether some that were given a share of a GPU see none."""
+        roster, own = self._strategy.roster, code_hash()
+        about = roster.enrol(self._grid, self._experiment.clients)
+        for answer in about:
+            if answer["code"] != own:
+                other = f"runs other code ({answer['code']}) than the server ({own}); install the same on both"
+                roster.refuse(answer["partition"], other)
+        return self._experiment.gpus_per_client > 0 and not all(answer.get("gpu") for answer in about)
+
+    def _first(self) -> ArrayRecord:
+        """What is broadcast first; an audited run climbs its ladder here."""
+
+        def build(net: str) -> nets.Net:
+            return nets.build(net, *input_space(self._experiment))
+
+        if self._tap:
+            self._note_probes(0, probe.send_ladder(self._grid, self._strategy, self._experiment, build))
+        with initialising(self._experiment.seed, "model"):
+            model = self._strategy.build_model(build(self._experiment.net), self._strategy.settings)
+        return broadcast(model, self._strategy.downloads)
+
+    def _after(self, flower_round: int, arrays: ArrayRecord) -> None:
+        """After each round, and before the first: say how it went, probe, keep a checkpoint."""
+        done = flower_round + self._strategy.rounds_before
+        if self._kept.last and done == self._kept.last.round:
+            return
+        if done:
+            row = self._strategy.history.rounds[-1]
+            self._steps.done(_line(row))
+            self._steps.note(f"client {failure['client']} dropped: {failure['reason']}" for failure in row["failed"])
+        if self._tap and done in self._experiment.audited:
+            sent = probe.send_probes(self._grid, self._strategy, self._experiment, "target", done, arrays)
+            self._note_probes(done, sent)
+        snapshot = self._strategy.snapshot(done, arrays, self._tap.mark if self._tap else None)
+        self._kept.save(snapshot, self._strategy.history.rows_of(done))
+
+    def _note_probes(self, done: int, failed: Iterable[Failure]) -> None:
+        for failure in failed:
+            self._steps.note([f"probe of {failure}"])
+            self._strategy.history.probes.append({"round": done, **asdict(failure)})
+
+    def _write(self, **more: Any) -> None:
+        training = {**asdict(self._strategy.history), **more}
+        write_whole(self._folder / "training.json", json.dumps(training).encode())
+
+
+def _strategy(experiment: Experiment, stamp: dict[str, Any]) -> FederatedStrategy:
+    cls, settings = parts.method(experiment)
+    tolerance = Tolerance(
+        experiment.on_client_failure,
+        experiment.min_clients,
+        experiment.round_deadline,
+        replaces_the_dead=experiment.engine != "flwr",
+    )
+    strategy = cls(settings, sample=experiment.sample, seed=experiment.seed, tolerance=tolerance)
+    strategy.stamp = stamp
+    return strategy
+
+
+def _line(row: dict[str, Any]) -> str:
+    shown = {"loss": row["loss"], "acc before": row["acc_global"], "acc after": row["acc_local"], **row["extra"]}
+    numbers = "  ".join(f"{name} {value:.3f}" for name, value in shown.items() if value is not None)
+    return f"{numbers}  {row['seconds']:.1f} s"
