@@ -77,7 +77,7 @@ class Broken(Defence):
 """
 
 
-@pytest.mark.parametrize("name", ["inproc", "ray"])
+@pytest.mark.parametrize("name", ["inproc", pytest.param("ray", marks=pytest.mark.slow)])
 def test_a_client_that_raises_ends_the_run_by_name(
     small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

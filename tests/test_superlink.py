@@ -54,6 +54,7 @@ def on_flower(experiment: Experiment, folder: Path, **changed: object) -> dict:
     return json.loads((folder / "training.json").read_text())
 
 
+@pytest.mark.slow
 def test_flower_run_equals_in_process_bit_for_bit(
     small: Experiment, tmp_path: Path, mark: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
