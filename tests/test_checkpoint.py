@@ -215,29 +215,31 @@ def test_there_must_be_something_to_resume(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_other_code_is_noted(small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stop_after(monkeypatch, 1)
-    with pytest.raises(RunFailed, match="stopped for the test"):
-        run.run(small)
-    monkeypatch.undo()
+    folder = cut_short(small, 1)
     with monkeypatch.context() as patch:
         for module in ("flfw.checkpoint", "flfw.apps", "flfw.federation", "flfw.results"):
             patch.setattr(f"{module}.code_hash", lambda: "0" * 16)
         run.resume(small)
-    assert small.out is not None
-    result = json.loads((small.out / "result.json").read_text())
+    result = json.loads((folder / "result.json").read_text())
     assert result["provenance"]["resumed"] == [{"after_round": 1, "code": "0" * 16, "engine": "inproc"}]
     assert any("The code changed while this run lasted" in note for note in result["notes"])
 
 
-def stop_after(monkeypatch: pytest.MonkeyPatch, server_round: int) -> None:
+def cut_short(experiment: Experiment, after_round: int) -> Path:
+    """Run an experiment that stops behind the checkpoint of a round; its folder."""
     save = Checkpoints.save
 
     def stopping(self: Checkpoints, snapshot: Snapshot, rows: dict[str, Any]) -> None:
         save(self, snapshot, rows)
-        if snapshot.round == server_round:
+        if snapshot.round == after_round:
             raise RunFailed("stopped for the test")
 
-    monkeypatch.setattr(Checkpoints, "save", stopping)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoints, "save", stopping)
+        with pytest.raises(RunFailed, match="stopped for the test"):
+            run.run(experiment)
+    assert experiment.out is not None
+    return experiment.out
 
 
 MOMENTUM = """
@@ -267,10 +269,7 @@ def test_what_the_server_keeps_for_itself_is_resumed(
     experiment = dataclasses.replace(small, method="kept_momentum:Momentum", net="lenet", rounds=3)
     whole = dataclasses.replace(experiment, out=tmp_path / "whole")
     run.run(whole)
-    with monkeypatch.context() as patch:
-        stop_after(patch, 2)
-        with pytest.raises(RunFailed, match="stopped for the test"):
-            run.run(experiment)
+    cut_short(experiment, 2)
     run.resume(experiment)
     models = [load_file(next((tmp_path / name / "checkpoint").glob("round-00003-*"))) for name in ("whole", "run")]
     assert {name.partition("/")[0] for name in models[0]} == {"model", "server"}
@@ -280,13 +279,9 @@ def test_what_the_server_keeps_for_itself_is_resumed(
 def test_lost_client_state_is_an_error_that_names_it(
     small: Experiment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stop_after(monkeypatch, 1)
-    assert small.out is not None
-    flags = f"--method fedper --engine inproc --clients 3 --rounds 2 --local-epochs 1 --attack none --out {small.out}"
-    assert sim.main(flags.split()) == 1
-    monkeypatch.undo()
-    shutil.rmtree(next((small.out / "state").glob("*/client-0001")))
-    assert sim.main(["--resume", str(small.out)]) == 1
+    folder = cut_short(dataclasses.replace(small, method="fedper"), 1)
+    shutil.rmtree(next((folder / "state").glob("*/client-0001")))
+    assert sim.main(["--resume", str(folder)]) == 1
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith("sim.py: client 1 failed in round 2: Expected private state of round 1 in ")
 
@@ -386,18 +381,14 @@ def test_a_lost_round_is_an_error_and_no_fresh_start(tmp_path: Path) -> None:
 def test_a_run_at_work_is_nobody_elses(
     small: Experiment, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stop_after(monkeypatch, 1)
-    with pytest.raises(RunFailed):
-        run.run(small)
-    monkeypatch.undo()
-    assert small.out is not None
+    folder = cut_short(small, 1)
     for lock in (".run", ".server"):
         capsys.readouterr()
-        with locked(small.out / "checkpoint" / lock):
-            assert sim.main(["--resume", str(small.out)]) == 2
-        said = f"sim.py: Expected {small.out} to be nobody else's, got a run at work in it.\n"
+        with locked(folder / "checkpoint" / lock):
+            assert sim.main(["--resume", str(folder)]) == 2
+        said = f"sim.py: Expected {folder} to be nobody else's, got a run at work in it.\n"
         assert capsys.readouterr().err == said
-    assert sim.main(["--resume", str(small.out)]) == 0
+    assert sim.main(["--resume", str(folder)]) == 0
 
 
 @pytest.mark.parametrize(
@@ -494,15 +485,11 @@ def test_a_mutation_under_a_matching_name_does_not_crash_either(tmp_path: Path) 
 def test_a_damaged_checkpoint_ends_the_command_in_one_line(
     small: Experiment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stop_after(monkeypatch, 1)
-    with pytest.raises(RunFailed):
-        run.run(small)
-    monkeypatch.undo()
-    assert small.out is not None
-    (_, path), *_ = sealed.sealed(small.out / "checkpoint", "round-*")
+    folder = cut_short(small, 1)
+    (_, path), *_ = sealed.sealed(folder / "checkpoint", "round-*")
     path.write_bytes(path.read_bytes()[:-100])
     capsys.readouterr()
-    assert sim.main(["--resume", str(small.out)]) == 2
+    assert sim.main(["--resume", str(folder)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("sim.py: Expected SHA-256 ") and line.endswith("it is damaged; restore it.")
 
@@ -510,12 +497,8 @@ def test_a_damaged_checkpoint_ends_the_command_in_one_line(
 def test_a_moved_run_is_resumed_where_it_lies_now(
     small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stop_after(monkeypatch, 1)
-    with pytest.raises(RunFailed):
-        run.run(dataclasses.replace(small, method="fedper"))
-    monkeypatch.undo()
-    assert small.out is not None
+    folder = cut_short(dataclasses.replace(small, method="fedper"), 1)
     moved = tmp_path / "elsewhere"
-    shutil.move(small.out, moved)
+    shutil.move(folder, moved)
     assert run.resume(run.stored(moved)) == moved
-    assert results.is_complete(moved) and stored_experiment(moved).experiment.out == small.out
+    assert results.is_complete(moved) and stored_experiment(moved).experiment.out == folder

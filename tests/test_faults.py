@@ -294,8 +294,9 @@ def test_where_the_dead_are_not_replaced_a_death_ends_the_run(question: Message)
 
 def test_two_nodes_with_one_partition_are_refused(small: Experiment) -> None:
     grid = InProcessGrid(apps.client, 4, small.to_run_config())
-    grid._contexts[2].node_config["partition-id"] = 0
-    with pytest.raises(RunFailed, match=r"Expected partitions 0 to 2, got \[0, 0, 2, 3\] from 4 nodes"):
+    for node, partition in enumerate((0, 0, 1, 2), start=1):
+        grid._contexts[node].node_config["partition-id"] = partition
+    with pytest.raises(RunFailed, match=r"Expected partitions 0 to 2, got \[0, 0, 1, 2\] from 4 nodes"):
         FedAvg().roster.enrol(StreamingGrid(grid), 3)
 
 
