@@ -8,7 +8,7 @@ import sys
 from contextlib import redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -28,6 +28,14 @@ class Command:
     """Go on with a run that was cut short, from its last checkpoint; flags that decide no numbers may be given anew."""
     estimate: bool = False
     """Measure for a moment, print the expected time and memory, and stop."""
+    show_split: bool = False
+    """Print who would hold what, draw it, and stop."""
+    table: str = ""
+    """Reproduce a table of a paper, published beside measured, such as hyperfl.1; goes on where it was cut short."""
+    cell: str = ""
+    """Only the cells of a table whose path begins so, such as hyperfl.1/HyperFL/CIFAR-10/20."""
+    scale: Literal["quick", "full"] = "quick"
+    """Of a table: quick is marked as such, full has the paper's own settings."""
     list: tuple[str, ...] | None = None
     """Print what there is, or all about one method, defence, attack, network or data set, and stop."""
 
@@ -43,24 +51,22 @@ def main(arguments: list[str]) -> int:
         command = parse(arguments)
         if command.list is not None:
             from flfw.listing import listing
+            from papers.command import names
 
-            print(listing(command.list))
+            print(listing(command.list) if command.list else f"{listing(())}\ntables     {', '.join(names())}")
             return 0
-        if command.estimate and command.resume:
-            raise BadInput("Expected --estimate or --resume, got both; an estimate is of a new run.")
+        _refuse_two_tasks(command)
         if command.estimate:
             print(_estimate(command.experiment))
             return 0
-        from flfw import run
+        if command.show_split:
+            print(_show_split(command.experiment))
+            return 0
+        if command.table or command.cell:
+            from papers.command import reproduce
 
-        if command.resume:
-            stored = run.stored(command.resume)
-            asked = parse(arguments, stored).experiment
-            if asked.out != stored.out:
-                raise BadInput(f"Expected a run to be resumed where it lies, {stored.out}, got --out {asked.out}.")
-            folder = run.resume(asked)
-        else:
-            folder = run.run(command.experiment)
+            return reproduce(command.table, command.cell, command.scale, command.experiment)
+        folder = _run(command, arguments)
     except BadInput as error:
         return _complain(error, 2)
     except RunFailed as error:
@@ -97,6 +103,38 @@ def _unboxed(box: str) -> str:
     lines = [line.strip(" │|╭╮╰╯+") for line in box.splitlines()[1:]]
     paragraphs = "\n".join("" if not line.strip("─- ") else line for line in lines).strip().split("\n\n")
     return " ".join(paragraphs[0].splitlines())
+
+
+def _refuse_two_tasks(command: Command) -> None:
+    asked = {"--resume": command.resume, "--estimate": command.estimate, "--show-split": command.show_split}
+    asked |= {"--table or --cell": command.table or command.cell}
+    given = [flag for flag, value in asked.items() if value]
+    if len(given) > 1:
+        raise BadInput(f"Expected one of {', '.join(asked)}, got {' and '.join(given)}; each does a thing of its own.")
+
+
+def _run(command: Command, arguments: list[str]) -> Path:
+    from flfw import run
+
+    if not command.resume:
+        return run.run(command.experiment)
+    stored = run.stored(command.resume)
+    asked = parse(arguments, stored).experiment
+    if asked.out != stored.out:
+        raise BadInput(f"Expected a run to be resumed where it lies, {stored.out}, got --out {asked.out}.")
+    return run.resume(asked)
+
+
+def _show_split(experiment: Experiment) -> str:
+    from flfw import shares
+    from flfw.run import check
+
+    checked, task, notes = check(experiment)
+    assert checked.out is not None, "check names the folder"
+    checked.out.mkdir(parents=True)
+    picture = checked.out / "split.png"
+    shares.picture(task.dataset, task.split, picture, checked.split)
+    return "\n".join([shares.table(task.dataset, task.split), *notes, str(picture)])
 
 
 def _estimate(experiment: Experiment) -> str:

@@ -7,7 +7,6 @@ there. The last line of the output is one JSON object.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import tempfile
@@ -15,10 +14,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks import output
 from flfw import run
 from flfw.checkpoint import Checkpoints, Snapshot
 from flfw.experiment import Experiment
-from flfw.provenance import hardware
 
 _GOAL = 0.05
 
@@ -60,16 +59,12 @@ def measure(rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="only the JSON line on stdout")
-    parser.add_argument("--rounds", type=int, default=4)
-    chosen = parser.parse_args()
-    found = {**measure(chosen.rounds), "hardware": hardware()}
-    if not chosen.json:
-        print(
-            f"checkpoint {found['checkpoint_s']} s of a round of {found['round_s']} s: {found['ratio']:.1%} (goal < 5%)"
-        )
-    print(json.dumps(found))
+    flags = output.parser(__doc__)
+    flags.add_argument("--rounds", type=int, default=4)
+    chosen = flags.parse_args()
+    found = measure(chosen.rounds)
+    line = f"checkpoint {found['checkpoint_s']} s of a round of {found['round_s']} s: {found['ratio']:.1%} (goal < 5%)"
+    output.say(found, [line], only_json=chosen.json)
 
 
 if __name__ == "__main__":

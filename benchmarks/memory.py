@@ -8,8 +8,6 @@ least-squares line from round 10 on, times the rounds. The last line of the outp
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
 import subprocess
 import sys
@@ -19,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import output
 from benchmarks.startup import actors_below, own_memory
-from flfw.provenance import hardware
 
 _ROOT = Path(__file__).parent.parent
 _WARM_UP = 10
@@ -57,15 +55,15 @@ def measure(rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="only the JSON line on stdout")
-    parser.add_argument("--rounds", type=int, default=50)
-    chosen = parser.parse_args()
-    found = {**measure(chosen.rounds), "hardware": hardware()}
-    if not chosen.json:
-        for name in ("driver", "actor"):
-            print(f"{name}: {found[f'{name}_mib']}, growth {found[f'{name}_growth_mib']} MiB (goal <= {_GOAL_MIB:.0f})")
-    print(json.dumps(found))
+    flags = output.parser(__doc__)
+    flags.add_argument("--rounds", type=int, default=50)
+    chosen = flags.parse_args()
+    found = measure(chosen.rounds)
+    lines = [
+        f"{name}: {found[f'{name}_mib']}, growth {found[f'{name}_growth_mib']} MiB (goal <= {_GOAL_MIB:.0f})"
+        for name in ("driver", "actor")
+    ]
+    output.say(found, lines, only_json=chosen.json)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,6 @@ the driver share; ``*_own`` leaves them out. The last line of the output is one 
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import re
 import subprocess
@@ -19,7 +17,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from flfw.provenance import hardware
+from benchmarks import output
 
 _ROOT = Path(__file__).parent.parent
 _GOALS = {"help_s": 1.0, "run_s": 300.0, "actor_gib": 1.25, "driver_gib": 2.0}
@@ -116,15 +114,13 @@ def measure(arguments: list[str]) -> dict[str, object]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="only the JSON line on stdout")
-    parser.add_argument("flags", nargs="*", help="further flags of sim.py, after --")
-    chosen = parser.parse_args()
-    found = {**measure(chosen.flags), "hardware": hardware(), "load_before": os.getloadavg()[0]}
-    if not chosen.json:
-        for name, goal in _GOALS.items():
-            print(f"{name:12} {found[name]:>8}   goal <= {goal}")
-    print(json.dumps(found))
+    flags = output.parser(__doc__)
+    flags.add_argument("flags", nargs="*", help="further flags of sim.py, after --")
+    chosen = flags.parse_args()
+    load_before = os.getloadavg()[0]
+    found = {**measure(chosen.flags), "load_before": load_before}
+    lines = [f"{name:12} {found[name]:>8}   goal <= {goal}" for name, goal in _GOALS.items()]
+    output.say(found, lines, only_json=chosen.json)
 
 
 if __name__ == "__main__":

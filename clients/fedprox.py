@@ -26,9 +26,7 @@ class FedProxClient(FederatedClient):
         loss = self.descend(
             weights,
             experiment.local_epochs,
-            experiment.lr,
+            settings.optimiser_at(experiment.lr),
             loss=proximal_loss,
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
         )
         return {"loss": loss}

@@ -30,10 +30,8 @@ class HyperFLClient(FederatedClient):
         loss = self.descend(
             weights,
             experiment.local_epochs,
-            experiment.lr,
+            settings.optimiser_at(experiment.lr),
             purpose="hypernetwork",
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
             clips={"hypernet.*": settings.clip, "embedding": settings.clip},
         )
         with torch.no_grad():
@@ -54,9 +52,7 @@ class HyperFLClient(FederatedClient):
         return self.descend(
             classifier,
             settings.classifier_epochs,
-            settings.classifier_lr,
+            settings.optimiser_at(settings.classifier_lr),
             purpose="classifier",
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
             loss=loss,
         )

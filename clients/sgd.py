@@ -17,8 +17,6 @@ class SGDClient(FederatedClient):
         loss = self.descend(
             dict(self.model.named_parameters()),
             experiment.local_epochs,
-            experiment.lr,
-            momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
+            settings.optimiser_at(experiment.lr),
         )
         return {"loss": loss}

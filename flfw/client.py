@@ -20,8 +20,8 @@ from torch.nn.functional import cross_entropy
 from flfw.defence import Defence
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
+from flfw.optimisers import Optimiser, clip_norm
 from flfw.rng import initialising, torch_generator
-from flfw.sgd import SGD, clip_norm
 from flfw.store import ClientStore
 from flfw.strategy import FederatedStrategy
 from flfw.task import Task
@@ -166,31 +166,26 @@ class FederatedClient(NumPyClient, ABC):
         self,
         parameters: Mapping[str, Tensor],
         epochs: int,
-        lr: float,
+        optimiser: Optimiser,
         *,
         purpose: str = "batches",
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
         loss: Callable[[Tensor, Tensor], Tensor] | None = None,
         clips: dict[str, float] | None = None,
     ) -> float:
-        """Plain mini-batch SGD on some of the model's parameters; the others stay as they are.
+        """Mini-batch descent on some of the model's parameters; the others stay as they are.
 
         Args:
             parameters: what to change, by name.
             epochs: passes over the client's training data, reshuffled each time.
-            lr: step size.
+            optimiser: makes the steps; a fresh one remembers nothing of earlier calls.
             purpose: names the generator of the shuffles, so that two calls in one round differ.
-            momentum: in [0, 1); starts from zero velocity in every call.
-            weight_decay: >= 0.
             loss: of raw inputs and labels; default `loss`.
             clips: for each name pattern the bound of the joint L2 norm of the gradients it matches.
 
         Returns:
             The mean loss of the last epoch.
         """
-        optimiser, rng = SGD(lr, momentum, weight_decay), self.generator(purpose)
-        values: list[float] = []
+        rng, values = self.generator(purpose), []
         for _ in range(epochs):
             values = []
             for x, y in self._batches(rng):
@@ -204,10 +199,10 @@ class FederatedClient(NumPyClient, ABC):
                 del found  # before the next ones are computed: a hypernetwork's are 60 MB
         return sum(values) / len(values)
 
-    def accuracy(self) -> float:
-        """Share of the client's own test examples that the model gets right."""
+    def accuracy(self, part: str = "test") -> float:
+        """Share of the client's own ``test`` or ``validation`` examples that the model gets right."""
         self.model.eval()
-        own, right = self._own("test"), 0
+        own, right = self._own(part), 0
         with torch.no_grad():
             for start in range(0, len(own), _EVALUATION_BATCH):
                 x, y = self._examples("test", own[start : start + _EVALUATION_BATCH])
@@ -223,7 +218,10 @@ class FederatedClient(NumPyClient, ABC):
         self.install(received, version)
         before = self.accuracy()
         metrics = self.train()
-        return {"acc_global": before, "acc_local": self.accuracy(), **metrics}
+        found = {"acc_global": before, "acc_local": self.accuracy()}
+        if len(self._own("validation")):
+            found["acc_validation"] = self.accuracy("validation")
+        return {**found, **metrics}
 
     def _named(self, parameters: NDArrays) -> dict[str, np.ndarray]:
         return dict(zip(self.download_names, parameters, strict=True))
@@ -235,11 +233,11 @@ class FederatedClient(NumPyClient, ABC):
         own = self._own("train")
         order = torch.randperm(len(own), generator=rng).numpy()
         for start in range(0, len(own), self.at.experiment.batch_size):
-            x, y = self._examples("train", own[order[start : start + self.at.experiment.batch_size]])
+            x, y = self._examples("train", own[order[start : start + self.at.experiment.batch_size]], vary=rng)
             yield self.at.defence.batch(x, y, rng) if self.at.defence else (x, y)
 
-    def _examples(self, part: str, indices: np.ndarray) -> tuple[Tensor, Tensor]:
-        x, y = self.at.task.examples(part, indices)
+    def _examples(self, part: str, indices: np.ndarray, vary: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        x, y = self.at.task.examples(part, indices, vary)
         return x.to(self.device), y.to(self.device)
 
     def _defended_gradients(self, found: Tensors, rng: torch.Generator) -> Tensors:

@@ -36,11 +36,17 @@ class Experiment:
     method: str = "hyperfl"
     """Federated method: a file of strategies/, or package.module:Class. See --list."""
     dataset: str = "digits"
-    """Data set. See --list."""
+    """Data set, see --list; folder:PATH for your own images, a folder a class; hf:NAME for the Hugging Face Hub."""
     net: str = "auto"
     """Network; auto: the one the papers use on this data set."""
     split: str = "auto"
-    """How the data are cut into clients: iid, dirichlet, dominant; auto: the data set's usual one."""
+    """How the data are cut into clients; auto: the data set's usual way. See --list and --show-split."""
+    side: int = 0
+    """Height and width in pixels that images are resized to; 0: what the network takes, else as published."""
+    augment: Literal["auto", "none", "flip", "crop_flip"] = "auto"
+    """How training images are varied; auto: as the papers do on this data set."""
+    normalise: Literal["own", "imagenet", "half"] = "own"
+    """Mean and deviation that images are normalised with: the data set's own, ImageNet's, or 0.5."""
     clients: int = 10
     """Clients in all."""
     sample: int = 0
@@ -99,6 +105,7 @@ class Experiment:
         require(0 <= self.sample <= self.clients, f"0 <= sample <= clients={self.clients}", sample=self.sample)
         require(0 < self.lr < inf, "0 < lr < inf", lr=self.lr)
         require(self.seed >= 0, "seed >= 0", seed=self.seed)
+        require(self.side >= 0, "side >= 0", side=self.side)
         steps = self.victim_steps
         require(steps == 1, "victim-steps = 1 (the attacks so far invert one step)", victim_steps=steps)
         self._check_resources()

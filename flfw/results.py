@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pandas as pd
@@ -115,7 +116,7 @@ def _write(
         "environment": environment(_TRANSPORT[training["engine"]]),
         "notes": notes,
         "rounds": training["rounds"],
-        "final": _final(training["final"]),
+        "final": _final(training["final"], training["clients"]),
         "privacy": [],
         "audit": entries,
     }
@@ -129,7 +130,29 @@ def _write(
     write_report(folder)
 
 
-def _final(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    mean = {key: sum(row[key] for row in rows) / len(rows) for key in ("acc_global", "acc_local")}
-    absent = {"acc_central": None, "acc_protected": None, "best_validation": None}
-    return {**mean, **absent, "per_client": rows}
+def _final(rows: list[dict[str, Any]], history: list[dict[str, Any]]) -> dict[str, Any]:
+    mean = {key: fmean(row[key] for row in rows) for key in ("acc_global", "acc_local")}
+    absent = {"acc_central": None, "acc_protected": None}
+    return {**mean, **absent, "best_validation": best_validation(history), "per_client": rows}
+
+
+def best_validation(history: list[dict[str, Any]]) -> dict[str, float] | None:
+    """Each client's test accuracy after the local training of the round that its own validation data call its best.
+
+    Of equal rounds the first counts. A round and an accuracy are means over the clients.
+
+    Args:
+        history: a row a client and round, with ``acc_validation`` and ``acc_local``.
+
+    Returns:
+        ``round``, ``accuracy`` and ``validation``, the accuracy it was chosen by; None without validation data.
+    """
+    best: dict[int, dict[str, Any]] = {}
+    for row in history:
+        validation = row.get("acc_validation")
+        if validation is not None and validation > best.get(row["client"], {}).get("acc_validation", -1.0):
+            best[row["client"]] = row
+    if not best:
+        return None
+    means = {"round": "round", "accuracy": "acc_local", "validation": "acc_validation"}
+    return {name: fmean(row[key] for row in best.values()) for name, key in means.items()}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 import time
 import warnings
 from pathlib import Path
 
-from flfw import engine, parts, results
+from flfw import data, engine, parts, results
 from flfw.checkpoint import Checkpoints, locked, stored_experiment
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
@@ -73,7 +74,7 @@ def stored(folder: Path) -> Experiment:
 
 
 def check(experiment: Experiment, *, new: bool = True) -> tuple[Experiment, Task, list[str]]:
-    """Resolve everything an experiment names, opening the data but writing nothing.
+    """Resolve everything an experiment names, opening the data, getting them if need be, but writing nothing else.
 
     Args:
         experiment: what is asked for.
@@ -82,23 +83,25 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[Experiment, Task
     Returns:
         The experiment with no ``auto`` left and with an absolute ``out``; its task; notes on the data.
     """
+    root = experiment.data_root.absolute() if experiment.data_root else None
+    data.fetch(experiment.dataset, root)
     experiment = resolve(experiment)
     out = (experiment.out or Path("runs") / default_name(experiment)).absolute()
     if new and out.exists():
         raise BadInput(f"Expected a new folder for --out, got {out}, which exists; choose another or remove it.")
-    root = experiment.data_root.absolute() if experiment.data_root else None
     experiment = dataclasses.replace(experiment, out=out, data_root=root)
     parts.check(experiment)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # said below, on every run and not only when the cache is made
         task = Task.of(experiment, root)
     task.check_victims(experiment)
-    return experiment, task, _remarks(task)
+    return experiment, task, _remarks(experiment, task)
 
 
 def default_name(experiment: Experiment) -> str:
     """What a run is called that was given no name."""
-    return f"{parts.short_name(experiment.method)}-{experiment.dataset}-{time.strftime('%Y%m%d-%H%M%S')}"
+    dataset = re.sub(r"[^\w-]+", "-", Path(experiment.dataset.partition("@")[0]).name)
+    return f"{parts.short_name(experiment.method)}-{dataset}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def _site(experiment: Experiment, folder: Path) -> Site:
@@ -111,10 +114,14 @@ def _warn(notes: list[str]) -> None:
         print(f"warning: {note}", file=sys.stderr)
 
 
-def _remarks(task: Task) -> list[str]:
-    if task.dataset.md5_ok is not False:
-        return []
-    return [
-        f"The files of {task.dataset.name} do not have the published md5 sums: these are not the original data, and "
-        "accuracies on them may differ from published ones."
-    ]
+def _remarks(experiment: Experiment, task: Task) -> list[str]:
+    notes, published = [], data.describe(experiment.dataset).shape
+    if task.dataset.md5_ok is False:
+        notes.append(
+            f"The files of {task.dataset.name} do not have the published md5 sums: these are not the original data, "
+            "and accuracies on them may differ from published ones."
+        )
+    if any(now < before for now, before in zip(task.dataset.shape, published, strict=True)):
+        before, now = ("x".join(map(str, shape[1:])) for shape in (published, task.dataset.shape))
+        notes.append(f"Images of {before} pixels were resized to {now}; these are what the audit calls originals.")
+    return notes

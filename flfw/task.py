@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from flfw import data, nets
-from flfw.data import partition
+from flfw.data import feed, partition
 from flfw.errors import BadInput
 from flfw.experiment import Experiment, require, settings
 from flfw.inversion.victim import Inputs
@@ -21,15 +21,25 @@ from flfw.rng import numpy_generator
 
 def resolve(experiment: Experiment) -> Experiment:
     """The experiment with every ``auto`` replaced by what the data set's card says."""
-    card = data.describe(experiment.dataset)
+    dataset = data.absolute(experiment.dataset)
+    card = data.describe(dataset)
     net = card.net if experiment.net == "auto" else experiment.net
     split = card.split if experiment.split == "auto" else experiment.split
-    return dataclasses.replace(experiment, net=net, split=split)
+    augment = card.augment if experiment.augment == "auto" else experiment.augment
+    images = len(card.shape) == 3
+    require(images or augment == "none", f"images for {dataset} to be varied", augment=augment)
+    require(images or not experiment.side, f"images in {dataset} to be resized", side=experiment.side)
+    return dataclasses.replace(experiment, dataset=dataset, net=net, split=split, augment=augment)
+
+
+def _side(experiment: Experiment) -> int | None:
+    """Pixels that images are resized to, if they are."""
+    return experiment.side or nets.card(experiment.net).side
 
 
 def input_space(experiment: Experiment) -> tuple[tuple[int, ...], int]:
     """Shape of one input, resized to what the network takes, and the number of classes; opens no data."""
-    card, side = data.describe(experiment.dataset), nets.card(experiment.net).side
+    card, side = data.describe(experiment.dataset), _side(experiment)
     if side is None or len(card.shape) != 3:
         return card.shape, card.classes
     return (card.shape[0], side, side), card.classes
@@ -43,24 +53,25 @@ class Task:
         dataset: pixels (or rows) and labels, memory-mapped.
         split: which examples each client holds.
         net: the network's name.
+        augment: how training images are varied.
     """
 
     dataset: data.Dataset
     split: partition.Split
     net: str
+    augment: data.Augmentation = "none"
 
     @classmethod
     def of(cls, experiment: Experiment, data_root: Path | None) -> Task:
-        """The task of a resolved experiment; loaded once per process."""
-        scheme = partition.scheme(experiment.split)
-        return _task(
-            experiment.dataset,
-            experiment.net,
-            settings(scheme, experiment.split, experiment.set),
-            experiment.clients,
-            experiment.seed,
-            data_root,
-        )
+        """The task of a resolved experiment; data and split are loaded once per process."""
+        scheme = settings(partition.scheme(experiment.split), experiment.split, experiment.set)
+        dataset = _dataset(experiment.dataset, data_root, _side(experiment))
+        if experiment.normalise != "own":
+            mean, std = feed.constants(experiment.normalise, dataset.shape)
+            dataset = dataclasses.replace(dataset, mean=mean, std=std)
+        split = _split(dataset.name, data_root, _side(experiment), scheme, experiment.clients, experiment.seed)
+        augment = "none" if experiment.augment == "auto" else experiment.augment
+        return cls(dataset, split, experiment.net, augment)
 
     @cached_property
     def inputs(self) -> Inputs:
@@ -71,11 +82,18 @@ class Task:
         """A fresh network (another one by name) for these data, initialised from torch's current generator."""
         return nets.build(net or self.net, self.dataset.shape, self.dataset.classes)
 
-    def examples(self, part: str, indices: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Raw inputs (B, ...) as float32 in [0, 1] and labels (B,) of the ``train`` or ``test`` part."""
-        x, y = getattr(self.dataset, f"{part}_x")[indices], getattr(self.dataset, f"{part}_y")[indices]
-        raw = torch.from_numpy(x)
-        return (raw.float() / 255 if raw.dtype == torch.uint8 else raw), torch.from_numpy(y)
+    def examples(self, part: str, indices: np.ndarray, vary: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Raw inputs (B, ...) as float32 in [0, 1] and labels (B,).
+
+        Args:
+            part: ``train`` or ``test``.
+            indices: (B,) into that part.
+            vary: augments the images, by draws from this generator; None: they come as they are.
+        """
+        x = feed.batch(getattr(self.dataset, f"{part}_x")[indices])
+        if vary is not None:
+            x = feed.augment(x, self.augment, vary)
+        return feed.raw(x), torch.from_numpy(getattr(self.dataset, f"{part}_y")[indices])
 
     def victims(self, client: int, slot: int, batch: int, seed: int) -> np.ndarray:
         """Training indices (batch,) of one probe: the client's own examples, or the data set's reserved victims.
@@ -101,7 +119,12 @@ class Task:
 
 
 @lru_cache(maxsize=4)
-def _task(name: str, net: str, scheme: partition.Scheme, clients: int, seed: int, root: Path | None) -> Task:
-    require(clients >= 1, "clients >= 1", clients=clients)
-    dataset = data.load(name, root, nets.card(net).side)
-    return Task(dataset, partition.split(dataset, scheme, clients, seed), net)
+def _dataset(name: str, root: Path | None, side: int | None) -> data.Dataset:
+    return data.load(name, root, side)
+
+
+@lru_cache(maxsize=4)
+def _split(
+    name: str, root: Path | None, side: int | None, scheme: partition.Scheme, clients: int, seed: int
+) -> partition.Split:
+    return partition.split(_dataset(name, root, side), scheme, clients, seed)

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import final
 
 from flfw.nets import Tensors
-from flfw.sgd import LocalSGD
+from flfw.optimisers import LocalTraining
 from flfw.strategy import FederatedStrategy, Update, weighted_mean
 
 
@@ -27,7 +27,7 @@ from flfw.strategy import FederatedStrategy, Update, weighted_mean
 class FedAvg(FederatedStrategy):
     """Weighted averaging of whole models."""
 
-    Settings = LocalSGD
+    Settings = LocalTraining
     downloads = ("*",)
     uploads = ("*",)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import final
 
 from flfw.nets import Tensors
-from flfw.sgd import LocalSGD
+from flfw.optimisers import LocalTraining
 from flfw.strategy import FederatedStrategy, Update, weighted_mean
 
 
@@ -23,7 +23,7 @@ from flfw.strategy import FederatedStrategy, Update, weighted_mean
 class FedPer(FederatedStrategy):
     """Weighted averaging of extractors."""
 
-    Settings = LocalSGD
+    Settings = LocalTraining
     downloads = ("extractor.*",)
     uploads = ("extractor.*",)
 

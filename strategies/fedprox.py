@@ -17,12 +17,12 @@ from typing import final
 
 from flfw.experiment import require
 from flfw.nets import Tensors
-from flfw.sgd import LocalSGD
+from flfw.optimisers import LocalTraining
 from flfw.strategy import FederatedStrategy, Update, weighted_mean
 
 
 @dataclass(frozen=True)
-class FedProxSettings(LocalSGD):
+class FedProxSettings(LocalTraining):
     """Local SGD and the proximal term."""
 
     mu: float = 0.01  # weight of the proximal term, >= 0; the FedCG paper tries 0.001, 0.01, 0.1 and 1

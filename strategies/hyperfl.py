@@ -37,12 +37,12 @@ from flfw.inversion.generated import GeneratedVictim
 from flfw.inversion.victim import Inputs
 from flfw.nets import Net, Tensors
 from flfw.nets.hypernetwork import GeneratedNet, HeadInit
-from flfw.sgd import LocalSGD
+from flfw.optimisers import LocalTraining
 from flfw.strategy import FederatedStrategy, Update, weighted_mean
 
 
 @dataclass(frozen=True)
-class HyperFLSettings(LocalSGD):
+class HyperFLSettings(LocalTraining):
     """HyperFL's hyper-parameters beside those of SGD, which serve both steps; eta_h = eta_v is the experiment's lr."""
 
     embedding: int = 64  # length of v

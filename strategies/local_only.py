@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import final
 
 from flfw.nets import Tensors
-from flfw.sgd import LocalSGD
+from flfw.optimisers import LocalTraining
 from flfw.strategy import FederatedStrategy, Update
 
 
@@ -23,7 +23,7 @@ from flfw.strategy import FederatedStrategy, Update
 class LocalOnly(FederatedStrategy):
     """No aggregation."""
 
-    Settings = LocalSGD
+    Settings = LocalTraining
     downloads = ()
     uploads = ()
 

@@ -244,13 +244,13 @@ def cut_short(experiment: Experiment, after_round: int) -> Path:
 
 MOMENTUM = """
 from typing import final
-from flfw.sgd import LocalSGD
+from flfw.optimisers import LocalTraining
 from flfw.strategy import FederatedStrategy, weighted_mean
 
 
 @final
 class Momentum(FederatedStrategy):
-    Settings = LocalSGD
+    Settings = LocalTraining
 
     def aggregate(self, updates):
         mean = weighted_mean(updates)

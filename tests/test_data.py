@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flfw.data import cache, describe, load, names, pixels
+from flfw import data, nets
+from flfw.data import Arrays, DatasetCard, cache, describe, fetch, load, names, pixels
 from flfw.data.cifar import ArrayUnpickler
 from flfw.errors import BadInput
 from flfw.rng import numpy_generator
@@ -25,16 +26,19 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def write_mnist(root, grey=0):
-    """Three training and two test images of 28 x 28 in MNIST's layout; image i is all ``grey + i``."""
-    folder = root / "MNIST" / "raw"
-    folder.mkdir(parents=True, exist_ok=True)
-    for part, count in (("train", 3), ("t10k", 2)):
-        images = np.repeat(np.arange(grey, grey + count, dtype=np.uint8), 784).tobytes()
-        head = b"\0\0\x08\x03" + b"".join(n.to_bytes(4, "big") for n in (count, 28, 28))
-        (folder / f"{part}-images-idx3-ubyte").write_bytes(head + images)
-        labels = b"\0\0\x08\x01" + count.to_bytes(4, "big") + bytes(range(7, 7 + count))
-        (folder / f"{part}-labels-idx1-ubyte").write_bytes(labels)
+def write_idx(path, array):
+    """An array of bytes in MNIST's file format."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    head = bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape)
+    path.write_bytes(head + array.astype(np.uint8).tobytes())
+
+
+def write_mnist(root, grey=0, folder="MNIST"):
+    """Three training and two test images of 28 x 28 in MNIST's layout; image i is all ``grey + i``, its label 7 + i."""
+    for half, count in (("train", 3), ("t10k", 2)):
+        greys = np.arange(grey, grey + count)[:, None, None]
+        write_idx(root / folder / "raw" / f"{half}-images-idx3-ubyte", np.tile(greys, (28, 28)))
+        write_idx(root / folder / "raw" / f"{half}-labels-idx1-ubyte", np.arange(7, 7 + count))
     return root
 
 
@@ -49,12 +53,56 @@ def write_cifar(root, per_batch=2, protocol=2):
     return pixels_of
 
 
+def toy(**changes):
+    """A card of three training images and one test image of 1 x 4 x 4 that its reader makes up."""
+
+    def read(root, side):
+        return Arrays(np.zeros((3, 1, 4, 4), np.uint8), np.arange(3), np.ones((1, 1, 4, 4), np.uint8), np.zeros(1, int))
+
+    fields = {"shape": (1, 4, 4), "classes": 3, "files": {"toy.bin": None}, "read": read, "source": "made up"}
+    return DatasetCard(**{**fields, "fetch": "a pencil", "mean": (0.5,), "std": (0.5,), **changes})
+
+
+@pytest.fixture
+def register(tmp_path, monkeypatch):
+    """Makes a card the data set ``toy``, with a ``toy.bin`` in the data root ``tmp_path``."""
+    (tmp_path / "toy.bin").touch()
+    return lambda card: monkeypatch.setitem(data._CARDS, "toy", card)
+
+
 def test_names_and_cards():
-    assert names() == ("cancer", "cifar10", "digits", "fmnist", "mnist")
-    assert [describe(name).per_client for name in names()] == [None, (600, 300), (150, 45), (600, 600), (600, 600)]
-    assert [describe(name).net for name in names()] == ["mlp", "cnn2", "cnn1", "cnn1", "cnn1"]
-    with pytest.raises(BadInput, match=r"among cancer, cifar10, digits, fmnist, mnist; got dataset=minst"):
+    known = "adult cancer cifar10 digit5 digits emnist fmnist mnist mnist_m svhn synthetic_digits usps"
+    assert set(known.split()) <= set(names())
+    assert list(names()) == sorted(names())
+    with pytest.raises(BadInput, match=r"among adult, cancer, .*, usps, folder:PATH or hf:NAME; got dataset=minst"):
         describe("minst")
+
+
+def test_the_papers_examples_per_client():
+    chosen = {name: dict(describe(name).per_client) for name in ("cancer", "cifar10", "digits", "emnist", "mnist")}
+    assert chosen == {
+        "cancer": {},
+        "cifar10": {"dominant": (600, 300), "shards": (400, 0), "pools": (2000, 0)},
+        "digits": {"dominant": (150, 45)},
+        "emnist": {"dominant": (1000, 600)},
+        "mnist": {"dominant": (600, 600), "shards": (500, 0), "pools": (200, 0)},
+    }
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_card_agrees_with_itself(name):
+    card = describe(name)
+    assert len(card.shape) in (1, 3)
+    assert card.files
+    assert callable(card.fetch) or card.fetch
+    assert len(card.mean) == len(card.std)
+    assert len(card.mean) in (0, card.shape[0])
+    assert all(std > 0 for std in card.std)
+    assert card.split != "dominant" or "dominant" in card.per_client
+    assert card.held_out in ("", *card.domains)
+    side = nets.card(card.net).side or card.shape[-1]
+    shape = (card.shape[0], side, side) if len(card.shape) == 3 else card.shape
+    nets.build(card.net, shape, card.classes)  # refuses inputs it is not made for
 
 
 def test_digits_are_scikit_learns():
@@ -103,6 +151,9 @@ def test_resize_by_hand():
     comb[..., ::16] = 255
     assert pixels.resize(comb, 4)[0, 0, :, 1:3].tolist() == [[16, 16]] * 4
     assert pixels.resize(ramp, 2) is ramp
+    mirrored = ramp[..., ::-1]
+    mirrored.flags.writeable = False  # as arrays mapped from disk are
+    assert pixels.resize(mirrored, 4)[0, 0].tolist() == [[99, 74, 25, 0]] * 4
     many = np.repeat(np.arange(251, dtype=np.uint8), 5).reshape(1255, 1, 1, 1)
     np.testing.assert_array_equal(pixels.resize(many, 3)[:, 0, 2, 1], many[:, 0, 0, 0])
 
@@ -120,7 +171,7 @@ def test_missing_files_are_named_with_the_way_out(tmp_path, monkeypatch):
     line = str(error.value)
     assert line.startswith("Expected a data root with MNIST/raw/train-images-idx3-ubyte, MNIST/raw/train-labels")
     assert f"data_root={tmp_path / 'given'} without; " in line
-    assert "torchvision.datasets.MNIST(ROOT, download=True)" in line
+    assert "get the files with python -m flfw.data.download mnist (source: http://yann.lecun.com" in line
     assert "--data-root" in line
     assert "\n" not in line
     with pytest.raises(BadInput, match=f"data_root={tmp_path / 'env'} "):
@@ -128,6 +179,86 @@ def test_missing_files_are_named_with_the_way_out(tmp_path, monkeypatch):
     monkeypatch.delenv("FLFW_DATA")
     with pytest.raises(BadInput, match=f"data_root={cache.user_cache() / 'data'} "):
         load("cifar10")
+
+
+def test_a_set_that_is_got_by_hand_says_how(tmp_path, monkeypatch):
+    monkeypatch.setitem(data._CARDS, "toy", toy())
+    with pytest.raises(BadInput, match=r"with toy\.bin, .* get the files with a pencil \(source: made up\)"):
+        load("toy", tmp_path)
+    fetch("toy", tmp_path)  # nothing that could be done
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_fetch_gets_what_is_missing_into_the_data_root(tmp_path, monkeypatch):
+    asked = []
+
+    def get(root):
+        asked.append(root)
+        (root / "toy.bin").touch()
+
+    monkeypatch.setitem(data._CARDS, "toy", toy(fetch=get))
+    monkeypatch.setenv("FLFW_DATA", str(tmp_path))
+    fetch("toy")
+    fetch("toy")
+    assert asked == [tmp_path]
+    assert load("toy").train_y.tolist() == [0, 1, 2]
+
+
+def test_a_card_may_name_its_own_root(tmp_path, register):
+    register(toy(root=tmp_path))
+    assert len(load("toy", Path("elsewhere")).train_y) == 3
+
+
+@pytest.mark.parametrize(("side", "asked"), [(None, 4), (4, 4), (2, 2)])
+def test_readers_are_told_the_side(tmp_path, register, side, asked):
+    sides = []
+
+    def read(root, side):
+        sides.append(side)
+        return toy().read(root, side)
+
+    register(toy(read=read))
+    assert load("toy", tmp_path, side).shape == (1, asked, asked)  # resized where the reader left it to others
+    assert sides == [asked]
+
+
+def test_domains_are_kept(tmp_path, register):
+    def read(root, side):
+        return toy().read(root, side)._replace(train_domain=np.array([1, 0, 1]), test_domain=np.array([1]))
+
+    card = toy(read=read, domains=("chalk", "ink"), held_out="chalk", per_client={"domains": (1, 0)})
+    register(card)
+    made = load("toy", tmp_path)
+    assert (made.train_domain.tolist(), made.test_domain.tolist()) == ([1, 0, 1], [1])
+    assert (made.domains, made.held_out, made.per_client) == (card.domains, "chalk", card.per_client)
+    digits = load("digits")
+    assert (digits.train_domain.tolist(), digits.test_domain.tolist()) == ([0] * 1500, [0] * 297)
+
+
+@pytest.mark.parametrize(
+    ("raised", "line"),
+    [
+        (
+            OSError("bad\nblock"),
+            r"^Expected readable toy files in .*, got OSError: bad block; get them again: a pencil",
+        ),
+        (BadInput("Expected ink, got chalk."), r"^Expected ink, got chalk\.$"),
+    ],
+)
+def test_whatever_a_reader_stumbles_over_is_one_line(tmp_path, register, raised, line):
+    def stumble(root, side):
+        raise raised
+
+    register(toy(read=stumble))
+    with pytest.raises(BadInput, match=line):
+        load("toy", tmp_path)
+
+
+def test_a_part_without_examples_is_refused(tmp_path, register):
+    nothing = np.zeros((0, 1, 4, 4), np.uint8), np.zeros(0, int)
+    register(toy(read=lambda root, side: Arrays(*toy().read(root, side)[:2], *nothing)))
+    with pytest.raises(BadInput, match="Expected toy test inputs, got none"):
+        load("toy", tmp_path)
 
 
 def test_small_mnist_is_read_kept_and_read_again_when_it_changes(tmp_path):
@@ -147,6 +278,42 @@ def test_small_mnist_is_read_kept_and_read_again_when_it_changes(tmp_path):
     write_mnist(root, grey=50)
     with pytest.warns(UserWarning, match="md5"):
         assert load("mnist", root).train_x[:, 0, 5, 5].tolist() == [50, 51, 52]
+
+
+@pytest.mark.filterwarnings(UNPUBLISHED)
+def test_small_fashion_mnist_is_another_folder(tmp_path):
+    write_mnist(tmp_path, grey=100, folder="FashionMNIST")
+    assert load("fmnist", tmp_path).test_x[:, 0, 5, 5].tolist() == [100, 101]
+    with pytest.raises(BadInput, match="data root with MNIST/raw"):
+        load("mnist", tmp_path)
+
+
+def test_small_emnist_stands_upright(tmp_path):
+    folder = tmp_path / "EMNIST" / "raw"
+    upright = np.random.default_rng(0).integers(0, 256, (5, 28, 28), dtype=np.uint8)
+    for half, part, labels in (("train", slice(3), [0, 61, 10]), ("test", slice(3, 5), [36, 9])):
+        columns_first = np.array([[image[:, column] for column in range(28)] for image in upright[part]])
+        write_idx(folder / f"emnist-byclass-{half}-images-idx3-ubyte", columns_first)
+        write_idx(folder / f"emnist-byclass-{half}-labels-idx1-ubyte", np.array(labels))
+    emnist = load("emnist", tmp_path)  # without a warning: nobody published sums of these files
+    np.testing.assert_array_equal(np.concatenate([emnist.train_x, emnist.test_x])[:, 0], upright)
+    assert (emnist.train_y.tolist(), emnist.test_y.tolist()) == ([0, 61, 10], [36, 9])
+    assert (emnist.shape, emnist.classes, emnist.md5_ok) == ((1, 28, 28), 62, None)
+    write_idx(folder / "emnist-byclass-test-labels-idx1-ubyte", np.array([36, 62]))
+    with pytest.raises(BadInput, match=r"emnist test inputs .* labels 0-61, got .*\[36, 62\]"):
+        load("emnist", tmp_path)
+
+
+def test_emnist_lies_where_torchvision_puts_it(tmp_path):
+    from torchvision.datasets import EMNIST
+
+    theirs = EMNIST.__new__(EMNIST)  # its constructor wants the files to be there
+    theirs.root, theirs.split = tmp_path, "byclass"
+    files = []
+    for theirs.train in (True, False):
+        files += [str(Path(path).relative_to(tmp_path)) for path in (theirs.images_file, theirs.labels_file)]
+    assert list(describe("emnist").files) == files
+    assert len(EMNIST.classes_split_dict["byclass"]) == describe("emnist").classes
 
 
 @pytest.mark.filterwarnings(UNPUBLISHED)
@@ -241,7 +408,8 @@ for name, scheme in (("digits", Dominant()), ("digits", Dirichlet(5.0)), ("cance
     exec(code)  # in this process, where the caches are made
     report = """
 import sys
-print(sorted({"torchvision", "sklearn", "flwr_datasets", "datasets", "pandas", "PIL"} & set(sys.modules)))
+heavy = {"torchvision", "sklearn", "scipy", "flwr_datasets", "datasets", "pandas", "PIL", "rich"}
+print(sorted(heavy & set(sys.modules)))
 """
     client = subprocess.run([sys.executable, "-c", code + report], capture_output=True, text=True, check=True)
     assert client.stdout == "[]\n"

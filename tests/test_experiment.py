@@ -276,23 +276,23 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
         ),
         (
             ["--dataset", "minst"],
-            "Expected a data set among cancer, cifar10, digits, fmnist, mnist; got dataset=minst.",
+            "Expected a data set among {datasets}, folder:PATH or hf:NAME; got dataset=minst.",
         ),
         (["--attack", "igg"], "Expected an attack among {attacks}, or package.module:Class; got attack=igg."),
         (["--attack", "none", "ig"], "Expected an attack among {attacks}, or package.module:Class; got attack=none."),
         (["--defence", "prun"], "Expected a defence among {defences}, or package.module:Class; got defence=prun."),
         (["--net", "cnn9"], "Expected a network among {nets}; got net=cnn9."),
         (["--net", "cnn2"], "Expected inputs of 3x32x32 for net=cnn2, got 1x32x32; choose another --net."),
-        (["--split", "even"], "Expected a split among iid, dirichlet, dominant; got split=even."),
+        (["--split", "even"], "Expected a split among {splits}; got split=even."),
         (
             ["--method", "fedavg", "--set", "clip=1"],
-            "Expected a field of fedavg among momentum, weight_decay; got clip.",
+            "Expected a field of fedavg among optimiser, momentum, weight_decay; got clip.",
         ),
         (
             ["--set", "ig.clip=1"],
             "Expected a field of ig among iterations, lr, tv, signed, restarts; got ig.clip.",
         ),
-        (["--set", "dominant.clip=1"], "Expected a field of dominant among train, test; got dominant.clip."),
+        (["--set", "dominant.clip=1"], "Expected a field of dominant among train, test, disjoint; got dominant.clip."),
         (
             ["--set", "fedprox.mu=1"],
             "Expected --set for a plug-in of this run among dominant, hyperfl, ig; got fedprox.mu.",
@@ -304,17 +304,43 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
             "Expected a new folder for --out, got {taken}, which exists; choose another or remove it.",
         ),
         (
-            ["--dataset", "mnist", "--data-root", "{taken}"],
-            "Expected a data root with MNIST/raw/train-images-idx3-ubyte, MNIST/raw/train-labels-idx1-ubyte, "
-            "MNIST/raw/t10k-images-idx3-ubyte, MNIST/raw/t10k-labels-idx1-ubyte, got data_root={taken} without; "
-            "get the files with torchvision.datasets.MNIST(ROOT, download=True) "
-            "(source: http://yann.lecun.com/exdb/mnist) or pass --data-root.",
+            ["--dataset", "lfw", "--data-root", "{taken}"],
+            "Expected a data root with lfw-py/people.txt, lfw-py/lfw-names.txt, lfw-py/lfw_funneled, got "
+            "data_root={taken} without; get the files with a copy of people.txt, lfw-names.txt and the unpacked "
+            "lfw-funneled.tgz in the data root's folder lfw-py (source: http://vis-www.cs.umass.edu/lfw) or pass "
+            "--data-root.",
+        ),
+        (["--side", "-1"], "Expected side >= 0, got side=-1."),
+        (
+            ["--dataset", "cancer", "--method", "fedavg", "--augment", "flip"],
+            "Expected images for cancer to be varied, got augment=flip.",
+        ),
+        (
+            ["--dataset", "cancer", "--method", "fedavg", "--side", "9"],
+            "Expected images in cancer to be resized, got side=9.",
+        ),
+        (
+            ["--normalise", "imagenet"],
+            "Expected colour images for normalise=imagenet, got inputs of 1x28x28; leave --normalise out.",
+        ),
+        (["--table", "hyperfl.9"], "Expected a table among {tables}; got --table hyperfl.9."),
+        (
+            ["--cell", "hyperfl.1/HyperFLL"],
+            "Expected a cell among hyperfl.1/Local-only, hyperfl.1/FedAvg, hyperfl.1/pFedHN, hyperfl.1/DP-FedAvg, "
+            "hyperfl.1/CENTAUR, hyperfl.1/PPSGD, hyperfl.1/HyperFL; got --cell hyperfl.1/HyperFLL.",
+        ),
+        (
+            ["--table", "hyperfl.1", "--estimate"],
+            "Expected one of --resume, --estimate, --show-split, --table or --cell, got --estimate and --table or "
+            "--cell; each does a thing of its own.",
         ),
         (["--list", "nobody"], "Expected a name among {everything}; got --list nobody."),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(elsewhere, capsys, arguments, line) -> None:
     from flfw import data, nets, plugins
+    from flfw.data import partition
+    from papers import command
 
     methods, attacks = plugins.names(plugins.METHOD), plugins.names(plugins.ATTACK)
     defences = plugins.names(plugins.DEFENCE)
@@ -325,6 +351,8 @@ def test_bad_input_is_one_line_and_exit_code_2(elsewhere, capsys, arguments, lin
         "nets": ", ".join(nets.names()),
         "datasets": ", ".join(data.names()),
         "everything": ", ".join([*methods, *defences, *attacks, *data.names(), *nets.names()]),
+        "splits": ", ".join(partition.schemes()),
+        "tables": ", ".join(command.names()),
         "taken": str(elsewhere.parent / "taken"),
     }
     before = sorted(p for p in elsewhere.parent.rglob("*") if "cache" not in p.parts)
@@ -334,6 +362,16 @@ def test_bad_input_is_one_line_and_exit_code_2(elsewhere, capsys, arguments, lin
     printed = capsys.readouterr()
     assert (code, printed.out, printed.err) == (2, "", f"sim.py: {line.format_map(fill)}\n")
     assert sorted(p for p in elsewhere.parent.rglob("*") if "cache" not in p.parts) == before
+
+
+def test_without_a_network_missing_data_are_one_line(elsewhere, capsys, monkeypatch) -> None:
+    for variable in ("http_proxy", "https_proxy"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")  # where nobody listens
+    assert sim.main(["--dataset", "usps", "--data-root", str(elsewhere / "data")]) == 2
+    announced, line = capsys.readouterr().err.splitlines()
+    assert announced.startswith("downloading https://www.csie.ntu.edu.tw/")
+    assert line.startswith("sim.py: Expected to download https://") and "refused" in line
+    assert line.endswith(f"copy the files into {elsewhere / 'data'} or name another folder by --data-root.")
 
 
 def test_more_cores_than_there_are_is_bad_input(elsewhere, capsys) -> None:

@@ -8,33 +8,83 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Callable
 from pathlib import Path
 
-from flfw.data import cache, cifar, embedded, mnist, pixels
-from flfw.data.dataset import Arrays, Dataset, DatasetCard
+import numpy as np
+
+from flfw.data import (
+    adult,
+    cache,
+    cifar,
+    cinic,
+    digit5,
+    domainnet,
+    embedded,
+    faces,
+    folder,
+    hub,
+    mnist,
+    numerals,
+    office,
+    pixels,
+    tiny_imagenet,
+)
+from flfw.data.dataset import Arrays, Augmentation, Dataset, DatasetCard
 from flfw.errors import BadInput
 
-__all__ = ["Arrays", "Dataset", "DatasetCard", "describe", "load", "names"]
+__all__ = ["Arrays", "Augmentation", "Dataset", "DatasetCard", "absolute", "describe", "fetch", "load", "names"]
 
 _CARDS = {
+    "adult": adult.ADULT,
     "cancer": embedded.CANCER,
     "cifar10": cifar.CIFAR10,
+    "cinic10": cinic.CINIC10,
     "digits": embedded.DIGITS,
+    "emnist": mnist.EMNIST,
     "fmnist": mnist.FASHION_MNIST,
+    "lfw": faces.LFW,
     "mnist": mnist.MNIST,
+    "mnist_m": numerals.MNIST_M,
+    "svhn": numerals.SVHN,
+    "synthetic_digits": numerals.SYNTHETIC_DIGITS,
+    "tiny_imagenet": tiny_imagenet.TINY_IMAGENET,
+    "usps": numerals.USPS,
 }
+
+_FAMILIES: dict[str, Callable[[str], DatasetCard]] = {
+    "celeba": faces.celeba,
+    "digit5": digit5.digit5,
+    "domainnet": domainnet.domainnet,
+    "office_caltech": office.office_caltech,
+}
+"""Sets of which a word behind a colon chooses a part, ``digit5:usps,mnist``: name -> card for a word, or for none."""
+
+_ANYBODYS: dict[str, Callable[[str], DatasetCard]] = {"folder": folder.folder, "hf": hub.hub}
+"""Sets that are not published here, ``folder:PATH``: prefix -> card of what the word behind the colon names."""
 
 
 def names() -> tuple[str, ...]:
     """The data sets there are."""
-    return tuple(_CARDS)
+    return tuple(sorted([*_CARDS, *_FAMILIES]))
 
 
 def describe(name: str) -> DatasetCard:
-    """The data set's card, without touching a file; an unknown name says which ones there are."""
+    """The data set's card; an unknown name says which ones there are."""
+    prefix, _, word = name.partition(":")
+    if makes := (_FAMILIES | _ANYBODYS).get(prefix):
+        return makes(word)
     if name not in _CARDS:
-        raise BadInput(f"Expected a data set among {', '.join(_CARDS)}; got dataset={name}.")
+        raise BadInput(f"Expected a data set among {', '.join(names())}, folder:PATH or hf:NAME; got dataset={name}.")
     return _CARDS[name]
+
+
+def absolute(name: str) -> str:
+    """The name with a path in it made absolute: client processes have other working folders."""
+    prefix, _, word = name.partition(":")
+    if word and (prefix == "folder" or (prefix == "hf" and Path(word).exists())):
+        return f"{prefix}:{Path(word).expanduser().absolute()}"
+    return name
 
 
 def _root(card: DatasetCard, given: Path | None) -> Path:
@@ -43,19 +93,35 @@ def _root(card: DatasetCard, given: Path | None) -> Path:
         spec = importlib.util.find_spec(card.package)  # finds a top-level package without importing it
         places = spec.submodule_search_locations if spec else None
         return Path(places[0] if places else card.package)
-    return given or Path(os.environ.get("FLFW_DATA") or cache.user_cache() / "data")
+    return card.root or given or Path(os.environ.get("FLFW_DATA") or cache.user_cache() / "data")
 
 
-def _paths(card: DatasetCard, given: Path | None) -> tuple[Path, ...]:
+def _missing(card: DatasetCard, root: Path) -> list[str]:
+    return [file for file in card.files if not (root / file).exists()]
+
+
+def fetch(name: str, data_root: Path | None = None) -> None:
+    """Get the data set's files where they are missing and can be got; what remains is for `load` to complain about.
+
+    Raises:
+        BadInput: there is no network, or what came is not what was published.
+    """
+    card = describe(name)
+    root = _root(card, data_root)
+    if callable(card.fetch) and _missing(card, root):
+        card.fetch(root)
+
+
+def _present(name: str, card: DatasetCard, root: Path) -> tuple[Path, ...]:
     """The data set's files, all of which exist."""
-    root = _root(card, given)
-    missing = [file for file in card.files if not (root / file).is_file()]
+    missing = _missing(card, root)
     if missing:
         where = "a data root" if card.package is None else f"an installed {card.package}"
         way_out = " or pass --data-root" if card.package is None else ""
+        how = card.fetch if isinstance(card.fetch, str) else f"python -m flfw.data.download {name}"
         raise BadInput(
             f"Expected {where} with {', '.join(missing)}, got data_root={root} without; "
-            f"get the files with {card.fetch} (source: {card.source}){way_out}."
+            f"get the files with {how} (source: {card.source}){way_out}."
         )
     return tuple(root / file for file in card.files)
 
@@ -63,8 +129,8 @@ def _paths(card: DatasetCard, given: Path | None) -> tuple[Path, ...]:
 def load(name: str, data_root: Path | None = None, side: int | None = None) -> Dataset:
     """A data set, its images resized to ``side`` x ``side`` pixels (None: as published).
 
-    The first load on a machine reads the published files (seconds); it warns when their md5 sums are not the published
-    ones. Embedded sets (digits, cancer) need no ``data_root``.
+    The first load on a machine reads the published files (seconds to minutes); it warns when their md5 sums are not the
+    published ones. Embedded sets (digits, cancer) need no ``data_root``.
 
     Raises:
         BadInput: an unknown name, missing or damaged files, a side for rows of features.
@@ -78,13 +144,14 @@ def load(name: str, data_root: Path | None = None, side: int | None = None) -> D
         )
     if side is not None and side < 1:
         raise BadInput(f"Expected side >= 1 pixel, got side={side}; leave it out for the published size.")
-    if side is None and images:
-        side = card.shape[-1]
-    paths = _paths(card, data_root)
-    folder = cache.user_cache() / "pixels" / f"{name}-{side or 'rows'}-{cache.fingerprint(paths)}"
+    root = _root(card, data_root)
+    paths = _present(name, card, root)
+    as_published = side is None or card.shape[1:] == (side, side)
+    key = cache.digest(name, card.classes, "as published" if as_published else side, cache.fingerprint(paths))
+    folder = cache.user_cache() / "pixels" / f"{name.partition(':')[0]}-{key}"
     if not folder.exists():
-        pixels.convert(name, card, paths, side, folder)
-    arrays, meta = cache.read_arrays(folder, Arrays._fields)
+        pixels.convert(name, card, root, None if as_published else side, folder)
+    (*arrays, train_domain, test_domain), meta = cache.read_arrays(folder, Arrays._fields)
     return Dataset(
         name,
         *arrays,
@@ -95,4 +162,9 @@ def load(name: str, data_root: Path | None = None, side: int | None = None) -> D
         md5_ok=meta["md5_ok"],
         victims=range(min(card.victims, len(arrays[0]))),
         test_start=card.test_start,
+        domains=card.domains,
+        train_domain=np.asarray(train_domain),
+        test_domain=np.asarray(test_domain),
+        held_out=card.held_out,
+        per_client=card.per_client,
     )

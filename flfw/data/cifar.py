@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from flfw.data.dataset import Arrays, DatasetCard
+from flfw.data.remote import torchvision_set
 from flfw.errors import BadInput
 
 
@@ -52,9 +53,9 @@ def _batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return entry["data"].reshape(-1, 3, 32, 32), np.asarray(entry["labels"], dtype=np.int64)
 
 
-def cifar10(paths: tuple[Path, ...]) -> Arrays:
+def cifar10(root: Path, side: int) -> Arrays:
     """Images (N, 3, 32, 32) of the training batches, in order, and of the test batch, which comes last."""
-    *train, test = map(_batch, paths)
+    *train, test = (_batch(root / file) for file in CIFAR10.files)
     train_x, train_y = zip(*train, strict=True)
     return Arrays(np.concatenate(train_x), np.concatenate(train_y), *test)
 
@@ -72,9 +73,10 @@ CIFAR10 = DatasetCard(
     },
     read=cifar10,
     source="https://www.cs.toronto.edu/~kriz/cifar.html",
-    fetch="torchvision.datasets.CIFAR10(ROOT, download=True)",
+    fetch=torchvision_set("CIFAR10"),
     net="cnn2",
-    per_client=(600, 300),
+    per_client={"dominant": (600, 300), "shards": (400, 0), "pools": (2000, 0)},
+    augment="crop_flip",
     mean=(0.4914, 0.4822, 0.4465),
     std=(0.2023, 0.1994, 0.2010),
     # Lossless even in the project's JPEG-coded copy, and left out by the papers' pointers, which start behind them.

@@ -4,14 +4,21 @@ HyperFL (Guo et al., AAAI 2025), after FedPAC. Client i is of group ``i mod G``;
 over all classes, 80 % evenly over the group's dominant classes. In each share every class gets
 ``max(1, share // classes)``, and what then remains of the share goes to the last class; so a share smaller than its
 number of classes is rounded up to one each.
+
+In the papers clients share training examples once a class is used up. With ``disjoint=true`` none does: there are as
+many clients as the scarcest class has quotas for. Test examples may be shared in both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from flfw.data.cut import Cut, at_most
+from flfw.data.dataset import Dataset
+from flfw.data.schemes import Dominant
 from flfw.errors import BadInput
 
 _GROUPS: dict[int, tuple[Sequence[int], ...]] = {
@@ -79,3 +86,58 @@ def assign(pools: Sequence[np.ndarray], client_quotas: Iterable[np.ndarray], sta
             pointers[label] = first + wanted
         partitions.append(np.concatenate(indices))
     return partitions
+
+
+def by_class(labels: np.ndarray, classes: int, leave_out: range = range(0)) -> list[np.ndarray]:
+    """For each class its indices in ``labels`` (N,), in order, without those of ``leave_out``."""
+    return [np.setdiff1d(np.flatnonzero(labels == label), leave_out) for label in range(classes)]
+
+
+def divide(dataset: Dataset, scheme: Dominant, clients: int, rng: np.random.Generator) -> Cut:
+    """The papers' split; no client trains on a victim, and nothing is random.
+
+    HyperFL's code starts CIFAR-10's pointers at 2000 (train) and 500 (test); the paper does not say of what. Here
+    they count images of the whole part, so that training begins behind the 2,000 victims and, as these are left out of
+    the pools, never returns to them. Counted within each class (5,000 and 1,000 images) they would give clients the
+    same numbers of other images, and from client 36 on wrap into the victims.
+
+    Raises:
+        BadInput: no numbers of examples, more of a class than there are, or more disjoint clients than there is room.
+    """
+    scheme = _sized(scheme, dataset)
+    train_pools = by_class(dataset.train_y, dataset.classes, leave_out=dataset.victims)
+    test_pools = by_class(dataset.test_y, dataset.classes)
+    test_starts = [int(np.searchsorted(pool, dataset.test_start)) for pool in test_pools]
+    partitions = []
+    for part, pools, starts, examples in (
+        ("train", train_pools, [0] * len(train_pools), scheme.train),
+        ("test", test_pools, test_starts, scheme.test),
+    ):
+        client_quotas = [quotas(dataset.classes, client, examples) for client in range(clients)]
+        for label, pool in enumerate(pools):
+            wanted = max(quota[label] for quota in client_quotas)
+            if wanted > len(pool):
+                raise BadInput(
+                    f"Expected at most {len(pool)} examples of class {label} a client, all that the {part} part of "
+                    f"{dataset.name} has, got {wanted} from {part}={examples}; ask for less or take another --split."
+                )
+        if part == "train" and scheme.disjoint:
+            room = np.cumsum(client_quotas, axis=0) <= [len(pool) for pool in pools]
+            reason = f"with dominant.disjoint=true and {examples} examples each a class is then used up"
+            at_most(int(room.all(axis=1).sum()), clients, reason)
+        partitions.append(assign(pools, client_quotas, starts))
+    return Cut(*partitions)
+
+
+def _sized(scheme: Dominant, dataset: Dataset) -> Dominant:
+    """The scheme with the data set's own numbers in place of zeros."""
+    groups(dataset.classes)
+    if scheme.train and scheme.test:
+        return scheme
+    own = dataset.per_client.get("dominant")
+    if own is None:
+        raise BadInput(
+            f"Expected the numbers of examples a client, as {dataset.name} has none of its own, got {scheme}; "
+            "pass --set dominant.train=600 dominant.test=600."
+        )
+    return replace(scheme, train=scheme.train or own[0], test=scheme.test or own[1])

@@ -1,60 +1,107 @@
-"""Which examples each client holds: iid, by Dirichlet proportions, or the papers' dominant classes.
+"""Which examples each client holds, and what the server, a defence and an attacker hold: one of ``schemes()``.
 
 A split is computed once and kept in the user's cache, so that client processes read it without Flower's partitioners.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from mmap import mmap
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any
 
 import numpy as np
 
-from flfw.data import cache, describe, dominant
+from flfw.data import cache, domains, dominant, mixtures, pools, sampled, shards
+from flfw.data.cut import Cut
 from flfw.data.dataset import Dataset
-from flfw.data.schemes import IID, Dirichlet, Dominant, Scheme, scheme, schemes
+from flfw.data.schemes import (
+    IID,
+    Dirichlet,
+    Domains,
+    Dominant,
+    Everything,
+    Pathological,
+    Pools,
+    Sampled,
+    Scheme,
+    Shards,
+    scheme,
+    schemes,
+)
 from flfw.errors import BadInput
 from flfw.rng import numpy_generator
 
-__all__ = ["IID", "Dirichlet", "Dominant", "Scheme", "Split", "scheme", "schemes", "split"]
+__all__ = [
+    "IID",
+    "Dirichlet",
+    "Domains",
+    "Dominant",
+    "Everything",
+    "Pathological",
+    "Pools",
+    "Sampled",
+    "Scheme",
+    "Shards",
+    "Split",
+    "scheme",
+    "schemes",
+    "split",
+]
 
 
 @dataclass(frozen=True)
 class Split:
-    """Who holds what.
+    """Who holds what; all indices are int64.
 
     Attributes:
-        train: for each client int64 indices into ``train_x``, none twice, never a victim.
-        test: for each client int64 indices into ``test_x``, none twice, of the client's own mix of classes.
-        public: int64 indices into ``test_x`` an attacker may hold: the whole official test part.
+        train: for each client indices into ``train_x``, none twice, never a victim.
+        test: for each client indices into ``test_x``, none twice.
+        validation: for each client indices into ``test_x`` it does not test on; empty where the scheme sets none aside.
+        distillation: indices into ``train_x`` that the server may use, without their labels; none is a client's or a
+            victim. Empty where the scheme has none.
+        proxy: indices into ``train_x`` from which a client's defence may start; none is trained on or a victim. Empty
+            where the scheme has none.
+        public: indices into ``test_x`` that an attacker may hold: the official test part without inputs that equal,
+            byte for byte, a client's training example or a victim, so that nobody holds what is to be found. Clients
+            may test on them.
     """
 
     train: tuple[np.ndarray, ...]
     test: tuple[np.ndarray, ...]
+    validation: tuple[np.ndarray, ...]
+    distillation: np.ndarray
+    proxy: np.ndarray
     public: np.ndarray
 
 
-_Partitions: TypeAlias = Sequence[np.ndarray]  # indices of each client
+_DIVIDE: Mapping[type[Scheme], Callable[[Dataset, Any, int, np.random.Generator], Cut]] = {
+    IID: mixtures.iid,
+    Dirichlet: mixtures.dirichlet,
+    Pathological: mixtures.pathological,
+    Dominant: dominant.divide,
+    Sampled: sampled.divide,
+    Domains: domains.divide,
+    Shards: shards.divide,
+    Everything: shards.everything,
+    Pools: pools.divide,
+}
 
 
 def split(dataset: Dataset, scheme: Scheme, clients: int, seed: int) -> Split:
     """Share the data set out to ``clients`` clients; the same arguments give the same split, in any process.
 
     Raises:
-        BadInput: no clients, one left without training or test data, or a dominant split the data cannot fill.
+        BadInput: no clients, one left without training, test or validation data, or a scheme the data cannot fill.
     """
     if clients < 1:
         raise BadInput(f"Expected clients >= 1, got clients={clients}; pass --clients.")
-    if isinstance(scheme, Dominant):
-        scheme = _sized(scheme, dataset)
-    labels = np.asarray(dataset.train_y).tobytes(), np.asarray(dataset.test_y).tobytes()
-    key = cache.digest(*labels, dataset.classes, dataset.victims, dataset.test_start, scheme, clients, seed)
-    file = cache.user_cache() / "splits" / f"{dataset.name}-{key}.npz"
+    family = dataset.name.partition(":")[0]  # what follows may be a path
+    file = cache.user_cache() / "splits" / f"{family}-{_key(dataset, scheme, clients, seed)}.npz"
     if not file.exists():
-        train, test = _divide(dataset, scheme, clients, seed)
-        for part, partitions in (("training", train), ("test", test)):
+        cut = _DIVIDE[type(scheme)](dataset, scheme, clients, numpy_generator(seed, "split"))
+        for part, partitions in (("training", cut.train), ("test", cut.test), ("validation", cut.validation)):
             empty = [client for client, indices in enumerate(partitions) if len(indices) == 0]
             if empty:
                 raise BadInput(
@@ -62,112 +109,55 @@ def split(dataset: Dataset, scheme: Scheme, clients: int, seed: int) -> Split:
                     f"{len(empty) - 1} more ({dataset.name}, {scheme}, seed={seed}); take fewer --clients, another "
                     "--split or another --seed."
                 )
-        cache.publish(file, lambda path: _write(path, train, test))
-    return _read(file, public=np.arange(len(dataset.test_y)))
+        cache.publish(file, lambda path: _write(path, cut, _public(dataset, cut.train)))
+    return _read(file)
 
 
-def _divide(dataset: Dataset, scheme: Scheme, clients: int, seed: int) -> tuple[_Partitions, _Partitions]:
-    """Training and test indices of each client."""
-    if isinstance(scheme, Dominant):
-        return _dominant(dataset, scheme, clients)
-    pool = np.setdiff1d(np.arange(len(dataset.train_y)), dataset.victims)
-    most = min(len(pool), len(dataset.test_y))
-    if clients > most:
-        raise BadInput(
-            f"Expected at most {most} clients, as {dataset.name} has {len(pool)} training examples that are no victims "
-            f"and {len(dataset.test_y)} test examples, got clients={clients}; take fewer --clients."
-        )
-    from flfw.data import partitioners  # imports flwr_datasets, 6 s and 250 MB
-
-    rng = numpy_generator(seed, "split")
-    if isinstance(scheme, IID):
-        train = partitioners.iid(dataset.train_y[pool], clients, rng)
-        return [pool[rows] for rows in train], partitioners.iid(np.asarray(dataset.test_y), clients, rng)
-    train = [pool[rows] for rows in partitioners.dirichlet(dataset.train_y[pool], clients, scheme.alpha, rng)]
-    return train, _alike(dataset, train)
+def _key(dataset: Dataset, scheme: Scheme, clients: int, seed: int) -> str:
+    """A digest of all that a split depends on."""
+    columns = dataset.train_y, dataset.test_y, dataset.train_domain, dataset.test_domain
+    numbers = dataset.classes, dataset.victims, dataset.test_start
+    names = dataset.domains, dataset.held_out, dict(dataset.per_client)
+    inputs = _identity(dataset.train_x), _identity(dataset.test_x)
+    return cache.digest(
+        *(np.asarray(column).tobytes() for column in columns), *inputs, *numbers, *names, scheme, clients, seed
+    )
 
 
-def _by_class(labels: np.ndarray, classes: int, leave_out: range = range(0)) -> list[np.ndarray]:
-    """For each class its indices in ``labels`` (N,), in order, without those of ``leave_out``."""
-    return [np.setdiff1d(np.flatnonzero(labels == label), leave_out) for label in range(classes)]
+def _identity(inputs: np.ndarray) -> object:
+    """What tells inputs from others: their bytes, or the file they are mapped from, since reading it takes long."""
+    if isinstance(inputs, np.memmap) and isinstance(inputs.base, mmap):  # all of the map, and no view of a part
+        return cache.fingerprint([Path(str(inputs.filename))])
+    return inputs.tobytes()
 
 
-def _alike(dataset: Dataset, train: _Partitions) -> list[np.ndarray]:
-    """Test indices of each client, about its share of the test part, in the class proportions of its training data.
-
-    A class asked for more often than the test part has it is given whole, so that nothing is repeated.
-    """
-    pools = _by_class(dataset.test_y, dataset.classes)
-    size = len(dataset.test_y) // len(train)
-    most = [len(pool) for pool in pools]
-    client_quotas = []
-    for indices in train:
-        exact = np.bincount(dataset.train_y[indices], minlength=dataset.classes) * size / max(1, len(indices))
-        quota = np.floor(exact).astype(np.int64)
-        # Largest remainders: what flooring lost goes to the classes that lost most.
-        quota[np.argsort(quota - exact, kind="stable")[: round(exact.sum()) - quota.sum()]] += 1
-        client_quotas.append(np.minimum(quota, most))
-    return dominant.assign(pools, client_quotas, [0] * len(pools))
+def _public(dataset: Dataset, train: Sequence[np.ndarray]) -> np.ndarray:
+    """Indices into ``test_x`` of the inputs that are nobody's training example and no victim."""
+    held = np.asarray(dataset.train_x)  # a plain array: each row of a mapped one is an object that takes long to make
+    test = [row.tobytes() for row in np.asarray(dataset.test_x)]
+    watched = set(test)
+    secret = np.union1d(np.concatenate(train), np.asarray(dataset.victims, dtype=np.int64))
+    known = {row for index in secret if (row := held[index].tobytes()) in watched}
+    return np.flatnonzero([row not in known for row in test])
 
 
-def _sized(scheme: Dominant, dataset: Dataset) -> Dominant:
-    """The scheme with the data set's own numbers in place of zeros."""
-    dominant.groups(dataset.classes)
-    if scheme.train and scheme.test:
-        return scheme
-    own = describe(dataset.name).per_client
-    if own is None:
-        raise BadInput(
-            f"Expected the numbers of examples a client, as {dataset.name} has none of its own, got {scheme}; "
-            "pass --set dominant.train=600 dominant.test=600."
-        )
-    return replace(scheme, train=scheme.train or own[0], test=scheme.test or own[1])
-
-
-def _dominant(dataset: Dataset, scheme: Dominant, clients: int) -> tuple[_Partitions, _Partitions]:
-    """The papers' split; no client trains on a victim.
-
-    HyperFL's code starts CIFAR-10's pointers at 2000 (train) and 500 (test); the paper does not say of what. Here
-    they count images of the whole part, so that training begins behind the 2,000 victims and, as these are left out of
-    the pools, never returns to them. Counted within each class (5,000 and 1,000 images) they would give clients the
-    same numbers of other images, and from client 36 on wrap into the victims.
-    """
-    train_pools = _by_class(dataset.train_y, dataset.classes, leave_out=dataset.victims)
-    test_pools = _by_class(dataset.test_y, dataset.classes)
-    test_starts = [int(np.searchsorted(pool, dataset.test_start)) for pool in test_pools]
-    partitions = []
-    for part, pools, starts, examples in (
-        ("train", train_pools, [0] * len(train_pools), scheme.train),
-        ("test", test_pools, test_starts, scheme.test),
-    ):
-        client_quotas = [dominant.quotas(dataset.classes, client, examples) for client in range(clients)]
-        for label, pool in enumerate(pools):
-            wanted = max(quota[label] for quota in client_quotas)
-            if wanted > len(pool):
-                raise BadInput(
-                    f"Expected at most {len(pool)} examples of class {label} a client, all that the {part} part of "
-                    f"{dataset.name} has, got {wanted} from {part}={examples}; ask for less or take another --split."
-                )
-        partitions.append(dominant.assign(pools, client_quotas, starts))
-    return partitions[0], partitions[1]
-
-
-def _write(path: Path, train: _Partitions, test: _Partitions) -> None:
-    """Two arrays a part: all clients' indices behind each other, and how many each client has."""
+def _write(path: Path, cut: Cut, public: np.ndarray) -> None:
+    """An array a field of `Split`; where it is the clients', theirs behind each other, and how many each has."""
+    parts = cut._asdict() | {"public": public, "validation": cut.validation or [public[:0]] * len(cut.train)}
+    arrays: dict[str, Any] = {}
+    for name, part in parts.items():
+        if isinstance(part, np.ndarray):
+            arrays[name] = part
+        else:
+            arrays[name], arrays[f"{name}_sizes"] = np.concatenate(part), [len(indices) for indices in part]
     with path.open("wb") as file:
-        np.savez(
-            file,
-            train=np.concatenate(train),
-            train_sizes=[len(indices) for indices in train],
-            test=np.concatenate(test),
-            test_sizes=[len(indices) for indices in test],
-        )
+        np.savez(file, **arrays)
 
 
-def _read(path: Path, public: np.ndarray) -> Split:
-    """What ``_write`` wrote."""
-    with np.load(path) as arrays:
-        train, test = (
-            tuple(np.split(arrays[part], np.cumsum(arrays[f"{part}_sizes"])[:-1])) for part in ("train", "test")
-        )
-    return Split(train, test, public)
+def _read(path: Path) -> Split:
+    """What `_write` wrote."""
+    with np.load(path) as stored:
+        parts = dict(stored)
+    ends = {name: np.cumsum(parts[f"{name}_sizes"]) for name in parts if f"{name}_sizes" in parts}
+    parts |= {name: tuple(np.split(parts[name], end[:-1])) for name, end in ends.items()}
+    return Split(**{field.name: parts[field.name] for field in fields(Split)})

@@ -23,7 +23,7 @@ def resize(images: np.ndarray, side: int) -> np.ndarray:
         return images
     resized = np.empty((*images.shape[:2], side, side), dtype=np.uint8)
     for start in range(0, len(images), _BLOCK):
-        block = torch.from_numpy(images[start : start + _BLOCK]).float()
+        block = torch.from_numpy(images[start : start + _BLOCK].astype(np.float32, order="C"))
         block = F.interpolate(block, size=(side, side), mode="bilinear", antialias=True, align_corners=False)
         resized[start : start + _BLOCK] = block.round().clamp(0, 255).byte().numpy()
     return resized
@@ -35,57 +35,85 @@ def moments(x: np.ndarray) -> tuple[list[float], list[float]]:
     scale = 255.0 if x.dtype == np.uint8 else 1.0
     mean = x.mean(axis=axes, dtype=np.float64) / scale
     std = x.std(axis=axes, dtype=np.float64) / scale
-    return mean.tolist(), std.tolist()
+    return mean.tolist(), np.where(std > 0, std, 1.0).tolist()  # what is the same everywhere is only centred
 
 
-def wrong_sums(card: DatasetCard, paths: tuple[Path, ...]) -> list[str]:
+def wrong_sums(card: DatasetCard, root: Path) -> list[str]:
     """The files whose md5 sum is not the published one."""
     wrong = []
-    for path, published in zip(paths, card.files.values(), strict=True):
-        with path.open("rb") as file:
-            if published is not None and hashlib.file_digest(file, "md5").hexdigest() != published:
-                wrong.append(path.name)
+    for name, published in card.files.items():
+        if published is not None:
+            with (root / name).open("rb") as file:
+                if hashlib.file_digest(file, "md5").hexdigest() != published:
+                    wrong.append(Path(name).name)
     return wrong
 
 
-def _read(name: str, card: DatasetCard, paths: tuple[Path, ...]) -> Arrays:
-    """The arrays of the files, of the kind the card promises."""
+def _again(card: DatasetCard) -> str:
+    how = card.fetch if isinstance(card.fetch, str) else "remove them and run again"
+    return f"get them again: {how} (source: {card.source})"
+
+
+def read(name: str, card: DatasetCard, root: Path, side: int) -> Arrays:
+    """The arrays of the files, of the kind the card promises.
+
+    Raises:
+        BadInput: a damaged file, or inputs and labels of another kind.
+    """
     try:
-        arrays = card.read(paths)
+        arrays = card.read(root, side)
     except BadInput:
         raise
     except Exception as error:  # a damaged file can make a reader raise anything
         raise BadInput(
-            f"Expected readable {name} files in {paths[0].parent}, got {type(error).__name__}: "
-            f"{' '.join(str(error).split())}; get them again: {card.fetch} (source: {card.source})."
+            f"Expected readable {name} files in {root}, got {type(error).__name__}: "
+            f"{' '.join(str(error).split())}; {_again(card)}."
         ) from error
+    sizes = {card.shape, (*card.shape[:1], side, side)} if len(card.shape) == 3 else {card.shape}
     for part, x, y in (("train", arrays.train_x, arrays.train_y), ("test", arrays.test_x, arrays.test_y)):
         labels = set(np.unique(y).tolist())
-        if x.shape != (len(y), *card.shape) or not labels <= set(range(card.classes)):
+        if len(x) != len(y) or x.shape[1:] not in sizes or not labels <= set(range(card.classes)):
             raise BadInput(
                 f"Expected {name} {part} inputs of shape {card.shape} with labels 0-{card.classes - 1}, got "
-                f"{x.shape} with {len(y)} labels among {sorted(labels)[:12]}; get the files in {paths[0].parent} "
-                f"again: {card.fetch} (source: {card.source})."
+                f"{x.shape} with {len(y)} labels among {sorted(labels)[:12]}; {_again(card)}."
             )
+        if not len(x):
+            raise BadInput(f"Expected {name} {part} inputs, got none in {root}; {_again(card)}.")
     return arrays
 
 
-def convert(name: str, card: DatasetCard, paths: tuple[Path, ...], side: int | None, target: Path) -> None:
-    """Write the folder ``target``: an array each for the inputs and labels of both parts, and ``meta.json``.
+def convert(name: str, card: DatasetCard, root: Path, side: int | None, target: Path) -> None:
+    """Write the folder ``target``: an array each for the inputs, labels and domains of both parts, and ``meta.json``.
 
     Warns (once, as this runs once) when a file is not the published one.
+
+    Args:
+        name: of the data set.
+        card: of the data set.
+        root: of its files.
+        side: pixels its images are brought to; None: as the card says.
+        target: a folder that does not exist.
     """
-    wrong = wrong_sums(card, paths)
-    arrays = _read(name, card, paths)
+    wrong = wrong_sums(card, root)
+    arrays = read(name, card, root, side or card.shape[-1])
     if side is not None:
         arrays = arrays._replace(train_x=resize(arrays.train_x, side), test_x=resize(arrays.test_x, side))
     mean, std = (list(card.mean), list(card.std)) if card.mean else moments(arrays.train_x)
     published = any(card.files.values())
-    meta = {"mean": mean, "std": std, "md5_ok": not wrong if published else None, "files": [str(p) for p in paths]}
-    cache.publish(target, lambda folder: cache.write_arrays(folder, arrays._asdict(), meta))
+    meta = {"mean": mean, "std": std, "md5_ok": not wrong if published else None, "root": str(root)}
+    kept = {
+        **arrays._asdict(),
+        "train_domain": _domains(arrays.train_domain, arrays.train_y),
+        "test_domain": _domains(arrays.test_domain, arrays.test_y),
+    }
+    cache.publish(target, lambda folder: cache.write_arrays(folder, kept, meta))
     if wrong:
         warnings.warn(
-            f"Expected the published {name} files in {paths[0].parent}, got other md5 sums for {', '.join(wrong)}; "
+            f"Expected the published {name} files in {root}, got other md5 sums for {', '.join(wrong)}; "
             "results say md5_ok=false and may differ from published ones.",
             stacklevel=3,
         )
+
+
+def _domains(found: np.ndarray | None, labels: np.ndarray) -> np.ndarray:
+    return np.zeros(len(labels), np.int64) if found is None else found

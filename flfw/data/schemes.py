@@ -1,4 +1,4 @@
-"""The ways to share a data set out to clients, and their settings."""
+"""The ways to share a data set out to clients, and their settings; 0 examples stand for the data set's own number."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from flfw.errors import BadInput
+from flfw.experiment import require
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,22 @@ class Dirichlet:
 
 
 @dataclass(frozen=True)
+class Pathological:
+    """Each client draws its classes; a class is cut evenly among those who drew it, and unused if nobody did."""
+
+    classes: int = 2  # of each client, exactly
+
+    def __post_init__(self) -> None:
+        require(self.classes >= 1, "pathological.classes >= 1", classes=self.classes)
+
+
+@dataclass(frozen=True)
 class Dominant:
     """The papers' split, see ``flfw.data.dominant``: clients may share examples, see ``assign`` there."""
 
-    train: int = 0  # examples a client, before rounding; 0: the data set's own number
+    train: int = 0  # examples a client, before rounding
     test: int = 0  # likewise
+    disjoint: bool = False  # whether no training example may be in two clients; test examples still may
 
     def __post_init__(self) -> None:
         if min(self.train, self.test) < 0:
@@ -40,9 +52,78 @@ class Dominant:
             )
 
 
-Scheme: TypeAlias = IID | Dirichlet | Dominant
+@dataclass(frozen=True)
+class Sampled:
+    """Random disjoint samples for the clients and one for the server, see ``flfw.data.sampled``."""
 
-_SCHEMES: dict[str, type[Scheme]] = {"iid": IID, "dirichlet": Dirichlet, "dominant": Dominant}
+    train: int = 2000  # examples a client
+    distillation: int = 32_000  # at most; of what the clients leave
+
+    def __post_init__(self) -> None:
+        _counts("sampled", train=self.train, distillation=self.distillation)
+
+
+@dataclass(frozen=True)
+class Domains:
+    """A domain a client, and one for the server, see ``flfw.data.domains``."""
+
+    train: int = 0  # examples a client; without an own number of the data set: all of its domain
+    distillation: int = 32_000  # at most; of the domain held out
+    held_out: str = ""  # the server's domain; empty: the data set's own; none: there is none
+
+    def __post_init__(self) -> None:
+        _counts("domains", train=self.train, distillation=self.distillation)
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Random runs of the training part sorted by label, see ``flfw.data.shards``."""
+
+    train: int = 0  # examples a client, before rounding down to whole shards
+    shards: int = 2  # of each client; 15 for LFW
+    pool: int = 0  # first examples of the training part that are dealt; 0: all
+
+    def __post_init__(self) -> None:
+        _counts("shards", train=self.train, pool=self.pool)
+        require(self.shards >= 1, "shards.shards >= 1", shards=self.shards)
+
+
+@dataclass(frozen=True)
+class Everything:
+    """Every client holds the whole training part; the test part is cut evenly. See ``flfw.data.shards``."""
+
+
+@dataclass(frozen=True)
+class Pools:
+    """Samples from a sensitive pool, the rest of the data being public, see ``flfw.data.pools``."""
+
+    train: int = 0  # examples a client
+    share: float = 0.25  # of the training part that is the sensitive pool; 0 < share <= 1
+    classes: int = 0  # of each client, drawn at random; 0: iid
+
+    def __post_init__(self) -> None:
+        _counts("pools", train=self.train, classes=self.classes)
+        require(0 < self.share <= 1, "0 < pools.share <= 1", share=self.share)
+
+
+def _counts(scheme: str, **counts: int) -> None:
+    for name, count in counts.items():
+        require(count >= 0, f"{scheme}.{name} >= 0", **{name: count})
+
+
+Scheme: TypeAlias = IID | Dirichlet | Pathological | Dominant | Sampled | Domains | Shards | Everything | Pools
+
+_SCHEMES: dict[str, type[Scheme]] = {
+    "iid": IID,
+    "dirichlet": Dirichlet,
+    "pathological": Pathological,
+    "dominant": Dominant,
+    "sampled": Sampled,
+    "domains": Domains,
+    "shards": Shards,
+    "everything": Everything,
+    "pools": Pools,
+}
 
 
 def schemes() -> tuple[str, ...]:

@@ -31,7 +31,7 @@ def lenet(shape: tuple[int, ...], classes: int) -> Net:
 
     Twice differentiable everywhere, which L-BFGS on gradients needs.
     """
-    channels, side = shape[0], -(-shape[1] // 4)  # two strides of 2, rounded up: 28 -> 7, 32 -> 8
+    channels, height, width = shape[0], -(-shape[1] // 4), -(-shape[2] // 4)  # two strides of 2, rounded up: 28 -> 7
     extractor = nn.Sequential(
         nn.Conv2d(channels, 12, 5, stride=2, padding=2),
         nn.Sigmoid(),
@@ -41,7 +41,7 @@ def lenet(shape: tuple[int, ...], classes: int) -> Net:
         nn.Sigmoid(),
         nn.Flatten(),
     )
-    net = Net(extractor, nn.Linear(12 * side * side, classes))
+    net = Net(extractor, nn.Linear(12 * height * width, classes))
     for parameter in net.parameters():
         nn.init.uniform_(parameter, -0.5, 0.5)
     return net

@@ -1,4 +1,4 @@
-"""Plain SGD and gradient clipping against torch's own."""
+"""SGD, Adam and gradient clipping against torch's own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from flfw.errors import BadInput
-from flfw.sgd import SGD, LocalSGD, clip_norm
+from flfw.optimisers import SGD, Adam, LocalTraining, clip_norm
 
 LR, STEPS = 0.1, 5
 BOTH = (0.9, 0.05)  # momentum, weight decay
@@ -73,6 +73,33 @@ def test_the_comparison_would_notice_another_rule(wrong) -> None:
     assert max(float((found[name] - expected[name]).abs().max()) for name in expected) > 1e-4
 
 
+@pytest.mark.parametrize("weight_decay", [0.0, 0.05])
+def test_adam_is_torchs(weight_decay) -> None:
+    theirs = {name: torch.nn.Parameter(value) for name, value in start().items()}
+    reference = torch.optim.Adam(theirs.values(), LR, weight_decay=weight_decay)
+    parameters, optimiser = start(), LocalTraining("adam", weight_decay=weight_decay).optimiser_at(LR)
+    for _ in range(STEPS):
+        optimiser.step(parameters, gradients(parameters))
+        for name, gradient in gradients({n: p.detach() for n, p in theirs.items()}).items():
+            theirs[name].grad = gradient
+        reference.step()
+    for name, value in theirs.items():
+        torch.testing.assert_close(parameters[name], value.detach(), rtol=0, atol=1e-12)
+
+
+def test_adams_first_step_is_the_step_size_whatever_the_gradient() -> None:
+    w = torch.tensor([2.0, 2.0], dtype=torch.float64)
+    Adam(0.1).step({"w": w}, {"w": torch.tensor([1e-3, -1e3], dtype=torch.float64)})
+    assert w.tolist() == pytest.approx([1.9, 2.1], abs=1e-5)
+
+
+def test_every_call_starts_afresh_with_what_was_asked_for() -> None:
+    settings = LocalTraining("sgd", 0.25, 0.125)
+    one, two = settings.optimiser_at(0.5), settings.optimiser_at(0.5)
+    assert one is not two
+    assert isinstance(one, SGD) and (one.lr, one.momentum, one.weight_decay) == (0.5, 0.25, 0.125)
+
+
 def test_two_steps_by_hand() -> None:
     # w = 2, g = 1: v = 1 + 0.5 * 2 = 2, w = 2 - 0.1 * 2 = 1.8; then v = 0.5 * 2 + 1 + 0.5 * 1.8 = 2.9, w = 1.51.
     w, optimiser = torch.tensor([2.0], dtype=torch.float64), SGD(0.1, momentum=0.5, weight_decay=0.5)
@@ -126,10 +153,10 @@ def test_gradients_within_the_bound_are_left_alone() -> None:
 )
 def test_settings_out_of_range_are_refused(fields, message) -> None:
     with pytest.raises(BadInput) as caught:
-        LocalSGD(**fields)
+        LocalTraining(**fields)
     assert str(caught.value) == message
 
 
 def test_settings_at_the_edge_are_accepted() -> None:
-    assert LocalSGD(momentum=0, weight_decay=0) == LocalSGD(0.0, 0.0)
-    assert LocalSGD(momentum=0.999).momentum == 0.999
+    assert LocalTraining(momentum=0, weight_decay=0) == LocalTraining("sgd", 0.0, 0.0)
+    assert LocalTraining(momentum=0.999).momentum == 0.999

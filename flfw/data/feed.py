@@ -1,0 +1,70 @@
+"""From stored pixels to a batch: the papers' augmentation on bytes, and their constants for normalising.
+
+Pixels stay uint8 on disk and in memory; only a batch becomes float32, after it was varied.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from flfw.data.dataset import Augmentation
+from flfw.errors import BadInput
+
+Normalisation = Literal["own", "imagenet", "half"]
+"""The data set's own constants, ImageNet's, or 0.5 for mean and deviation."""
+
+_SHIFT = 4  # pixels of black around an image before it is cut out anew
+
+
+def augment(images: Tensor, how: Augmentation, rng: torch.Generator) -> Tensor:
+    """Vary images as torchvision's RandomCrop(size, padding=4) and RandomHorizontalFlip do, each by draws of its own.
+
+    Args:
+        images: (B, C, H, W) of any type.
+        how: ``none``, ``flip`` (mirror with probability 1/2), ``crop_flip`` (first shift by -4 to 4 pixels each way).
+        rng: of the draws.
+
+    Returns:
+        (B, C, H, W), of the same type; ``images`` are left alone.
+    """
+    if how == "none":
+        return images
+    count, _, height, width = images.shape
+    if how == "crop_flip":
+        windows = pad(images, (_SHIFT,) * 4).unfold(2, height, 1).unfold(3, width, 1)
+        down, right = torch.randint(2 * _SHIFT + 1, (2, count), generator=rng)
+        images = windows[torch.arange(count), :, down, right]
+    mirrored = torch.rand(count, generator=rng) < 0.5
+    return torch.where(mirrored.view(-1, 1, 1, 1), images.flip(3), images)
+
+
+def batch(x: np.ndarray) -> Tensor:
+    """Stored inputs (B, ...) as a tensor of the same type."""
+    return torch.from_numpy(np.ascontiguousarray(x))
+
+
+def raw(x: Tensor) -> Tensor:
+    """Inputs (B, ...) as float32 in [0, 1]."""
+    return x.float().div_(255) if x.dtype == torch.uint8 else x
+
+
+def constants(how: Normalisation, shape: tuple[int, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation per channel of ImageNet, or of 0.5.
+
+    Raises:
+        BadInput: inputs are no images, or not the three colours ImageNet's constants are for.
+    """
+    channels = shape[0]
+    if how == "half" and len(shape) == 3:
+        return (0.5,) * channels, (0.5,) * channels
+    if len(shape) == 3 and channels == 3:
+        return (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    raise BadInput(
+        f"Expected {'colour ' * (how == 'imagenet')}images for normalise={how}, got inputs of "
+        f"{'x'.join(map(str, shape))}; leave --normalise out."
+    )

@@ -1,0 +1,144 @@
+"""Files of pictures to one array of pixels, and the order that mixes their classes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from flfw.errors import BadInput
+
+if TYPE_CHECKING:  # Every client process imports the cards and this file with them, and none of them decodes.
+    from PIL.Image import Image
+
+Example: TypeAlias = tuple[str | Path, int]  # file and label
+Crop: TypeAlias = "Callable[[Image], Image]"
+
+_MANY = 2000  # images that take long enough to show how far they are
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image]:
+    """The picture of a file, closed afterwards."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            yield image
+    except Exception as error:  # a damaged file can make a decoder raise anything, struct.error and SyntaxError too
+        raise BadInput(
+            f"Expected a readable image, got {path} ({type(error).__name__}: {' '.join(str(error).split())}); "
+            "get the file again or take it out."
+        ) from error
+
+
+def _is_deep(image: Image) -> bool:
+    """Whether its grey levels have 16 bits; PIL's own conversion would clip these to 8."""
+    return image.mode.startswith("I")
+
+
+def shape(path: Path) -> tuple[int, int, int]:
+    """(C, H, W) of an image, C = 1 if it is grey or black and white and 3 otherwise; decodes no pixels.
+
+    Raises:
+        BadInput: it cannot be read.
+    """
+    with _opened(path) as image:
+        return 1 if image.mode in {"1", "L"} or _is_deep(image) else 3, image.height, image.width
+
+
+def center_square(image: Image, edge: int | None = None) -> Image:
+    """The square of ``edge`` x ``edge`` pixels in the middle of an image; None: the largest there is."""
+    edge = edge or min(image.size)
+    left, top = (image.width - edge) // 2, (image.height - edge) // 2
+    return image.crop((left, top, left + edge, top + edge))
+
+
+def _pixels(path: Path, side: int | None, channels: int, crop: Crop | None) -> np.ndarray:
+    """(C, H, W) uint8 of one file."""
+    from PIL import Image
+
+    with _opened(path) as image:
+        if image.mode == "F":
+            raise ValueError("its grey levels are fractions, which have no known range")
+        if _is_deep(image):
+            image = Image.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8))
+        image = image.convert("L" if channels == 1 else "RGB")
+        image = crop(image) if crop else image
+        if side is not None:
+            image = image.resize((side, side), Image.Resampling.BILINEAR)
+        return np.atleast_3d(np.asarray(image)).transpose(2, 0, 1)
+
+
+def _size(pixels: np.ndarray) -> str:
+    return f"{pixels.shape[2]}x{pixels.shape[1]}"
+
+
+def decode(paths: Sequence[Path], side: int | None, channels: int = 3, crop: Crop | None = None) -> np.ndarray:
+    """Pixels (N, C, H, W) uint8 of image files, decoded on all cores; a bar shows them on a terminal.
+
+    Args:
+        paths: of N files.
+        side: pixels of a side they are resized to, by PIL: bilinear, antialiased; None: they stay as they are, and all
+            must be of one size.
+        channels: 3: they are converted to RGB; 1: to grey, of 16-bit grey levels the upper 8 bits.
+        crop: what is kept of each, before it is resized.
+
+    Raises:
+        BadInput: an image is missing, damaged, or of another size than the first one.
+    """
+    if not paths:
+        return np.empty((0, channels, side or 0, side or 0), dtype=np.uint8)
+    first = _pixels(paths[0], side, channels, crop)
+    images = np.empty((len(paths), *first.shape), dtype=np.uint8)
+
+    def place(row: int) -> None:
+        pixels = _pixels(paths[row], side, channels, crop)
+        if pixels.shape != first.shape:
+            raise BadInput(
+                f"Expected images of one size, got {paths[0]} of {_size(first)} and {paths[row]} of {_size(pixels)} "
+                f"pixels; resize them with --side {32 if first.shape[2] == 64 else 64}."
+            )
+        images[row] = pixels
+
+    with ThreadPoolExecutor() as pool:  # PIL lets go of the interpreter's lock while it decodes and resizes
+        for _ in _shown(pool.map(place, range(len(paths))), len(paths)):
+            pass
+    return images
+
+
+def _shown(done: Iterable[None], total: int) -> Iterable[None]:
+    """The same; a bar on a terminal shows how many of ``total`` there were if there are many."""
+    if total <= _MANY:
+        return done
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    return track(done, "decoding images", total, console=console, disable=not console.is_terminal)
+
+
+def decode_labelled(
+    examples: Sequence[Example], side: int | None, channels: int = 3, crop: Crop | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Pixels (N, C, H, W) uint8, as of `decode`, and labels (N,) int64 of N examples."""
+    pixels = decode([Path(path) for path, _ in examples], side, channels, crop)
+    return pixels, np.array([label for _, label in examples], dtype=np.int64)
+
+
+def interleaved(examples: Iterable[Example]) -> list[Example]:
+    """The first example of each class, then the second of each, and so on, the classes in turn.
+
+    Folders list their files class by class, but a set's first examples (its victims, say) are to be of all classes.
+
+    >>> interleaved([("a", 0), ("b", 0), ("c", 0), ("d", 1), ("e", 1), ("f", 2)])
+    [('a', 0), ('d', 1), ('f', 2), ('b', 0), ('e', 1), ('c', 0)]
+    """
+    turns: defaultdict[int, Iterator[int]] = defaultdict(count)
+    return sorted(examples, key=lambda example: (next(turns[example[1]]), example[1]))

@@ -1,0 +1,205 @@
+"""Published files onto this disk: whole or not at all, checked by their sums, gone on with after a break."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import sys
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from flfw.errors import BadInput
+
+_TIMEOUT_S = 30
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A published file.
+
+    Attributes:
+        url: where it is.
+        file: its place below the data root.
+        md5: published sum of its bytes; None: there is none.
+        unpack: the folder below the data root its content goes into once it is here; None: it is used as it is.
+    """
+
+    url: str
+    file: str
+    md5: str | None = None
+    unpack: str | None = None
+
+
+def torchvision_set(name: str, folder: str = "", **options: object) -> Callable[[Path], None]:
+    """Gets the files of ``torchvision.datasets.NAME`` by its own means into a folder below the data root."""
+
+    def fetch(root: Path) -> None:
+        _announce(name, root)
+        cls = getattr(importlib.import_module("torchvision.datasets"), name)
+        try:
+            (root / folder).mkdir(parents=True, exist_ok=True)
+            with redirect_stdout(sys.stderr):
+                cls(root / folder, download=True, **options)
+        except (OSError, HTTPException, RuntimeError, ModuleNotFoundError) as error:
+            raise _unreachable(f"torchvision.datasets.{name}", root, error) from error
+
+    return fetch
+
+
+def remotes(*wanted: Remote) -> Callable[[Path], None]:
+    """Gets files, and unpacks those that are archives, into a data root."""
+
+    def fetch(root: Path) -> None:
+        for remote in wanted:
+            done = root / (remote.unpack or remote.file)
+            if not done.exists():
+                _announce(remote.url, root)
+                download(remote, root)
+                if remote.unpack is not None:
+                    unpack(root / remote.file, done)
+
+    return fetch
+
+
+def download(remote: Remote, root: Path) -> Path:
+    """The file below ``root``; a transfer that broke off is gone on with from what is there.
+
+    Raises:
+        BadInput: the file cannot be reached, ends early, or is not the published one.
+    """
+    target = root / remote.file
+    if target.exists():
+        _check(remote, target)
+        return target
+    part = target.with_name(target.name + ".part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _transfer(remote.url, part)
+    except (OSError, HTTPException) as error:
+        raise _unreachable(remote.url, root, error) from error
+    _check(remote, part)
+    part.replace(target)
+    return target
+
+
+def _transfer(url: str, part: Path) -> None:
+    """The bytes at ``url`` into ``part``, behind those it has if the server can go on there."""
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        answer = urllib.request.urlopen(request, timeout=_TIMEOUT_S)
+    except urllib.error.HTTPError as error:
+        with error:  # it holds the connection
+            if error.code != 416 or not have:
+                raise
+            span = error.headers.get("Content-Range", "")
+        if span == f"bytes */{have}":  # nothing lies behind what is here: it is all of it
+            return
+    else:
+        with answer:
+            span = answer.headers.get("Content-Range", "")
+            if not have or answer.status != 206 or span.startswith(f"bytes {have}-"):
+                _write(answer, part, have if answer.status == 206 else 0)
+                return
+    part.unlink()  # it is not the beginning of what the server has
+    _transfer(url, part)
+
+
+def _write(answer: HTTPResponse, part: Path, start: int) -> None:
+    """The rest of a file behind its first ``start`` bytes."""
+    rest = int(answer.headers.get("Content-Length") or 0)
+    with part.open("ab" if start else "wb") as file:
+        got = _copy(answer, file, part.name, start, start + rest if rest else None)
+    if got < rest:
+        raise OSError(f"the connection ended after {got} of {rest} bytes")
+
+
+def _copy(answer: IO[bytes], file: IO[bytes], name: str, start: int, total: int | None) -> int:
+    """Bytes copied; a bar shows them on a terminal."""
+    # Every client process imports the cards and this file with them, and none of them draws bars.
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    console, got = Console(stderr=True), 0
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        bar = progress.add_task(name.removesuffix(".part"), total=total, completed=start)
+        while block := answer.read(_BLOCK):
+            file.write(block)
+            got += len(block)
+            progress.advance(bar, len(block))
+    return got
+
+
+def _check(remote: Remote, path: Path) -> None:
+    if remote.md5 is None:
+        return
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "md5").hexdigest()
+    if found != remote.md5:
+        size = path.stat().st_size
+        path.unlink()
+        raise BadInput(
+            f"Expected {remote.url} with md5 {remote.md5}, got {size} bytes with {found}; they were removed, try again."
+        )
+
+
+def unpack(archive: Path, target: Path) -> None:
+    """The content of a tar or zip archive as the folder ``target``, whole or not at all.
+
+    An archive that holds one folder of the target's name is that folder.
+
+    Raises:
+        BadInput: the archive is truncated, no archive, or would write outside the folder.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
+        content = Path(scratch) / "content"
+        content.mkdir()
+        try:
+            _extract(archive, content)
+        except Exception as error:  # a damaged archive can make its readers raise anything
+            reason = str(error).partition("\n")[0]
+            raise BadInput(
+                f"Expected a whole archive, got {archive} ({type(error).__name__}: {reason}); "
+                "remove it and get it again."
+            ) from error
+        inner = content / target.name
+        alone = [path for path in content.iterdir() if not path.name.startswith(("._", "__MACOSX"))] == [inner]
+        (inner if alone else content).replace(target)
+
+
+def _extract(archive: Path, folder: Path) -> None:
+    if not zipfile.is_zipfile(archive):
+        with tarfile.open(archive) as packed:
+            packed.extractall(folder, filter="data")  # which refuses what lies outside; zipfile would move it inside
+            while packed.fileobj and packed.fileobj.read(_BLOCK):
+                pass  # tarfile stops before the end, and there gzip keeps its sum
+        return
+    with zipfile.ZipFile(archive) as packed:
+        for place in map(PurePosixPath, packed.namelist()):
+            if place.is_absolute() or ".." in place.parts:
+                raise zipfile.BadZipFile(f"{place} would lie outside the folder")
+        packed.extractall(folder)
+
+
+def _announce(what: str, root: Path) -> None:
+    print(f"downloading {what} into {root}", file=sys.stderr)
+
+
+def _unreachable(what: str, root: Path, error: Exception) -> BadInput:
+    reason = " ".join(str(getattr(error, "reason", None) or error).split())
+    return BadInput(
+        f"Expected to download {what}, got {type(error).__name__}: {reason}; with a network try again, without one "
+        f"copy the files into {root} or name another folder by --data-root."
+    )

@@ -1,0 +1,194 @@
+"""Runs the experiments of a cell and reads their results; what was run once is found again.
+
+Each experiment has a folder of its own, named after all that decides its numbers, so that tables share runs. A folder
+that was completed is read, one that was cut short is resumed, and one that holds no checkpoint yet is started anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, Literal
+
+from flfw import data, plugins, results, run
+from flfw.errors import BadInput, RunFailed
+from flfw.experiment import FREE_ON_RESUME, Experiment
+from flfw.sealed import sealed
+from flfw.task import resolve
+from papers.preset import Figure, Preset
+from papers.published import Cell
+
+Status = Literal["measured", "not run", "failed"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a cell.
+
+    Attributes:
+        cell: the published one.
+        status: whether there is a number.
+        reason: why not, in one line.
+        preset: how it is measured, if that is known.
+        value: mean over the seeds, in the paper's unit.
+        deviation: sample standard deviation over the seeds; None with one seed.
+        also: the figures beside it, by name: means over the seeds.
+        runs: the experiments that count: one a seed.
+        codes: hashes of the code that ran them.
+        notes: what the runs say about their data and failures.
+    """
+
+    cell: Cell
+    status: Status
+    reason: str = ""
+    preset: Preset | None = None
+    value: float | None = None
+    deviation: float | None = None
+    also: Mapping[str, float] = field(default_factory=dict)
+    runs: tuple[Experiment, ...] = ()
+    codes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def obstacle(cell: Cell, preset: Preset | None) -> str:
+    """Why a cell cannot be run in this version, whatever data there are; empty if it can."""
+    if cell.value is None:
+        return f"paper value not available{f' ({cell.note})' if cell.note else ''}"
+    if preset is None:
+        return f"no preset for {cell.table} in this version"
+    for experiment in preset.experiments:
+        method, dataset = experiment.method, experiment.dataset
+        if ":" not in method and method not in plugins.names(plugins.METHOD):
+            return f"method {method} is not in this version"
+        if ":" not in dataset and dataset not in data.names():
+            return f"data set {dataset} is not in this version"
+    return ""
+
+
+def placed(preset: Preset, given: Experiment, folder: Path) -> Preset:
+    """The preset with everything resolved, each experiment in its own folder.
+
+    Args:
+        preset: as the paper's file has it.
+        given: what decides no numbers is taken from here.
+        folder: of all runs.
+
+    Raises:
+        BadInput: what is given does not fit.
+    """
+    free = {name: getattr(given, name) for name in FREE_ON_RESUME}
+
+    def place(experiment: Experiment) -> Experiment:
+        whole = resolve(experiment)
+        return replace(whole, **{**free, "out": folder.absolute() / folder_name(whole)})
+
+    return replace(preset, variants=tuple(tuple(map(place, runs)) for runs in preset.variants))
+
+
+def folder_name(experiment: Experiment) -> str:
+    """METHOD-DATASET-DIGEST, the same for all experiments with the same numbers.
+
+    A setting that stands at its default does not count, so that a later version's new setting changes no name.
+    """
+    usual = Experiment().decisive
+    own = {key: value for key, value in sorted(experiment.decisive.items()) if value != usual[key]}
+    digest = hashlib.sha256(json.dumps(own).encode()).hexdigest()[:12]
+    words = (experiment.method.rpartition(":")[2], experiment.dataset.partition(":")[0], digest)
+    return "-".join(words)
+
+
+def is_complete(preset: Preset) -> bool:
+    """Whether everything has been run."""
+    return all(results.is_complete(_folder(experiment)) for experiment in preset.experiments)
+
+
+def measured(cell: Cell, preset: Preset) -> Outcome:
+    """Run what has not been run, and read the results of all.
+
+    Args:
+        cell: the published one.
+        preset: its `placed` preset.
+
+    Returns:
+        What was measured; or, in one line, why nothing could be run or who failed.
+    """
+    todo = [experiment for experiment in preset.experiments if not results.is_complete(_folder(experiment))]
+    try:
+        for experiment in todo:
+            run.check(experiment, new=False)
+    except BadInput as error:
+        return Outcome(cell, "not run", str(error), preset)
+    try:
+        for experiment in todo:
+            _run_or_resume(experiment)
+        return read(cell, preset)
+    except (BadInput, RunFailed) as error:
+        return Outcome(cell, "failed", str(error), preset)
+
+
+def _run_or_resume(experiment: Experiment) -> None:
+    folder = _folder(experiment)
+    if sealed(folder / "checkpoint", "experiment"):
+        run.resume(experiment)
+        return
+    if folder.exists():  # a kill fell between the folder and its first file
+        shutil.rmtree(folder)
+    run.run(experiment)
+
+
+def read(cell: Cell, preset: Preset) -> Outcome:
+    """What the completed runs of a cell measured.
+
+    Raises:
+        RunFailed: a result lacks the figure, or is damaged.
+    """
+    runs = _chosen(preset)
+    found, values = [_result(experiment) for experiment in runs], _values(runs, preset.figure)
+    return Outcome(
+        cell,
+        "measured",
+        preset=preset,
+        value=fmean(values),
+        deviation=stdev(values) if len(values) > 1 else None,
+        also={figure.name: fmean(_values(runs, figure)) for figure in preset.also},
+        runs=runs,
+        codes=tuple(dict.fromkeys(result["provenance"]["code"] for result in found)),
+        notes=tuple(dict.fromkeys(note for result in found for note in result["notes"])),
+    )
+
+
+def _chosen(preset: Preset) -> tuple[Experiment, ...]:
+    """The runs of the variant that counts; of equals the first."""
+    by = preset.chosen_by
+    return max(preset.variants, key=lambda runs: fmean(_values(runs, by))) if by else preset.variants[0]
+
+
+def _values(runs: Iterable[Experiment], figure: Figure) -> list[float]:
+    """The figure in each run's result, in the paper's unit."""
+    values = []
+    for experiment in runs:
+        value: Any = _result(experiment)
+        for key in figure.name.split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if not isinstance(value, int | float):
+            raise RunFailed(f"{_folder(experiment) / 'result.json'} has no {figure.name}.")
+        values.append(value * figure.factor)
+    return values
+
+
+def _result(experiment: Experiment) -> dict[str, Any]:
+    path = _folder(experiment) / "result.json"
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise RunFailed(f"{path} is damaged ({error}); remove its folder to run it again.") from error
+
+
+def _folder(experiment: Experiment) -> Path:
+    assert experiment.out is not None, "the experiment was placed"
+    return experiment.out

@@ -1,0 +1,95 @@
+"""What ``sim.py --table hyperfl.1 --scale quick`` does."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from flfw import engine
+from flfw.checkpoint import locked
+from flfw.errors import BadInput
+from flfw.experiment import FREE_ON_RESUME, Experiment
+from flfw.sealed import write_whole
+from papers import published, show
+from papers.cells import Outcome
+from papers.layout import sheet
+from papers.preset import Scale, presets
+from papers.reproduce import Reproduction
+
+OUT = Path("runs/papers")
+
+
+def names() -> tuple[str, ...]:
+    """The tables there are, for ``--list``."""
+    return published.names()
+
+
+def reproduce(table: str, cell: str, scale: Scale, given: Experiment) -> int:
+    """Measure a table, or what a cell's path selects of it; print published beside measured, and write the files.
+
+    Args:
+        table: its name; may be left empty where ``cell`` says it.
+        cell: a path such as ``hyperfl.1/HyperFL/CIFAR-10/20``, or its beginning; empty: the table.
+        scale: of the measurement.
+        given: flags that decide no numbers, and the folder for everything; the rest stands at its defaults.
+
+    Returns:
+        The exit code: 0, or 1 if a cell that was asked for failed.
+
+    Raises:
+        BadInput: there is no such table or cell, or a flag that the table itself decides was given.
+    """
+    _require_free(given)
+    whole = published.table(table or cell.partition("/")[0])
+    out = (given.out or OUT).absolute()
+    return run(Reproduction(whole, presets(whole.name), scale, given, out), cell)
+
+
+def run(reproduction: Reproduction, cell: str) -> int:
+    """See `reproduce`.
+
+    OUT/TABLE-SCALE.csv, .md and .tex hold all cells of the table, OUT/cells the runs.
+    """
+    engine.check_resources(reproduction.given)
+    table, out = reproduction.table, reproduction.out
+    selected = table.select(cell)
+    (out / "cells").mkdir(parents=True, exist_ok=True)
+    known: Mapping[str, Outcome] = {}
+    with locked(out / "cells" / ".run"):
+        for known in reproduction.outcomes(selected):
+            _write(reproduction, known, ".csv")
+        _write(reproduction, known, ".csv", ".md", ".tex")
+    shown = [known[chosen.path] for chosen in selected]
+    width = shutil.get_terminal_size((120, 24)).columns
+    print(show.terminal(sheet(table, shown, reproduction.scale), width))
+    print("\n".join(str(_path(reproduction, suffix)) for suffix in (".csv", ".md", ".tex")))
+    return int(any(outcome.status == "failed" for outcome in shown))
+
+
+def _require_free(given: Experiment) -> None:
+    usual = Experiment()
+    for field in dataclasses.fields(Experiment):
+        value = getattr(given, field.name)
+        if field.name not in FREE_ON_RESUME and value != getattr(usual, field.name):
+            free = ", ".join(name.replace("_", "-") for name in FREE_ON_RESUME)
+            raise BadInput(
+                f"Expected only flags that decide no numbers beside --table, got {field.name}={value}; "
+                f"leave it out: the table decides it (free are {free})."
+            )
+
+
+def _path(reproduction: Reproduction, suffix: str) -> Path:
+    return reproduction.out / f"{reproduction.table.name}-{reproduction.scale}{suffix}"
+
+
+def _write(reproduction: Reproduction, known: Mapping[str, Outcome], *suffixes: str) -> None:
+    table, scale, outcomes = reproduction.table, reproduction.scale, known.values()
+    makers = {
+        ".csv": lambda: show.csv(table, outcomes, scale),
+        ".md": lambda: show.markdown(sheet(table, outcomes, scale)),
+        ".tex": lambda: show.latex(sheet(table, outcomes, scale)),
+    }
+    for suffix in suffixes:
+        write_whole(_path(reproduction, suffix), makers[suffix]().encode())

@@ -1,0 +1,152 @@
+"""A table as it is shown, whatever the format: entries, the lines above and the notes below."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from flfw.provenance import code_hash
+from papers.cells import Outcome
+from papers.preset import Figure, Scale
+from papers.published import Cell, Table
+
+_SHOWN_PATHS = 3
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A cell in words.
+
+    Attributes:
+        paper: the published number.
+        ours: the measured number, or that there is none and the number of the note that says why.
+        also: what was measured beside it.
+        measured: whether ``ours`` is a number.
+    """
+
+    paper: str
+    ours: str
+    also: str = ""
+    measured: bool = True
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """What a table says.
+
+    Attributes:
+        heading: title and what the numbers are, a line each.
+        corner: what the rows are.
+        columns: the words above each column.
+        rows: each row's name, and its entries; None: the paper has no such cell.
+        footnotes: a line each.
+    """
+
+    heading: tuple[str, ...]
+    corner: str
+    columns: tuple[tuple[str, ...], ...]
+    rows: tuple[tuple[str, tuple[Entry | None, ...]], ...]
+    footnotes: tuple[str, ...]
+
+
+def sheet(table: Table, outcomes: Iterable[Outcome], scale: Scale) -> Sheet:
+    """Lay out some or all outcomes of a table: rows and columns without any are left out."""
+    outcomes = tuple(outcomes)
+    reasons = list(dict.fromkeys(outcome.reason for outcome in outcomes if outcome.reason))
+    metrics = {_metric(outcome.cell) for outcome in outcomes}
+    said_above = table.columns_by and len(metrics) == 1
+    entries = {
+        (cell.row, cell.columns if said_above else (*cell.columns, _metric(cell))): _entry(outcome, reasons)
+        for outcome, cell in ((outcome, outcome.cell) for outcome in outcomes)
+    }
+    columns = tuple(dict.fromkeys(column for _, column in entries))
+    rows = dict.fromkeys(row for row, _ in entries)
+    return Sheet(
+        heading=(
+            f"{table.name}  {table.title}",
+            table.paper,
+            *([f"Columns: {', '.join(table.columns_by)}; numbers: {', '.join(metrics)}"] if said_above else []),
+            *_heading(table, outcomes, scale),
+        ),
+        corner=", ".join(table.rows_by),
+        columns=columns,
+        rows=tuple((" ".join(row), tuple(entries.get((row, column)) for column in columns)) for row in rows),
+        footnotes=(*(f"[{number}] {reason}" for number, reason in enumerate(reasons, 1)), *_remarks(outcomes)),
+    )
+
+
+def number(value: float | str | None, unit: str, deviation: float | None = None) -> str:
+    """A number as the papers print it: two decimals of per cent and decibels, four digits of anything else."""
+    if value is None or isinstance(value, str):
+        return value or "none"
+    text = f"{value:.2f}" if unit else f"{value:.4g}" if isinstance(value, float) else str(value)
+    return text if deviation is None else f"{text}±{deviation:.2f}" if unit else f"{text}±{deviation:.2g}"
+
+
+def by_earlier_code(outcome: Outcome) -> bool:
+    """Whether code other than today's measured it."""
+    return any(code != code_hash() for code in outcome.codes)
+
+
+def _metric(cell: Cell) -> str:
+    return f"{cell.metric} ({cell.unit})" if cell.unit else cell.metric
+
+
+def _entry(outcome: Outcome, reasons: list[str]) -> Entry:
+    cell = outcome.cell
+    paper = number(cell.value, cell.unit, cell.deviation)
+    if outcome.value is None:
+        return Entry(paper, f"{outcome.status} [{reasons.index(outcome.reason) + 1}]", measured=False)
+    mark = "*" if by_earlier_code(outcome) else ""
+    also = " ".join(number(value, cell.unit) for value in outcome.also.values())
+    return Entry(paper, number(outcome.value, cell.unit, outcome.deviation) + mark, also)
+
+
+def _heading(table: Table, outcomes: tuple[Outcome, ...], scale: Scale) -> list[str]:
+    if table.missing:
+        return [f"paper value not available: {table.missing}"]
+    lines = [f"Note: {table.note}"] if table.note else []
+    presets = [outcome.preset for outcome in outcomes if outcome.preset]
+    if presets:
+        experiments = [preset.experiments[0] for preset in presets]
+        seeds = _among({len(preset.seeds) for preset in presets}, "seed")
+        rounds = _among({experiment.rounds for experiment in experiments}, "round")
+        epochs = _among({experiment.local_epochs for experiment in experiments}, "epoch")
+        card = f"papers/{table.name.partition('.')[0]}.py"
+        settings = f"{'not ' if scale == 'quick' else ''}the paper's settings; departures: {card}"
+        lines.append(f"{scale.upper()}: {seeds}, {rounds} of {epochs}; {settings}")
+    return [*lines, *_figures(outcomes)]
+
+
+def _among(counts: set[int], noun: str) -> str:
+    return f"{' or '.join(map(str, sorted(counts)))} {noun}{'' if counts == {1} else 's'}"
+
+
+def _figures(outcomes: Iterable[Outcome]) -> list[str]:
+    """What the numbers are, and of which rows."""
+    rows: dict[tuple[str, Figure], dict[str, None]] = {}
+    for outcome in outcomes:
+        if outcome.preset:
+            row = " ".join(outcome.cell.row)
+            rows.setdefault(("ours", outcome.preset.figure), {})[row] = None
+            for figure in outcome.preset.also:
+                rows.setdefault(("also", figure), {})[row] = None
+    return [f"{word} ({', '.join(of)}): {figure.words}" for (word, figure), of in rows.items()]
+
+
+def _remarks(outcomes: tuple[Outcome, ...]) -> list[str]:
+    lines = []
+    if any(map(by_earlier_code, outcomes)):
+        lines.append("* by earlier code: measured before the code changed; remove the run's folder to measure it anew")
+    if any(outcome.deviation is not None for outcome in outcomes):
+        lines.append("± after ours: sample standard deviation over the seeds")
+    said: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        for note in outcome.notes:
+            said.setdefault(note, []).append(outcome.cell.path)
+    return [*lines, *(f"{note} ({_some(paths)})" for note, paths in said.items())]
+
+
+def _some(paths: list[str]) -> str:
+    more = len(paths) - _SHOWN_PATHS
+    return ", ".join(paths[:_SHOWN_PATHS]) + (f" and {more} more" if more > 0 else "")

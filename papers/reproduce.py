@@ -1,0 +1,90 @@
+"""Measures a table cell by cell; whatever happens, what was measured is on disk and found again."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flfw.errors import BadInput, RunFailed
+from flfw.experiment import Experiment
+from papers import cells
+from papers.cells import Outcome
+from papers.preset import Preset, Presets, Scale
+from papers.published import Cell, Table
+
+PENDING = "not reached yet"
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A table at a scale, in a folder.
+
+    Attributes:
+        table: the published one.
+        presets: how its cells are measured; None: this version does not know.
+        scale: of the measurement.
+        given: what decides no numbers is taken from here.
+        out: the folder for everything; the runs lie in ``cells`` below it.
+    """
+
+    table: Table
+    presets: Presets | None
+    scale: Scale
+    given: Experiment
+    out: Path
+
+    def outcomes(self, selected: Sequence[Cell]) -> Iterator[dict[str, Outcome]]:
+        """Measure the selected cells one after the other, saying so on stderr.
+
+        Args:
+            selected: cells of the table; of the others only what was measured before is read.
+
+        Yields:
+            All cells of the table by path as they stand: before the first, and after each that took work.
+        """
+        chosen = {cell.path for cell in selected}
+        known = {cell.path: self._known(cell, cell.path in chosen) for cell in self.table.cells}
+        yield dict(known)
+        waiting = [outcome for outcome in known.values() if outcome.reason == PENDING]
+        for number, pending in enumerate(waiting, 1):
+            assert pending.preset is not None, "only what has a preset waits"
+            title, started = f"[{number}/{len(waiting)}] {pending.cell.path}", time.monotonic()
+            _say(f"{title}: {_runs(pending.preset)}")
+            outcome = cells.measured(pending.cell, pending.preset)
+            known[pending.cell.path] = outcome
+            _say(f"{title}: after {time.monotonic() - started:.0f} s {_ending(outcome)}")
+            yield dict(known)
+
+    def _known(self, cell: Cell, wanted: bool) -> Outcome:
+        """What can be said of a cell without running anything."""
+        preset = self.presets(cell, self.scale) if self.presets else None
+        reason = cells.obstacle(cell, preset)
+        if preset is None or reason:
+            return Outcome(cell, "not run", reason, preset)
+        try:
+            preset = cells.placed(preset, self.given, self.out / "cells")
+            if cells.is_complete(preset):
+                return cells.read(cell, preset)
+        except BadInput as error:
+            return Outcome(cell, "not run", str(error), preset)
+        except RunFailed as error:
+            return Outcome(cell, "failed", str(error), preset)
+        return Outcome(cell, "not run", PENDING if wanted else "not asked for", preset)
+
+
+def _runs(preset: Preset) -> str:
+    count = len(preset.experiments)
+    return f"{count} {'run' if count == 1 else 'runs'}"
+
+
+def _ending(outcome: Outcome) -> str:
+    if outcome.value is None:
+        return f"{outcome.status}: {outcome.reason}"
+    return f"{outcome.value:.4g}, published {outcome.cell.value}"
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
