@@ -42,15 +42,19 @@ def _about(name: str) -> str:
         card = data.describe(name)
         shape = "x".join(map(str, card.shape))
         found.append(f"[data set] {name}: {shape}, {card.classes} classes, from {card.source}")
+    if name in partition.schemes():
+        scheme = partition.scheme(name)
+        found.append(f"[split] {name}: {scheme.__doc__}\n\n{_fields(scheme, f'{name}.')}")
     if name in nets.names():
         builder = nets.card(name).builder
         found.append(f"[network] {name}: {(builder.__doc__ or '').strip()}")
     if not found:
-        everything = [n for kind, _ in _KINDS.values() for n in plugins.names(kind)] + [*data.names(), *nets.names()]
+        everything = [n for kind, _ in _KINDS.values() for n in plugins.names(kind)]
+        everything += [*data.names(), *partition.schemes(), *nets.names()]
         raise BadInput(f"Expected a name among {', '.join(everything)}; got --list {name}.")
     return "\n\n".join(found)
 
 
-def _fields(settings: Any) -> str:
-    lines = [f"  --set {field.name}={field.default}" for field in dataclasses.fields(settings)]
+def _fields(settings: Any, prefix: str = "") -> str:
+    lines = [f"  --set {prefix}{field.name}={field.default}" for field in dataclasses.fields(settings)]
     return "\n".join(["Hyper-parameters:", *lines]) if lines else "No hyper-parameters."

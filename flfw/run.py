@@ -100,7 +100,7 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[Experiment, Task
 
 def default_name(experiment: Experiment) -> str:
     """What a run is called that was given no name."""
-    dataset = re.sub(r"[^\w-]+", "-", Path(experiment.dataset.partition("@")[0]).name)
+    dataset = re.sub(r"[^\w-]+", "-", data.title(experiment.dataset))
     return f"{parts.short_name(experiment.method)}-{dataset}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 

@@ -350,7 +350,7 @@ def test_bad_input_is_one_line_and_exit_code_2(elsewhere, capsys, arguments, lin
         "defences": ", ".join(defences) or "none yet",
         "nets": ", ".join(nets.names()),
         "datasets": ", ".join(data.names()),
-        "everything": ", ".join([*methods, *defences, *attacks, *data.names(), *nets.names()]),
+        "everything": ", ".join([*methods, *defences, *attacks, *data.names(), *partition.schemes(), *nets.names()]),
         "splits": ", ".join(partition.schemes()),
         "tables": ", ".join(command.names()),
         "taken": str(elsewhere.parent / "taken"),

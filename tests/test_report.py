@@ -327,9 +327,9 @@ def test_command_names_the_run_again() -> None:
         "attack": ["ig", "idlg"],
         "audit_rounds": [0, "last"],
         "net": None,
-        "set": {"lr": 0.1},
+        "set": ["lr=0.1", "ig.iterations=5"],
     }
-    expected = "python sim.py --method fedavg --attack ig idlg --audit-rounds 0,last --set lr=0.1"
+    expected = "python sim.py --method fedavg --attack ig idlg --audit-rounds 0,last --set lr=0.1 ig.iterations=5"
     assert command(config) == expected
 
 

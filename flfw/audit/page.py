@@ -6,7 +6,7 @@ PAGE = """\
 {# The page of a run. Every sentence a reader sees stands here; report.py supplies what it is said of. #}
 {% set defence = worst.entry.defence if worst else config.defence %}
 {% set plain_defence = defence|plain if defence and defence != 'none' else '' %}
-{% set run = config.method ~ (' with ' ~ plain_defence if plain_defence else '') ~ ' on ' ~ config.dataset %}
+{% set run = config.method ~ (' with ' ~ plain_defence if plain_defence else '') ~ ' on ' ~ dataset %}
 {% macro samples_word(setting) %}training {{ 'records' if setting.entry.distance and not setting.entry.psnr else 'images' }}{% endmacro %}
 {% macro got(setting) %}{{ setting.name }} recovered {{ setting.recovered }} of {{ setting.total }} {{ samples_word(setting) }}{% endmacro %}
 {% macro when(setting) %}{{ 'before the first round' if setting.entry.round == 0 else 'at round ' ~ setting.entry.round }}{% endmacro %}

@@ -16,6 +16,7 @@ from typing import Any
 
 from jinja2 import Environment, Undefined
 
+from flfw import data
 from flfw.audit.figures import Line, Panel, accuracy_panel, loss_panel, stacked_panels
 from flfw.audit.findings import Setting, group_by_grant, number, read_settings, worst_of
 from flfw.audit.page import PAGE
@@ -25,8 +26,8 @@ from flfw.errors import BadInput
 _CHART_FLOORS = {"nearest_public": "public look-alike", "mean": "mean image", "noise": "noise"}
 # What sim.py takes as a flag of the same name; every other key of the configuration is listed, not typed.
 _FLAGS = {
-    "method", "dataset", "net", "split", "clients", "sample", "sampling", "rounds", "local_epochs", "batch_size", "lr",
-    "seed", "defended", "defence", "attack", "audit_source", "audit_rounds", "victim_batch", "victim_steps", "images",
+    "method", "dataset", "net", "split", "side", "augment", "normalise", "clients", "sample", "sampling", "rounds",
+    "local_epochs", "batch_size", "lr", "seed", "defended", "defence", "attack", "audit_source", "audit_rounds", "victim_batch", "victim_steps", "images",
 }  # fmt: skip
 
 
@@ -43,6 +44,7 @@ def write_report(folder: Path) -> Path:
     page = jinja.from_string(PAGE).render(
         result=result,
         config=result.get("config") or {},
+        dataset=data.title(str((result.get("config") or {}).get("dataset"))),
         rounds=result.get("rounds") or [],
         settings=settings,
         groups=group_by_grant(settings),
@@ -112,8 +114,7 @@ def command(config: Mapping[str, Any]) -> str:
             values = [str(part) for part in value] if isinstance(value, list) else [str(value)]
             joined = [",".join(values)] if key in ("audit_rounds", "defended") else values
             words += ["--" + key.replace("_", "-"), *joined]
-    chosen = config.get("set") or {}
-    pairs = [f"{name}={value}" for name, value in chosen.items()] if isinstance(chosen, Mapping) else [str(chosen)]
+    pairs = config.get("set") or []
     return shlex.join([*words, "--set", *pairs] if pairs else words)
 
 

@@ -33,7 +33,18 @@ from flfw.data import (
 from flfw.data.dataset import Arrays, Augmentation, Dataset, DatasetCard
 from flfw.errors import BadInput
 
-__all__ = ["Arrays", "Augmentation", "Dataset", "DatasetCard", "absolute", "describe", "fetch", "load", "names"]
+__all__ = [
+    "Arrays",
+    "Augmentation",
+    "Dataset",
+    "DatasetCard",
+    "absolute",
+    "describe",
+    "fetch",
+    "load",
+    "names",
+    "title",
+]
 
 _CARDS = {
     "adult": adult.ADULT,
@@ -85,6 +96,12 @@ def absolute(name: str) -> str:
     if word and (prefix == "folder" or (prefix == "hf" and Path(word).exists())):
         return f"{prefix}:{Path(word).expanduser().absolute()}"
     return name
+
+
+def title(name: str) -> str:
+    """What people call a data set: of a path only its last part, of the Hub's name all."""
+    prefix, _, word = name.partition(":")
+    return Path(word).name if prefix == "folder" else word.partition("@")[0] if prefix == "hf" else name
 
 
 def _root(card: DatasetCard, given: Path | None) -> Path:
