@@ -27,7 +27,8 @@ _CHART_FLOORS = {"nearest_public": "public look-alike", "mean": "mean image", "n
 # What sim.py takes as a flag of the same name; every other key of the configuration is listed, not typed.
 _FLAGS = {
     "method", "dataset", "net", "split", "side", "augment", "normalise", "clients", "sample", "sampling", "rounds",
-    "local_epochs", "batch_size", "lr", "seed", "defended", "defence", "attack", "audit_source", "audit_rounds", "victim_batch", "victim_steps", "images",
+    "local_epochs", "batch_size", "lr", "seed", "defended", "defence", "attack", "audit_source", "audit_rounds",
+    "victim_batch", "victim_steps", "images",
 }  # fmt: skip
 
 
