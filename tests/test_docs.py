@@ -11,6 +11,7 @@ import pytest
 import sim
 from flfw import data, nets, plugins
 from flfw.data import partition
+from papers.published import table
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -26,6 +27,11 @@ def test_every_plugin_has_a_page_that_the_readme_links(noun: str, name: str) -> 
     assert f"[{name}]({page})" in (ROOT / "README.md").read_text()
 
 
+def test_every_data_set_and_split_is_explained() -> None:
+    page = (ROOT / "docs" / "data.md").read_text()
+    assert [name for name in (*data.names(), *partition.schemes()) if f"`{name}`" not in page] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_on_the_pages_parse(page: Path) -> None:
     for block in re.findall(r"```\n(.*?)```", page.read_text(), re.DOTALL):
@@ -34,9 +40,11 @@ def test_commands_on_the_pages_parse(page: Path) -> None:
             experiment = command.experiment
             if ":" not in experiment.method:
                 assert experiment.method in plugins.names(plugins.METHOD)
-            assert experiment.dataset in data.names()
+            assert experiment.dataset.partition(":")[0] in (*data.names(), "folder", "hf")
             assert experiment.net in ("auto", *nets.names())
             assert experiment.split in ("auto", *partition.schemes())
+            if command.table or command.cell:
+                table(command.table or command.cell.partition("/")[0]).select(command.cell)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -1,5 +1,6 @@
 """Anybody's own images: how folders are read, which part an image is of, what shape they have, what is refused."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,6 +8,8 @@ import sys
 import numpy as np
 import pytest
 
+import sim
+from flfw.audit.observation import Truth
 from flfw.data import cache, describe, folder, load, names
 from flfw.errors import BadInput
 from tests.pictures import noise, save, truncate
@@ -204,3 +207,24 @@ def test_clients_import_no_torchvision_for_it(tmp_path):
     code = f"import sys, flfw.data; flfw.data.load('folder:{tmp_path / 'own'}'); print('torchvision' in sys.modules)"
     client = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert client.stdout == "False\n"
+
+
+def test_a_folder_nobody_has_seen_is_trained_on_and_audited(tmp_path, monkeypatch):
+    write(tmp_path / "own", {"leaf": 12, "rose": 12, "sea": 12}, size=(3, 64, 64))
+    monkeypatch.chdir(tmp_path)
+    flags = "--dataset folder:own --method fedavg --net linear --clients 2 --rounds 1 --local-epochs 1 --engine inproc"
+    assert (
+        sim.main([*flags.split(), *["--attack", "analytic", "--images", "2", "--audit-rounds", "0", "--out", "run"]])
+        == 0
+    )
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["config"]["dataset"] == f"folder:{tmp_path / 'own'}"
+    assert result["provenance"]["data"]["source"] == f"images in {tmp_path / 'own'}"
+    (entry,) = result["audit"]
+    assert (entry["verdict"], entry["share_recovered"]) == ("leaks", 1.0) and entry["psnr"]["low"] > 60
+    report = (tmp_path / "run" / "report.html").read_text()
+    assert "fedavg on own" in report
+    truth = Truth.read(tmp_path / "run" / "truth", next((tmp_path / "run" / "truth").glob("*target*")).stem)
+    assert truth.samples.shape == (1, 3, 64, 64)
+    assert sim.main([*flags.split(), "--attack", "none", "--show-split", "--out", "drawn"]) == 0
+    assert (tmp_path / "drawn" / "split.png").read_bytes().startswith(b"\x89PNG")

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import datasets
+import huggingface_hub
 import numpy as np
 import pytest
 
@@ -17,7 +19,9 @@ from flfw.errors import BadInput
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    # Another test may have imported these before, which is when they read the environment.
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
 
 
 def pictures(count: int, *shape: int, seed: int = 0) -> np.ndarray:

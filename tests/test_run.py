@@ -11,6 +11,7 @@ import pytest
 
 import sim
 from flfw.audit.observation import Truth
+from flfw.results import best_validation
 
 AUDITED = (
     "--method fedavg --net lenet --engine inproc --clients 2 --rounds 1 --local-epochs 1 --attack analytic ig "
@@ -136,3 +137,29 @@ def test_real_cifar10_that_was_re_encoded_says_so(tmp_path: Path) -> None:
     assert result["provenance"]["data"]["md5_ok"] is False
     assert any("md5" in note for note in result["notes"])
     assert "md5" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_accuracy_at_the_best_validation_by_hand() -> None:
+    history = [
+        {"round": r, "client": c, "acc_validation": validation, "acc_local": test}
+        for r, c, validation, test in [
+            (1, 0, 0.5, 0.1), (1, 1, 0.2, 0.3), (2, 0, 0.7, 0.2), (2, 1, 0.9, 0.4), (3, 0, 0.7, 0.9), (3, 1, 0.8, 1.0),
+        ]
+    ]  # fmt: skip
+    # Client 0: round 2, the first of two with 0.7. Client 1: round 2.
+    found = best_validation(history)
+    assert found == pytest.approx({"round": 2, "accuracy": 0.3, "validation": 0.8})
+    assert best_validation([{"round": 1, "client": 0, "acc_local": 1.0}]) is None
+
+
+def test_validation_data_choose_the_round_of_each_client(tmp_path: Path) -> None:
+    flags = "--method fedavg --clients 2 --rounds 3 --local-epochs 1 --engine inproc --attack none --split sampled"
+    result = run(tmp_path / "run", f"{flags} --set sampled.train=100 optimiser=adam --lr 0.001")
+    clients = rows(tmp_path / "run" / "clients.csv")
+    chosen = []
+    for client in "01":
+        own = [row for row in clients if row["client"] == client]
+        chosen.append(max(own, key=lambda row: float(row["acc_validation"])))  # of equals the first, in order of rounds
+    accuracy = sum(float(row["acc_local"]) for row in chosen) / 2
+    assert result["final"]["best_validation"]["accuracy"] == pytest.approx(accuracy)
+    assert result["rounds"][0]["extra"]["acc_validation"] > 0
