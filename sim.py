@@ -106,6 +106,8 @@ def _unboxed(box: str) -> str:
 
 
 def _refuse_two_tasks(command: Command) -> None:
+    if command.scale == "full" and not (command.table or command.cell):
+        raise BadInput("Expected --table or --cell with --scale full, got neither; a run of its own has --rounds.")
     asked = {"--resume": command.resume, "--estimate": command.estimate, "--show-split": command.show_split}
     asked |= {"--table or --cell": command.table or command.cell}
     given = [flag for flag, value in asked.items() if value]

@@ -170,6 +170,26 @@ class Stored:
                 raise BadInput(f"Expected {key}={value} as in {folder}, got {key}={got}; start a new run for that.")
 
 
+def require_same_data(folder: Path, digest: str) -> None:
+    """Note which data the run in a folder began with; later, refuse others.
+
+    Args:
+        folder: the run's.
+        digest: of the data that are about to be used.
+
+    Raises:
+        BadInput: the run began with other data.
+    """
+    noted = sealed(folder / "checkpoint", "data")
+    if not noted:
+        seal(folder / "checkpoint", "data", ".txt", digest.encode())
+    elif (before := unseal(noted[-1][1]).decode()) != digest:
+        raise BadInput(
+            f"Expected the data that {folder} began with (digest {before}), got others ({digest}); "
+            "restore them or start a new run."
+        )
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock that no second process gets, and that the system takes back from a dead one.

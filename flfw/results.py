@@ -108,7 +108,12 @@ def _write(
         "provenance": {
             "code": code_hash(),
             "lock": requirements_hash(),
-            "data": {"name": task.dataset.name, "source": task.dataset.source, "md5_ok": task.dataset.md5_ok},
+            "data": {
+                "name": task.dataset.name,
+                "source": task.dataset.source,
+                "md5_ok": task.dataset.md5_ok,
+                "digest": task.dataset.digest,
+            },
             "weights": None,
             "tuned_on": [],
             "resumed": training["resumed"],

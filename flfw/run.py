@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 
 from flfw import data, engine, parts, results
-from flfw.checkpoint import Checkpoints, locked, stored_experiment
+from flfw.checkpoint import Checkpoints, locked, require_same_data, stored_experiment
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.site import Site
@@ -31,6 +31,7 @@ def run(experiment: Experiment) -> Path:
     assert folder is not None, "check names the folder"
     folder.mkdir(parents=True)
     Checkpoints(folder, experiment)
+    require_same_data(folder, task.dataset.digest)
     with locked(folder / "checkpoint" / ".run"):
         engine.run(experiment, _site(experiment, folder))
         results.finish(experiment, task, notes)
@@ -53,6 +54,7 @@ def resume(experiment: Experiment) -> Path:
     assert folder is not None, "the folder of the run to go on with"
     experiment, task, notes = check(experiment, new=False)
     stored_experiment(folder).require_same(experiment, folder)
+    require_same_data(folder, task.dataset.digest)
     with locked(folder / "checkpoint" / ".run"):
         if results.is_complete(folder):
             return folder
@@ -83,14 +85,14 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[Experiment, Task
     Returns:
         The experiment with no ``auto`` left and with an absolute ``out``; its task; notes on the data.
     """
-    root = experiment.data_root.absolute() if experiment.data_root else None
-    data.fetch(experiment.dataset, root)
     experiment = resolve(experiment)
     out = (experiment.out or Path("runs") / default_name(experiment)).absolute()
     if new and out.exists():
         raise BadInput(f"Expected a new folder for --out, got {out}, which exists; choose another or remove it.")
+    root = experiment.data_root.absolute() if experiment.data_root else None
     experiment = dataclasses.replace(experiment, out=out, data_root=root)
     parts.check(experiment)
+    data.fetch(experiment.dataset, root)  # what may take an hour comes when nothing else can be wrong
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # said below, on every run and not only when the cache is made
         task = Task.of(experiment, root)

@@ -14,7 +14,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from flfw import run
-from flfw.checkpoint import Checkpoints, locked, stored_experiment
+from flfw.checkpoint import Checkpoints, locked, require_same_data, stored_experiment
 from flfw.experiment import Experiment
 from flfw.federation import federate
 from flfw.results import finish, is_complete, is_trained
@@ -38,6 +38,7 @@ def serve(grid: Grid, context: Context) -> None:
     if begun:
         stored_experiment(folder).require_same(experiment, folder)
     clients = simulation(Checkpoints(folder, experiment).id)
+    require_same_data(folder, task.dataset.digest)
     with locked(folder / "checkpoint" / ".run"):
         if not (is_trained(folder) or is_complete(folder)):
             federate(grid, experiment)

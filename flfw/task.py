@@ -21,6 +21,8 @@ from flfw.rng import numpy_generator
 
 def resolve(experiment: Experiment) -> Experiment:
     """The experiment with every ``auto`` replaced by what the data set's card says."""
+    if "auto" not in (experiment.net, experiment.split, experiment.augment):
+        return experiment  # as client processes get it; to look at a large folder again takes long
     dataset = data.absolute(experiment.dataset)
     card = data.describe(dataset)
     net = card.net if experiment.net == "auto" else experiment.net

@@ -36,7 +36,7 @@ def reproduce(table: str, cell: str, scale: Scale, given: Experiment) -> int:
         given: flags that decide no numbers, and the folder for everything; the rest stands at its defaults.
 
     Returns:
-        The exit code: 0, or 1 if a cell that was asked for failed.
+        The exit code: 0, or 1 if a cell that was asked for failed, or none was measured.
 
     Raises:
         BadInput: there is no such table or cell, or a flag that the table itself decides was given.
@@ -65,7 +65,8 @@ def run(reproduction: Reproduction, cell: str) -> int:
     width = shutil.get_terminal_size((120, 24)).columns
     print(show.terminal(sheet(table, shown, reproduction.scale), width))
     print("\n".join(str(_path(reproduction, suffix)) for suffix in (".csv", ".md", ".tex")))
-    return int(any(outcome.status == "failed" for outcome in shown))
+    statuses = {outcome.status for outcome in shown}
+    return int("failed" in statuses or "measured" not in statuses)
 
 
 def _require_free(given: Experiment) -> None:

@@ -14,6 +14,8 @@ Departures  1. Seeds 0 to 4: the paper names none.
             2. A fixed number of rounds; the authors' code also stops early.
             3. One mu for all clients and seeds, the one whose mean validation accuracy is best: the paper does not say
                over what it was chosen.
+            4. Adam starts afresh in every round; the authors' code keeps its state.
+            5. On CIFAR-10 no client holds one of the first 2,000 training images, which are kept for audits.
 """
 
 from __future__ import annotations

@@ -13,6 +13,9 @@ Departures  1. Seeds 0, 1 and 2: the paper names none.
             3. The paper does not say whether FedAvg is measured before or after local training: the model as received
                is compared, the locally trained one is shown beside it. The others are compared after local training.
             4. HyperFL's own departures are on the card of strategies/hyperfl.py, among them the hypernetwork's start.
+            5. On CIFAR-10 and CINIC-10 no client ever trains on the first 2,000 training images: the pointers of the
+               authors' code start there (of what, the paper does not say), and here they do not wrap into them.
+            6. CINIC-10's images are taken class after class in turn, so that those 2,000 are of all classes.
 """
 
 from __future__ import annotations

@@ -21,13 +21,14 @@ from flwr.app import ArrayRecord
 from safetensors.torch import load_file
 
 import sim
-from flfw import results, run, sealed
-from flfw.checkpoint import Checkpoints, Snapshot, locked, stored_experiment
+from flfw import results, run, sealed, task
+from flfw.checkpoint import Checkpoints, Snapshot, locked, require_same_data, stored_experiment
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from flfw.journal import Journal
 from flfw.task import resolve
 from flfw.wire import pack
+from tests.pictures import noise, save
 
 ROOT = Path(__file__).parent.parent
 SIX_ROUNDS = (
@@ -395,7 +396,10 @@ def test_a_run_at_work_is_nobody_elses(
     ("flags", "line"),
     [
         ("--out elsewhere", "Expected a run to be resumed where it lies, "),
-        ("--estimate", "Expected --estimate or --resume, got both; an estimate is of a new run."),
+        (
+            "--estimate",
+            "Expected one of --resume, --estimate, --show-split, --table or --cell, got --resume and --estimate; ",
+        ),
         ("--lr 0.5", "Expected lr=0.01 as in "),
     ],
 )
@@ -502,3 +506,24 @@ def test_a_moved_run_is_resumed_where_it_lies_now(
     shutil.move(folder, moved)
     assert run.resume(run.stored(moved)) == moved
     assert results.is_complete(moved) and stored_experiment(moved).experiment.out == folder
+
+
+def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
+    Checkpoints(tmp_path, resolve(Experiment()))
+    require_same_data(tmp_path, "abc")
+    require_same_data(tmp_path, "abc")
+    with pytest.raises(BadInput, match=r"the data that .* began with \(digest abc\), got others \(abd\); restore them"):
+        require_same_data(tmp_path, "abd")
+
+
+def test_a_changed_folder_of_images_stops_a_resumed_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(6):
+        for name in ("a", "b"):
+            save(tmp_path / "own" / name / f"{number}.png", noise(3, 8, 8 + number))
+    flags = f"--dataset folder:{tmp_path / 'own'} --side 8 --net linear --method fedavg --engine inproc --clients 2"
+    assert sim.main(f"{flags} --rounds 1 --attack none --out {tmp_path / 'run'}".split()) == 0
+    assert sim.main(["--resume", str(tmp_path / "run")]) == 0
+    save(tmp_path / "own" / "a" / "0.png", noise(3, 9, 9))
+    task._dataset.cache_clear()  # as in the new process that a user resumes in
+    assert sim.main(["--resume", str(tmp_path / "run")]) == 2
+    assert "began with (digest" in capsys.readouterr().err.splitlines()[-1]

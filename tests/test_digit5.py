@@ -156,10 +156,10 @@ def test_a_malformed_list_is_named_with_the_line(tmp_path, line):
 
 def test_there_is_no_digit_ten(tmp_path):
     write_mnist_m(tmp_path, test_labels=(7, 10))
-    with pytest.raises(BadInput, match=r"mnist_m test inputs .* labels 0-9, got .*\[7, 10\]"):
+    with pytest.raises(BadInput, match=r"mnist_m test inputs .* labels 0-9, got .* among them 10;"):
         load("mnist_m", tmp_path)
     write_synthetic_digits(tmp_path, labels=(0, 9, 10, 3, 1))
-    with pytest.raises(BadInput, match=r"synthetic_digits train inputs .* labels 0-9, got .*\[0, 1, 3, 9, 10\]"):
+    with pytest.raises(BadInput, match=r"synthetic_digits train inputs .* labels 0-9, got .* among them 10;"):
         load("synthetic_digits", tmp_path)
     with pytest.raises(BadInput, match="synthetic_digits train inputs"):
         load("digit5:synthetic_digits,mnist_m", tmp_path)  # of the two, the first that is read

@@ -88,7 +88,7 @@ def test_damaged_celeba(tmp_path):
     attributes = folder / "list_attr_celeba.txt"
     whole = attributes.read_text()
     attributes.write_text(whole.replace("-1", " 7"))
-    with pytest.raises(BadInput, match=r"with labels 0-1, got .* among \[(0|1), 4\]"):
+    with pytest.raises(BadInput, match=r"with labels 0-1, got .* among them 4;"):
         load("celeba", tmp_path)
     attributes.write_text(whole.replace("Male", "Female"))
     with pytest.raises(BadInput, match=r"readable celeba files in .*'Male' is not in list"):

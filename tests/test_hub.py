@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,30 @@ def as_images(x: np.ndarray) -> list[Any]:
     return [Image.fromarray(image) for image in x]
 
 
+def truncated() -> bytes:
+    file = io.BytesIO()
+    as_images(pictures(1, 64, 64, 3))[0].save(file, format="PNG")
+    return file.getvalue()[:-200]
+
+
+def test_sixteen_grey_bits_keep_their_upper_eight(tmp_path: Path) -> None:
+    from PIL import Image
+
+    levels = np.arange(5 * 4, dtype=np.uint16).reshape(5, 2, 2) * 3000
+    columns = {"img": [Image.fromarray(image) for image in levels], "label": [0, 1, 0, 1, 0]}
+    name = write(tmp_path / "deep", "train", columns, labelled(["a", "b"]))
+    assert (load(name).train_x[:, 0] == levels[:4] >> 8).all()
+
+
+def test_words_are_no_labels(tmp_path: Path) -> None:
+    from datasets import Image, Value
+
+    columns = {"img": as_images(pictures(5, 4, 4, 3)), "name": list("abcde")}
+    name = write(tmp_path / "words", "train", columns, {"img": Image(), "name": Value("string")})
+    with pytest.raises(BadInput, match=r"whole numbers as labels .* got name of type <U1"):
+        load(f"{name}@name")
+
+
 def test_colour_images_with_their_own_test_part(tmp_path: Path) -> None:
     x, t = pictures(4, 6, 5, 3), pictures(2, 6, 5, 3, seed=1)
     features = labelled(["cat", "dog", "eel"])
@@ -89,7 +114,11 @@ def test_a_folder_that_changed_is_read_anew(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "line"),
     [
-        ({"img": as_images(pictures(2, 4, 4, 3)), "label": [0, -1]}, r"labels >= 0 .* got label=-1 in row 1"),
+        ({"img": as_images(pictures(2, 4, 4, 3)), "label": [0, -1]}, r"0 <= label < 65536 .* got -1 in row 1"),
+        (
+            {"img": [*as_images(pictures(1, 4, 4, 3)), {"bytes": truncated(), "path": None}], "label": [0, 1]},
+            r"a readable image in row 1 of hf:.*odd, got OSError: .*truncated",
+        ),
         (
             {"img": [*as_images(pictures(1, 4, 4, 3)), *as_images(pictures(4, 6, 4, 3))], "label": [0] * 5},
             r"one size .* got 4x4 and, in row 1, 4x6 pixels",

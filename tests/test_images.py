@@ -31,11 +31,11 @@ def test_jpeg_comes_back_nearly(tmp_path):
     np.testing.assert_allclose(x[0].astype(int), ramp, atol=4)
 
 
-def test_grey_becomes_colour_and_colour_grey(tmp_path):
+def test_grey_becomes_colour_but_colour_never_grey(tmp_path):
     grey, colour = save(tmp_path / "g.png", noise(4, 4)), save(tmp_path / "c.png", noise(3, 4, 4))
     np.testing.assert_array_equal(images.decode([grey], side=None), [[noise(4, 4)] * 3])
-    luma = np.tensordot([0.299, 0.587, 0.114], noise(3, 4, 4), axes=1)
-    np.testing.assert_allclose(images.decode([colour], side=None, channels=1)[0, 0], luma, atol=0.51)
+    with pytest.raises(BadInput, match=r"got \S+c.png .*it is in colour, and those before it are grey"):
+        images.decode([grey, colour], side=None, channels=1)
 
 
 def test_sixteen_bits_of_grey_keep_the_upper_eight(tmp_path):
@@ -166,7 +166,7 @@ def test_a_cinic10_image_that_came_later_is_read(tmp_path):
 def test_damaged_cinic10(tmp_path):
     write_cinic(tmp_path)
     extra = save(tmp_path / "CINIC-10" / "train" / "zebra" / "a.png", noise(3, 32, 32))
-    with pytest.raises(BadInput, match=r"with labels 0-9, got .* labels among \[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10\]"):
+    with pytest.raises(BadInput, match=r"with labels 0-9, got .* labels, among them 10;"):
         load("cinic10", tmp_path)
     extra.unlink()
     extra.parent.rmdir()

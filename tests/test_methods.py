@@ -15,13 +15,14 @@ from torch.nn.functional import cross_entropy, leaky_relu, max_pool2d
 
 from flfw import engine, parts, plugins
 from flfw.client import FederatedClient, Workplace
+from flfw.data import feed
 from flfw.experiment import Experiment
 from flfw.nets import Net
 from flfw.rng import initialising, torch_generator
 from flfw.site import Site
 from flfw.store import ClientStore
 from flfw.strategy import FederatedStrategy, Update
-from flfw.task import Task
+from flfw.task import Task, resolve
 from flfw.wire import SharingViolation, matches
 
 METHODS = plugins.names(plugins.METHOD)
@@ -249,6 +250,46 @@ def test_sending_the_classifier_fails(small: Experiment, tmp_path: Path) -> None
     with pytest.raises(SharingViolation) as refusal:
         Careless(at).fit_named(initial_tensors(experiment), version=0)
     assert str(refusal.value) == "client 2 would send classifier.weight, but hyperfl uploads only hypernet.*"
+
+
+def test_validation_data_are_neither_trained_nor_tested_on(small: Experiment, tmp_path: Path) -> None:
+    experiment = dataclasses.replace(small, split="sampled", set=("sampled.train=100",))
+    client = make_client(experiment, 1, tmp_path)
+    _, metrics = client.fit_named(initial_tensors(experiment), version=0)
+    task, right = Task.of(experiment, None), {}
+    for part in ("test", "validation"):
+        indices = getattr(task.split, part)[1]
+        x = torch.tensor(task.dataset.test_x[indices]).float() / 255
+        scores = client.model.eval()(task.inputs.normalise(x))
+        right[part] = float((scores.argmax(1) == torch.tensor(task.dataset.test_y[indices])).float().mean())
+    assert right["test"] != right["validation"]  # so that a mix-up would show
+    assert metrics["acc_validation"] == pytest.approx(right["validation"])
+    assert metrics["acc_local"] == pytest.approx(right["test"])
+
+
+def test_training_sees_varied_images_and_nothing_else_does(
+    small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, int]] = []
+
+    def record(images: torch.Tensor, how: str, rng: torch.Generator) -> torch.Tensor:
+        seen.append((how, len(images)))
+        return images
+
+    monkeypatch.setattr(feed, "augment", record)
+    experiment = dataclasses.replace(small, augment="crop_flip", local_epochs=2)
+    make_client(experiment, 1, tmp_path).fit_named(initial_tensors(experiment), version=0)
+    assert seen == [("crop_flip", 50)] * 6  # 150 examples, twice; no batch of an evaluation
+
+
+def test_the_papers_data_are_varied_as_theirs(small: Experiment) -> None:
+    asked = dataclasses.replace(small, net="auto", augment="auto", split="auto")
+    names = ("cifar10", "cinic10", "mnist", "digit5")
+    found = [resolve(dataclasses.replace(asked, dataset=name)) for name in names]
+    assert [e.augment for e in found] == ["crop_flip", "crop_flip", "none", "none"]
+    assert [e.net for e in found] == ["cnn2", "cnn2", "cnn1", "lenet5"]
+    assert [e.split for e in found] == ["dominant", "dominant", "dominant", "domains"]
+    assert resolve(dataclasses.replace(asked, dataset="cifar10", augment="none")).augment == "none"
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -162,6 +162,7 @@ def test_fedcg_s_settings_are_the_paper_s() -> None:
     preset = preset_of("fedcg.1/FedProx/Digit5/4", "full")
     assert preset.seeds == (0, 1, 2, 3, 4)
     assert [runs[0].set[-1] for runs in preset.variants] == ["mu=0.001", "mu=0.01", "mu=0.1", "mu=1"]
+    assert preset.figure.name == "final.best_validation.accuracy"
     assert preset.chosen_by and "validation" in preset.chosen_by.name.rpartition(".")[2]
     assert preset.experiments[0] == Experiment(
         method="fedprox", dataset="digit5", augment="none", normalise="imagenet", net="lenet5", split="domains",
@@ -397,7 +398,7 @@ def test_one_command_at_a_time_works_in_a_folder(done: Path) -> None:
 
 
 def reasons(out: Path, *members: Cell, how: Presets | None = tiny) -> list[str]:
-    assert command.run(reproduction(out, table(*members), how), "") == 0
+    assert command.run(reproduction(out, table(*members), how), "") == 1
     found = rows(out)
     assert set(found.status) == {"not run"} and not results_in(out)
     return list(found.reason)
@@ -429,14 +430,14 @@ def test_missing_data_are_said_in_the_data_s_own_line(tmp_path: Path, capsys: An
     given = Experiment(engine="inproc", data_root=tmp_path / "nothing")
     members = table(cell("fedavg", "cifar10"), cell("fedprox", "cifar10"))
     out = tmp_path / "out"
-    assert command.run(Reproduction(members, tiny, "quick", given, out), "") == 0
+    assert command.run(Reproduction(members, tiny, "quick", given, out), "") == 1
     assert all(re.match(r"Expected a data root with .*got data_root=", reason) for reason in rows(out).reason)
     assert re.findall(r"^\[\d+\]", capsys.readouterr().out, re.MULTILINE) == ["[1]"]  # equal reasons share a number
 
 
 @pytest.mark.parametrize("name", ["dcs2.1", "dcs2.2"])
 def test_a_table_that_is_not_known_says_so(name: str, tmp_path: Path, capsys: Any) -> None:
-    assert command.reproduce(name, "", "quick", Experiment(engine="inproc", out=tmp_path)) == 0
+    assert command.reproduce(name, "", "quick", Experiment(engine="inproc", out=tmp_path)) == 1
     assert "paper value not available" in capsys.readouterr().out
     assert "paper value not available" in (tmp_path / f"{name}-quick.md").read_text()
     assert len(pd.read_csv(tmp_path / f"{name}-quick.csv")) == 0
@@ -446,7 +447,7 @@ def test_a_table_that_is_not_known_says_so(name: str, tmp_path: Path, capsys: An
 @pytest.mark.parametrize("name", ["hyperfl.1", "fedcg.1", "hyperfl.3", "fed_cdp.6"])
 def test_a_real_table_s_reasons_agree_with_what_there_is(name: str, tmp_path: Path) -> None:
     given = Experiment(engine="inproc", data_root=tmp_path / "nothing", out=tmp_path / "out")
-    assert command.reproduce(name, "", "quick", given) == 0
+    assert command.reproduce(name, "", "quick", given) == 1
     found = pd.read_csv(tmp_path / "out" / f"{name}-quick.csv", keep_default_na=False)
     assert len(found) == len(published.table(name).cells) and set(found.status) == {"not run"}
     make = presets(name)
@@ -482,7 +483,7 @@ def test_flags_that_decide_none_reach_the_runs(tmp_path: Path) -> None:
 
 def test_a_cell_s_path_names_its_table(tmp_path: Path, capsys: Any) -> None:
     given = Experiment(engine="inproc", out=tmp_path)
-    assert command.reproduce("", "dcs2.1", "quick", given) == 0
+    assert command.reproduce("", "dcs2.1", "quick", given) == 1
     assert "Defences against the GS attack" in capsys.readouterr().out
     with pytest.raises(BadInput, match=r"Expected a cell among hyperfl\.3; got --cell hyperfl\.1/FedAvg"):
         command.reproduce("hyperfl.3", "hyperfl.1/FedAvg", "quick", given)

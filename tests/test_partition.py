@@ -532,8 +532,12 @@ def test_clients_draw_from_the_sensitive_pool_and_the_rest_is_public():
     assert len(made.proxy) == 120
     assert none_twice(*made.train, made.proxy)
     assert sorted(np.concatenate(made.test).tolist()) == list(range(100))
-    with pytest.raises(BadInput, match=r"at most 6 clients, as each takes 6 of a sensitive pool of 40 .* clients=7"):
-        split(toy(victims=40), Pools(train=6, share=0.25), clients=7, seed=0)
+    seven = split(toy(victims=40), Pools(train=6, share=0.25), clients=7, seed=0)
+    assert [own.tolist() for own in seven.train[:6]] == [own.tolist() for own in made.train]
+    assert [seven.train[6][place] in made.train[0] for place in range(6)] == [False] * 4 + [True] * 2  # begun again
+    assert all(len(np.unique(own)) == 6 for own in seven.train) and len(seven.proxy) == 120
+    with pytest.raises(BadInput, match=r"pools.train <= 40, the sensitive pool, got train=41"):
+        split(toy(victims=40), Pools(train=41, share=0.25), clients=1, seed=0)
     with pytest.raises(BadInput, match=r"at most 100 clients, as toy has 100 test examples, got clients=101"):
         split(toy(), Pools(train=1), clients=101, seed=0)
 
@@ -546,13 +550,41 @@ def test_pools_by_classes_give_each_client_its_own_few():
     assert none_twice(*made.train, made.proxy)
     assert len(made.proxy) == 500
     assert len({tuple(np.unique(data.train_y[own])) for own in made.train}) > 5  # not the same two for all
-    # Ten examples of each of two classes serve two clients of 5 + 5.
-    with pytest.raises(BadInput, match=r"at most 2 clients, as then fewer than 2 classes .* have 5 examples left"):
-        split(toy(classes=2, train=10), Pools(10, share=1.0, classes=2), clients=3, seed=0)
-    with pytest.raises(BadInput, match=r"at most 1 clients, .* have 6 examples left"):  # 5 and 6 are
-        split(toy(classes=2, train=11), Pools(11, share=1.0, classes=2), clients=2, seed=0)
-    with pytest.raises(BadInput, match=r"pools.classes <= 10, of 20 examples a client and 10 classes, got classes=11"):
-        split(toy(), Pools(20, classes=11), clients=2, seed=0)
+    # Ten examples of each of two classes serve two clients of 5 + 5, and a third one shares with them.
+    three = split(toy(classes=2, train=10), Pools(10, share=1.0, classes=2), clients=3, seed=0).train
+    assert none_twice(*three[:2]) and sorted(three[2].tolist()) == sorted(three[0].tolist())
+    with pytest.raises(BadInput, match=r"pools.classes <= 0, as 0 classes .* got classes=11; 0 draws"):
+        split(toy(train=2), Pools(200, classes=11), clients=2, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen", "clients"),
+    [
+        ("mnist", Pools(), 10),
+        ("cifar10", Pools(), 10),  # 20,000 examples of a pool of 12,000
+        ("cifar10", Pools(classes=2), 10),
+        ("cifar10", Shards(pool=42_000), 100),
+        ("mnist", Shards(pool=50_000), 100),
+        ("cifar10", Dominant(), 100),
+        ("fmnist", Sampled(), 4),
+        ("cifar10", Sampled(), 8),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Expected the published")
+def test_the_papers_own_numbers_of_clients_fit(name, chosen, clients):
+    real = real_set(name)
+    made = split(real, chosen, clients, seed=0)
+    train = {len(own) for own in made.train}
+    assert train == {real.per_client[scheme_name(chosen)][0] if not isinstance(chosen, Sampled) else 2000}
+    assert all(len(np.unique(own)) == len(own) for own in made.train)
+    held = Counter(np.concatenate(made.train).tolist())
+    assert (max(held.values()) > 1) == (
+        isinstance(chosen, Dominant) or (name == "cifar10" and isinstance(chosen, Pools))
+    )
+
+
+def scheme_name(chosen):
+    return type(chosen).__name__.lower()
 
 
 @pytest.mark.parametrize(

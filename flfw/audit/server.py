@@ -48,7 +48,7 @@ class Auditor:
     def __post_init__(self) -> None:
         self._recordings = Recordings(self.folder / "observations")
         self._method, self._settings = parts.method(self.experiment)
-        public = self.task.split.public[:_PUBLIC_AT_MOST]
+        public = evenly(self.task.split.public, _PUBLIC_AT_MOST)
         samples, labels = self.task.examples("test", public)
         self._public = Public(samples.numpy(), labels.numpy())
         self._floors: dict[bytes, dict[str, float]] = {}
@@ -262,3 +262,9 @@ class Auditor:
 def _mean(rows: Sequence[dict[str, Any]], column: str) -> float | None:
     values = [row[column] for row in rows if row[column] is not None]
     return float(np.mean(values)) if values else None
+
+
+def evenly(indices: np.ndarray, most: int) -> np.ndarray:
+    """At most so many of the indices, from all over: sets of several domains have these one behind the other."""
+    places = np.linspace(0, len(indices) - 1, min(len(indices), most)).round().astype(int)
+    return indices[places]

@@ -28,6 +28,7 @@ from flfw.data import (
     numerals,
     office,
     pixels,
+    remote,
     tiny_imagenet,
 )
 from flfw.data.dataset import Arrays, Augmentation, Dataset, DatasetCard
@@ -93,8 +94,9 @@ def describe(name: str) -> DatasetCard:
 def absolute(name: str) -> str:
     """The name with a path in it made absolute: client processes have other working folders."""
     prefix, _, word = name.partition(":")
-    if word and (prefix == "folder" or (prefix == "hf" and Path(word).exists())):
-        return f"{prefix}:{Path(word).expanduser().absolute()}"
+    place, at, column = word.partition("@") if prefix == "hf" else (word, "", "")
+    if place and (prefix == "folder" or (prefix == "hf" and Path(place).exists())):
+        return f"{prefix}:{Path(place).expanduser().absolute()}{at}{column}"
     return name
 
 
@@ -126,7 +128,9 @@ def fetch(name: str, data_root: Path | None = None) -> None:
     card = describe(name)
     root = _root(card, data_root)
     if callable(card.fetch) and _missing(card, root):
-        card.fetch(root)
+        with remote.alone(root):
+            if _missing(card, root):  # another process may have got them meanwhile
+                card.fetch(root)
 
 
 def _present(name: str, card: DatasetCard, root: Path) -> tuple[Path, ...]:
@@ -136,6 +140,9 @@ def _present(name: str, card: DatasetCard, root: Path) -> tuple[Path, ...]:
         where = "a data root" if card.package is None else f"an installed {card.package}"
         way_out = " or pass --data-root" if card.package is None else ""
         how = card.fetch if isinstance(card.fetch, str) else f"python -m flfw.data.download {name}"
+        begun = sorted({str(root / Path(file).parts[0]) for file in missing if (root / Path(file).parts[0]).is_dir()})
+        if begun and callable(card.fetch):  # it takes a folder that is there for complete
+            how = f"{how}, after removing what is incomplete ({', '.join(begun)})"
         raise BadInput(
             f"Expected {where} with {', '.join(missing)}, got data_root={root} without; "
             f"get the files with {how} (source: {card.source}){way_out}."
@@ -163,7 +170,8 @@ def load(name: str, data_root: Path | None = None, side: int | None = None) -> D
         raise BadInput(f"Expected side >= 1 pixel, got side={side}; leave it out for the published size.")
     root = _root(card, data_root)
     paths = _present(name, card, root)
-    as_published = side is None or card.shape[1:] == (side, side)
+    # Of somebody's own images nobody knows that they are all of one size, unless they were read without resizing.
+    as_published = side is None or (card.root is None and card.shape[1:] == (side, side))
     key = cache.digest(name, card.classes, "as published" if as_published else side, cache.fingerprint(paths))
     folder = cache.user_cache() / "pixels" / f"{name.partition(':')[0]}-{key}"
     if not folder.exists():
@@ -184,4 +192,5 @@ def load(name: str, data_root: Path | None = None, side: int | None = None) -> D
         test_domain=np.asarray(test_domain),
         held_out=card.held_out,
         per_client=card.per_client,
+        digest=meta["digest"],
     )

@@ -74,7 +74,7 @@ def _rows(path: Path) -> Iterator[list[float]]:
             ) from error
 
 
-def adult(root: Path, side: int) -> Arrays:
+def adult(root: Path, side: int | None) -> Arrays:
     """48,842 people of 105 features in [0, 1], 1 for more than 50,000 dollars: 36,631 rows train, 12,211 test.
 
     Fed-CDP (Wei et al., ICDCS 2021) counts 105 features and as many rows, so both published parts with all their

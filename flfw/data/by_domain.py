@@ -27,12 +27,12 @@ def chosen(family: str, word: str, domains: tuple[str, ...]) -> tuple[str, ...]:
     return asked
 
 
-def halves(examples: Sequence[Sequence[Example]], side: int, purpose: str, numbers: Sequence[int]) -> Arrays:
+def halves(examples: Sequence[Sequence[Example]], side: int | None, purpose: str, numbers: Sequence[int]) -> Arrays:
     """Half of each domain's images to train with and half to test with, resized to (N, 3, side, side).
 
     Args:
         examples: of each domain.
-        side: pixels.
+        side: pixels; None: 32, as FedCG takes them.
         purpose: of the generators that shuffle the domains first.
         numbers: of each domain's generator; the same number gives the same halves whatever other domains there are.
     """
@@ -43,5 +43,5 @@ def halves(examples: Sequence[Sequence[Example]], side: int, purpose: str, numbe
         for part, domain, rows in zip(parts, places, np.split(order, [len(order) // 2]), strict=True):
             part += [listed[row] for row in rows]
             domain += [place] * len(rows)
-    train, test = (decode_labelled(part, side) for part in parts)
+    train, test = (decode_labelled(part, side or 32) for part in parts)
     return Arrays(*train, *test, *(np.array(domain, dtype=np.int64) for domain in places))

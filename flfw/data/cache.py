@@ -14,7 +14,7 @@ import numpy as np
 
 from flfw.errors import BadInput
 
-_FORMAT = 2  # of the files in here; raise it when they change meaning
+_FORMAT = 3  # of the files in here; raise it when they change meaning
 
 
 def user_cache() -> Path:
@@ -32,9 +32,14 @@ def digest(*parts: object) -> str:
 
 
 def fingerprint(paths: Iterable[Path]) -> str:
-    """A digest of the files' places, sizes and times of change; reads no file."""
-    stats = [(str(path.absolute()), path.stat()) for path in paths]
+    """A digest of the files' (and of folders, all folders' below them) places, sizes and times; reads no file."""
+    stats = [(str(place.absolute()), place.stat()) for path in paths for place in (path, *_below(path))]
     return digest(*((place, stat.st_size, stat.st_mtime_ns) for place, stat in stats))
+
+
+def _below(path: Path) -> list[Path]:
+    """The folders below a folder; the time of each changes when files come or go in it."""
+    return sorted(Path(inside) for inside, _, _ in os.walk(path) if inside != str(path)) if path.is_dir() else []
 
 
 def publish(target: Path, write: Callable[[Path], None]) -> None:
@@ -53,7 +58,13 @@ def publish(target: Path, write: Callable[[Path], None]) -> None:
         ) from error
     with scratch as folder:
         made = Path(folder) / target.name
-        write(made)
+        try:
+            write(made)
+        except OSError as error:
+            raise BadInput(
+                f"Expected room for {target.name} in {target.parent}, got {type(error).__name__}: {error}; "
+                "free some or set XDG_CACHE_HOME to another folder."
+            ) from error
         try:
             made.replace(target)
         except OSError:

@@ -53,7 +53,7 @@ def _batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return entry["data"].reshape(-1, 3, 32, 32), np.asarray(entry["labels"], dtype=np.int64)
 
 
-def cifar10(root: Path, side: int) -> Arrays:
+def cifar10(root: Path, side: int | None) -> Arrays:
     """Images (N, 3, 32, 32) of the training batches, in order, and of the test batch, which comes last."""
     *train, test = (_batch(root / file) for file in CIFAR10.files)
     train_x, train_y = zip(*train, strict=True)

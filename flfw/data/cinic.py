@@ -11,7 +11,7 @@ from flfw.data.remote import Remote, remotes
 _CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
-def cinic10(root: Path, side: int) -> Arrays:
+def cinic10(root: Path, side: int | None) -> Arrays:
     """Images (N, 3, 32, 32) of the parts ``train`` and ``test``, 90,000 each; ``valid`` is not used.
 
     The papers take the folders' order, class by class, in which the first 2,000 images, the victims, would all be

@@ -36,8 +36,8 @@ class DatasetCard:
             use them.
         classes: labels are 0 to ``classes - 1``.
         files: files and folders below the root -> published md5 sum, None where nobody published one.
-        read: root of the files, pixels of a side -> arrays. Images that were published in one size come in that size;
-            those of many sizes are brought to the side asked for.
+        read: root of the files, pixels of a side or None -> arrays. Images that were published in one size come in
+            that size; those of many sizes are brought to the side asked for, or to that of ``shape``.
         source: where the data come from.
         fetch: gets the missing files into a root; or says in words how they are got by hand.
         package: the installed package that ships the files; None: they lie below the data root.
@@ -57,7 +57,7 @@ class DatasetCard:
     shape: tuple[int, ...]
     classes: int
     files: Mapping[str, str | None]
-    read: Callable[[Path, int], Arrays]
+    read: Callable[[Path, int | None], Arrays]
     source: str
     fetch: Callable[[Path], None] | str
     package: str | None = None
@@ -88,7 +88,8 @@ class Dataset:
         mean: per channel or feature, of inputs scaled to [0, 1].
         std: as ``mean``.
         source: where the data come from.
-        md5_ok: whether every file has its published md5 sum; None: there is no published sum.
+        md5_ok: whether every file has its published md5 sum; None: none has a wrong one, but not all have one at all.
+        digest: of inputs, labels and domains, the same on every machine.
         victims: training images that no client trains on, kept for the audit.
         test_start: image of the test part at which the dominant split's pointers start.
         domains: names of the domains; empty: there are none.
@@ -115,6 +116,7 @@ class Dataset:
     test_domain: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     held_out: str = ""
     per_client: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    digest: str = ""
 
     @property
     def shape(self) -> tuple[int, ...]:

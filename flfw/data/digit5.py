@@ -68,7 +68,8 @@ def _fetch(cards: Sequence[DatasetCard], root: Path) -> None:
             card.fetch(root)
 
 
-def _read(domains: Sequence[str], root: Path, side: int) -> Arrays:
+def _read(domains: Sequence[str], root: Path, side: int | None) -> Arrays:
+    side = side or _SHAPE[-1]
     members = [pixels.read(domain, _SETS[domain], root, side) for domain in domains]
 
     def joined(images: Sequence[np.ndarray]) -> np.ndarray:

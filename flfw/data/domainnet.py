@@ -34,7 +34,7 @@ def _listed(root: Path, domain: str) -> list[tuple[Path, str]]:
     return found
 
 
-def _read(root: Path, side: int, domains: tuple[str, ...]) -> Arrays:
+def _read(root: Path, side: int | None, domains: tuple[str, ...]) -> Arrays:
     """Images (N, 3, side, side) of the ten classes with most images; labels are places in their names, sorted."""
     listed = [_listed(root, domain) for domain in domains]
     images = Counter(name for domain in listed for _, name in domain)

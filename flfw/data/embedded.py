@@ -15,7 +15,7 @@ _DIGITS_TRAIN = 1500
 _CANCER_TRAIN = 426
 
 
-def digits(root: Path, side: int) -> Arrays:
+def digits(root: Path, side: int | None) -> Arrays:
     """1,797 handwritten digits, (1, 8, 8): the first 1,500 rows train, the last 297 test.
 
     The file mixes the classes evenly (146-153 a class in the first part, 27-33 in the second), so that a cut in file
@@ -27,7 +27,7 @@ def digits(root: Path, side: int) -> Arrays:
     return Arrays(x[:_DIGITS_TRAIN], y[:_DIGITS_TRAIN], x[_DIGITS_TRAIN:], y[_DIGITS_TRAIN:])
 
 
-def cancer(root: Path, side: int) -> Arrays:
+def cancer(root: Path, side: int | None) -> Arrays:
     """569 tumours of 30 features, 0 malignant and 1 benign: 426 rows train, 143 test.
 
     The file is ordered in blocks, so the rows are shuffled first, always alike. Features are scaled to [0, 1] with the

@@ -21,12 +21,13 @@ _ATTRIBUTES = (  # of CelebA, in its order
     "Wearing_Necktie Young"
 )
 
+_SIDE = 32  # pixels, as DCS^2 and Fed-CDP take them
 _LFW_PEOPLE = 62
 _LFW_IMAGES = 20  # a person's, at least
 _LFW_EDGE = 125  # pixels in the middle of 250, most of which is the face
 
 
-def _celeba(root: Path, side: int, attribute: str) -> Arrays:
+def _celeba(root: Path, side: int | None, attribute: str) -> Arrays:
     """The official parts ``train``, 162,770 images, and ``test``, 19,962; ``valid`` is not used."""
     from torchvision.datasets import CelebA
 
@@ -39,7 +40,7 @@ def _celeba(root: Path, side: int, attribute: str) -> Arrays:
         listed = Unchecked(root, split=part)
         labels = listed.attr[:, listed.attr_names.index(attribute)].tolist()
         paths = [root / "celeba" / "img_align_celeba" / name for name in listed.filename]
-        arrays += decode_labelled(list(zip(paths, labels, strict=True)), side, crop=center_square)
+        arrays += decode_labelled(list(zip(paths, labels, strict=True)), side or _SIDE, crop=center_square)
     return Arrays(*arrays)
 
 
@@ -78,7 +79,7 @@ def celeba(attribute: str) -> DatasetCard:
     )
 
 
-def lfw(root: Path, side: int) -> Arrays:
+def lfw(root: Path, side: int | None) -> Arrays:
     """Funneled faces, their middle 125 x 125 pixels resized, of the people with at least 20: 2,267 train, 756 test.
 
     Fed-CDP says "more than 20", but its 62 people and 3,023 images are those with 20 or more. Labels are places in the
@@ -101,7 +102,7 @@ def lfw(root: Path, side: int) -> Arrays:
     label = np.cumsum(kept) - 1
     examples = [(path, int(label[who])) for path, who in zip(paths, person, strict=True) if kept[who]]
     order = numpy_generator(0, "lfw cut").permutation(len(examples))
-    x, y = decode_labelled([examples[row] for row in order], side, crop=partial(center_square, edge=_LFW_EDGE))
+    x, y = decode_labelled([examples[row] for row in order], side or _SIDE, crop=partial(center_square, edge=_LFW_EDGE))
     train = len(x) * 3 // 4
     return Arrays(x[:train], y[:train], x[train:], y[train:])
 

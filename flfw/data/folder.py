@@ -66,11 +66,8 @@ def _parts(place: Path) -> tuple[list[str], list[Example], list[Example]]:
     return classes, images.interleaved(chain(*train)), images.interleaved(chain(*test))
 
 
-def _read(root: Path, side: int, train: list[Example], test: list[Example], shape: tuple[int, int, int]) -> Arrays:
-    """Pixels as they are where ``side`` is the first image's width, else resized; see `folder`."""
-    channels, _, width = shape
-    size = None if side == width else side
-    x, y = images.decode_labelled([*train, *test], size, channels)
+def _read(root: Path, side: int | None, train: list[Example], test: list[Example], channels: int) -> Arrays:
+    x, y = images.decode_labelled([*train, *test], side, channels)
     return Arrays(x[: len(train)], y[: len(train)], x[len(train) :], y[len(train) :])
 
 
@@ -81,9 +78,10 @@ def folder(path: str) -> DatasetCard:
     each, and so on. A ``train`` with folders in it is a part, one with images alone a class like others. Without parts
     every fifth image of a class in the order of names, from the second on, is of the test part.
 
-    The first image says what shape all have: grey or RGB, height and width. Images stay as they are when that size is
-    asked for, or none, and one of another size is then refused; another side resizes each, whatever its size. The
-    folder is looked through anew by each call, so that images that come, go or change are noticed.
+    The first image says what shape all have: grey or RGB, height and width. Without a side asked for, images stay as
+    they are, and one of another size is refused; with one each is resized, whatever its size. Grey images become RGB
+    where the first is in colour; a colour image is refused where the first is grey. The folder is looked through anew
+    by each call, so that images that come, go or change are noticed.
 
     Raises:
         BadInput: there is no such folder, it is laid out otherwise, a class is short of images, or the first image
@@ -98,7 +96,7 @@ def folder(path: str) -> DatasetCard:
         shape=shape,
         classes=len(classes),
         files={str(Path(file).relative_to(place)): None for file, _ in [*train, *test]},
-        read=partial(_read, train=train, test=test, shape=shape),
+        read=partial(_read, train=train, test=test, channels=shape[0]),
         source=f"images in {path}",
         fetch="a folder with one folder of images per class",
         root=place,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flfw.data import cache
+from flfw.data import cache, images
 from flfw.data.dataset import Arrays, DatasetCard
 from flfw.errors import BadInput
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _PARTS = ("train_x", "train_y", "test_x", "test_y")
 _HELD_OUT = ("test", "validation", "valid", "val")  # in this order
+_MOST_CLASSES = 65_536  # more are no classes
 _EVERY = 5  # one row in so many is held out where a set has no such part
 
 
@@ -97,11 +98,11 @@ def _columns(name: str, table: Table, asked: str) -> tuple[str, str]:
     from datasets import ClassLabel, Image, Value
 
     kinds = table.features
-    images = [column for column, kind in kinds.items() if isinstance(kind, Image)]
+    pictures = [column for column, kind in kinds.items() if isinstance(kind, Image)]
     labels = [column for column, kind in kinds.items() if isinstance(kind, ClassLabel)]
     labels = labels or [c for c, kind in kinds.items() if isinstance(kind, Value) and "int" in kind.dtype]
-    if len(images) != 1:
-        raise BadInput(f"Expected one column of images in hf:{name}, got {len(images)} among {', '.join(kinds)}.")
+    if len(pictures) != 1:
+        raise BadInput(f"Expected one column of images in hf:{name}, got {len(pictures)} among {', '.join(kinds)}.")
     if asked and asked not in kinds:
         raise BadInput(f"Expected a column among {', '.join(kinds)} in hf:{name}, got {asked}.")
     if not asked and len(labels) != 1:
@@ -109,24 +110,40 @@ def _columns(name: str, table: Table, asked: str) -> tuple[str, str]:
             f"Expected one column of labels in hf:{name}, got {', '.join(labels) or 'none'}; "
             f"name one: hf:{name}@COLUMN."
         )
-    return images[0], asked or labels[0]
+    return pictures[0], asked or labels[0]
 
 
 def _arrays(name: str, table: Table, image: str, label: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images (N, C, H, W) uint8, grey or RGB, and labels (N,) int64 of one part."""
-    labels = np.asarray(table[label][:], dtype=np.int64)
-    outside = np.flatnonzero(labels < 0)
+    """Images (N, C, H, W) uint8, grey or RGB as the first one is, and labels (N,) int64 of one part."""
+    labels = np.asarray(table[label][:])
+    if labels.dtype.kind not in "iu":
+        raise BadInput(f"Expected whole numbers as labels in hf:{name}, got {label} of type {labels.dtype}.")
+    outside = np.flatnonzero((labels < 0) | (labels >= _MOST_CLASSES))
     if len(outside):
-        raise BadInput(f"Expected labels >= 0 in hf:{name}, got {label}={labels[outside[0]]} in row {outside[0]}.")
-    first = table[0][image]
-    mode, size = ("L" if first.mode in ("1", "L") else "RGB"), first.size
-    found = np.empty((len(labels), 1 if mode == "L" else 3, size[1], size[0]), dtype=np.uint8)
-    for row, picture in enumerate(table[image]):
-        if picture.size != size:
+        raise BadInput(
+            f"Expected 0 <= {label} < {_MOST_CLASSES} in hf:{name}, got {labels[outside[0]]} in row {outside[0]}."
+        )
+    first = _pixels(name, table, image, 0, channels=0)
+    found = np.empty((len(labels), *first.shape), dtype=np.uint8)
+    for row in range(len(labels)):
+        pixels = _pixels(name, table, image, row, len(first))
+        if pixels.shape != first.shape:
+            sizes = [f"{pixels.shape[2]}x{pixels.shape[1]}" for pixels in (first, pixels)]
             raise BadInput(
-                f"Expected images of one size in hf:{name}, got {size[0]}x{size[1]} and, in row {row}, "
-                f"{picture.size[0]}x{picture.size[1]} pixels; bring them to one size and take --dataset folder:PATH."
+                f"Expected images of one size in hf:{name}, got {sizes[0]} and, in row {row}, {sizes[1]} pixels; "
+                "bring them to one size and take --dataset folder:PATH."
             )
-        pixels = np.asarray(picture.convert(mode))
-        found[row] = pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)
-    return found, labels
+        found[row] = pixels
+    return found, labels.astype(np.int64)
+
+
+def _pixels(name: str, table: Table, column: str, row: int, channels: int) -> np.ndarray:
+    """(C, H, W) uint8 of one row, with so many channels; 0: as it has."""
+    try:
+        picture = table[row][column]
+        return images.array(images.plain(picture, channels or (1 if images.is_grey(picture) else 3)))
+    except Exception as error:  # a damaged image can make a decoder raise anything
+        reason = " ".join(str(error).split())
+        raise BadInput(
+            f"Expected a readable image in row {row} of hf:{name}, got {type(error).__name__}: {reason}."
+        ) from error

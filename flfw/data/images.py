@@ -43,6 +43,11 @@ def _is_deep(image: Image) -> bool:
     return image.mode.startswith("I")
 
 
+def is_grey(image: Image) -> bool:
+    """Whether it is grey, or black and white."""
+    return image.mode in {"1", "L", "LA"} or _is_deep(image)
+
+
 def shape(path: Path) -> tuple[int, int, int]:
     """(C, H, W) of an image, C = 1 if it is grey or black and white and 3 otherwise; decodes no pixels.
 
@@ -50,7 +55,7 @@ def shape(path: Path) -> tuple[int, int, int]:
         BadInput: it cannot be read.
     """
     with _opened(path) as image:
-        return 1 if image.mode in {"1", "L"} or _is_deep(image) else 3, image.height, image.width
+        return 1 if is_grey(image) else 3, image.height, image.width
 
 
 def center_square(image: Image, edge: int | None = None) -> Image:
@@ -67,13 +72,27 @@ def _pixels(path: Path, side: int | None, channels: int, crop: Crop | None) -> n
     with _opened(path) as image:
         if image.mode == "F":
             raise ValueError("its grey levels are fractions, which have no known range")
-        if _is_deep(image):
-            image = Image.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8))
-        image = image.convert("L" if channels == 1 else "RGB")
+        if channels == 1 and not is_grey(image):
+            raise ValueError("it is in colour, and those before it are grey")
+        image = plain(image, channels)
         image = crop(image) if crop else image
         if side is not None:
             image = image.resize((side, side), Image.Resampling.BILINEAR)
-        return np.atleast_3d(np.asarray(image)).transpose(2, 0, 1)
+        return array(image)
+
+
+def plain(image: Image, channels: int) -> Image:
+    """The image in 8 bits, grey (1 channel) or RGB (3); of 16-bit grey levels the upper 8 bits."""
+    from PIL import Image
+
+    if _is_deep(image):
+        image = Image.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8))
+    return image.convert("L" if channels == 1 else "RGB")
+
+
+def array(image: Image) -> np.ndarray:
+    """Pixels (C, H, W) uint8 of a `plain` image."""
+    return np.atleast_3d(np.asarray(image)).transpose(2, 0, 1)
 
 
 def _size(pixels: np.ndarray) -> str:

@@ -9,7 +9,9 @@ from flfw.data.dataset import Arrays, DatasetCard
 from flfw.data.remote import torchvision_set
 
 
-def _idx(folder: str, prefix: str = "", test: str = "t10k", transposed: bool = False) -> Callable[[Path, int], Arrays]:
+def _idx(
+    folder: str, prefix: str = "", test: str = "t10k", transposed: bool = False
+) -> Callable[[Path, int | None], Arrays]:
     """A reader of four idx files below ``ROOT/folder/raw``, images (N, 1, H, W) and labels of both parts.
 
     Args:
@@ -19,7 +21,7 @@ def _idx(folder: str, prefix: str = "", test: str = "t10k", transposed: bool = F
         transposed: whether the files hold each image column by column, so that it lies on its side.
     """
 
-    def read(root: Path, side: int) -> Arrays:
+    def read(root: Path, side: int | None) -> Arrays:
         # torchvision costs 160 MB and 3 s: only the process that fills the cache pays for it. Its readers rather than
         # its MNIST class, which prefers an old processed/training.pt to the files whose sums were checked.
         from torchvision.datasets.mnist import read_image_file, read_label_file

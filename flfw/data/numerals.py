@@ -16,7 +16,7 @@ from flfw.errors import BadInput
 _Half = tuple[np.ndarray, np.ndarray]  # images (N, C, H, W) uint8, labels (N,) int64
 
 
-def _both(half: Callable[[Path, str], _Half]) -> Callable[[Path, int], Arrays]:
+def _both(half: Callable[[Path, str], _Half]) -> Callable[[Path, int | None], Arrays]:
     """A reader of a set whose two parts are read alike."""
     return lambda root, side: Arrays(*half(root, "train"), *half(root, "test"))
 

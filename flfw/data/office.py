@@ -14,7 +14,7 @@ _DOMAINS = ("amazon", "caltech", "dslr", "webcam")
 _CLASSES = 10
 
 
-def _read(root: Path, side: int, domains: tuple[str, ...]) -> Arrays:
+def _read(root: Path, side: int | None, domains: tuple[str, ...]) -> Arrays:
     """Images (N, 3, side, side) of ``DOMAIN/CLASS/*.jpg``; labels are places in the classes' names, sorted."""
     from torchvision.datasets import ImageFolder
 

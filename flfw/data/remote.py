@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import importlib
 import sys
@@ -10,8 +11,8 @@ import tempfile
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Callable
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path, PurePosixPath
@@ -169,6 +170,8 @@ def unpack(archive: Path, target: Path) -> None:
         try:
             _extract(archive, content)
         except Exception as error:  # a damaged archive can make its readers raise anything
+            if isinstance(error, OSError) and error.errno:  # the archive is not to blame
+                raise BadInput(f"Expected room to unpack {archive} in {target.parent}, got {error}.") from error
             reason = str(error).partition("\n")[0]
             raise BadInput(
                 f"Expected a whole archive, got {archive} ({type(error).__name__}: {reason}); "
@@ -191,6 +194,23 @@ def _extract(archive: Path, folder: Path) -> None:
             if place.is_absolute() or ".." in place.parts:
                 raise zipfile.BadZipFile(f"{place} would lie outside the folder")
         packed.extractall(folder)
+
+
+@contextmanager
+def alone(root: Path) -> Iterator[None]:
+    """Wait until no other process gets files into this data root, and keep others out.
+
+    Raises:
+        BadInput: the data root cannot be written.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        file = (root / ".downloading").open("w")
+    except OSError as error:
+        raise BadInput(f"Expected a data root to write to, got {root} ({error.strerror}); pass --data-root.") from error
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _announce(what: str, root: Path) -> None:

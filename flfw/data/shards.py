@@ -5,7 +5,9 @@ Wei et al., ICDCS 2021, after McMahan et al. (AISTATS 2017). The training part i
 ``shards``, 2 (15 for LFW): 100 clients of 500 of 50,000 examples hold each example once, 1,000 clients ten times.
 
 The papers keep the last 10,000 training images for validation and measure on these; here ``shards.pool=50000`` keeps
-them out of training likewise, while accuracy is measured on the official test part, cut evenly: a departure.
+them out of training likewise, while accuracy is measured on the official test part, cut evenly: a departure. On
+CIFAR-10 the 2,000 victims are left out as well: of the 38,000 others in its first 40,000, for 100 clients of 400 one in
+eleven is in two clients; with ``shards.pool=42000`` each is in one.
 
 So that no client holds an example twice, shards are dealt as numbers of examples of each class, and each class is
 then handed out in file order, client after client and round and round: two copies of an example are always a whole

@@ -26,7 +26,7 @@ def _val(folder: Path, classes: dict[str, int]) -> list[Example]:
     return found
 
 
-def tiny_imagenet(root: Path, side: int) -> Arrays:
+def tiny_imagenet(root: Path, side: int | None) -> Arrays:
     """Images (N, 3, 64, 64) of ``train``, 100,000, and of ``val``, 10,000, as test part: ``test`` has no labels.
 
     Labels are places in ``wnids.txt``. Grey files become RGB. The order of either part is the first image of each
