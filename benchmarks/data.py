@@ -19,12 +19,15 @@ import json
 import os
 import pickle
 import re
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +122,8 @@ def simulated(root: Path, clients: int) -> dict[str, float]:
             while process.poll() is None:
                 time.sleep(0.5)
                 actors = actors_below(process.pid)
-                shares, wholes = zip(*map(_pixels, (process.pid, *actors)), strict=True)
+                with _standing_still([process.pid, *actors]):
+                    shares, wholes = zip(*map(_pixels, (process.pid, *actors)), strict=True)
                 now = {
                     "proportional": sum(shares),
                     "added_up": sum(wholes),
@@ -129,6 +133,20 @@ def simulated(root: Path, clients: int) -> dict[str, float]:
     if process.returncode:
         sys.exit(f"sim.py ended with exit code {process.returncode}; nothing was measured")
     return worst
+
+
+@contextmanager
+def _standing_still(pids: list[int]) -> Iterator[None]:
+    """Processes stopped for a moment: else a page would count in full here, and by halves there a little later."""
+    try:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        yield
+    finally:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
 
 def _pixels(pid: int) -> tuple[float, float]:
