@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import tomllib
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -367,6 +368,8 @@ def test_bad_input_is_one_line_and_exit_code_2(elsewhere, capsys, arguments, lin
 def test_without_a_network_missing_data_are_one_line(elsewhere, capsys, monkeypatch) -> None:
     for variable in ("http_proxy", "https_proxy"):
         monkeypatch.setenv(variable, "http://127.0.0.1:9")  # where nobody listens
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setattr(urllib.request, "_opener", None)  # an earlier test's would know of no proxy
     assert sim.main(["--dataset", "usps", "--data-root", str(elsewhere / "data")]) == 2
     announced, line = capsys.readouterr().err.splitlines()
     assert announced.startswith("downloading https://www.csie.ntu.edu.tw/")
