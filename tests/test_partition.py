@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flfw.data import Dataset, cache, describe, dominant, load
+from flfw.data import cache, describe, dominant, load
 from flfw.data.partition import (
     IID,
     Dirichlet,
@@ -25,6 +25,7 @@ from flfw.data.partition import (
 )
 from flfw.errors import BadInput
 from flfw.experiment import settings
+from tests.toys import toy
 
 REAL = Path(os.environ.get("FLFW_DATA", "no FLFW_DATA"))
 FOLDERS = {"mnist": "MNIST", "fmnist": "FashionMNIST", "cifar10": "cifar-10-batches-py"}
@@ -33,25 +34,6 @@ FOLDERS = {"mnist": "MNIST", "fmnist": "FashionMNIST", "cifar10": "cifar-10-batc
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-def toy(classes=10, train=20, test=10, victims=0, test_start=0):
-    """``train`` and ``test`` examples of each class: index i has label ``i % classes``; no two inputs are equal."""
-    train_y, test_y = np.arange(classes * train) % classes, np.arange(classes * test) % classes
-    return Dataset(
-        name="toy",
-        train_x=1 + np.arange(len(train_y), dtype=np.float32)[:, None],
-        train_y=train_y,
-        test_x=-1 - np.arange(len(test_y), dtype=np.float32)[:, None],
-        test_y=test_y,
-        classes=classes,
-        mean=(0.0,),
-        std=(1.0,),
-        source="made up",
-        md5_ok=None,
-        victims=range(victims),
-        test_start=test_start,
-    )
 
 
 def of_domains(train=(40, 60, 20), test=(8, 6, 4), **rest):

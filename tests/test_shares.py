@@ -5,31 +5,13 @@ import pytest
 from PIL import Image
 
 from flfw import shares
-from flfw.data import Dataset
 from flfw.data.partition import Dominant, Everything, Pools, Sampled, split
+from tests.toys import toy
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-def toy(classes=10, train=20, test=10, victims=0):
-    """``train`` and ``test`` examples of each class: index i has label ``i % classes``; no two inputs are equal."""
-    train_y, test_y = np.arange(classes * train) % classes, np.arange(classes * test) % classes
-    return Dataset(
-        name="toy",
-        train_x=1 + np.arange(len(train_y), dtype=np.float32)[:, None],
-        train_y=train_y,
-        test_x=-1 - np.arange(len(test_y), dtype=np.float32)[:, None],
-        test_y=test_y,
-        classes=classes,
-        mean=(0.0,),
-        std=(1.0,),
-        source="made up",
-        md5_ok=None,
-        victims=range(victims),
-    )
 
 
 def words(text):
