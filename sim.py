@@ -6,7 +6,7 @@ import io
 import os
 import sys
 from contextlib import redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -24,6 +24,19 @@ class Command:
     """
 
     experiment: Annotated[Experiment, tyro.conf.arg(name="")]
+    no_pictures: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """The report shows nobody's samples; the same as --pictures no."""
+    seeds: tuple[int, ...] = ()
+    """Run once for each seed, and pool what the audits found."""
+    matrix: tuple[str, ...] = ()
+    """Run every combination, with equal budgets: methods=A,B defences=none,C attacks=D seeds=0,1; goes on where it was
+    cut short."""
+    compare: tuple[Path, ...] = ()
+    """Print two or more finished runs beside each other, image for image where they share them, and stop."""
+    from_: Annotated[Path | None, tyro.conf.arg(name="from")] = None
+    """Attack what an earlier run recorded; writes into --out, or beside it as audit-N."""
+    purge: Path | None = None
+    """Remove from a finished run all that holds or may give away clients' data, and stop."""
     resume: Path | None = None
     """Go on with a run that was cut short, from its last checkpoint; flags that decide no numbers may be given anew."""
     estimate: bool = False
@@ -62,6 +75,16 @@ def main(arguments: list[str]) -> int:
         if command.show_split:
             print(_show_split(command.experiment))
             return 0
+        if command.compare:
+            from flfw.compare import table
+
+            print(table(command.compare))
+            return 0
+        if command.purge:
+            print(_purge(command.purge))
+            return 0
+        if command.matrix or command.seeds:
+            return _matrix(command)
         if command.table or command.cell:
             from papers.command import reproduce
 
@@ -91,7 +114,9 @@ def parse(arguments: list[str], stored: Experiment | None = None) -> Command:
     try:
         with redirect_stderr(box):
             default = Command(stored or Experiment())
-            return tyro.cli(Command, args=arguments, prog="sim.py", default=default)
+            command = tyro.cli(Command, args=arguments, prog="sim.py", default=default)
+            pictures = "no" if command.no_pictures else command.experiment.pictures
+            return replace(command, experiment=replace(command.experiment, pictures=pictures))
     except SystemExit as stop:
         if not stop.code:
             raise
@@ -109,7 +134,8 @@ def _refuse_two_tasks(command: Command) -> None:
     if command.scale == "full" and not (command.table or command.cell):
         raise BadInput("Expected --table or --cell with --scale full, got neither; a run of its own has --rounds.")
     asked = {"--resume": command.resume, "--estimate": command.estimate, "--show-split": command.show_split}
-    asked |= {"--table or --cell": command.table or command.cell}
+    asked |= {"--table or --cell": command.table or command.cell, "--from": command.from_, "--purge": command.purge}
+    asked |= {"--matrix or --seeds": command.matrix or command.seeds, "--compare": command.compare}
     given = [flag for flag, value in asked.items() if value]
     if len(given) > 1:
         raise BadInput(f"Expected one of {', '.join(asked)}, got {' and '.join(given)}; each does a thing of its own.")
@@ -118,6 +144,9 @@ def _refuse_two_tasks(command: Command) -> None:
 def _run(command: Command, arguments: list[str]) -> Path:
     from flfw import run
 
+    if command.from_:
+        earlier = replace(run.stored(command.from_), out=None)
+        return run.audit_again(command.from_, earlier, parse(arguments, earlier).experiment)
     if not command.resume:
         return run.run(command.experiment)
     stored = run.stored(command.resume)
@@ -125,6 +154,24 @@ def _run(command: Command, arguments: list[str]) -> Path:
     if asked.out != stored.out:
         raise BadInput(f"Expected a run to be resumed where it lies, {stored.out}, got --out {asked.out}.")
     return run.resume(asked)
+
+
+def _matrix(command: Command) -> int:
+    from flfw import matrix
+
+    return matrix.main(command.matrix, command.seeds, command.experiment)
+
+
+def _purge(folder: Path) -> str:
+    from flfw.audit.report import write_report
+    from flfw.audit.retention import purge
+
+    removed = purge(folder)
+    for result in sorted([folder / "result.json", *folder.glob("audit-*/result.json")]):
+        write_report(result.parent, pictures=False)
+    return "\n".join(
+        [*removed, "What stays are figures and a report without pictures. Copies and backups are not reached."]
+    )
 
 
 def _show_split(experiment: Experiment) -> str:
@@ -155,11 +202,14 @@ def _summary(folder: os.PathLike[str]) -> str:
     import json
 
     result = json.loads((Path(folder) / "result.json").read_text())
-    lines = [
-        f"accuracy {result['final']['acc_global']:.3f} as received, {result['final']['acc_local']:.3f} after training"
-    ]
+    final = result["final"]
+    lines = (
+        [f"accuracy {final['acc_global']:.3f} as received, {final['acc_local']:.3f} after training"] if final else []
+    )
     for entry in result["audit"]:
         where = f"{entry['attack']} at round {entry['round']}"
+        if curve := entry.get("curve"):
+            where += f", {curve} {entry['batch' if curve == 'batch' else 'steps']}"
         best = f", best {entry['psnr']['max']:.1f} dB" if entry["psnr"] else ""
         lines.append(f"{where}: {entry['verdict']} ({entry['share_recovered']:.0%} recovered{best})")
     return "\n".join([*lines, *result["notes"], str(Path(folder) / "report.html")])

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from flfw.audit.attack import Attack, Budget, NotApplicable
-from flfw.audit.observation import Knowledge, Observation, Reconstruction
+from flfw.audit.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.inversion.closed_form import linear_inputs
 
 
@@ -40,7 +40,8 @@ class Analytic(Attack):
 def _read_off(observation: Observation, knowledge: Knowledge) -> Reconstruction:
     victim = knowledge.model
     name, layer = next((n, m) for n, m in victim.model.named_modules() if list(m.parameters(recurse=False)))
-    weight, bias = (observation.sent.get(f"{name}.{part}") for part in ("weight", "bias"))
+    gradient = mean_gradient(observation, knowledge)
+    weight, bias = (gradient.get(f"{name}.{part}") for part in ("weight", "bias"))
     if not isinstance(layer, nn.Linear) or weight is None or bias is None or len(bias) < knowledge.batch:
         raise NotApplicable(f"analytic needs a shared fully connected first layer, got {name} ({type(layer).__name__})")
     inputs = linear_inputs(weight, bias, knowledge.batch).view(-1, *victim.inputs.shape)

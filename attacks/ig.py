@@ -25,7 +25,7 @@ from typing import final
 import torch
 
 from flfw.audit.attack import Attack, Budget, NotApplicable
-from flfw.audit.observation import Knowledge, Observation, Reconstruction
+from flfw.audit.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.experiment import require
 from flfw.inversion.matching import cosine_distance, total_variation
 from flfw.inversion.search import Problem, Schedule, search
@@ -94,4 +94,4 @@ def _problem(observation: Observation, knowledge: Knowledge, rng: torch.Generato
     if knowledge.labels is None:
         raise NotApplicable("ig needs the labels; grant them or recover them first")
     start = torch.randn((knowledge.batch, *knowledge.model.inputs.shape), generator=rng)
-    return Problem(observation.sent, knowledge.labels, start, knowledge.model.unknown)
+    return Problem(mean_gradient(observation, knowledge), knowledge.labels, start, knowledge.model.unknown)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import final
 
+import numpy as np
 from torch import Tensor
 
 from flfw.client import FederatedClient
@@ -13,20 +15,16 @@ from flfw.client import FederatedClient
 class FedProxClient(FederatedClient):
     """Local SGD held near the broadcast model."""
 
+    def install(self, received: Mapping[str, np.ndarray], version: int) -> None:
+        """Remembers w, too."""
+        super().install(received, version)
+        self._broadcast = {name: value.detach().clone() for name, value in self.model.named_parameters()}
+
     def train(self) -> dict[str, float]:
         """Returns the mean loss of the last epoch, the proximal term included."""
-        experiment, settings = self.at.experiment, self.at.settings
-        weights = dict(self.model.named_parameters())
-        broadcast = {name: value.detach().clone() for name, value in weights.items()}
+        return {"loss": self.descend(self.moving(), self.at.experiment.local_epochs, self.optimiser())}
 
-        def proximal_loss(x: Tensor, y: Tensor) -> Tensor:
-            distance = sum(((value - broadcast[name]) ** 2).sum() for name, value in weights.items())
-            return self.loss(x, y) + settings.mu / 2 * distance
-
-        loss = self.descend(
-            weights,
-            experiment.local_epochs,
-            settings.optimiser_at(experiment.lr),
-            loss=proximal_loss,
-        )
-        return {"loss": loss}
+    def local_loss(self, x: Tensor, y: Tensor) -> Tensor:
+        """The loss with the proximal term, which is 0 at what was received."""
+        distance = sum(((value - self._broadcast[name]) ** 2).sum() for name, value in self.model.named_parameters())
+        return self.loss(x, y) + self.at.settings.mu / 2 * distance

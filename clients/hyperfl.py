@@ -22,17 +22,23 @@ class HyperFLClient(FederatedClient):
         assert isinstance(self.model, GeneratedNet)
         return self.model
 
+    def moving(self) -> dict[str, Tensor]:
+        """Step B's: the hypernetwork and the embedding."""
+        return {name: p for name, p in self.net.named_parameters() if not name.startswith("classifier.")}
+
+    def clips(self) -> dict[str, float]:
+        """One bound for the hypernetwork's gradient, one for the embedding's."""
+        return {"hypernet.*": self.at.settings.clip, "embedding": self.at.settings.clip}
+
     def train(self) -> dict[str, float]:
         """Returns the mean loss of the last epoch, step A's loss, and the share of dead hidden units afterwards."""
-        experiment, settings = self.at.experiment, self.at.settings
         classifier_loss = self._train_classifier()
-        weights = {name: p for name, p in self.net.named_parameters() if not name.startswith("classifier.")}
         loss = self.descend(
-            weights,
-            experiment.local_epochs,
-            settings.optimiser_at(experiment.lr),
+            self.moving(),
+            self.at.experiment.local_epochs,
+            self.optimiser(),
             purpose="hypernetwork",
-            clips={"hypernet.*": settings.clip, "embedding": settings.clip},
+            clips=self.clips(),
         )
         with torch.no_grad():
             dead = (self.net.hypernet.hidden_units(self.net.embedding) == 0).float().mean()

@@ -13,10 +13,4 @@ class SGDClient(FederatedClient):
 
     def train(self) -> dict[str, float]:
         """Returns the mean loss of the last epoch."""
-        experiment, settings = self.at.experiment, self.at.settings
-        loss = self.descend(
-            dict(self.model.named_parameters()),
-            experiment.local_epochs,
-            settings.optimiser_at(experiment.lr),
-        )
-        return {"loss": loss}
+        return {"loss": self.descend(self.moving(), self.at.experiment.local_epochs, self.optimiser())}

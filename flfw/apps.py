@@ -69,13 +69,13 @@ def answer_probe(message: Message, context: Context) -> Message:
     """What this client would send for a few of its own examples; nothing is trained or kept."""
     with _at_work(message, context) as (worker, config, received):
 
-        def gradient(x: Tensor, y: Tensor) -> Tensors:
+        def target(x: Tensor, y: Tensor, steps: int) -> Tensors:
             worker.install(received, config["version"])
-            return worker.gradient(x, y)
+            return worker.gradient(x, y) if steps == 1 else worker.stepped(x, y, steps)
 
         at = worker.at
         site = Site.of(context.node_config, config["experiment"])
-        sent = probe.answer(config, received, at.task, at.experiment, at.partition, site, gradient)
+        sent = probe.answer(config, received, at.task, at.experiment, at.partition, site, target)
         return _reply(message, sent, {"num-examples": config["batch"], "partition": at.partition})
 
 

@@ -86,6 +86,24 @@ class FederatedClient(NumPyClient, ABC):
         """Mean loss of raw inputs (B, ...) in [0, 1] with labels (B,)."""
         return cross_entropy(self.model(self.at.task.inputs.normalise(x)), y)
 
+    def local_loss(self, x: Tensor, y: Tensor) -> Tensor:
+        """What local steps minimise: by default `loss`, without a term that the method adds."""
+        return self.loss(x, y)
+
+    # What a local step of the method changes, and how; `train` and the probes of several steps go by it.
+
+    def moving(self) -> dict[str, Tensor]:
+        """The parameters that local training changes, by name; of a method with several phases, in the one probed."""
+        return dict(self.model.named_parameters())
+
+    def optimiser(self) -> Optimiser:
+        """A fresh one, as each round begins with."""
+        return self.at.settings.optimiser_at(self.at.experiment.lr)
+
+    def clips(self) -> dict[str, float]:
+        """For each name pattern the bound of the joint L2 norm of a step's gradients that it matches."""
+        return {}
+
     def outgoing(self) -> Tensors:
         """What is sent after training: by default the tensors that the method uploads, by name."""
         return {n: v.detach() for n, v in self.model.state_dict().items() if matches(n, self.at.method.uploads)}
@@ -162,6 +180,23 @@ class FederatedClient(NumPyClient, ABC):
         check_upload(found, self.at.method.uploads, self.at.experiment.method, self.at.partition)
         return found
 
+    def stepped(self, x: Tensor, y: Tensor, steps: int) -> Tensors:
+        """What a probe of several local steps sends: the uploaded tensors after them, as training sends its own.
+
+        Args:
+            x: raw inputs (B, ...) in [0, 1], all of them in every step.
+            y: labels (B,).
+            steps: how many.
+        """
+
+        def batches(rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+            yield self.at.defence.batch(x, y, rng) if self.at.defence else (x, y)
+
+        self.descend(self.moving(), steps, self.optimiser(), purpose="probe", clips=self.clips(), batches=batches)
+        sent = self._defended({name: value.cpu() for name, value in self.outgoing().items()})
+        check_upload(sent, self.at.method.uploads, self.at.experiment.method, self.at.partition)
+        return sent
+
     def descend(
         self,
         parameters: Mapping[str, Tensor],
@@ -171,6 +206,7 @@ class FederatedClient(NumPyClient, ABC):
         purpose: str = "batches",
         loss: Callable[[Tensor, Tensor], Tensor] | None = None,
         clips: dict[str, float] | None = None,
+        batches: Callable[[torch.Generator], Iterator[tuple[Tensor, Tensor]]] | None = None,
     ) -> float:
         """Mini-batch descent on some of the model's parameters; the others stay as they are.
 
@@ -180,7 +216,8 @@ class FederatedClient(NumPyClient, ABC):
             optimiser: makes the steps; a fresh one remembers nothing of earlier calls.
             purpose: names the generator of the shuffles, so that two calls in one round differ.
             loss: of raw inputs and labels; default `loss`.
-            clips: for each name pattern the bound of the joint L2 norm of the gradients it matches.
+            clips: see `clips`.
+            batches: of one epoch; default the client's own data.
 
         Returns:
             The mean loss of the last epoch.
@@ -188,8 +225,8 @@ class FederatedClient(NumPyClient, ABC):
         rng, values = self.generator(purpose), []
         for _ in range(epochs):
             values = []
-            for x, y in self._batches(rng):
-                value = (loss or self.loss)(x, y)
+            for x, y in (batches or self._batches)(rng):
+                value = (loss or self.local_loss)(x, y)
                 found = dict(zip(parameters, torch.autograd.grad(value, list(parameters.values())), strict=True))
                 found = self._defended_gradients(found, rng)
                 for pattern, bound in (clips or {}).items():

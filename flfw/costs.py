@@ -122,7 +122,7 @@ def _client(experiment: Experiment, partition: int, folder: Path) -> FederatedCl
 def _audit_costs(experiment: Experiment, folder: Path, costs: Costs) -> None:
     """Of all attacks on the easy rung and on the target of one round, and of importing what scores and reports need."""
     # The last one is what torch imports with the first optimiser.
-    needed = ("flfw.audit.server", "flfw.audit.report", "skimage.metrics", "scipy.stats", "torch._dynamo")
+    needed = ("flfw.audit.auditor", "flfw.audit.report", "skimage.metrics", "scipy.stats", "torch._dynamo")
     costs["imports_s"] = timeit.timeit(lambda: [importlib.import_module(name) for name in needed], number=1)
     task, (method, settings) = Task.of(experiment, experiment.data_root), parts.method(experiment)
     fresh = ladder_net(RUNGS[1], experiment, task.build_net)

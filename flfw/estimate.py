@@ -9,6 +9,7 @@ from math import ceil
 from statistics import fmean
 
 from flfw import machine, parts
+from flfw.audit.server import place
 from flfw.costs import LONG_S, MOST, Costs, measured
 from flfw.experiment import Experiment
 from flfw.provenance import hardware
@@ -36,7 +37,10 @@ class Seconds:
 
 @dataclass(frozen=True)
 class Memory:
-    """Peaks of resident memory; ``total_gib`` counts once what processes share. In process the actor is the driver."""
+    """Peaks of resident memory; ``total_gib`` counts once what processes share, and the attack server's own process.
+
+    In process the actor is the driver.
+    """
 
     driver_gib: float
     actor_gib: float
@@ -112,9 +116,11 @@ def _seconds(experiment: Experiment, actors: int, client: Costs, audit: Costs) -
     whole = experiment.rounds * one_round + exchange(experiment.clients, working, 0.0)
     attacks, audited, images = 0.0, len(experiment.audited), experiment.images
     if audit:  # the ladder's networks are small; a probe's step is about what a round does beside its epochs
+        points = experiment.points
         whole += 2 * exchange(images, 0.0, 0.0, 0.0)
-        whole += audited * exchange(images, client["fixed_s"], 2 * client["write_s"])
-        attacks = audit["imports_s"] + audit["easy_s"] + audited * audit["target_s"]
+        whole += audited * len(points) * exchange(images, client["fixed_s"], 2 * client["write_s"])
+        batches = sum(point.batch for point in points) / experiment.victim_batch
+        attacks = audit["imports_s"] + audit["easy_s"] + audited * batches * audit["target_s"]
     start = client["ready_s"] + (client["ready_s"] + _RAY_S if ray else 0.0)  # the driver's imports, then the actors'
     return Seconds(start, one_round, whole, attacks, start + whole + attacks)
 
@@ -128,13 +134,15 @@ def _memory(experiment: Experiment, actors: int, client: Costs, audit: Costs) ->
     if experiment.engine == "inproc":
         driver = max(averaging + own - client["base_gib"], attacking)
         return Memory(driver, own, actors, driver)
-    driver, actor = max(averaging, attacking) + _RAY_GIB, own + _RAY_GIB
-    shared = machine.object_store_bytes(experiment) / _GIB + _RAY_DAEMONS_GIB
+    inline = place(experiment) == "inline"
+    driver, actor = (max(averaging, attacking) if inline else averaging) + _RAY_GIB, own + _RAY_GIB
+    shared = machine.object_store_bytes(experiment) / _GIB + _RAY_DAEMONS_GIB + (0.0 if inline else attacking)
     return Memory(driver, actor, actors, driver + actors * actor + shared)
 
 
 def _disk(experiment: Experiment, actors: int, client: Costs, audit: Costs) -> int:
     """What many clients were sent is recorded once; of private state each client keeps two versions."""
-    seen = len(experiment.audited) * (client["down"] + experiment.images * client["up"]) if audit else 0
+    probes = len(experiment.points) * experiment.images
+    seen = len(experiment.audited) * (client["down"] + probes * client["up"]) if audit else 0
     ladder = (1 + experiment.images) * audit.get("easy", 0)
     return int(client["down"] + 2 * experiment.clients * client["private"] + seen + ladder)

@@ -23,10 +23,32 @@ FREE_ON_RESUME = (
     "cpus_per_client",
     "gpus_per_client",
     "attack_gpus",
+    "attack_server",
+    "attack_seconds",
+    "attack_retries",
+    "compression",
+    "observations_gb",
+    "keep_observations",
+    "pictures",
+    "lpips_weights",
     "ray_address",
     "data_root",
     "out",
 )
+
+
+@dataclass(frozen=True)
+class Point:
+    """A kind of probe: ``batch`` examples, ``steps`` local steps; of a ``curve`` (batch, steps) or the target ("")."""
+
+    curve: str
+    batch: int
+    steps: int
+
+    @property
+    def name(self) -> str:
+        """``target``, or the curve's own: ``batch-16``."""
+        return f"{self.curve}-{getattr(self, self.curve)}" if self.curve else "target"
 
 
 @dataclass(frozen=True)
@@ -72,9 +94,11 @@ class Experiment:
     victim_batch: int = 1
     """Examples in a probe."""
     victim_steps: int = 1
-    """Local steps in a probe; the attacks so far invert one."""
+    """Local steps in a probe; one is sent as its gradient, several as the weights after them."""
     images: int = 8
     """Probes in each audited round, over as many clients as there are."""
+    curve: tuple[str, ...] = ()
+    """Probes of other sizes besides, for a curve: batch=1,4,16 or steps=1,5,20, or both."""
     on_client_failure: Literal["fail", "drop"] = "fail"
     """What becomes of a client that fails: it ends the run, or it is dropped from the round. Either way it is named."""
     min_clients: int = 1
@@ -90,6 +114,23 @@ class Experiment:
     """Fraction of a GPU set aside for, and used by, each concurrently simulated client (ray, flwr)."""
     attack_gpus: float = 0
     """Fraction of a GPU that clients leave free for the attacks (ray)."""
+    attack_server: Literal["auto", "beside", "after", "inline"] = "auto"
+    """Attacks run in a process of their own, beside training or after it, or inline, in this one; auto: beside, but
+    inline with --engine inproc."""
+    attack_seconds: float = 3600
+    """Seconds that an attack may take on the probes of one round; then it is ended, unless it runs inline."""
+    attack_retries: int = 1
+    """How often an attack that crashed or was ended is tried again."""
+    lpips_weights: Path | None = None
+    """AlexNet's weights for LPIPS: torchvision's file, or its features as safetensors; without them LPIPS is null."""
+    pictures: Literal["auto", "yes", "no"] = "auto"
+    """Whether the report shows clients' samples; auto: not those of a user's own data (folder:, hf:)."""
+    compression: Literal["none", "gzip"] = "none"
+    """How recordings are stored."""
+    observations_gb: float = 20
+    """Recordings may grow to so many GB (1e9 bytes); what does not fit is left out, and said."""
+    keep_observations: int = -1
+    """After the audit, keep the recordings of the last so many audited rounds; -1: of all."""
     ray_address: str = ""
     """A running Ray cluster to join, as host:port or auto; by default Ray is started and ended with the run."""
     data_root: Path | None = None
@@ -100,16 +141,14 @@ class Experiment:
     """Hyper-parameters: FIELD=VALUE for the method's, PLUGIN.FIELD=VALUE for another plug-in's."""
 
     def __post_init__(self) -> None:
-        for name in ("clients", "rounds", "local_epochs", "batch_size", "victim_batch", "images"):
+        for name in ("clients", "rounds", "local_epochs", "batch_size", "victim_batch", "victim_steps", "images"):
             require(getattr(self, name) >= 1, f"{name.replace('_', '-')} >= 1", **{name: getattr(self, name)})
         require(0 <= self.sample <= self.clients, f"0 <= sample <= clients={self.clients}", sample=self.sample)
         require(0 < self.lr < inf, "0 < lr < inf", lr=self.lr)
         require(self.seed >= 0, "seed >= 0", seed=self.seed)
         require(self.side >= 0, "side >= 0", side=self.side)
-        steps = self.victim_steps
-        require(steps == 1, "victim-steps = 1 (the attacks so far invert one step)", victim_steps=steps)
         self._check_resources()
-        _ = self.audited, self.defended_partitions
+        _ = self.audited, self.defended_partitions, self.points
 
     def _check_resources(self) -> None:
         fits = 1 <= self.min_clients <= self.cohort
@@ -120,6 +159,10 @@ class Experiment:
             require(
                 0 <= getattr(self, name) < inf, f"0 <= {name.replace('_', '-')} < inf", **{name: getattr(self, name)}
             )
+        require(0 < self.attack_seconds < inf, "0 < attack-seconds < inf", attack_seconds=self.attack_seconds)
+        require(self.attack_retries >= 0, "attack-retries >= 0", attack_retries=self.attack_retries)
+        require(0 < self.observations_gb < inf, "0 < observations-gb < inf", observations_gb=self.observations_gb)
+        require(self.keep_observations >= -1, "keep-observations >= -1", keep_observations=self.keep_observations)
         joins = not self.ray_address or self.engine == "ray"
         require(joins, "--engine ray with --ray-address", engine=self.engine)
 
@@ -149,6 +192,20 @@ class Experiment:
         fits = all(r <= self.rounds for r in rounds)
         require(fits, f"0 <= audit-rounds <= rounds={self.rounds}", audit_rounds=self.audit_rounds)
         return tuple(sorted(rounds))
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """What is probed in an audited round: the target first, then the curves' points that differ from it."""
+        found = [Point("", self.victim_batch, self.victim_steps)]
+        for word in self.curve:
+            axis, equals, numbers = word.partition("=")
+            require(axis in ("batch", "steps") and bool(equals), "curve as batch=1,4 or steps=1,5", curve=word)
+            for value in (_integer(number, "curve") for number in numbers.split(",")):
+                require(value >= 1, "whole numbers >= 1 for curve", curve=word)
+                batch, steps = (value, self.victim_steps) if axis == "batch" else (self.victim_batch, value)
+                if Point("", batch, steps) not in found and Point(axis, batch, steps) not in found:
+                    found.append(Point(axis, batch, steps))
+        return tuple(found)
 
     @property
     def defended_partitions(self) -> frozenset[int]:

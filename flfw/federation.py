@@ -13,6 +13,8 @@ from flwr.serverapp import Grid
 
 from flfw import nets, parts
 from flfw.audit import probe
+from flfw.audit.jobs import EASY, ticket_of
+from flfw.audit.queue import Queue
 from flfw.checkpoint import Checkpoints, locked
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
@@ -68,9 +70,18 @@ class Federation:
         self._strategy = _strategy(experiment, stamp={"experiment": self._kept.id, "code": code_hash()})
         self._grid: Grid = StreamingGrid(grid)
         self._tap: RecordingGrid | None = None
+        self._queue = Queue(folder / "queue")
         if experiment.audited and self._strategy.uploads:
             mark = self._kept.last.recordings if self._kept.last else None
-            self._grid = self._tap = RecordingGrid(self._grid, folder / "observations", probe.is_sound, mark)
+            self._grid = self._tap = RecordingGrid(
+                self._grid,
+                folder / "observations",
+                probe.is_sound,
+                mark=mark,
+                anew=True,
+                compression=experiment.compression,
+                limit_bytes=round(1e9 * experiment.observations_gb),
+            )
 
     def run(self) -> None:
         """From enrolment to ``training.json``."""
@@ -78,6 +89,7 @@ class Federation:
         blind = self._enrol()
         if last := self._kept.last:
             strategy.restore(last, self._kept.history)
+            self._announce_again(last.round)
         left = rounds - strategy.rounds_before
         with Steps("round", rounds, strategy.rounds_before) as self._steps:
             arrays = last.arrays if last else self._first()
@@ -111,6 +123,7 @@ class Federation:
 
         if self._tap:
             self._note_probes(0, probe.send_ladder(self._grid, self._strategy, self._experiment, build))
+            self._queue.announce(EASY)
         with initialising(self._experiment.seed, "model"):
             model = self._strategy.build_model(build(self._experiment.net), self._strategy.settings)
         return broadcast(model, self._strategy.downloads)
@@ -125,10 +138,20 @@ class Federation:
             self._steps.done(_line(row))
             self._steps.note(f"client {failure['client']} dropped: {failure['reason']}" for failure in row["failed"])
         if self._tap and done in self._experiment.audited:
-            sent = probe.send_probes(self._grid, self._strategy, self._experiment, "target", done, arrays)
-            self._note_probes(done, sent)
+            for point in self._experiment.points:
+                sent = probe.send_probes(self._grid, self._strategy, self._experiment, "target", done, arrays, point)
+                self._note_probes(done, sent)
+                self._queue.announce(ticket_of(point, done))
         snapshot = self._strategy.snapshot(done, arrays, self._tap.mark if self._tap else None)
         self._kept.save(snapshot, self._strategy.history.rows_of(done))
+
+    def _announce_again(self, done: int) -> None:
+        """What was recorded before this process began."""
+        if self._tap:
+            self._queue.announce(EASY)
+            for server_round in (r for r in self._experiment.audited if r <= done):
+                for point in self._experiment.points:
+                    self._queue.announce(ticket_of(point, server_round))
 
     def _note_probes(self, done: int, failed: Iterable[Failure]) -> None:
         for failure in failed:

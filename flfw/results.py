@@ -13,6 +13,9 @@ import pandas as pd
 
 import flfw
 from flfw import parts
+from flfw.audit.auditor import Auditor
+from flfw.audit.recordings import Recordings
+from flfw.audit.retention import keep_last
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from flfw.provenance import code_hash, environment, requirements_hash
@@ -24,7 +27,6 @@ _TRANSPORT = {
     "inproc": "in process",
     "flwr": "Flower's own commands, simulation engine on Ray",
 }
-_AUDIT_COLUMNS_LEFT_OUT = ["db"]
 
 
 def is_trained(folder: Path) -> bool:
@@ -37,8 +39,14 @@ def is_complete(folder: Path) -> bool:
     return (folder / "result.json").exists() and not is_trained(folder)
 
 
-def finish(experiment: Experiment, task: Task, notes: list[str]) -> None:
+def finish(experiment: Experiment, task: Task, notes: list[str], auditor: Auditor | None) -> None:
     """Audit what was recorded and write everything; what only the training needed is removed at the very end.
+
+    Args:
+        experiment: resolved, with its folder.
+        task: of the experiment.
+        notes: to begin the result's with.
+        auditor: entered; None: there is nothing to audit.
 
     Raises:
         RunFailed: the audit stopped; the training's results are written all the same.
@@ -47,25 +55,102 @@ def finish(experiment: Experiment, task: Task, notes: list[str]) -> None:
     assert folder is not None, "the experiment was checked"
     training = json.loads((folder / "training.json").read_text())
     notes = [*notes, *_remarks(training)]
-    entries: list[dict[str, Any]] = []
+    about: dict[str, Any] = {"audit": [], "recordings": None, "weights": None}
     stopped = None
-    if experiment.audited and parts.method(experiment)[0].uploads:
-        from flfw.audit.server import Auditor
-
+    if auditor:
         try:
-            entries, rows = Auditor(experiment, folder, task).run()
-        except BadInput as error:  # recordings that cannot be used: the training's results are not lost with them
+            about = audit(auditor, folder, notes)
+        except (BadInput, RunFailed) as error:  # the training's results are not lost with the audit
             stopped = error
             notes.append(f"The audit was stopped: {error}")
-        else:
-            rows.drop(columns=_AUDIT_COLUMNS_LEFT_OUT, errors="ignore").to_csv(folder / "audit.csv", index=False)
     elif experiment.audited:
         notes.append(f"{experiment.method} sends nothing, so there was nothing to attack.")
-    _write(folder, experiment, task, training, entries, notes)
-    if stopped:  # once the recordings are restored, the audit can be repeated by resuming
+    _write(folder, experiment, task, training, about, notes)
+    if stopped:  # once what stopped it is mended, the audit can be repeated by resuming
         raise RunFailed(notes[-1]) from stopped
-    shutil.rmtree(folder / "state", ignore_errors=True)
+    if auditor and experiment.keep_observations >= 0:
+        keep_last(folder / "observations", experiment.keep_observations)
+    for name in ("state", "queue"):
+        shutil.rmtree(folder / name, ignore_errors=True)
     (folder / "training.json").unlink()
+
+
+def audit(auditor: Auditor, out: Path, notes: list[str]) -> dict[str, Any]:
+    """Have an audit done and write its rows; what result.json says of it.
+
+    Args:
+        auditor: entered.
+        out: the folder for ``audit.csv``.
+        notes: to be added to.
+    """
+    entries, rows = auditor.run()
+    table = pd.DataFrame(rows).drop(columns="db", errors="ignore")
+    whole = {name: "Int64" for name in ("rank", "candidates", "iterations") if name in table}
+    table.astype(whole).to_csv(out / "audit.csv", index=False)
+    notes += [f"The attack {e['attack']} at round {e['round']} gave nothing: {e['stopped']}." for e in _silent(entries)]
+    recordings = Recordings(auditor.source / "observations")
+    if recordings.skipped:
+        notes.append(f"Recordings left out for want of room: {len(recordings.skipped)}; see --observations-gb.")
+    if auditor.refused:
+        notes.append(f"Recordings that could not be used: {len(auditor.refused)}; the rest was audited.")
+    found = {
+        "exchanges": len(recordings.lines),
+        "bytes": recordings.stored_bytes,
+        "refused": auditor.refused,
+        "skipped": len(recordings.skipped),
+    }
+    return {"audit": entries, "recordings": found, "weights": auditor.weights}
+
+
+def audit_again(experiment: Experiment, source: Path, out: Path, notes: list[str], auditor: Auditor) -> None:
+    """Write what a further audit of an earlier run's recordings found, beside what that run says of its training.
+
+    Args:
+        experiment: with the attacks of this audit.
+        source: the earlier run's folder.
+        out: the new folder.
+        notes: to begin the result's with.
+        auditor: entered.
+    """
+    about = audit(auditor, out, notes)
+    earlier = _earlier(source)
+    provenance = {**earlier["provenance"], "code": code_hash(), "weights": about["weights"], "from": str(source)}
+    again = {
+        "flfw": flfw.__version__,
+        "config": _config(experiment),
+        "provenance": provenance,
+        "environment": environment(
+            f"recordings of {source.name}: {earlier['environment'].get('transport', 'unknown')}"
+        ),
+        "notes": notes,
+        "audit": about["audit"],
+        "recordings": about["recordings"],
+    }
+    _publish(out, {**earlier, **again})
+    shutil.rmtree(out / "queue", ignore_errors=True)
+
+
+def _earlier(source: Path) -> dict[str, Any]:
+    """The result of a run, as far as it got."""
+    if (source / "result.json").exists():
+        return json.loads((source / "result.json").read_text())
+    return {"provenance": {}, "environment": {}, "rounds": [], "final": None, "privacy": []}
+
+
+def _config(experiment: Experiment) -> dict[str, Any]:
+    config = {k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(experiment).items()}
+    return {**config, "method_settings": dataclasses.asdict(parts.method(experiment)[1])}
+
+
+def _publish(folder: Path, result: dict[str, Any]) -> None:
+    from flfw.audit.report import write_report
+
+    write_whole(folder / "result.json", json.dumps(result, indent=1, allow_nan=False).encode())
+    write_report(folder)
+
+
+def _silent(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [e for e in entries if e["stopped"] and not e["stopped"].startswith("not applicable")]
 
 
 def _remarks(training: dict[str, Any]) -> list[str]:
@@ -95,16 +180,12 @@ def _write(
     experiment: Experiment,
     task: Task,
     training: dict[str, Any],
-    entries: list[dict[str, Any]],
+    about: dict[str, Any],
     notes: list[str],
 ) -> None:
-    from flfw.audit.report import write_report
-
-    config = {k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(experiment).items()}
-    method_settings = dataclasses.asdict(parts.method(experiment)[1])
     result = {
         "flfw": flfw.__version__,
-        "config": {**config, "method_settings": method_settings},
+        "config": _config(experiment),
         "provenance": {
             "code": code_hash(),
             "lock": requirements_hash(),
@@ -114,7 +195,7 @@ def _write(
                 "md5_ok": task.dataset.md5_ok,
                 "digest": task.dataset.digest,
             },
-            "weights": None,
+            "weights": about["weights"],
             "tuned_on": [],
             "resumed": training["resumed"],
         },
@@ -123,7 +204,8 @@ def _write(
         "rounds": training["rounds"],
         "final": _final(training["final"], training["clients"]),
         "privacy": [],
-        "audit": entries,
+        "audit": about["audit"],
+        "recordings": about["recordings"],
     }
     failures = _failures(training)
     if failures:
@@ -131,8 +213,7 @@ def _write(
     rounds = [{key: value for key, value in row.items() if key != "failed"} for row in training["rounds"]]
     pd.json_normalize(rounds).to_csv(folder / "rounds.csv", index=False)
     pd.DataFrame(training["clients"]).to_csv(folder / "clients.csv", index=False)
-    write_whole(folder / "result.json", json.dumps(result, indent=1, allow_nan=False).encode())
-    write_report(folder)
+    _publish(folder, result)
 
 
 def _final(rows: list[dict[str, Any]], history: list[dict[str, Any]]) -> dict[str, Any]:

@@ -7,9 +7,11 @@ import re
 import sys
 import time
 import warnings
+from itertools import count
 from pathlib import Path
 
-from flfw import data, engine, parts, results
+from flfw import data, engine, parts, recorded, results
+from flfw.audit.auditor import auditing
 from flfw.checkpoint import Checkpoints, locked, require_same_data, stored_experiment
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
@@ -29,12 +31,13 @@ def run(experiment: Experiment) -> Path:
     _warn(notes)
     folder = experiment.out
     assert folder is not None, "check names the folder"
+    audit = auditing(experiment, task, folder)
     folder.mkdir(parents=True)
     Checkpoints(folder, experiment)
     require_same_data(folder, task.dataset.digest)
-    with locked(folder / "checkpoint" / ".run"):
+    with locked(folder / "checkpoint" / ".run"), audit as auditor:
         engine.run(experiment, _site(experiment, folder))
-        results.finish(experiment, task, notes)
+        results.finish(experiment, task, notes, auditor)
     return folder
 
 
@@ -59,11 +62,39 @@ def resume(experiment: Experiment) -> Path:
         if results.is_complete(folder):
             return folder
         _warn(notes)
-        if not results.is_trained(folder):
-            engine.check_resources(experiment)
-            engine.run(experiment, _site(experiment, folder))
-        results.finish(experiment, task, notes)
+        with auditing(experiment, task, folder) as auditor:
+            if not results.is_trained(folder):
+                engine.check_resources(experiment)
+                engine.run(experiment, _site(experiment, folder))
+            results.finish(experiment, task, notes, auditor)
     return folder
+
+
+def audit_again(source: Path, earlier: Experiment, experiment: Experiment) -> Path:
+    """Attack what an earlier run recorded; the folder of the new audit.
+
+    Args:
+        source: of the earlier run, with ``observations/`` and ``truth/``.
+        earlier: what was run.
+        experiment: the same with other attacks, and with ``out`` for the new folder (None: ``audit-N`` there).
+
+    Raises:
+        BadInput: other things than the audit were changed, or what is to be attacked was not recorded.
+        RunFailed: the attack server could not go on.
+    """
+    source = source.absolute()
+    out = experiment.out or next(p for n in count(1) if not (p := source / f"audit-{n}").exists())
+    experiment = recorded.without_other_attacks(experiment, earlier)
+    experiment, task, notes = check(dataclasses.replace(experiment, out=out))
+    recorded.require_recorded(experiment, earlier, source)
+    require_same_data(source, task.dataset.digest)
+    audit = auditing(experiment, task, out, source)
+    with locked(source / "checkpoint" / ".run"):
+        out.mkdir(parents=True)
+        with audit as auditor:
+            assert auditor is not None, "it was required to be there"
+            results.audit_again(experiment, source, out, notes, auditor)
+    return out
 
 
 def stored(folder: Path) -> Experiment:
@@ -90,7 +121,8 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[Experiment, Task
     if new and out.exists():
         raise BadInput(f"Expected a new folder for --out, got {out}, which exists; choose another or remove it.")
     root = experiment.data_root.absolute() if experiment.data_root else None
-    experiment = dataclasses.replace(experiment, out=out, data_root=root)
+    weights = experiment.lpips_weights.absolute() if experiment.lpips_weights else None
+    experiment = dataclasses.replace(experiment, out=out, data_root=root, lpips_weights=weights)
     parts.check(experiment)
     data.fetch(experiment.dataset, root)  # what may take an hour comes when nothing else can be wrong
     with warnings.catch_warnings():

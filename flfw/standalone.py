@@ -14,6 +14,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from flfw import run
+from flfw.audit.auditor import auditing
 from flfw.checkpoint import Checkpoints, locked, require_same_data, stored_experiment
 from flfw.experiment import Experiment
 from flfw.federation import federate
@@ -44,7 +45,8 @@ def serve(grid: Grid, context: Context) -> None:
             federate(grid, experiment)
         if not is_complete(folder):
             _fetch_truth(clients, folder)
-            finish(experiment, task, notes)
+            with auditing(experiment, task, folder) as auditor:
+                finish(experiment, task, notes, auditor)
         shutil.rmtree(clients, ignore_errors=True)
     print(folder / "report.html", flush=True)
 

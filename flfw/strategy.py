@@ -139,7 +139,12 @@ class FederatedStrategy(Strategy, ABC):
         self, partition: int, arrays: ArrayRecord, kind: str, server_round: int, extra: Mapping[str, Any] | None = None
     ) -> Message:
         """A message to one client: the arrays, the round, and which version of its private state to go on from."""
-        config = {"round": server_round, "version": self.last_round.get(partition, 0), **self.stamp, **(extra or {})}
+        config: dict[str, Any] = {
+            "round": server_round,
+            "client": partition,
+            "version": self.last_round.get(partition, 0),
+        }
+        config |= {**self.stamp, **(extra or {})}
         config["deadline"] = self.roster.tolerance.deadline
         content = RecordDict({"arrays": self.message_for(partition, arrays), "config": ConfigRecord(config)})
         return self.roster.address(partition, content, kind, str(server_round))

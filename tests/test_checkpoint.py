@@ -22,6 +22,7 @@ from safetensors.torch import load_file
 
 import sim
 from flfw import results, run, sealed, task
+from flfw.audit.recordings import Recordings
 from flfw.checkpoint import Checkpoints, Snapshot, locked, require_same_data, stored_experiment
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
@@ -43,15 +44,17 @@ SIX_ROUNDS = (
 def without_times(value: Any) -> Any:
     """A result without what differs between two runs of the same experiment."""
     if isinstance(value, dict):
-        left_out = ("seconds", "out", "resumed")
+        left_out = ("seconds", "scoring_seconds", "out", "resumed")
         return {k: without_times(v) for k, v in value.items() if k not in left_out}
     return [without_times(v) for v in value] if isinstance(value, list) else value
 
 
 def outcome(folder: Path) -> tuple[Any, list[Any], dict[str, torch.Tensor]]:
     """The results, what was observed, and the last model."""
-    manifest = [json.loads(line) for line in (folder / "observations" / "manifest.jsonl").read_text().splitlines()]
+    manifest = Recordings(folder / "observations").lines
     observed = [{**line, "config": {k: v for k, v in line["config"].items() if k != "experiment"}} for line in manifest]
+    for line in observed:
+        del line["node"]  # Flower's, new in every run
     (model,) = (folder / "checkpoint").glob("round-*.safetensors")
     result = without_times(json.loads((folder / "result.json").read_text()))
     return result, observed, load_file(model)
@@ -398,7 +401,8 @@ def test_a_run_at_work_is_nobody_elses(
         ("--out elsewhere", "Expected a run to be resumed where it lies, "),
         (
             "--estimate",
-            "Expected one of --resume, --estimate, --show-split, --table or --cell, got --resume and --estimate; ",
+            "Expected one of --resume, --estimate, --show-split, --table or --cell, --from, --purge, --matrix or "
+            "--seeds, --compare, got --resume and --estimate; ",
         ),
         ("--lr 0.5", "Expected lr=0.01 as in "),
     ],

@@ -14,6 +14,7 @@ import torch
 from flwr.app import ArrayRecord
 
 from flfw import engine, machine, parts, plugins
+from flfw.audit.recordings import Recordings
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
 from flfw.site import Site
@@ -37,7 +38,7 @@ def without_times(training: dict) -> list:
 
 def recorded(folder: Path) -> list[tuple]:
     """What was sent and received in each probe, by the SHA-256 of its bytes."""
-    lines = [json.loads(line) for line in (folder / "observations" / "manifest.jsonl").read_text().splitlines()]
+    lines = Recordings(folder / "observations").lines
     return [
         (line["config"]["rung"], line["config"]["slot"], line["sent_to_client"], line["sent_by_client"])
         for line in lines

@@ -1,22 +1,16 @@
-"""Grids around other grids: replies one at a time in the messages' order, and what passes by on disk."""
+"""Grids around other grids: replies one at a time, in the messages' order."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
-import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from safetensors.torch import load_file
 
 from flfw.inprocess import InProcessGrid
 from flfw.streaming import GridAround, StreamingGrid
-from flfw.tap import RecordingGrid
 from flfw.wire import pack, unpack
 
 app = ClientApp()
@@ -170,133 +164,3 @@ def test_replies_that_are_there_already_need_no_time() -> None:
 
 def test_no_messages_no_replies() -> None:
     assert list(StreamingGrid(InProcessGrid(app, 1, {})).send_and_receive([])) == []
-
-
-# --- recording ----------------------------------------------------------------------------------------------------
-
-
-def probes_only(sent: Message, reply: Message) -> bool:
-    return sent.metadata.message_type == "train.probe"
-
-
-def exchange(folder: Path, messages: list[Message]) -> tuple[list[Message], list[dict]]:
-    """The replies that came through a recording grid, and the lines of its manifest."""
-    grid = RecordingGrid(StreamingGrid(InProcessGrid(app, 10, {})), folder, probes_only)
-    replies = list(grid.send_and_receive(messages))
-    manifest = folder / "manifest.jsonl"
-    return replies, [json.loads(line) for line in manifest.read_text().splitlines()] if manifest.exists() else []
-
-
-def test_an_exchange_is_a_line_with_both_sides(tmp_path) -> None:
-    _, (line,) = exchange(tmp_path, [message(2, "train.probe", w=5.0)])
-    sent, answered = line.pop("sent_to_client"), line.pop("sent_by_client")
-    assert line == {
-        "type": "train.probe",
-        "group": "4",
-        "config": {"round": 4},
-        "metrics": {"partition": 2, "num-examples": 20},
-    }
-    assert load_file(tmp_path / f"{sent}.safetensors")["w"].tolist() == [5.0, 5.0]
-    assert load_file(tmp_path / f"{answered}.safetensors")["w"].tolist() == [7.0, 7.0]
-
-
-def test_only_wanted_exchanges_are_recorded(tmp_path) -> None:
-    kinds = ["train", "train.probe", "train", "train.probe"]
-    replies, lines = exchange(tmp_path, [message(p, kind, w=100.0 * p) for p, kind in enumerate(kinds)])
-    assert partitions(replies) == [0, 1, 2, 3]
-    assert [line["metrics"]["partition"] for line in lines] == [1, 3]
-    held = {tuple(load_file(path)["w"].tolist()) for path in tmp_path.glob("*.safetensors")}
-    assert held == {(100.0, 100.0), (101.0, 101.0), (300.0, 300.0), (303.0, 303.0)}
-
-
-def test_where_nothing_is_wanted_nothing_is_written(tmp_path) -> None:
-    replies, lines = exchange(tmp_path / "observations", [message(0), message(1)])
-    assert (partitions(replies), lines) == ([0, 1], [])
-    assert list((tmp_path / "observations").iterdir()) == []
-
-
-def test_what_many_clients_were_sent_is_stored_once_over_several_exchanges(tmp_path) -> None:
-    grid = RecordingGrid(InProcessGrid(app, 4, {}), tmp_path, probes_only)
-    list(grid.send_and_receive([message(p, "train.probe") for p in (1, 2)]))
-    written = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.safetensors")}
-    list(grid.send_and_receive([message(3, "train.probe")]))
-    assert {path: path.stat().st_mtime_ns for path in written} == written  # a download may be 60 MB
-    lines = [json.loads(line) for line in (tmp_path / "manifest.jsonl").read_text().splitlines()]
-    assert len({line["sent_to_client"] for line in lines}) == 1
-    assert len({line["sent_by_client"] for line in lines}) == 3
-    assert len(list(tmp_path.glob("*.safetensors"))) == 4
-
-
-def test_files_are_named_by_their_own_content(tmp_path) -> None:
-    exchange(tmp_path, [message(p, "train.probe") for p in (1, 2)])
-    files = list(tmp_path.glob("*.safetensors"))
-    assert len(files) == 3
-    for file in files:
-        assert file.stem == hashlib.sha256(file.read_bytes()).hexdigest()
-
-
-def test_a_failed_client_is_passed_on_and_not_recorded(tmp_path) -> None:
-    replies, lines = exchange(tmp_path, [message(9, "train.probe"), message(1, "train.probe")])
-    assert [reply.has_error() for reply in replies] == [True, False]
-    assert [line["metrics"]["partition"] for line in lines] == [1]
-
-
-def test_messages_without_arrays_can_be_recorded(tmp_path) -> None:
-    grid = RecordingGrid(InProcessGrid(app, 1, {"seed": 17}), tmp_path, lambda sent, reply: True)
-    list(grid.send_and_receive([Message(RecordDict(), dst_node_id=1, message_type="query")]))
-    line = json.loads((tmp_path / "manifest.jsonl").read_text())
-    assert (line["type"], line["metrics"]) == ("query", {"seed": 17})
-    assert load_file(tmp_path / f"{line['sent_to_client']}.safetensors") == {}
-
-
-def contents(messages: Iterable[Message]) -> list[tuple]:
-    """All that the messages carry, with the bytes of every array."""
-    return [
-        (
-            m.metadata.message_type,
-            {name: {k: a.data for k, a in record.items()} for name, record in m.content.array_records.items()},
-            {name: dict(record) for name, record in m.content.metric_records.items()},
-            {name: dict(record) for name, record in m.content.config_records.items()},
-        )
-        for m in messages
-    ]
-
-
-def test_recording_changes_nothing_of_what_passes(tmp_path) -> None:
-    sent = [message(p, kind) for p, kind in ((1, "train.probe"), (2, "train"), (3, "train.probe"))]
-    before, objects = contents(sent), [m.content for m in sent]
-    recorded, lines = exchange(tmp_path, sent)
-    plain = InProcessGrid(app, 10, {}).send_and_receive([message(p, "train.probe") for p in (1, 2, 3)])
-    assert len(lines) == 2
-    assert contents(sent) == before
-    assert all(m.content is content for m, content in zip(sent, objects, strict=True))
-    assert [c[1:] for c in contents(recorded)] == [c[1:] for c in contents(plain)]
-
-
-def test_replies_are_recorded_as_they_pass_and_not_all_at_the_end(tmp_path) -> None:
-    late = LateGrid(3, arrival=[0, 1, 2])
-    replies = RecordingGrid(StreamingGrid(late), tmp_path, probes_only).send_and_receive(
-        [message(p, "train.probe") for p in range(3)]
-    )
-    for recorded, _ in enumerate(replies, start=1):
-        assert len((tmp_path / "manifest.jsonl").read_text().splitlines()) == recorded
-        assert late.polls == recorded
-
-
-def test_one_message_for_all_is_read_by_each_client_unchanged(tmp_path) -> None:
-    content = RecordDict({"arrays": ArrayRecord({}), "config": ConfigRecord({"round": 0})})
-    content["arrays"] = pack({"w": torch.tensor([1.0, 1.0])})
-    shared = [Message(content, dst_node_id=p + 1, message_type="train.probe", group_id="0") for p in (1, 2)]
-    replies, _ = exchange(tmp_path, shared)
-    assert answers(replies) == [[2.0, 2.0], [3.0, 3.0]]
-
-
-@pytest.mark.parametrize("inside", ["relative/observations", "observations"])
-def test_a_relative_folder_stays_where_it_was_meant(tmp_path, monkeypatch, inside) -> None:
-    monkeypatch.chdir(tmp_path)
-    grid = RecordingGrid(InProcessGrid(app, 3, {}), Path(inside), probes_only)
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")  # as Flower may
-    list(grid.send_and_receive([message(1, "train.probe")]))
-    assert (tmp_path / inside / "manifest.jsonl").exists()
-    assert list((tmp_path / "elsewhere").iterdir()) == []

@@ -106,19 +106,28 @@ def spread(positions: Sequence[float], gap: float, low: float, high: float) -> l
     return placed
 
 
-def stacked_panels(panels: Sequence[Panel], alt: str) -> Markup:
-    """Panels above one another on one axis of rounds, drawn twice: for a desktop and for a phone; CSS shows one."""
+def stacked_panels(
+    panels: Sequence[Panel], alt: str, axis: str = "round", marks: Sequence[tuple[float, str]] | None = None
+) -> Markup:
+    """Panels above one another on one axis, drawn twice: for a desktop and for a phone; CSS shows one.
+
+    Args:
+        panels: those without a point are left out.
+        alt: what a reader hears who cannot see the figure.
+        axis: the name of the axis.
+        marks: where the axis is labelled and with what; None labels it with whole numbers.
+    """
     shown = [panel for panel in panels if panel.drawable]
     if not shown:
         return Markup("")
     drawn = [
-        f'<div class="chart {name}">{_draw(shown, width, alt)}</div>'
+        f'<div class="chart {name}">{_draw(shown, width, alt, axis, marks)}</div>'
         for name, width in (("wide", _WIDE), ("narrow", _NARROW))
     ]
     return Markup("".join(drawn))
 
 
-def _draw(panels: Sequence[Panel], width: int, alt: str) -> str:
+def _draw(panels: Sequence[Panel], width: int, alt: str, axis: str, marks: Sequence[tuple[float, str]] | None) -> str:
     rounds = [x for panel in panels for line in panel.lines for x, _ in line.points]
     first, last = min(rounds), max(rounds)
     labels = [text for panel in panels for text in _label_texts(panel)]
@@ -140,9 +149,11 @@ def _draw(panels: Sequence[Panel], width: int, alt: str) -> str:
         parts += _panel(panel, x_of, (x0, x1), y + head, plot)
         y += head + plot + between
     base = y - between
-    for tick in ticks(first, last, 9 if width > 400 else 5, whole=True):
-        parts.append(f'<text x="{x_of(tick):.1f}" y="{base + 18:.1f}" text-anchor="middle">{tick:g}</text>')
-    parts.append(f'<text x="{x1:.1f}" y="{base + 36:.1f}" text-anchor="end">round</text>')
+    if marks is None:
+        marks = [(tick, f"{tick:g}") for tick in ticks(first, last, 9 if width > 400 else 5, whole=True)]
+    for at, text in marks:
+        parts.append(f'<text x="{x_of(at):.1f}" y="{base + 18:.1f}" text-anchor="middle">{escape(text)}</text>')
+    parts.append(f'<text x="{x1:.1f}" y="{base + 36:.1f}" text-anchor="end">{escape(axis)}</text>')
     height = base + 42
     return (
         f'<svg viewBox="0 0 {width} {height:.0f}" width="{width}" height="{height:.0f}" role="img" '

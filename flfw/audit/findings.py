@@ -24,7 +24,17 @@ _GRANT = {
     "attack", "adaptive", "vantage", "source", "client", "defence", "granted", "batch", "steps", "mode", "iterations",
     "restarts", "selection", "seeds",
 }  # fmt: skip
-_SCORES = ("psnr", "ssim", "rmsd", "matching_loss", "floor_mean", "floor_nearest_public")
+# Keys of an audit entry that an older run may lack: the page reads them as nothing.
+_KEYS = _GRANT | {
+    "round", "images", "failures", "psnr", "ssim", "lpips", "distance", "identification_rate", "identification_null",
+    "exact_match", "share_recovered", "share_interval", "gain", "worst", "floors", "ladder", "verdict", "reason",
+    "curve", "assignment", "tries", "stopped", "seconds", "scoring_seconds",
+}  # fmt: skip
+FLOORS = ("noise", "grey", "mean", "class_mean", "random_public", "nearest_public")
+_SCORES = (
+    "psnr", "ssim", "lpips", "rmsd", "gain", "rank", "candidates", "exact_features", "iterations", "matching_loss",
+    *(f"floor_{floor}" for floor in FLOORS),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,12 +53,21 @@ class Sample:
 
 @dataclass(frozen=True)
 class Setting:
-    """One audit entry of `result.json` (an attack at a round) with its samples, the worst for the client first."""
+    """One audit entry of `result.json` (an attack at a round) with its samples, the worst for the client first.
+
+    Attributes:
+        entry: as read, keys that an older run lacks being None.
+        name: the attack, and whatever tells it from the run's others.
+        key: unique on the page.
+        samples: of the target itself.
+        checks: of the ladder below it.
+    """
 
     entry: Mapping[str, Any]
     name: str
+    key: str = ""
     samples: list[Sample] = field(default_factory=list)
-    rungs: dict[str, Sample] = field(default_factory=dict)
+    checks: list[Sample] = field(default_factory=list)
 
     @property
     def total(self) -> int:
@@ -62,9 +81,34 @@ class Setting:
             return sum(sample.recovered for sample in self.samples)
         return round((number(self.entry.get("share_recovered")) or 0.0) * self.total)
 
+    @property
+    def failures(self) -> int:
+        """Samples for which the attack gave nothing."""
+        return max(int(self.entry.get("failures") or 0), sum(sample.failed for sample in self.samples))
 
-def read_settings(folder: Path, entries: Sequence[Mapping[str, Any]]) -> list[Setting]:
-    """Joins every audit entry with the rows of `audit.csv` that belong to it."""
+    @property
+    def point(self) -> str:
+        """Which point of a curve this is; nothing for a plain target."""
+        size = self.entry.get(self.entry.get("curve") or "")
+        words = {"batch": f"batch {size}", "steps": f"{size} local step{'' if size == 1 else 's'}"}
+        return words.get(str(self.entry.get("curve")), "")
+
+    @property
+    def title(self) -> str:
+        """The name, and the point of a curve."""
+        return f"{self.name}, {self.point}" if self.point else self.name
+
+    @property
+    def rungs(self) -> dict[str, Sample]:
+        """The best sample of each rung below the target."""
+        best: dict[str, Sample] = {}
+        for sample in sorted(self.checks, key=lambda sample: sample.nearness):
+            best[str(sample.row.get("rung"))] = sample
+        return best
+
+
+def read_settings(folder: Path, entries: Sequence[Mapping[str, Any]], pictures: bool = True) -> list[Setting]:
+    """Joins every audit entry with the rows of `audit.csv` that belong to it; without pictures no tensor is opened."""
     rows: list[dict[str, str]] = []
     if (folder / "audit.csv").is_file():
         with (folder / "audit.csv").open(newline="", encoding="utf-8") as lines:
@@ -73,7 +117,7 @@ def read_settings(folder: Path, entries: Sequence[Mapping[str, Any]]) -> list[Se
 
     def stored(row: Mapping[str, str], column: str) -> np.ndarray | None:
         path = row.get(column)
-        if not path:
+        if not path or not pictures:
             return None
         if path not in tensors:
             # A folder that was passed on without its ground truth still deserves a report of its scores.
@@ -82,24 +126,30 @@ def read_settings(folder: Path, entries: Sequence[Mapping[str, Any]]) -> list[Se
         return None if samples is None else samples[int(row["image"])]
 
     settings = []
-    for entry in entries:
-        setting = Setting(entry, setting_name(entry, entries))
+    for index, entry in enumerate(entries):
+        setting = Setting({**dict.fromkeys(_KEYS), **entry}, setting_name(entry, entries), f"s{index + 1}")
         for row in (row for row in rows if belongs(row, entry)):
             sample = read_sample(row, stored(row, "truth"), stored(row, "reconstruction"), setting.name)
-            rung = row.get("rung") or "target"
-            if rung == "target":
-                setting.samples.append(sample)
-            elif rung not in setting.rungs or sample.nearness > setting.rungs[rung].nearness:
-                setting.rungs[rung] = sample
+            (setting.samples if _is_target(row) else setting.checks).append(sample)
         setting.samples.sort(key=lambda sample: sample.nearness, reverse=True)
         settings.append(setting)
     return settings
 
 
+def _is_target(row: Mapping[str, str]) -> bool:
+    return (row.get("rung") or "target") == "target"
+
+
 def belongs(row: Mapping[str, str], entry: Mapping[str, Any]) -> bool:
     """Whether a row of `audit.csv` is a part of an audit entry; an entry without a client covers all of them."""
-    texts = all(row.get(key) == str(entry.get(key)) for key in ("attack", "vantage", "source"))
+    if not _is_target(row):
+        return row.get("attack") == str(entry.get("attack"))
     keys = ["round"] if entry.get("client") is None else ["round", "client"]
+    if "curve" in row:
+        if (row["curve"] or None) != (entry.get("curve") or None):
+            return False
+        keys += ["batch", "steps"] if entry.get("curve") else []
+    texts = all(row.get(key) == str(entry.get(key)) for key in ("attack", "vantage", "source"))
     numbers = all(number(row.get(key)) == number(entry.get(key)) for key in keys)
     return texts and numbers and is_true(row.get("adaptive")) == bool(entry.get("adaptive"))
 
@@ -111,6 +161,9 @@ def read_sample(row: Mapping[str, str], truth: np.ndarray | None, guess: np.ndar
     # Decibels rank images and distances rank records; an attempt that gave nothing comes last.
     psnr, rmsd = scores["psnr"], scores["rmsd"]
     nearness = -math.inf if failed else psnr if psnr is not None else -math.inf if rmsd is None else -rmsd
+    floors = [value for floor in FLOORS if (value := scores[f"floor_{floor}"]) is not None]
+    if scores["gain"] is None and psnr is not None and floors and not failed:
+        scores["gain"] = psnr - max(floors)
     sample = Sample(row, scores, failed, is_true(row.get("recovered")), nearness)
     guess = None if failed else guess
     if truth is not None and truth.ndim == 1:
@@ -120,36 +173,71 @@ def read_sample(row: Mapping[str, str], truth: np.ndarray | None, guess: np.ndar
     return replace(sample, original=original, reconstruction=reconstruction)
 
 
-def setting_name(entry: Mapping[str, Any], entries: Iterable[Mapping[str, Any]]) -> str:
-    """The attack, and whatever else is needed to tell this entry from the others of the run."""
+def setting_name(entry: Mapping[str, Any], entries: Iterable[Mapping[str, Any]], kind: bool = True) -> str:
+    """The attack, and whatever else is needed to tell this entry from the others of the run.
+
+    Args:
+        entry: the one to name.
+        entries: all of the run.
+        kind: whether static and adaptive attacks are told apart where both or a defence are about.
+    """
     entries = list(entries)
     parts = [str(entry.get("attack"))]
-    if entry.get("defence") not in (None, "none") or len({bool(other.get("adaptive")) for other in entries}) > 1:
+    # A point of a curve may be static where the plain targets are adaptive: only its own name has to say so.
+    kinds = {bool(other.get("adaptive")) for other in entries if not other.get("curve") or other is entry}
+    if kind and (entry.get("defence") not in (None, "none") or len(kinds) > 1):
         parts.append("adaptive" if entry.get("adaptive") else "static")
     parts += [str(entry[key]) for key in ("vantage", "source") if len({other.get(key) for other in entries}) > 1]
     return " ".join(parts if entry.get("client") is None else [*parts, f"client {entry['client']}"])
 
 
-def worst_of(settings: Iterable[Setting]) -> Setting | None:
-    """The setting that the page opens with: the largest leak or, where nothing leaked, the weakest evidence.
+def worst_first(settings: Iterable[Setting]) -> list[Setting]:
+    """The largest leak first or, where nothing leaked, the weakest evidence.
 
-    A static attack that met an adaptive one at the same round is set aside: the adaptive one is the answer.
+    A static attack that met an adaptive one in the same place is set aside: the adaptive one is the answer.
     """
     settings = list(settings)
-    answered = {_when(setting) for setting in settings if setting.entry.get("adaptive")}
+    answered = {place_of(setting) for setting in settings if setting.entry.get("adaptive")}
 
     def rank(setting: Setting) -> tuple[int, float, float]:
         verdict = setting.entry.get("verdict")
         place = _ORDER.index(verdict) if verdict in _ORDER else 1
-        superseded = verdict == "static only" and _when(setting) in answered
+        superseded = verdict == "static only" and place_of(setting) in answered
         nearest = max((sample.nearness for sample in setting.samples), default=-math.inf)
         return len(_ORDER) if superseded else place, -setting.recovered / max(setting.total, 1), -nearest
 
-    return min(settings, key=rank, default=None)
+    return sorted(settings, key=rank)
 
 
-def _when(setting: Setting) -> tuple[Any, Any]:
-    return setting.entry.get("round"), setting.entry.get("source")
+def answers(settings: Sequence[Setting]) -> tuple[Setting | None, Setting | None]:
+    """What the page opens with, and the worst leak of a curve where no plain target leaks."""
+    plain = [setting for setting in settings if not setting.entry.get("curve")]
+    worst = next(iter(worst_first(plain or settings)), None)
+    if worst is None or not plain or worst.entry.get("verdict") == "leaks":
+        return worst, None
+    leaks = [setting for setting in settings if setting.entry.get("curve") and setting.entry.get("verdict") == "leaks"]
+    return worst, next(iter(worst_first(leaks)), None)
+
+
+def place_of(setting: Setting) -> tuple[Any, ...]:
+    """What was attacked: round, source, client and, of a curve, the point."""
+    keys = ("round", "source", "client", "curve", *(("batch", "steps") if setting.entry.get("curve") else ()))
+    return tuple(setting.entry.get(key) for key in keys)
+
+
+def side_by_side(settings: Iterable[Setting]) -> list[tuple[Setting, Setting]]:
+    """A static attack and its adaptive form in the same place or, where no attack has both, the strongest of each."""
+    places: dict[tuple[Any, ...], list[Setting]] = {}
+    for setting in settings:
+        places.setdefault(place_of(setting), []).append(setting)
+    pairs = []
+    for group in places.values():
+        ranked = sorted(group, key=lambda s: -s.recovered / max(s.total, 1))
+        static = [setting for setting in ranked if not setting.entry.get("adaptive")]
+        adaptive = [setting for setting in ranked if setting.entry.get("adaptive")]
+        same = [(a, b) for a in static for b in adaptive if a.entry.get("attack") == b.entry.get("attack")]
+        pairs += same or list(zip(static, adaptive, strict=False))[:1]
+    return pairs
 
 
 def group_by_grant(settings: Iterable[Setting]) -> list[list[Setting]]:

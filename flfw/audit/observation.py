@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from flfw.errors import BadInput
 from flfw.inversion.victim import VictimModel
 from flfw.nets.net import Tensors
 from flfw.sealed import write_whole
@@ -36,8 +33,9 @@ class Observation:
         round: the round after which it was seen; 0 is before training.
         client: the partition that answered.
         slot: which probe of its round.
-        sent: what the client sent, by name.
+        sent: what the client sent, by name: of a probe of one step its gradient, else tensors after training.
         received: what the client had received, by name.
+        point: of a probe, what its round and rung have several of: ``batch-16``, a point of a curve; else the rung.
     """
 
     vantage: Vantage
@@ -48,16 +46,17 @@ class Observation:
     slot: int
     sent: Tensors
     received: Tensors
+    point: str = ""
 
     @property
     def key(self) -> str:
         """A name for files about this observation."""
-        return key(self.round, self.rung, self.slot)
+        return key(self.round, self.point or self.rung, self.slot)
 
 
-def key(server_round: int, rung: str, slot: int) -> str:
+def key(server_round: int, point: str, slot: int) -> str:
     """The name under which an observation, its truth and its reconstructions are filed."""
-    return f"r{server_round:04d}-{rung}-{slot:03d}"
+    return f"r{server_round:04d}-{point}-{slot:03d}"
 
 
 @dataclass(frozen=True)
@@ -69,6 +68,9 @@ class Knowledge:
         batch: how many examples stand behind the observation.
         labels: (batch,) their labels, or None.
         box: smallest and largest value of a raw input.
+        steps: how many local steps stand behind it.
+        weights: whether what was sent are tensors after training, rather than a gradient.
+        lr: the learning rate of those steps; None: not granted.
         granted: the same in words, a sentence each, for the report.
     """
 
@@ -76,7 +78,23 @@ class Knowledge:
     batch: int
     labels: Tensor | None
     box: tuple[float, float] = (0.0, 1.0)
+    steps: int = 1
+    weights: bool = False
+    lr: float | None = None
     granted: tuple[str, ...] = ()
+
+
+def mean_gradient(seen: Observation, knowledge: Knowledge) -> Tensors:
+    """The gradient behind an observation: what was sent or, if that is weights, their change over lr times steps.
+
+    Of several steps it is their mean gradient, as if the weights had not moved in between; momentum and weight decay
+    are in it. Without a granted lr its length is unknown, and only its direction means anything.
+    """
+    if not knowledge.weights:
+        return seen.sent
+    scale = (1.0 if knowledge.lr is None else knowledge.lr) * knowledge.steps
+    both = [name for name, value in seen.sent.items() if name in seen.received and value.is_floating_point()]
+    return {name: (seen.received[name] - seen.sent[name]) / scale for name in both}
 
 
 @dataclass(frozen=True)
@@ -86,10 +104,12 @@ class Reconstruction:
     Attributes:
         samples: (batch, ...) raw inputs in the box.
         matching_loss: what the attack minimised, at these samples; None for closed forms.
+        iterations: how many it took, if fewer than its budget; None: all of them.
     """
 
     samples: Tensor
     matching_loss: float | None = None
+    iterations: int | None = None
 
 
 @dataclass(frozen=True)
@@ -116,51 +136,3 @@ class Truth:
     def read(cls, folder: Path, name: str) -> Truth:
         """The inverse of `write`."""
         return cls(**load_file(folder / f"{name}.safetensors"))
-
-
-@dataclass
-class Recordings:
-    """The recorded probes of a run.
-
-    Args:
-        folder: where a `flfw.tap.RecordingGrid` wrote.
-    """
-
-    folder: Path
-    lines: list[dict] = field(init=False)
-
-    def __post_init__(self) -> None:
-        manifest = self.folder / "manifest.jsonl"
-        if not manifest.exists():
-            raise BadInput(f"Expected recordings in {self.folder}, found no manifest.jsonl; run with --attack.")
-        self.lines = [json.loads(line) for line in manifest.read_text().splitlines()]
-
-    def probes(self, rung: str, server_round: int) -> list[Observation]:
-        """The probes of one rung and round, by slot."""
-        chosen = [
-            line
-            for line in self.lines
-            if line["config"].get("rung") == rung and line["config"]["round"] == server_round
-        ]
-        received = {name: self._tensors(name) for name in {line["sent_to_client"] for line in chosen}}
-        ordered = sorted(chosen, key=lambda line: line["config"]["slot"])
-        return [self._load(line, received[line["sent_to_client"]]) for line in ordered]
-
-    def _load(self, line: dict, received: Tensors) -> Observation:
-        config = line["config"]
-        return Observation(
-            vantage=Vantage.SERVER,
-            source="probe",
-            rung=config["rung"],
-            round=config["round"],
-            client=int(config["client"]),
-            slot=config["slot"],
-            sent=self._tensors(line["sent_by_client"]),
-            received=received,
-        )
-
-    def _tensors(self, name: str) -> Tensors:
-        tensors = load_file(self.folder / f"{name}.safetensors")
-        if not all(bool(torch.isfinite(value).all()) for value in tensors.values() if value.is_floating_point()):
-            raise BadInput(f"Expected finite tensors in {self.folder}/{name}.safetensors, got NaN or infinity.")
-        return tensors

@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from flfw.audit.observation import Truth, key
-from flfw.experiment import Experiment
+from flfw.experiment import Experiment, Point
 from flfw.faults import Failure, Unusable, read_update
 from flfw.nets.net import Net, Tensors
 from flfw.rng import initialising
@@ -32,6 +32,8 @@ from flfw.strategy import FederatedStrategy, broadcast
 from flfw.task import Task
 
 RUNGS = ("control", "easy", "target")
+ONE = Point("", 1, 1)
+"""What the ladder's lower rungs probe: one example, one step."""
 _AT_ONCE = 4  # a hypernetwork's gradient is 60 MB: more in flight would only fill the server's memory
 
 
@@ -42,7 +44,13 @@ def ladder_net(rung: str, experiment: Experiment, build: Callable[[str], Net]) -
 
 
 def send_probes(
-    grid: Grid, strategy: FederatedStrategy, experiment: Experiment, rung: str, server_round: int, arrays: ArrayRecord
+    grid: Grid,
+    strategy: FederatedStrategy,
+    experiment: Experiment,
+    rung: str,
+    server_round: int,
+    arrays: ArrayRecord,
+    point: Point = ONE,
 ) -> list[Failure]:
     """Ask ``experiment.images`` probes of one rung, spread over the clients; the tap records the answers.
 
@@ -54,7 +62,7 @@ def send_probes(
     for probe in range(experiment.images):
         client, slot = probe % experiment.clients, probe // experiment.clients
         config: dict[str, Any] = {"rung": rung, "client": client, "slot": probe, "own_slot": slot}
-        config["batch"] = experiment.victim_batch if rung == "target" else 1
+        config |= {"batch": point.batch, "steps": point.steps, "point": point.name if rung == "target" else rung}
         if client in strategy.roster.unfit:
             failed.append(Failure(client, strategy.roster.unfit[client]))
         else:
@@ -101,9 +109,9 @@ def answer(
     experiment: Experiment,
     partition: int,
     site: Site,
-    target_gradient: Callable[[torch.Tensor, torch.Tensor], Tensors],
+    target: Callable[[torch.Tensor, torch.Tensor, int], Tensors],
 ) -> Tensors:
-    """The client's side: the gradient the probe asks for, after writing down what it is made of.
+    """The client's side: what the probe asks for, after writing down what it is made of.
 
     Args:
         config: of the probe's message.
@@ -112,22 +120,23 @@ def answer(
         experiment: what is run.
         partition: which client this is.
         site: the client's own folders.
-        target_gradient: what the method would send for raw inputs (B, ...) and labels (B,).
+        target: what the method would send for raw inputs (B, ...), labels (B,) and so many local steps.
 
     Raises:
         RuntimeError: this site keeps no truth, which is how a site says that it answers no probes.
     """
-    rung, numbers = config["rung"], [config[name] for name in ("round", "slot", "own_slot", "batch")]
-    if rung not in RUNGS or not all(isinstance(n, int) and n >= 0 for n in numbers):
+    rung, numbers = config["rung"], [config[name] for name in ("round", "slot", "own_slot", "batch", "steps")]
+    known = config["point"] in ("control", "easy", *(point.name for point in experiment.points))
+    if rung not in RUNGS or not known or not all(isinstance(n, int) and n >= 0 for n in numbers):
         raise RuntimeError(f"client {partition} was asked for a probe that does not exist: {rung}, {numbers}")
     if site.truth is None:
         raise RuntimeError(f"client {partition} answers no probes: its site names no truth folder")
     indices = task.victims(partition, int(config["own_slot"]), int(config["batch"]), experiment.seed)
     x, y = task.examples("train", indices)
-    name = key(int(config["round"]), config["rung"], int(config["slot"]))
+    name = key(int(config["round"]), config["point"], int(config["slot"]))
     Truth(x, y, torch.from_numpy(indices)).write(site.truth, name)
     if config["rung"] == "target":
-        return target_gradient(x, y)
+        return target(x, y, int(config["steps"]))
     net = ladder_net(config["rung"], experiment, task.build_net)
     net.load_state_dict({name: torch.tensor(value) for name, value in received.items()})
     return _gradient(net, task, x, y)

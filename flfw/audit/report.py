@@ -10,17 +10,30 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, Undefined
+from jinja2 import Environment, Template, Undefined
+from markupsafe import Markup
 
 from flfw import data
 from flfw.audit.figures import Line, Panel, accuracy_panel, loss_panel, stacked_panels
-from flfw.audit.findings import Setting, group_by_grant, number, read_settings, worst_of
+from flfw.audit.findings import (
+    Setting,
+    answers,
+    group_by_grant,
+    number,
+    read_settings,
+    setting_name,
+    side_by_side,
+    worst_first,
+)
 from flfw.audit.page import PAGE
+from flfw.audit.page_facts import beyond_chance, first_screen, grants, read_failures, scope, who
 from flfw.errors import BadInput
+from flfw.sealed import write_whole
 
 # The floors worth a line in a chart: more of them would only hide one another. The page lists all.
 _CHART_FLOORS = {"nearest_public": "public look-alike", "mean": "mean image", "noise": "noise"}
@@ -28,68 +41,184 @@ _CHART_FLOORS = {"nearest_public": "public look-alike", "mean": "mean image", "n
 _FLAGS = {
     "method", "dataset", "net", "split", "side", "augment", "normalise", "clients", "sample", "sampling", "rounds",
     "local_epochs", "batch_size", "lr", "seed", "defended", "defence", "attack", "audit_source", "audit_rounds",
-    "victim_batch", "victim_steps", "images",
+    "victim_batch", "victim_steps", "images", "curve", "pictures",
 }  # fmt: skip
+# A user's own data: nobody but the user decides that pictures of them leave the machine.
+_OWN_DATA = ("folder:", "hf:")
 
 
-def write_report(folder: Path) -> Path:
-    """Reads a finished run's folder and writes its `report.html`: one file that loads nothing from elsewhere."""
+def write_report(folder: Path, pictures: bool | None = None) -> Path:
+    """Reads a finished run's folder and writes its `report.html`: one file that loads nothing from elsewhere.
+
+    Args:
+        folder: of the run.
+        pictures: whether samples are shown; None leaves it to the run's configuration, where ``auto`` shows none
+            of a user's own data.
+
+    Returns:
+        The file's path.
+
+    Raises:
+        BadInput: the folder holds no ``result.json``.
+    """
     source = folder / "result.json"
     if not source.is_file():
         raise BadInput(f"{folder} holds no result.json: a report is written from a finished run.")
     result = json.loads(source.read_text(encoding="utf-8"))
-    settings = read_settings(folder, result.get("audit") or [])
-    worst = worst_of(settings)
-    jinja = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    jinja.filters.update(num=decimals, pct=percent, plain=plain, command=command, number=number)
-    page = jinja.from_string(PAGE).render(
+    config = result.get("config") or {}
+    absence = "this copy was asked for without them" if pictures is False else why_no_pictures(config)
+    if pictures:
+        absence = ""
+    settings = read_settings(folder, result.get("audit") or [], pictures=not absence)
+    worst, elsewhere = answers(settings)
+    targets = [setting for setting in settings if not setting.entry["curve"]]
+    failures = read_failures(folder, result.get("recordings"), settings)
+    rounds = result.get("rounds") or []
+    page = _template().render(
         result=result,
-        config=result.get("config") or {},
-        dataset=data.title(str((result.get("config") or {}).get("dataset"))),
-        rounds=result.get("rounds") or [],
+        config=config,
+        dataset=data.title(str(config.get("dataset"))),
+        rounds=rounds,
         settings=settings,
-        groups=group_by_grant(settings),
+        targets=targets or settings,
+        gallery=worst_first(settings),
+        groups=group_by_grant(targets or settings),
+        pairs=side_by_side(targets or settings),
+        scope=scope(settings),
+        **grants(worst),
         worst=worst,
+        elsewhere=elsewhere,
+        absence=absence,
+        failures=failures,
+        failed=first_screen(failures),
         overview=stacked_panels(
-            [accuracy_panel(result.get("rounds") or []), leakage_panel(settings, worst)],
+            [accuracy_panel(rounds), leakage_panel(targets, worst)],
             "Accuracy of the clients by round, and below it what the attacks reached by round.",
         ),
-        curves=stacked_panels(
-            [loss_panel(result.get("rounds") or []), accuracy_panel(result.get("rounds") or [])],
+        curves=curves_of(settings),
+        training=stacked_panels(
+            [loss_panel(rounds), accuracy_panel(rounds)],
             "Training loss by round, and below it accuracy before and after local training.",
         ),
         files=files_of(folder),
     )
-    partial = folder / "report.html.partial"
-    partial.write_text(page, encoding="utf-8")
-    return partial.replace(folder / "report.html")
+    written = folder / "report.html"
+    write_whole(written, page.encode())
+    return written
+
+
+@cache
+def _template() -> Template:
+    jinja = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    jinja.filters.update(num=decimals, pct=percent, plain=plain, command=command, number=number, who=who)
+    jinja.filters["beyond_chance"] = beyond_chance
+    return jinja.from_string(PAGE)
+
+
+def why_no_pictures(config: Mapping[str, Any]) -> str:
+    """Why the page shows no sample, in words; nothing where it shows them."""
+    asked = config.get("pictures") or "auto"
+    if asked == "no":
+        return "the run was asked for without them"
+    own = str(config.get("dataset")).startswith(_OWN_DATA)
+    return "the data are your own" if own and asked != "yes" else ""
 
 
 def leakage_panel(settings: Iterable[Setting], worst: Setting | None) -> Panel:
     """Mean score with its interval by round, a line an attack; the answer's own in the accent, with its best sample."""
-    by_name: dict[str, list[Setting]] = {}
+    by_name: dict[str, list[tuple[float, Setting]]] = {}
     for setting in sorted(settings, key=lambda setting: setting.entry.get("round") or 0):
-        by_name.setdefault(setting.name, []).append(setting)
-    images = any(setting.entry.get("psnr") for group in by_name.values() for setting in group)
-    lines = []
-    for name, group in by_name.items():
-        points, intervals, peaks = [], [], []
-        for setting in group:
-            psnr = setting.entry.get("psnr") or {}
-            # A perfect copy scores an infinity, which has no place on an axis; the tables show it.
-            mean, low, high, peak = (_finite(psnr.get(key)) for key in ("mean", "low", "high", "max"))
-            mean = mean if images else setting.recovered / max(setting.total, 1)
-            if mean is not None:
-                points.append((float(setting.entry.get("round") or 0), mean))
-                intervals.append(None if low is None or high is None else (low, high))
-                peaks.append(peak)
-        # Rings of several attacks could not be told apart.
-        tone, rings = ("accent", tuple(peaks)) if worst is not None and name == worst.name else ("soft", ())
-        lines.append(Line(name, tuple(points), tone, tuple(intervals), rings))
+        by_name.setdefault(setting.name, []).append((float(setting.entry.get("round") or 0), setting))
+    images = _has_decibels(by_name)
+    accent = worst.name if worst is not None else ""
+    lines = _score_lines(by_name, accent) if images else _share_lines(by_name, accent)
     floors = (worst.entry.get("floors") or {}) if worst is not None and images else {}
     levels = [(text, _finite(floors.get(key))) for key, text in _CHART_FLOORS.items()]
     title = "Leakage: PSNR of the reconstructions, dB" if images else "Leakage: share of records recovered"
-    return Panel(title, tuple(lines), tuple((text, level) for text, level in levels if level is not None), not images)
+    return Panel(title, lines, tuple((text, level) for text, level in levels if level is not None), not images)
+
+
+def curves_of(settings: Sequence[Setting]) -> dict[str, tuple[Markup, list[Setting]]]:
+    """For ``batch`` and ``steps``: leakage against the measured values, and the settings behind it in their order."""
+    drawn = {}
+    axes = {"batch": "examples in the batch", "steps": "local steps"}
+    for kind, axis in axes.items():
+        points = _on_curve(settings, kind)
+        if not points:
+            continue
+        entries = [setting.entry for setting in settings]
+        several = len({setting.entry["round"] for setting in points}) > 1
+        places = [(*_off_curve(setting, kind), setting.entry[kind]) for setting in points]
+        doubled = len(set(places)) < len(places)
+        by_name: dict[str, list[tuple[float, Setting]]] = {}
+        for setting in points:
+            name = setting_name(setting.entry, entries, kind=doubled)
+            name = f"{name}, round {setting.entry['round']}" if several else name
+            by_name.setdefault(name, []).append((math.log2(setting.entry[kind]), setting))
+        accent = next(iter(by_name))
+        panels = [Panel("Leakage: share recovered", _share_lines(by_name, accent), percent=True)]
+        if _has_decibels(by_name):
+            panels.insert(0, Panel("Leakage: PSNR of the reconstructions, dB", _score_lines(by_name, accent)))
+        marks = [(math.log2(size), f"{size:g}") for size in sorted({setting.entry[kind] for setting in points})]
+        drawn[kind] = (stacked_panels(panels, f"What the attacks reached, by {axis}.", axis, marks), points)
+    return drawn
+
+
+def _on_curve(settings: Sequence[Setting], kind: str) -> list[Setting]:
+    """The points of a curve, and the plain targets that belong on it, by attack, round and value."""
+    points = [setting for setting in settings if setting.entry["curve"] == kind and number(setting.entry[kind])]
+    kinds: dict[tuple[Any, ...], set[Any]] = {}
+    taken = set()
+    for setting in points:
+        kinds.setdefault(_off_curve(setting, kind), set()).add(setting.entry["adaptive"])
+        taken.add((_off_curve(setting, kind), setting.entry[kind]))
+    plain: dict[tuple[Any, ...], list[Setting]] = {}
+    for setting in settings:
+        place = _off_curve(setting, kind)
+        fits = not setting.entry["curve"] and place in kinds and number(setting.entry[kind])
+        if fits and (place, setting.entry[kind]) not in taken:
+            plain.setdefault(place, []).append(setting)
+    for place, targets in plain.items():
+        points += [target for target in targets if target.entry["adaptive"] in kinds[place]] or targets
+    return sorted(points, key=lambda s: (str(s.entry["attack"]), s.entry["round"] or 0, s.entry[kind]))
+
+
+def _off_curve(setting: Setting, kind: str) -> tuple[Any, ...]:
+    """What the points of one curve have in common."""
+    other = "steps" if kind == "batch" else "batch"
+    return tuple(setting.entry[key] for key in ("attack", "source", "vantage", "round", "client", other))
+
+
+def _has_decibels(lines: Mapping[str, Iterable[tuple[float, Setting]]]) -> bool:
+    return any(setting.entry.get("psnr") for group in lines.values() for _, setting in group)
+
+
+def _score_lines(by_name: Mapping[str, Sequence[tuple[float, Setting]]], accent: str) -> tuple[Line, ...]:
+    lines = []
+    for name, group in by_name.items():
+        points, intervals, peaks = [], [], []
+        for x, setting in group:
+            psnr = setting.entry.get("psnr") or {}
+            # A perfect copy scores an infinity, which has no place on an axis; the tables show it.
+            mean, low, high, peak = (_finite(psnr.get(key)) for key in ("mean", "low", "high", "max"))
+            if mean is not None:
+                points.append((x, mean))
+                intervals.append(None if low is None or high is None else (low, high))
+                peaks.append(peak)
+        # Rings of several attacks could not be told apart.
+        tone, rings = ("accent", tuple(peaks)) if name == accent else ("soft", ())
+        lines.append(Line(name, tuple(points), tone, tuple(intervals), rings))
+    return tuple(lines)
+
+
+def _share_lines(by_name: Mapping[str, Sequence[tuple[float, Setting]]], accent: str) -> tuple[Line, ...]:
+    lines = []
+    for name, group in by_name.items():
+        points = tuple((x, setting.recovered / max(setting.total, 1)) for x, setting in group)
+        spans = (setting.entry.get("share_interval") for _, setting in group)
+        intervals = tuple((float(span[0]), float(span[1])) if span else None for span in spans)
+        lines.append(Line(name, points, "accent" if name == accent else "soft", intervals))
+    return tuple(lines)
 
 
 def _finite(value: Any) -> float | None:
@@ -127,10 +256,10 @@ def decimals(value: Any, places: int = 1) -> str:
     return ("∞" if read > 0 else "−∞") if math.isinf(read) else f"{read:.{places}f}".replace("-", "−")
 
 
-def percent(value: Any) -> str:
-    """A share as a percentage with one decimal."""
+def percent(value: Any, places: int = 1) -> str:
+    """A share as a percentage."""
     read = number(value)
-    return "–" if read is None else f"{100 * read:.1f} %"
+    return "–" if read is None else f"{100 * read:.{places}f}\N{NO-BREAK SPACE}%"
 
 
 def plain(value: Any) -> str:

@@ -17,11 +17,13 @@ class Rung:
         rung: ``control`` or ``easy``.
         psnr: mean over the probes in dB.
         passed: the control found every example (at least 40 dB); the attack recovered half of the easy ones.
+        seconds: that the attack took.
     """
 
     rung: str
     psnr: float
     passed: bool
+    seconds: float = 0.0
 
 
 def verdict(
@@ -46,14 +48,15 @@ def verdict(
             "the measurement is faulty, and this says nothing about the method."
         )
     if share_recovered > 0:
-        return "leaks", f"{share_recovered:.0%} of the probed examples were reconstructed."
+        return "leaks", f"{share_recovered:.0%} of the attacked examples were reconstructed."
     if not easy.passed:
+        reached = f"{easy.psnr:.1f} dB on average" if easy.psnr else "it gave nothing there"
         return "inconclusive", (
-            f"The attack does not even work on the undefended network with fresh weights ({easy.psnr:.1f} dB on "
-            "average): a stronger attack or a larger budget is needed before its failure means anything."
+            f"The attack does not even work on the undefended network with fresh weights ({reached}): "
+            "a stronger attack or a larger budget is needed before its failure means anything."
         )
     if share_failed >= FAILED_SHARE:
-        return "inconclusive", f"The attack gave no result for {share_failed:.0%} of the probed examples."
+        return "inconclusive", f"The attack gave no result for {share_failed:.0%} of the attacked examples."
     if not adaptive:
         return "static only", (
             "No attack that makes use of what it knows of the method or defence has run: this is not evidence of "

@@ -47,7 +47,7 @@ class GeneratedVictim(VictimModel):
         basis = vectors[:, spanned].float()
         return {
             "heads.weight": torch.cat([head @ basis for head in heads]),
-            "heads.weight.rest": torch.zeros(1),
+            "heads.weight.rest": sent["hypernet.trunk.bias"].new_zeros(1),
             "heads.bias": torch.cat([sent[name] for name in self._bias_names]),
             "trunk.weight": sent["hypernet.trunk.weight"],
             "trunk.bias": sent["hypernet.trunk.bias"],

@@ -73,9 +73,9 @@ def search(
     """
     observed, constants = _stacked([victim.observed(problem.sent) for problem in problems])
     labels = torch.stack([problem.labels for problem in problems])
-    inputs = victim.inputs
-    low, high = inputs.normalise(torch.full(inputs.shape, box[0])), inputs.normalise(torch.full(inputs.shape, box[1]))
-    guess = torch.stack([problem.start for problem in problems]).clamp(low, high)
+    inputs, device = victim.inputs, victim.inputs.mean.device
+    low, high = (inputs.normalise(torch.full(inputs.shape, end, device=device)) for end in box)
+    guess = torch.stack([problem.start for problem in problems]).to(device).clamp(low, high)
     unknown = {name: torch.stack([problem.unknown[name] for problem in problems]) for name in victim.unknown}
 
     def loss(z: Tensor, free: Tensors, y: Tensor, seen: Tensors, fixed: Tensors) -> tuple[Tensor, Tensor]:

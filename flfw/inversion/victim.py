@@ -36,6 +36,10 @@ class Inputs:
         broadcast = (len(mean),) + (1,) * (len(shape) - 1)
         return cls(shape, torch.tensor(mean).view(broadcast), torch.tensor(std).view(broadcast))
 
+    def to(self, device: torch.device) -> Inputs:
+        """The same with its constants on another device."""
+        return Inputs(self.shape, self.mean.to(device), self.std.to(device))
+
     def normalise(self, x: Tensor) -> Tensor:
         """Raw inputs (B, ...) in [0, 1] to network inputs."""
         return (x - self.mean.to(x.device)) / self.std.to(x.device)

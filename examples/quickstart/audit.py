@@ -1,0 +1,50 @@
+"""Audit what the app's server recorded: python audit.py [RECORDINGS]."""
+
+import json
+import sys
+from math import ceil
+from pathlib import Path
+
+import torch
+from quickstart.task import Net, digits, places
+
+from attacks.ig import IG, IGSettings
+from flfw.audit.foreign import audit
+from flfw.audit.observation import Truth
+from flfw.audit.public import Public
+from flfw.audit.recordings import Recordings
+
+
+def main(recordings: Path, out: Path, iterations: int = 500) -> Path:
+    """Audit the recordings of all rounds; the folder with the report."""
+    lines = [line for line in Recordings(recordings).lines if line["type"] == "train"]
+    config = lines[0]["config"]
+    # What a client says of itself tells whose data these were; the app's own places() knows which.
+    own = {x["client"]: places(x["metrics"]["partition-id"], x["metrics"]["num-examples"]) for x in lines}
+    images, labels = digits()
+
+    def truth(client: int) -> Truth:
+        return Truth(images[own[client]], labels[own[client]], torch.from_numpy(own[client]))
+
+    return audit(
+        recordings,
+        Net,
+        attacks={"ig": IG(IGSettings(iterations=iterations))},
+        truth=truth,
+        public=Public.of(images[-300:].numpy(), labels[-300:].numpy()),  # no client's
+        inputs=((1, 8, 8), (0.5,), (0.5,)),  # (x - 0.5) / 0.5, as in load_data
+        name="quickstart",
+        dataset="digits",
+        lr=config["lr"],
+        steps=config["local-epochs"] * ceil(lines[0]["metrics"]["num-examples"] / config["batch-size"]),
+        out=out,
+        pictures=True,
+    )
+
+
+if __name__ == "__main__":
+    recordings = Path(sys.argv[1] if len(sys.argv) > 1 else "~/quickstart-recordings").expanduser()
+    folder = main(recordings, recordings.with_name(f"{recordings.name}-audit"))
+    for entry in json.loads((folder / "result.json").read_text())["audit"]:
+        print(f"round {entry['round']}: {entry['verdict']}. {entry['reason']}")
+    print(folder / "report.html")

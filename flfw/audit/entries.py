@@ -1,0 +1,124 @@
+"""The audit's entries in result.json: one attack at one round, summed up over its images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from flfw.audit import statistics
+from flfw.audit.jobs import Solution
+from flfw.audit.scoring import FLOORS, Row
+from flfw.audit.verdict import Rung, verdict
+from flfw.rng import numpy_generator
+
+_RULE = "one to one, so that the squared differences of the whole batch are least"
+
+
+def entry(
+    about: Mapping[str, Any],
+    solution: Solution,
+    rows: Sequence[Row],
+    asked: int,
+    ladder: tuple[Rung, Rung],
+    seed: int,
+) -> dict[str, Any]:
+    """Sum up one attack at one round.
+
+    Args:
+        about: what was attacked and how: keys that are copied.
+        solution: what the attack server says of it.
+        rows: a row an image that was attacked.
+        asked: how many images were to be attacked; those without a row are failures.
+        ladder: control and easy rung.
+        seed: of the intervals.
+    """
+    control, easy = ladder
+    failures = sum(row["failed"] for row in rows) + asked - len(rows)
+    count = sum(row["recovered"] for row in rows)
+    share = count / len(rows) if rows else 0.0  # of what was attacked; what was not recorded is a failure
+    word, reason = verdict(control, easy, share, about["adaptive"], failures / asked)
+    if solution.stopped and word != "leaks":
+        reason = f"{reason} {about['attack']} gave nothing: {solution.stopped}."
+    images = any(row["psnr"] is not None for row in rows)
+    tabular = any(row["floor_features"] is not None for row in rows)
+    return {
+        **about,
+        "images": asked,
+        "failures": failures,
+        **{name: _spread(rows, name, seed) if images else None for name in ("psnr", "ssim")},
+        "lpips": _spread(rows, "lpips", seed, end="min"),
+        "distance": {
+            "rmsd": _mean(rows, "rmsd"),
+            "success": _share(rows, "succeeded"),
+            "iterations": _iterations(rows, about["iterations"]),
+        },
+        "identification_rate": _identified(rows),
+        "identification_null": _mean([r | {"null": 1 / r["candidates"]} for r in rows if r["candidates"]], "null"),
+        "exact_match": _exact(rows) if tabular else None,
+        "share_recovered": share,
+        "share_interval": list(statistics.share_interval(count, len(rows))) if rows else [0.0, 1.0],
+        "gain": _spread(rows, "gain", seed),
+        "worst": _worst(rows),
+        "assignment": {"rule": _RULE, "null": _mean(rows, "assignment_null")} if about["batch"] > 1 else None,
+        "floors": {floor: _mean(rows, f"floor_{floor}") for floor in FLOORS},
+        "ladder": [asdict(control), asdict(easy)],
+        "verdict": word,
+        "reason": reason,
+        "tries": solution.tries,
+        "stopped": solution.stopped,
+        "seconds": round(solution.seconds, 3),
+    }
+
+
+def _values(rows: Sequence[Row], column: str) -> np.ndarray:
+    return np.array([row[column] for row in rows if row.get(column) is not None], dtype=np.float64)
+
+
+def _mean(rows: Sequence[Row], column: str) -> float | None:
+    values = _values(rows, column)
+    return float(values.mean()) if len(values) else None
+
+
+def _share(rows: Sequence[Row], column: str) -> float:
+    """Of all rows, failed ones among them."""
+    return sum(bool(row[column]) for row in rows) / len(rows) if rows else 0.0
+
+
+def _spread(rows: Sequence[Row], column: str, seed: int, end: str = "max") -> dict[str, float | None] | None:
+    """Mean and interval over the images that the attack gave, and the value that leaks most."""
+    values = _values(rows, column)
+    if not len(values):
+        return None
+    interval = statistics.interval(values, None, numpy_generator(seed, "bootstrap"))
+    return {**interval.as_dict(), end: float(values.max() if end == "max" else values.min())}
+
+
+def _iterations(rows: Sequence[Row], budget: int) -> float | None:
+    """Mean over the images, as in Fed-CDP's Table VII: a search that did not stop by itself took its whole budget."""
+    taken = [budget if row["iterations"] is None else row["iterations"] for row in rows]
+    return float(np.mean(taken)) if taken else None
+
+
+def _identified(rows: Sequence[Row]) -> float | None:
+    """Share of images whose truth is the nearest among its look-alikes; an attack that gave nothing identified none."""
+    compared = [row for row in rows if row["rank"] is not None or row["failed"]]
+    if not any(row["rank"] is not None for row in compared):
+        return None
+    return sum(row["rank"] == 1 for row in compared) / len(compared)
+
+
+def _exact(rows: Sequence[Row]) -> dict[str, float | None]:
+    features = _mean(rows, "exact_features")
+    return {"features": features, "rows": _share(rows, "exact"), "floor": _mean(rows, "floor_features")}
+
+
+def _worst(rows: Sequence[Row]) -> dict[str, Any] | None:
+    """The image that came out best for the attacker."""
+    given = [row for row in rows if row["db"] is not None]
+    if not given:
+        return None
+    row = given[statistics.worst(_values(given, "db"))]
+    return {name: row[name] for name in ("client", "victim", "image", "psnr", "rmsd")}

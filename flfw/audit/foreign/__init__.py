@@ -1,0 +1,6 @@
+"""Audits of apps that know nothing of this project: `audit` of what clients sent, `knowledge` about one update."""
+
+from flfw.audit.foreign.audit import audit
+from flfw.audit.foreign.knowledge import knowledge, named
+
+__all__ = ["audit", "knowledge", "named"]

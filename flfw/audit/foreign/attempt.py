@@ -1,0 +1,52 @@
+"""One attack on one round of a foreign app's updates, in this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from flfw.audit.attack import Attack, NotApplicable
+from flfw.audit.jobs import Job, Solution, solved
+from flfw.audit.observation import Knowledge, Observation, Reconstruction
+from flfw.rng import torch_generator
+
+Pair = tuple[Observation, Knowledge]
+
+
+def attempt(job: Job, attack: Attack, pairs: Sequence[Pair | None], seed: int, hidden: bool) -> Solution:
+    """Run an attack; one that raises is a failure with its reason.
+
+    Args:
+        job: names the attack and the exchanges.
+        attack: to run.
+        pairs: what was seen and granted, an entry for each exchange; None for what was refused.
+        seed: of its generators.
+        hidden: whether something stands between the data and the updates that nobody grants.
+    """
+    at = [i for i, pair in enumerate(pairs) if pair is not None]
+    given = [pair for pair in pairs if pair is not None]
+    rngs = [torch_generator(seed, f"attack {job.attack}", o.round, o.slot) for o, _ in given]
+    sentences = tuple(dict.fromkeys(sentence for _, known in given for sentence in known.granted))
+    adaptive = bool(given) and not hidden and all(_is_enough(known) for _, known in given)
+    everything: list[Reconstruction | None] = [None] * len(pairs)
+    started = time.monotonic()
+    try:
+        found = attack.run([o for o, _ in given], [k for _, k in given], rngs) if given else []
+        seconds = time.monotonic() - started
+        if len(found) != len(given):
+            raise RuntimeError(f"it returned {len(found)} reconstructions of {len(given)}")
+        for i, reconstruction in zip(at, found, strict=True):
+            everything[i] = reconstruction
+        return solved(job, everything, seconds, granted=sentences, adaptive=adaptive)
+    except NotApplicable as error:
+        stopped = f"not applicable: {error}"
+    except Exception as error:  # an attack is anybody's code: whatever it raises is reported as its failure
+        stopped = f"crashed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    nothing = [None] * len(pairs)
+    seconds = time.monotonic() - started
+    return solved(job, nothing, seconds, stopped=stopped, granted=sentences, adaptive=adaptive)
+
+
+def _is_enough(known: Knowledge) -> bool:
+    """Whether an attack that makes full use of what it is granted knows the gradient; of several steps none does."""
+    return not known.model.unknown and known.steps == 1 and not (known.weights and known.lr is None)

@@ -1,0 +1,294 @@
+"""Audits what the clients of any Flower app sent: the app knows nothing of this project but the recorder in its server.
+
+Who calls `audit` has the recordings, the network and, for scoring, what the clients trained on; `knowledge` alone says
+what an attacker may know of one recorded update. `docs/recording.md` shows both.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, final
+
+from torch import nn
+
+import flfw
+from flfw.audit.attack import Attack
+from flfw.audit.entries import entry
+from flfw.audit.foreign.attempt import Pair, attempt
+from flfw.audit.foreign.case import Case, Chosen, Victim, choose, lone_examples
+from flfw.audit.foreign.knowledge import InputSpace, Update, granted, input_space, named, victim
+from flfw.audit.foreign.ladder import control, probes
+from flfw.audit.jobs import EASY, Exchange, Job, Solution, Ticket
+from flfw.audit.ladder import easy
+from flfw.audit.observation import Observation, Truth, key
+from flfw.audit.public import Public
+from flfw.audit.recordings import Recordings
+from flfw.audit.scoring import Row, Scorer
+from flfw.audit.verdict import Rung
+from flfw.errors import BadInput
+from flfw.experiment import require
+from flfw.inversion.victim import PlainVictim
+from flfw.progress import Steps
+from flfw.provenance import code_hash, environment, requirements_hash
+from flfw.sealed import write_whole
+
+_NOTES = (
+    "These are recorded updates of an app of its own; what the clients trained on was told by whoever asked for the "
+    "audit, and accuracy is the app's own affair.",
+    "The ladder, control and easy case, was climbed on this machine with single examples of the clients' data: it did "
+    "not pass through the app's clients and wire. The easy case computes in evaluation mode.",
+)
+
+
+def audit(
+    recordings: str | Path,
+    net: Callable[[], nn.Module],
+    *,
+    attacks: Mapping[str, Attack],
+    truth: Callable[[int], Truth | None],
+    public: Public,
+    inputs: InputSpace,
+    name: str,
+    dataset: str,
+    lr: float | None,
+    out: str | Path,
+    rounds: Sequence[int] | None = None,
+    batch: int | None = None,
+    steps: int | Callable[[Observation], int] = 1,
+    mode: str = "train",
+    defence: str = "none",
+    seed: int = 0,
+    victims: int = 8,
+    pictures: bool = False,
+) -> Path:
+    """Attack recorded updates, score what comes of it, and write ``result.json``, ``audit.csv`` and ``report.html``.
+
+    Call it once the app has ended. The attacks run in this process, one after the other; one that raises gave nothing,
+    which counts as its failure, and the others go on.
+
+    Args:
+        recordings: the folder of the recorder.
+        net: builds a fresh network, as `knowledge` takes it.
+        attacks: by the name under which they are reported.
+        truth: what a client, by its number in the recordings, trained on; None: nobody knows, and it is left out.
+            An example's ``indices`` name it among all clients'.
+        public: data that an attacker may hold; no client's.
+        inputs: the input space.
+        name: of the app, for the report.
+        dataset: the name of its data, for the report.
+        lr: of the local steps, taken for plain SGD; None for any other optimiser: then attacks count as static.
+        out: a new folder.
+        rounds: which to audit; None: all that were recorded.
+        batch: how many examples every client trained on, if that is to be checked against the truth.
+        steps: how many local steps an update took.
+        mode: of the network in local training, ``train`` or ``eval``; see `knowledge`.
+        defence: what the clients do to an update before they send it, such as noise; attacks then count as static.
+        seed: of the attacks, floors and intervals.
+        victims: how many clients of a round are audited, those with the lowest numbers.
+        pictures: whether the report shows the examples.
+
+    Returns:
+        ``out``.
+
+    Raises:
+        BadInput: there are no such recordings, nothing is known of what the clients trained on, or the network, a truth
+            or the public data do not fit.
+    """
+    folder = Path(out)
+    if folder.exists():
+        raise BadInput(f"Expected a new folder for the audit, got {folder}; choose another or remove it.")
+    require(bool(attacks), "at least one attack", attacks=list(attacks))
+    require(victims >= 1, "victims >= 1", victims=victims)
+    config = {"method": name, "dataset": dataset, "seed": seed, "attack": list(attacks), "lr": lr, "mode": mode}
+    config |= {"defence": defence, "victims": victims, "pictures": "yes" if pictures else "no"}
+    case = Case(net, input_space(inputs), public, lr, steps, mode, seed, defence)
+    kept = Recordings(Path(recordings))
+    chosen = choose(case, kept, rounds, truth, batch, victims)
+    entries, rows = _Audit(case, kept, chosen, folder).run(attacks)
+    _write(folder, config, kept, entries, rows)
+    return folder
+
+
+@final
+class _Audit:
+    """One audit: its ladder, its attacks and what they leave.
+
+    Args:
+        case: the setting.
+        kept: the recordings.
+        chosen: which of them are attacked, by round.
+        out: where everything goes; made once it is known that the network fits.
+    """
+
+    def __init__(self, case: Case, kept: Recordings, chosen: Chosen, out: Path) -> None:
+        self._case, self._kept, self._chosen, self._out = case, kept, chosen, out
+        self._model = case.fresh("attacker")
+        self._scorers: dict[int, Scorer] = {}
+        self._grant(next(iter(chosen.values()))[:1])
+        out.mkdir(parents=True, mode=0o700)
+
+    def run(self, attacks: Mapping[str, Attack]) -> tuple[list[dict[str, Any]], list[Row]]:
+        """The entries of result.json, attack by attack, and a row an example."""
+        lone = lone_examples(self._chosen)
+        for i, (_, single) in enumerate(lone):
+            single.write(self._out / "truth", key(0, "easy", i))
+        checked = control([single for _, single in lone], self._case.inputs, self._case.classes, self._case.seed)
+        entries: dict[str, list[dict[str, Any]]] = {name: [] for name in attacks}
+        easy, rows = {}, []
+        with Steps("attack", len(attacks) * (1 + len(self._chosen))) as steps:
+            for name, attack in attacks.items():
+                easy[name], found = self._easy(name, attack, lone)
+                rows += found
+                steps.done(f"{name} on the easy rung: {easy[name].psnr:.1f} dB")
+            for number in self._chosen:
+                for name, attack in attacks.items():
+                    about, found = self._round(name, attack, number, (checked, easy[name]))
+                    entries[name].append(about)
+                    rows += found
+                    steps.done(f"{name} at round {number}: {about['verdict']}")
+        return [about for several in entries.values() for about in several], rows
+
+    def _grant(self, group: Sequence[Victim]) -> list[Pair | None]:
+        """The observations of a round with what is granted about them; None for what is refused."""
+        models: dict[tuple[int, tuple[str, ...]], PlainVictim] = {}
+        found: list[Pair | None] = []
+        withheld = () if self._case.defence == "none" else (f"not granted: that the clients use {self._case.defence}",)
+        for v, o in zip(group, self._kept.observations([v.line["id"] for v in group]), strict=True):
+            if o is None:
+                found.append(None)
+                continue
+            place = (id(o.received), tuple(sorted(o.sent)))  # an attack works on all at once that share a model
+            seen = named(self._model, o)
+            if place not in models:
+                models[place] = victim(self._model, seen, self._case.inputs, self._case.mode)
+            about = self._case.update(seen, len(v.truth.labels))
+            known = granted(models[place], about, v.truth.labels.clone(), self._case.random)
+            found.append((seen, replace(known, granted=known.granted + withheld)))
+        return found
+
+    def _easy(self, name: str, attack: Attack, lone: Sequence[tuple[int, Truth]]) -> tuple[Rung, list[Row]]:
+        net = self._case.fresh("easy")
+        seen = probes("easy", net, [single for _, single in lone], self._case.inputs)
+        model, about = victim(net, seen[0], self._case.inputs, "eval"), Update(1, 1, 1.0, "eval", weights=False)
+        pairs: list[Pair | None] = [(o, granted(model, about, lone[o.slot][1].labels, False)) for o in seen]
+        exchanges = [Exchange(f"easy-{i}", client, i, None) for i, (client, _) in enumerate(lone)]
+        job = self._job(name, EASY, exchanges)
+        solution = attempt(job, attack, pairs, self._case.seed, False)
+        rows = self._rows(job, pairs, solution)
+        return easy(rows, solution.seconds), rows
+
+    def _round(
+        self, name: str, attack: Attack, number: int, ladder: tuple[Rung, Rung]
+    ) -> tuple[dict[str, Any], list[Row]]:
+        group = self._chosen[number]
+        pairs = self._grant(group)  # anew, for an attack may have worked on the tensors in place
+        for v in group:
+            v.truth.write(self._out / "truth", key(number, "update", v.slot))
+        sizes = [len(v.truth.labels) for v in group]
+        steps = max((pair[1].steps for pair in pairs if pair), default=1)
+        ticket = Ticket("target", number, "", max(sizes), steps, "update")
+        job = self._job(name, ticket, [v.exchange for v in group])
+        solution = attempt(job, attack, pairs, self._case.seed, self._case.hidden)
+        started = time.monotonic()
+        rows = self._rows(job, pairs, solution)
+        about = {
+            "attack": name,
+            "adaptive": solution.adaptive,
+            "vantage": "server",
+            "source": "update",
+            "round": number,
+            "client": None,
+            "defence": self._case.defence,
+            "granted": list(solution.granted),
+            "batch": max(sizes),
+            "steps": steps,
+            "curve": None,
+            "mode": self._case.mode,
+            **asdict(attack.budget),
+            "seeds": [self._case.seed],
+        }
+        found = entry(about, solution, rows, sum(sizes), ladder, self._case.seed)
+        return found | {"scoring_seconds": round(time.monotonic() - started, 3)}, rows
+
+    def _job(self, attack: str, ticket: Ticket, exchanges: Sequence[Exchange]) -> Job:
+        inputs = self._case.inputs
+        mean, std = (tuple(value.flatten().tolist()) for value in (inputs.mean, inputs.std))
+        of = (self._kept.folder.absolute(), {}, inputs.shape, self._case.classes, mean, std)
+        return Job(attack, ticket, tuple(exchanges), *of)
+
+    def _rows(self, job: Job, pairs: Sequence[Pair | None], solution: Solution) -> list[Row]:
+        ticket, rows = job.ticket, []
+        source = "update" if ticket.rung == "target" else "probe"
+        about: Row = {"attack": job.attack, "adaptive": solution.adaptive, "vantage": "server", "source": source}
+        about |= {"rung": ticket.rung, "curve": "", "round": ticket.round, "seed": self._case.seed}
+        for exchange, pair, found in zip(job.exchanges, pairs, solution.found, strict=True):
+            # Floors are kept by an example's number, which callers may count anew for each client.
+            scorer = self._scorers.setdefault(exchange.client, self._scorer())
+            where = {"client": exchange.client, "victim": exchange.slot}
+            where |= {"batch": pair[1].batch, "steps": pair[1].steps} if pair else {"batch": None, "steps": None}
+            name = key(ticket.round, ticket.point, exchange.slot)
+            rows += scorer.rows(job, exchange, about | where, name, found)
+        return rows
+
+    def _scorer(self) -> Scorer:
+        return Scorer(self._case.public, self._out / "truth", self._out, self._case.seed, None)
+
+
+def _write(
+    folder: Path, config: dict[str, Any], kept: Recordings, entries: list[dict[str, Any]], rows: list[Row]
+) -> None:
+    import pandas as pd
+
+    from flfw.audit.report import write_report
+
+    notes = list(_NOTES)
+    notes += [
+        f"The attack {e['attack']} at round {e['round']} gave nothing: {e['stopped']}." for e in entries if e["stopped"]
+    ]
+    if kept.refused:
+        notes.append(f"Recordings that could not be used: {len(kept.refused)}; the rest was audited.")
+    if kept.skipped:
+        notes.append(f"Recordings left out for want of room: {len(kept.skipped)}.")
+    origin = {"name": config["dataset"], "source": "as told by whoever asked", "md5_ok": None, "digest": None}
+    result = {
+        "flfw": flfw.__version__,
+        "config": config,
+        "provenance": {
+            "code": code_hash(),
+            "lock": requirements_hash(),
+            "data": origin,
+            "weights": None,
+            "tuned_on": [],
+            "resumed": [],
+        },
+        "environment": environment("the app's own"),
+        "notes": notes,
+        "rounds": _traffic(kept),
+        "final": {},
+        "privacy": [],
+        "audit": entries,
+        "recordings": {
+            "exchanges": len(kept.lines),
+            "bytes": kept.stored_bytes,
+            "refused": kept.refused,
+            "skipped": len(kept.skipped),
+        },
+    }
+    pd.DataFrame(rows).drop(columns="db", errors="ignore").to_csv(folder / "audit.csv", index=False)
+    write_whole(folder / "result.json", json.dumps(result, indent=1, allow_nan=False).encode())
+    write_report(folder)
+
+
+def _traffic(kept: Recordings) -> list[dict[str, Any]]:
+    """What the recordings know of each round of training; accuracy is not among it."""
+    found = []
+    for number in sorted({line["round"] for line in kept.lines if line["type"] == "train"}):
+        lines = kept.update_lines(number)
+        up, down = (sum(line[side]["bytes"] for line in lines) for side in ("sent_by_client", "sent_to_client"))
+        row = {"round": number, "loss": None, "acc_global": None, "acc_local": None, "clients": len(lines)}
+        found.append(row | {"upload_bytes": up, "download_bytes": down, "seconds": None, "failures": None})
+    return found

@@ -1,0 +1,72 @@
+"""The ladder below an audit of recorded updates, climbed here: nobody can ask the clients of a foreign app for probes.
+
+Gradients are written and read back as the recorder's files, so that what reads recordings is under test as well.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from flfw import nets
+from flfw.audit import ladder
+from flfw.audit.observation import Observation, Truth
+from flfw.audit.recordings import Recordings
+from flfw.audit.verdict import Rung
+from flfw.inprocess import InProcessGrid
+from flfw.inversion.victim import Inputs
+from flfw.rng import initialising
+from flfw.tap import RecordingGrid
+from flfw.wire import pack
+
+
+def probes(rung: str, net: nn.Module, singles: Sequence[Truth], inputs: Inputs) -> list[Observation]:
+    """The gradient of each single example, as if it had been asked for and recorded; slots are places in ``singles``.
+
+    Args:
+        rung: ``control`` or ``easy``.
+        net: wholly shared; it computes in evaluation mode.
+        singles: of one example each.
+        inputs: the input space.
+    """
+    app, net = ClientApp(), net.eval()
+    gradients = [_gradient(net, single, inputs) for single in singles]
+
+    @app.train("probe")
+    def answer(message: Message, context: Context) -> Message:
+        slot = message.content.config_records["config"]["slot"]
+        assert isinstance(slot, int), "it was put there as one"
+        return Message(RecordDict({"arrays": pack(gradients[slot])}), reply_to=message)
+
+    def ask(slot: int) -> Message:
+        config = {"rung": rung, "round": 0, "client": 0, "slot": slot, "batch": 1, "steps": 1}
+        content = RecordDict({"arrays": pack(nets.tensors(net)), "config": ConfigRecord(config)})
+        return Message(content, dst_node_id=1, message_type="train.probe", group_id="0")
+
+    with tempfile.TemporaryDirectory(prefix="flfw-ladder-") as folder:
+        grid = RecordingGrid(InProcessGrid(app, 1, {}), folder)
+        for slot in range(len(singles)):
+            list(grid.send_and_receive([ask(slot)]))
+        return Recordings(Path(folder)).probes(rung, 0)
+
+
+def control(singles: Sequence[Truth], inputs: Inputs, classes: int, seed: int) -> Rung:
+    """The closed form on softmax regression, which must find every example."""
+    with initialising(seed, "control"):
+        net = nets.build("linear", inputs.shape, classes)
+    pairs = [(seen, singles[seen.slot]) for seen in probes("control", net, singles, inputs)]
+    return ladder.control(pairs, len(singles), inputs)
+
+
+def _gradient(net: nn.Module, single: Truth, inputs: Inputs) -> nets.Tensors:
+    moving = {name: parameter for name, parameter in net.named_parameters() if parameter.requires_grad}
+    loss = cross_entropy(net(inputs.normalise(single.samples)), single.labels)
+    found = torch.autograd.grad(loss, list(moving.values()), allow_unused=True, materialize_grads=True)
+    return dict(zip(moving, found, strict=True))

@@ -1,0 +1,168 @@
+"""The sections on the audit: what the attacks reached, what the attacker had, every sample, every failure."""
+
+# ruff: noqa: E501
+
+MACROS = """\
+{% macro score(sample) %}{% if sample.failed %}failed{% elif sample.scores.psnr is not none %}{{ sample.scores.psnr|num }} dB{% else %}RMSD {{ sample.scores.rmsd|num(3) }}{% endif %}{% endmacro %}
+{% macro who(sample) %}{{ sample|who }}{% if sample.row.label and not absence %}, label {{ sample.row.label }}{% endif %}{% endmacro %}
+{% macro picture(source, alt, missing) %}{% if source %}<img src="{{ source }}" alt="{{ alt }}">{% else %}<span class="absent">{{ missing }}</span>{% endif %}{% endmacro %}
+{% macro pair(setting, sample) %}
+{% if absence %}{% elif sample.strip %}<div class="pair tabular">{{ sample.strip }}</div>{% else %}
+<div class="pair">{{ picture(sample.original, 'Original: ' ~ who(sample), 'not kept') }}
+{{ picture(sample.reconstruction, 'Reconstruction by ' ~ setting.name ~ ', round ' ~ setting.entry.round ~ ': ' ~ score(sample), 'failed' if sample.failed else 'not kept') }}</div>
+{% endif %}
+{% endmacro %}
+{% macro span(values, places=0) %}{% if values %}{{ values[0]|pct(places) }} to {{ values[1]|pct(places) }}{% else %}–{% endif %}{% endmacro %}
+{% macro row(name, text) %}<div><dt>{{ name }}</dt><dd>{{ text }}</dd></div>{% endmacro %}
+{% macro no_pictures() %}No picture of a sample and no label is in this file: {{ absence }}. <code>--pictures yes</code> puts them in.{% endmacro %}
+{% macro rmsd_of(setting) %}{% set found = (setting.entry.distance or {}).rmsd %}{{ found.mean if found is mapping else found if found is not none and found is defined else '' }}{% endmacro %}
+{% macro floor(decibels, unit=true) %}{% if decibels is not number %}–{% elif scope.unit == 'records' %}{{ 'RMSD ' if unit }}{{ (10 ** (-decibels / 20))|num(3) }}{% else %}{{ decibels|num }}{{ ' dB' if unit }}{% endif %}{% endmacro %}
+{% macro sample_facts(setting, sample) %}
+{% set scores = sample.scores %}{% set entry = setting.entry %}
+<dl class="facts">
+{{ row('counts as recovered', 'yes' if sample.recovered else 'no, the attack gave nothing' if sample.failed else 'no') }}
+{% if not sample.failed %}
+{% for key, name, places, unit in (('psnr', 'PSNR', 1, ' dB'), ('gain', 'gain over the best floor', 1, ' dB'), ('ssim', 'SSIM', 2, ''), ('lpips', 'LPIPS', 3, ''), ('rmsd', 'RMSD', 4, '')) %}{% if scores[key] is not none %}{{ row(name, scores[key]|num(places) ~ unit) }}{% endif %}{% endfor %}
+{% if scores.exact_features is not none %}{{ row('features exact', scores.exact_features|pct) }}{% endif %}
+{% if scores['rank'] is not none %}{{ row('rank of the true one', '%d of %d candidates'|format(scores['rank'], scores.candidates or 0)) }}{% endif %}
+{% if scores.matching_loss is not none %}{{ row('matching loss', '%.3g'|format(scores.matching_loss)) }}{% endif %}
+{% endif %}
+{% for key, name in floor_names.items() %}{% if scores['floor_' ~ key] is not none %}{{ row('floor: ' ~ name|lower, floor(scores['floor_' ~ key])) }}{% endif %}{% endfor %}
+{{ row('attack', setting.title ~ ', ' ~ when(setting).partition(',')[0]) }}
+{{ row('attacked', ('probe' if entry.source == 'probe' else 'update') ~ ', batch ' ~ entry.batch|plain ~ ', local steps ' ~ entry.steps|plain) }}
+{{ row('search', (scores.iterations if scores.iterations is not none else entry.iterations)|plain ~ ' iterations, ' ~ entry.restarts|plain ~ ' restarts') }}
+{% if sample.row.seed %}{{ row('seed', sample.row.seed) }}{% endif %}
+{% if sample.row.index and not absence %}{{ row('place in the training part', sample.row.index) }}{% endif %}
+</dl>
+{% endmacro %}
+{% macro facts(mapping) %}<dl class="facts">{% for key, value in mapping.items() %}<div><dt>{{ key|replace('_', ' ') }}</dt><dd>{{ value|plain }}</dd></div>{% endfor %}</dl>{% endmacro %}
+{% set vantages = {
+  'server': 'The server, honest but curious: it follows the protocol, and keeps every message that it sends and receives (leakage of type 0).',
+  'client_update': 'An observer on the client who sees the update after local training, before the client’s own defence acts on it (leakage of type 1).',
+  'client_example': 'An observer on the client who sees the gradient of every single example during local training (leakage of type 2).'} %}
+{% set rung_names = {
+  'control': 'Control: analytic attack, linear network',
+  'easy': 'Easy case: same attack, fresh weights, one sample, one step, no defence',
+  'target': 'The target itself'} %}
+{% set floor_names = {'noise': 'Uniform noise', 'grey': 'Grey image', 'mean': 'Public mean image', 'class_mean': 'Public mean image of the class', 'random_public': 'Random public image', 'nearest_public': 'Nearest public image (an oracle picks it)'} if scope.unit == 'images' else {'noise': 'Uniform noise', 'grey': 'One half everywhere', 'mean': 'Public mean', 'class_mean': 'Public mean of the class', 'random_public': 'Random public ' ~ one, 'nearest_public': 'Nearest public ' ~ one ~ ' (an oracle picks it)'} %}
+"""
+
+RESULTS = """\
+{% set entries = targets|map(attribute='entry')|list %}
+{% macro name_cell(setting) %}<th scope="row">{{ setting.title }}</th><td>{{ setting.entry.round|plain }}</td>{% endmacro %}
+{% macro verdict_cell(entry) %}<td class="text{{ ' accent-text' if entry.verdict == 'leaks' }}">{{ entry.verdict|plain }}</td>{% endmacro %}
+{% macro tr(setting) %}<tr{{ ' class="answer"'|safe if setting is sameas worst }}>{% endmacro %}
+{% macro closeness(setting) %}{% if setting.entry.psnr %}, mean {{ setting.entry.psnr.mean|num }} dB{% elif setting.entry.distance %}, RMSD {{ rmsd_of(setting)|num(3) }}{% endif %}{% endmacro %}
+<section id="results" aria-labelledby="results-title">
+<h2 id="results-title">What the attacks reached</h2>
+<p class="soft" id="glance">Every attack and round, the one above shaded. {% if entries|selectattr('share_interval')|list %}The interval is exact and covers 95 %: it says what share of such {{ scope.unit }} this attack may recover.{% endif %}</p>
+<div class="scroll" tabindex="0" role="region" aria-label="All audited settings">
+<table>
+{% set identified = entries|selectattr('identification_rate', 'number')|list %}{% set cases = entries|selectattr('worst')|list %}
+<thead><tr><th scope="col" class="text">Attack</th><th scope="col">Round</th><th scope="col" class="text">Verdict</th><th scope="col">Recovered</th><th scope="col">Interval</th><th scope="col">Failed</th>{% if identified %}<th scope="col">Identified</th><th scope="col">By chance</th>{% endif %}{% if cases %}<th scope="col" class="text">Worst case</th>{% endif %}<th scope="col">Time</th></tr></thead>
+<tbody>{% for setting in targets %}{% set entry = setting.entry %}{{ tr(setting) }}{{ name_cell(setting) }}{{ verdict_cell(entry) }}<td>{{ setting.recovered }} of {{ setting.total }}</td><td>{{ span(entry.share_interval) }}</td><td>{{ setting.failures }}</td>
+{% if identified %}<td>{{ entry.identification_rate|pct }}</td><td>{{ entry.identification_null|pct }}</td>{% endif %}{% if cases %}<td class="text">{% if entry.worst %}client {{ entry.worst.client|plain }}, sample {{ entry.worst.victim|plain }}{% else %}–{% endif %}</td>{% endif %}<td>{{ entry.seconds|num(0) }} s</td></tr>
+{% endfor %}</tbody></table></div>
+{% if entries|selectattr('psnr')|list or entries|selectattr('distance')|list or entries|selectattr('exact_match')|list %}
+{% set decibels = entries|selectattr('psnr')|list %}{% set distances = entries|selectattr('distance')|list %}{% set gains = entries|selectattr('gain')|list %}{% set exact = entries|selectattr('exact_match')|list %}{% set lpips = entries|selectattr('lpips')|list %}{% set ssim = entries|selectattr('ssim')|list %}
+<h3>How close the reconstructions are</h3>
+<p class="soft">{% if decibels %}Means over the images{% if lpips %} (LPIPS: smaller is closer){% endif %}; what counts is the gain, how far an image stands above the best of its own floors.{% else %}Means over the records.{% endif %}</p>
+<div class="scroll" tabindex="0" role="region" aria-label="How close the reconstructions are">
+<table>
+<thead><tr><th scope="col" class="text">Attack</th><th scope="col">Round</th>{% if decibels %}<th scope="col">PSNR, dB</th><th scope="col">Interval</th><th scope="col">Best</th>{% endif %}{% if gains %}<th scope="col">Gain, dB</th><th scope="col">Best gain</th>{% endif %}{% if ssim %}<th scope="col">SSIM</th>{% endif %}{% if lpips %}<th scope="col">LPIPS</th><th scope="col">Closest</th>{% endif %}{% if distances %}<th scope="col">RMSD</th><th scope="col">Within 0.3</th>{% endif %}{% if exact %}<th scope="col">Features exact</th><th scope="col">By guessing</th><th scope="col">Whole rows</th>{% endif %}</tr></thead>
+<tbody>{% for setting in targets %}{% set entry = setting.entry %}{{ tr(setting) }}{{ name_cell(setting) }}
+{% if decibels %}{% set psnr = entry.psnr or {} %}<td>{{ psnr.mean|num }}</td><td>{% if psnr.low is number and psnr.high is number %}{{ psnr.low|num }} to {{ psnr.high|num }}{% else %}–{% endif %}</td><td>{{ psnr.max|num }}</td>{% endif %}{% if gains %}<td>{{ (entry.gain or {}).mean|num }}</td><td>{{ (entry.gain or {}).max|num }}</td>{% endif %}
+{% if ssim %}<td>{{ (entry.ssim or {}).mean|num(2) }}</td>{% endif %}{% if lpips %}<td>{{ (entry.lpips.mean if entry.lpips is mapping else entry.lpips)|num(3) }}</td><td>{{ (entry.lpips.min if entry.lpips is mapping else none)|num(3) }}</td>{% endif %}
+{% if distances %}{% set distance = entry.distance or {} %}<td>{{ rmsd_of(setting)|num(3) }}</td><td>{{ distance.success|pct }}</td>{% endif %}{% if exact %}{% set match = entry.exact_match or {} %}<td>{{ match.features|pct }}</td><td>{{ match.floor|pct }}</td><td>{{ match.rows|pct }}</td>{% endif %}</tr>
+{% endfor %}</tbody></table></div>
+{% if lpips %}{% set weights = (origin.weights or {}).lpips if origin.weights is mapping else none %}<p class="caption soft">LPIPS is version 0.1 with AlexNet. Images with a side under 64 px are enlarged so that the shorter side is 64; grey ones are repeated to three channels.{% if weights %} Backbone weights: {{ weights.file }} (SHA-256 {{ weights.sha256|string|truncate(16, true, '…') }}), {{ 'the official file' if weights.official else 'not the official file, so the values compare within this report only' }}.{% endif %}</p>{% endif %}
+{% if exact %}<p class="caption soft">A feature is exact when a yes or no is right, or a number is within 5 % of its range. Guessing: the best constant guess for every feature.</p>{% endif %}
+{% endif %}
+{% if pairs %}
+<h3>Static beside adaptive</h3>
+<p class="soft">A static attack takes no account of what the method or a defence hides; an adaptive one does. Only the adaptive one can speak for the protection.</p>
+<div class="scroll" tabindex="0" role="region" aria-label="Static beside adaptive"><table><thead><tr><th scope="col">Round</th><th scope="col" class="text">Static</th><th scope="col" class="text">Verdict</th><th scope="col" class="text">Adaptive</th><th scope="col" class="text">Verdict</th></tr></thead>
+<tbody>{% for pair_ in pairs %}<tr><th scope="row">{{ pair_[0].entry.round|plain }}</th>{% for setting in pair_ %}<td class="text">{{ setting.entry.attack }}: {{ setting.recovered }} of {{ setting.total }}{{ closeness(setting) }}</td>{{ verdict_cell(setting.entry) }}{% endfor %}</tr>
+{% endfor %}</tbody></table></div>
+{% endif %}
+{% for kind, drawn in curves.items() %}
+<h3>{{ 'By batch size' if kind == 'batch' else 'By local steps' }}</h3>
+<figure>{{ drawn[0] }}<figcaption>{{ 'The same probe with other batches' if kind == 'batch' else 'The same probe with other numbers of local steps' }}; nothing else changes. A dot is the mean{{ ' with its interval' if drawn[1]|map(attribute='entry.share_interval')|select|list }}{% if drawn[1]|map(attribute='entry.psnr')|select|list %}, the ring the best reconstruction{% endif %}; equal steps along the axis are equal factors.</figcaption></figure>
+<div class="scroll" tabindex="0" role="region" aria-label="{{ 'Leakage by batch size' if kind == 'batch' else 'Leakage by local steps' }}"><table><thead><tr><th scope="col" class="text">Attack</th><th scope="col">Round</th><th scope="col">{{ 'Batch' if kind == 'batch' else 'Local steps' }}</th><th scope="col" class="text">Verdict</th><th scope="col">Recovered</th><th scope="col">Interval</th><th scope="col">Failed</th>{% if drawn[1]|map(attribute='entry.psnr')|select|list %}<th scope="col">PSNR, dB</th><th scope="col">Best</th>{% endif %}</tr></thead>
+<tbody>{% for setting in drawn[1] %}{% set entry = setting.entry %}<tr{{ ' class="answer"'|safe if setting is sameas elsewhere }}><th scope="row">{{ setting.name }}</th><td>{{ entry.round|plain }}</td><td>{{ entry[kind]|plain }}</td>{{ verdict_cell(entry) }}<td>{{ setting.recovered }} of {{ setting.total }}</td><td>{{ span(entry.share_interval) }}</td><td>{{ setting.failures }}</td>{% if drawn[1]|map(attribute='entry.psnr')|select|list %}<td>{{ (entry.psnr or {}).mean|num }}</td><td>{{ (entry.psnr or {}).max|num }}</td>{% endif %}</tr>
+{% endfor %}</tbody></table></div>
+{% endfor %}
+</section>
+"""
+
+ATTACKER = """\
+<section id="attacker" aria-labelledby="attacker-title">
+<h2 id="attacker-title">What the attacker had</h2>
+{% for group in groups %}{% set entry = group[0].entry %}
+<h3>{{ group[0].name }}, round{{ 's' if group|length > 1 }} {{ group|map(attribute='entry.round')|join(', ') }}</h3>
+<div class="columns"><div>
+<h4>Threat model</h4>
+<p>{{ vantages.get(entry.vantage|string|lower, 'Vantage: ' ~ entry.vantage) }} {% if entry.source == 'probe' %}It attacks a probe: what the client would send for {{ entry.batch|plain }} example{{ '' if entry.batch == 1 else 's' }} and {{ entry.steps|plain }} local step{{ '' if entry.steps == 1 else 's' }}, through the same defence and the same wire.{% else %}It attacks the update that training really sent.{% endif %} {% if entry.adaptive %}It is adapted to what the method and its defence hide.{% else %}It is static: it takes no account of what the method or a defence hides.{% endif %}</p>
+<h4>Verdict</h4>
+<ul class="plainlist">{% for setting in group %}<li>{{ when(setting)|capitalize }}: {{ setting.entry.verdict|plain }}. {{ setting.entry.reason|plain if setting.entry.reason }}{% if setting.entry.stopped and setting.entry.stopped not in (setting.entry.reason or '') %} It gave nothing: {{ setting.entry.stopped|trim('.') }}.{% endif %}</li>{% endfor %}</ul>
+<h4>Granted to the attacker</h4>
+{% if entry.granted %}<ul class="plainlist">{% for sentence in entry.granted %}<li>{{ sentence }}</li>{% endfor %}</ul>{% else %}<p>Nothing is recorded.</p>{% endif %}
+</div><div>
+<h4>Budget and selection</h4>
+{{ facts({'defence': entry.defence, 'network mode': entry.mode, 'iterations': entry.iterations, 'restarts': entry.restarts, 'seeds': entry.seeds, 'kept result': entry.selection, 'tries a job': entry.tries, 'time': entry.seconds|num(0) ~ ' s, and ' ~ entry.scoring_seconds|num(0) ~ ' s to score' if entry.scoring_seconds is number else entry.seconds|num(0) ~ ' s', 'tuned on': (result.provenance or {}).tuned_on}) }}
+<p class="soft">The kept result is chosen by this rule alone; the originals are opened only afterwards, to score it.</p>
+{% if entry.assignment and (entry.batch is not number or entry.batch > 1) %}<p class="soft">Which reconstruction is compared with which original: {{ entry.assignment.rule|trim('.') }}.{% if entry.assignment.null is number %} Unrelated public images get {% for setting in group %}{{ (setting.entry.assignment or {}).null|num }} dB{{ ', ' if not loop.last }}{% endfor %} by the same rule.{% endif %}</p>{% endif %}
+</div></div>
+<div class="columns">
+<div><h4>Ladder: does the attack work at all?</h4>
+<div class="scroll" tabindex="0" role="region" aria-label="Ladder of {{ group[0].name }}"><table><thead><tr><th scope="col" class="text">Rung</th><th scope="col">Round</th><th scope="col">PSNR, dB</th><th scope="col">Passed</th></tr></thead>
+{% set climbed = group|map(attribute='entry.ladder')|list %}{% set same = climbed|length > 1 and climbed|reject('equalto', climbed[0])|list|length == 0 %}
+<tbody>{% for setting in (group[:1] if same else group) %}{% for rung in setting.entry.ladder or [] %}<tr><th scope="row" class="wrap">{{ rung_names.get(rung.rung, rung.rung) }}</th><td>{{ 'all' if same else setting.entry.round|plain }}</td><td>{{ rung.psnr|num }}</td><td>{{ rung.passed|plain }}</td></tr>{% else %}<tr><th scope="row">No rung is recorded</th><td>{{ setting.entry.round|plain }}</td><td>–</td><td>–</td></tr>{% endfor %}{% endfor %}</tbody></table></div>
+{% if group[0].rungs and not absence %}<ul class="gallery">{% for name, sample in group[0].rungs.items() %}<li>{{ pair(group[0], sample) }}<div class="under">{{ name }} rung, {{ score(sample) }}</div></li>{% endfor %}</ul>{% endif %}
+</div>
+{% if group|map(attribute='entry.floors')|select|list %}<div><h4>Floors: what a guess scores without any update</h4>
+<div class="scroll" tabindex="0" role="region" aria-label="Floors of {{ group[0].name }}"><table><thead><tr><th scope="col" class="text">{{ 'RMSD' if scope.unit == 'records' else 'PSNR, dB' }}</th>{% for setting in group %}<th scope="col">Round {{ setting.entry.round|plain }}</th>{% endfor %}</tr></thead>
+<tbody>{% for key, name in floor_names.items() %}<tr><th scope="row">{{ name }}</th>{% for setting in group %}<td>{{ floor((setting.entry.floors or {})[key], false) }}</td>{% endfor %}</tr>{% endfor %}
+<tr class="answer"><th scope="row">{{ group[0].name }}, mean</th>{% for setting in group %}<td>{{ (setting.entry.psnr or {}).mean|num if scope.unit != 'records' else rmsd_of(setting)|num(3) }}</td>{% endfor %}</tr></tbody></table></div></div>{% endif %}
+</div>
+{% endfor %}
+{% if result.privacy %}<h3>Accounted privacy</h3>
+<p>A proven upper bound under its assumptions; the attacks above measure from below. The two answer different questions.</p>
+<div class="scroll" tabindex="0" role="region" aria-label="Accounted privacy"><table><thead><tr><th scope="col" class="text">Unit</th><th scope="col" class="text">Adversary</th><th scope="col">ε</th><th scope="col">δ</th><th scope="col">Rounds</th><th scope="col" class="text">Accountant</th><th scope="col" class="text">Assumptions</th></tr></thead>
+<tbody>{% for line in result.privacy %}<tr><th scope="row">{{ line.unit|plain }}</th><td class="text">{{ line.adversary|plain }}</td><td>{{ line.epsilon|num(2) }}</td><td>{{ line.delta|plain }}</td><td>{{ line.rounds|plain }}</td><td class="text">{{ line.accountant|plain }}</td><td class="text">{{ line.assumptions|plain }}</td></tr>{% endfor %}</tbody></table></div>{% endif %}
+</section>
+"""
+
+GALLERY = """\
+<section id="gallery" aria-labelledby="gallery-title">
+<h2 id="gallery-title">{{ 'All samples' if absence else 'All reconstructions' }}</h2>
+<p>{% if absence %}{{ no_pictures() }} What follows are the scores, worst for the client first.{% else %}{{ 'Rings are the client’s record, dots the reconstruction;' if scope.unit == 'records' else 'Original on the left, reconstruction on the right,' }} worst for the client first. These are clients’ real samples: treat this page as confidential as the data.{% endif %} The gain is measured against the best floor of the {{ one }}: the best that a guess without this client’s message reaches.</p>
+<p class="soft onscreen">Enter opens one with all its figures; the arrow keys walk on.</p>
+{% for setting in gallery %}
+<h3>{{ setting.name }}, {{ when(setting) }}</h3>
+<p class="soft">{{ setting.recovered }} of {{ setting.total }} recovered, {{ setting.failures }} failed.{% if not setting.samples %} The run kept no record of single samples.{% elif setting.samples|length > 8 %}<span class="printed">Printed: the first 8 of {{ setting.samples|length }}; the others are in the file.</span>{% endif %}</p>
+<div data-gallery="{{ setting.name }}, {{ when(setting) }}">
+{% for chunk in [setting.samples[:24], setting.samples[24:]] %}{% if chunk %}{% set skipped = 0 if loop.first else 24 %}
+{% if not loop.first %}<details class="rest"><summary>The other {{ chunk|length }}</summary>{% endif %}
+<ul class="gallery{{ ' bare' if absence else ' tabular' if setting.samples[0].strip }}">
+{% for sample in chunk %}<li id="{{ setting.key }}-{{ loop.index + skipped }}" class="{{ 'recovered' if sample.recovered }}"><details class="sample"><summary>{{ pair(setting, sample) }}<div class="under"><b>{{ score(sample) }}</b>{% if sample.recovered %} <span class="accent-text">recovered</span>{% endif %}<br>
+{% if not sample.failed and sample.scores.gain is not none %}{% if sample.scores.ssim is not none %}SSIM {{ sample.scores.ssim|num(2) }}, {% endif %}gain {{ sample.scores.gain|num }} dB<br>{% endif %}{{ who(sample) }}</div></summary>
+{{ sample_facts(setting, sample) }}</details></li>
+{% endfor %}</ul>{% if not loop.first %}</details>{% endif %}{% endif %}{% endfor %}
+</div>
+{% endfor %}
+<dialog aria-label="One sample with all its figures"><div class="bar"><p class="place" aria-live="polite"></p><button type="button" class="previous">Previous</button><button type="button" class="next" autofocus>Next</button><button type="button" class="close">Close</button></div><div class="body"></div></dialog>
+</section>
+"""
+
+FAILURES = """\
+{% if failures %}
+<section id="failures" aria-labelledby="failures-title">
+<h2 id="failures-title">Failures</h2>
+<p>{{ failed|capitalize }}. {% if settings %}An attempt without a result counts as one that recovered nothing; none is left out of a mean share.{% endif %}</p>
+<div class="scroll" tabindex="0" role="region" aria-label="Failures"><table class="fails"><thead><tr><th scope="col" class="text">At</th><th scope="col" class="text">What</th><th scope="col" class="text">Why</th></tr></thead>
+<tbody>{% for failure in failures %}<tr><th scope="row" class="wrap">{{ failure.at }}</th><td class="text wrap">{{ failure.who }}</td><td class="text wrap">{{ failure.reason }}</td></tr>
+{% endfor %}</tbody></table></div>
+</section>
+{% endif %}
+"""

@@ -1,0 +1,56 @@
+"""The sections on the run: its training, where its numbers come from, and what they do not show."""
+
+# ruff: noqa: E501
+
+TRAINING = """\
+<section id="training" aria-labelledby="training-title">
+<h2 id="training-title">Training</h2>
+{% if rounds %}
+<p>Accuracy <em>before</em> local training is that of the model which a client receives in a round; <em>after</em> is the same client’s model once it has trained on its own data. Both are means over clients, each on its own test data. The final values come from one more evaluation with the last aggregate.</p>
+{% if training %}<figure>{{ training }}</figure>{% endif %}
+<h3>Final accuracy and traffic</h3>
+<dl class="facts"><div><dt>before local training</dt><dd>{{ final.acc_global|pct }}</dd></div><div><dt>after local training</dt><dd>{{ final.acc_local|pct }}</dd></div>
+{% for key, name in {'acc_central': 'on central test data', 'acc_protected': 'of the protected model'}.items() if final[key] is not none and final[key] is defined %}<div><dt>{{ name }}</dt><dd>{{ final[key]|pct }}</dd></div>{% endfor %}
+{% if final.best_validation %}<div><dt>best on validation</dt><dd>{{ final.best_validation.accuracy|pct }} at round {{ final.best_validation.round|plain }}</dd></div>{% endif %}
+{% set own = final.per_client|default([])|map(attribute='acc_local')|select('number')|list %}
+{% if own %}<div><dt>spread over clients, after</dt><dd>{{ own|min|pct }} to {{ own|max|pct }}</dd></div>{% endif %}
+{% for name, total in (('up in all', rounds|map(attribute='upload_bytes')|select('number')|sum), ('down in all', rounds|map(attribute='download_bytes')|select('number')|sum)) %}<div><dt>{{ name }}</dt><dd>{{ total|filesizeformat }}</dd></div>{% endfor %}</dl>
+<details{{ ' open' if rounds|length <= 25 }}><summary>Round by round</summary>
+<p class="soft">Traffic is what crossed the wire: of all clients together, and divided by the clients that took part.</p>
+<div class="scroll{{ ' long' if rounds|length > 25 }}" tabindex="0" role="region" aria-label="Rounds"><table><thead><tr><th scope="col">Round</th><th scope="col">Loss</th><th scope="col">Before</th><th scope="col">After</th><th scope="col">Clients</th><th scope="col">Failures</th><th scope="col">Up, all</th><th scope="col">Up, a client</th><th scope="col">Down, all</th><th scope="col">Down, a client</th><th scope="col">Time</th>{% for key in (rounds[-1].extra or {}) %}<th scope="col">{{ key|replace('_', ' ') }}</th>{% endfor %}</tr></thead>
+<tbody>{% for row in rounds %}<tr><th scope="row">{{ row.round }}</th><td>{{ row.loss|num(3) }}</td><td>{{ row.acc_global|pct }}</td><td>{{ row.acc_local|pct }}</td><td>{{ row.clients|plain }}</td><td>{{ row.failures|plain }}</td>{% for bytes in (row.upload_bytes, row.download_bytes) %}{% if bytes is none or bytes is undefined %}<td>–</td><td>–</td>{% else %}<td>{{ bytes|filesizeformat }}</td><td>{{ (bytes / (row.clients or 1))|filesizeformat }}</td>{% endif %}{% endfor %}<td>{{ row.seconds|num }} s</td>{% for key in (rounds[-1].extra or {}) %}<td>{{ (row.extra or {})[key]|plain }}</td>{% endfor %}</tr>
+{% endfor %}</tbody></table></div></details>
+{% elif origin['from'] %}<p>The recordings of another run were audited, which says nothing of its training.</p>
+{% else %}<p>No training round was run: what was audited is the network as it starts.</p>{% endif %}
+</section>
+<section id="provenance" aria-labelledby="provenance-title">
+<h2 id="provenance-title">Provenance</h2>
+{% if notes %}<div class="notice"><b>Notes of the run</b><ul>{% for note in notes %}<li>{{ note }}</li>{% endfor %}</ul></div>{% endif %}
+<div class="columns"><div><h3>Code and data</h3>{{ facts({'code': origin.code, 'lock': origin.lock, 'data': data.name, 'from': data.source, 'checksum': {true: 'as published', false: 'not the published one'}.get(data.md5_ok, 'not checked'), 'weights': origin.weights, 'attacks tuned on': origin.tuned_on} if not origin['from'] else {'recordings of': origin['from'], 'code': origin.code, 'data': data.name, 'from': data.source, 'weights': origin.weights}) }}</div><div><h3>Environment</h3>{{ facts(result.environment or {}) }}</div></div>
+{% if config.engine %}<h3>Asking for this run again</h3>
+<pre><code>{{ config|command }}</code></pre>
+<p class="soft">Rebuilt from the configuration, which holds every setting:</p>{% endif %}
+<details><summary>Full configuration</summary>{{ facts(config) }}</details>
+<h3>Files of the run</h3>
+<div class="scroll" tabindex="0" role="region" aria-label="Files"><table><thead><tr><th scope="col" class="text">Name</th><th scope="col">Files</th><th scope="col">Size</th></tr></thead><tbody>{% for name, count, bytes in files %}<tr><th scope="row"><code>{{ name }}</code></th><td>{{ count }}</td><td>{{ bytes|filesizeformat }}</td></tr>{% endfor %}</tbody></table></div>
+</section>
+"""
+
+LIMITS = """\
+<section id="limits" aria-labelledby="limits-title">
+<h2 id="limits-title">What this does not show</h2>
+<ul class="plainlist">
+{% if not settings %}<li>Anything about leakage. High accuracy and little traffic are not privacy; run the audit to learn more.</li>
+{% else %}
+<li>That stronger attacks fail. Only {{ settings|map(attribute='name')|unique|join(', ') }} ran, with the budget above. A leak that was found is proof; a leak that was not found is only the absence of one.</li>
+<li>Other rounds. The audit looked at round{{ 's' if settings|map(attribute='entry.round')|unique|list|length > 1 }} {{ settings|map(attribute='entry.round')|unique|sort|join(', ') }}; leakage changes as a network trains, and it can rise before it falls.</li>
+<li>Other observers. {% if settings|map(attribute='entry.vantage')|map('string')|map('lower')|unique|list == ['server'] %}The attacker is the server; what the other clients, or somebody on the client’s own machine, can learn was not measured.{% else %}Only the vantages named above were measured.{% endif %} A server that also sends manipulated weights is a different adversary.</li>
+{% if 'update' not in scope.sources %}<li>What a full update leaks. A probe is a small batch and few steps, the case that favours the attacker; what training really sends mixes more samples and is usually harder to invert, not impossible.</li>{% endif %}
+<li>Every sample. The intervals speak of the attacked samples and seeds only; somebody’s picture may come out although the mean looks safe, so look at the best reconstruction first.</li>
+<li>Other leaks. Whether a person took part, what share of a client has some property, or which labels it holds can leak without a single picture being reconstructed.</li>
+{% endif %}
+{% if result.privacy %}<li>That ε holds elsewhere. The bound is as good as its assumptions about sampling, clipping and who is trusted.</li>{% endif %}
+<li>Other data, networks or seeds. This is one configuration, seed {{ config.seed|plain }}.</li>
+</ul>
+</section>
+"""

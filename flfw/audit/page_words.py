@@ -1,0 +1,123 @@
+"""The sentences that answer: the headline, and the page of plain words for those who answer for personal data."""
+
+# ruff: noqa: E501
+
+HEADLINE = """\
+{% set worst_defence = worst.entry.defence if worst else config.defence %}
+{% set plain_defence = worst_defence|plain if worst_defence and worst_defence != 'none' else '' %}
+{% set run = config.method ~ (' with ' ~ plain_defence if plain_defence else '') ~ ' on ' ~ dataset %}
+{% set one = {'images': 'image', 'records': 'record', 'samples': 'sample'}[scope.unit] %}
+{% macro got(setting) %}{{ setting.name }} recovered {{ setting.recovered }} of {{ setting.total }} training {{ scope.unit }}{% endmacro %}
+{% macro size(setting) %}{{ 'a batch of ' ~ setting.entry.batch if setting.entry.curve == 'batch' else setting.point }}{% endmacro %}
+{% macro turn(round) %}{{ 'before the first round' if round == 0 else 'at round ' ~ round|plain }}{% endmacro %}
+{% macro when(setting) %}{{ turn(setting.entry.round) }}{% if setting.point %}, with {{ size(setting) }}{% endif %}{% endmacro %}
+{% macro easy_failed(setting) %}{% if setting.entry.ladder|default([], true)|selectattr('rung', 'equalto', 'easy')|rejectattr('passed')|list or not setting.entry.ladder %}yes{% endif %}{% endmacro %}
+{% macro nearest(setting) %}
+{%- set first = setting.samples[0] if setting.samples else none -%}
+{%- if first and first.scores.psnr is not none %} <span class="measure">(best {{ first.scores.psnr|num }} dB
+{%- if first.scores.floor_nearest_public is not none %}, where the best public look-alike scores {{ first.scores.floor_nearest_public|num }} dB{% endif %})</span>
+{%- elif first and first.scores.rmsd is not none and not first.failed %} <span class="measure">(closest at a distance of {{ first.scores.rmsd|num(3) }} RMSD)</span>{% endif %}
+{%- endmacro %}
+{% macro headline() %}
+{% set verdict = worst.entry.verdict if worst else none %}
+{% if not worst %}<strong class="verdict">Not audited</strong>: {{ run }} was trained and no attack was run, so this report says nothing about what it leaks.
+{% elif verdict == 'leaks' %}{{ run }} <strong class="verdict leaks">leaks</strong>: {{ got(worst) }} {{ when(worst) }}{{ nearest(worst) }}.
+{% elif verdict == 'no leak found' %}<strong class="verdict">No leak found</strong> in {{ run }}: {{ got(worst) }} {{ when(worst) }}{{ nearest(worst) }}, although the same attack succeeds on an undefended easy case.
+{% elif verdict == 'static only' %}<strong class="verdict">Static only</strong>: {{ got(worst) }} from {{ run }} {{ when(worst) }}{{ nearest(worst) }}, but no attack adapted to what the method hides was run, so this is not evidence of protection.
+{% elif verdict == 'inconclusive' and worst.entry.stopped %}<strong class="verdict">Inconclusive</strong>: {{ worst.name }} gave nothing ({{ worst.entry.stopped|trim('.') }}), so this says nothing about what {{ run }} leaks {{ when(worst) }}.
+{% elif verdict == 'inconclusive' and easy_failed(worst) %}<strong class="verdict">Inconclusive</strong>: {{ got(worst) }} from {{ run }} {{ when(worst) }}, but it did not solve the undefended easy case either, so its failure is not evidence of protection.
+{% elif verdict == 'inconclusive' %}<strong class="verdict">Inconclusive</strong>: {{ got(worst) }} from {{ run }} {{ when(worst) }}, but it gave no result for {{ worst.failures }} of them, so its failure is not evidence of protection.
+{% elif verdict == 'attack broken' %}<strong class="verdict">Attack broken</strong>: the positive control of {{ worst.name }} failed, so this says nothing about {{ 'the defence ' ~ plain_defence if plain_defence else 'what ' ~ run ~ ' leaks' }}.
+{% else %}<strong class="verdict">{{ verdict|plain }}</strong>: {{ got(worst) }} from {{ run }} {{ when(worst) }}.
+{% endif %}
+{% if elsewhere %}But with {{ size(elsewhere) }} it <strong class="verdict leaks">leaks</strong>: {{ got(elsewhere) }} {{ turn(elsewhere.entry.round) }}{{ nearest(elsewhere) }}.
+{% endif %}
+{% endmacro %}
+{% macro sureness(setting) %}
+{% set span = setting.entry.share_interval %}
+{% if span and setting.entry.verdict not in ('inconclusive', 'attack broken') %}
+{% if setting.recovered == 0 %}{{ setting.recovered }} of {{ setting.total }}: as many as {{ span[1]|pct(0) }} of such {{ scope.unit }} could leak and this audit would still have seen none.
+{% else %}{{ setting.recovered }} of {{ setting.total }}: the share of such {{ scope.unit }} that this attack recovers lies between {{ span[0]|pct(0) }} and {{ span[1]|pct(0) }} (exact 95 % interval).{% endif %}
+{% endif %}
+{% endmacro %}
+"""
+
+WORDS = """\
+{% macro outcome(setting) %}
+{% set verdict = setting.entry.verdict %}{% set k = setting.recovered %}{% set n = setting.total %}
+{% set of = (k if k else 'Not one') ~ ' of the ' ~ n ~ ' training ' ~ scope.unit %}{% set were = ' was' if k < 2 else ' were' %}
+{% if verdict == 'leaks' %}<b>Yes, it leaks.</b> {{ of }}{{ were }} rebuilt {{ {'images': 'well enough to be recognised', 'records': 'with values close to the true ones'}.get(scope.unit, 'closely') }}, and more closely than public look-alikes come.
+{% elif verdict == 'no leak found' %}<b>No leak was found.</b> {{ of }}{{ were }} rebuilt. The same attack does succeed on an unprotected easy case, so the test could have seen a leak of this kind. It does not prove that there is none.
+{% elif verdict == 'static only' %}<b>This cannot be told from the test.</b> {{ of }}{{ were }} rebuilt, but the attacker took no account of what the method or its defence hides. One who does may succeed, so this is no evidence of protection.
+{% elif verdict == 'inconclusive' %}<b>The test gave no answer.</b> {{ of }}{{ were }} rebuilt, but {% if setting.entry.stopped %}the attack gave nothing ({{ setting.entry.stopped|trim('.') }}){% elif easy_failed(setting) %}the same attack fails on an unprotected easy case as well{% else %}the attack gave no result for {{ setting.failures }} of them{% endif %}. Nothing follows from its failure.
+{% elif verdict == 'attack broken' %}<b>The test is not valid.</b> A check that must always succeed has failed, so the measurement itself is at fault. Nothing follows about the data, neither for better nor for worse.
+{% else %}<b>{{ verdict|plain }}.</b> {{ of }}{{ were }} rebuilt.{% endif %}
+{% endmacro %}
+{% set observers = {
+  'server': 'whoever runs the server. It follows the rules, but keeps every message that it sends and receives, and tries to rebuild the clients’ training ' ~ scope.unit ~ ' from them',
+  'client_update': 'somebody on the client’s own machine who sees the result of local training before the client’s defence changes it',
+  'client_example': 'somebody on the client’s own machine who sees what training computes from every single ' ~ one} %}
+<section id="words" class="whole" aria-labelledby="words-title">
+<h2 id="words-title">In plain words</h2>
+<p>For those who answer for personal data: what was tested, what came out, how sure that is, and what was not tested.</p>
+<div class="columns"><div>
+<h3>What was tested</h3>
+{% if not worst %}
+<p>Nothing was tested for leaks. A model was trained with {{ run }}, and no attack was run.</p>
+{% else %}
+<p>Clients trained a model together: {{ config.method }} on {{ dataset }}. They kept their data; what they sent was attacked. {% for vantage in scope.vantages %}{{ 'The attacker is ' if loop.first else ' Another attacker is ' }}{{ observers.get(vantage|lower, 'an observer at ' ~ vantage) }}.{% endfor %}</p>
+<ul class="plainlist">
+<li>{{ scope.samples }} training {{ scope.unit if scope.samples != 1 else one }}{% if scope.clients %} of {{ scope.clients }} client{{ 's' if scope.clients != 1 }}{% endif %} {{ 'were' if scope.samples != 1 else 'was' }} attacked {% for round in scope.rounds %}{{ 'before training' if round == 0 else ('after round ' if 'probe' in scope.sources else 'in round ') ~ round }}{{ ' and ' if loop.revindex == 2 else ', ' if not loop.last }}{% endfor %}{% if scope.seeds > 1 %}, {{ scope.seeds }} times over with other random numbers{% endif %}.</li>
+{% if 'probe' in scope.sources %}<li>Messages made for the test were attacked: a client computes one from few examples and sends it the same way as a real one. This is the easier case for an attacker.</li>{% endif %}
+{% if 'update' in scope.sources %}<li>Messages that training really sent were attacked.</li>{% endif %}
+{% if plain_defence %}<li>The clients defended what they sent with {{ plain_defence }}.</li>{% endif %}
+{% if given %}<li>The attacker was given: {{ given|map('trim', '.')|join('; ') }}.</li>{% endif %}
+{% if withheld %}<li>It was not given: {{ withheld|map('trim', '.')|join('; ') }}.</li>{% endif %}
+{% if unused %}<li>It made no use of this: {{ unused|map('trim', '.')|join('; ') }}.</li>{% endif %}
+{% if worst.entry.iterations is number %}<li>For each attempt it was allowed {{ worst.entry.iterations }} step{{ 's' if worst.entry.iterations != 1 }} of search{% if worst.entry.restarts is number and worst.entry.restarts > 1 %} from each of {{ worst.entry.restarts }} starting points{% endif %}.</li>{% endif %}
+</ul>
+{% endif %}
+<h3>What came out</h3>
+{% if not worst %}
+<p id="outcome"><b>Nothing is known about leaks.</b> A useful model is no sign that it keeps its data private.</p>
+{% else %}
+<p id="outcome">{{ outcome(worst)|trim }}{% if elsewhere %} With {{ size(elsewhere) }}, however, it does leak: {{ elsewhere.recovered }} of {{ elsewhere.total }} training {{ scope.unit }} {{ 'was' if elsewhere.recovered == 1 else 'were' }} rebuilt.{% endif %}</p>
+{% if settings|length > 1 %}<p>That is the {{ 'worst' if worst.entry.verdict == 'leaks' else 'least reassuring' }} of {{ targets|length }} test{{ 's' if targets|length != 1 }}{% if settings|length > targets|length %}; {{ settings|length - targets|length }} more tried other sizes{% endif %}. Their verdicts: {% for verdict, count in scope.verdicts.items() %}{{ count }} × “{{ verdict }}”{{ ', ' if not loop.last }}{% endfor %}.</p>{% endif %}
+{% if worst.entry.identification_rate is number and worst.entry.verdict != 'attack broken' %}<p>In {{ worst.entry.identification_rate|pct(0) }} of the cases the result pointed to the right {{ one }} among look-alikes{% if worst.entry.identification_null is number %}; chance alone gives {{ worst.entry.identification_null|pct(0) if worst.entry.identification_null >= 0.01 else 'less than 1 %' }}{% endif %}.{% if worst|beyond_chance and worst.entry.verdict != 'leaks' %} That is more than chance explains: something of the {{ scope.unit }} does come through, though too little to count as rebuilt.{% endif %}</p>{% endif %}
+{% if worst.entry.exact_match and worst.entry.verdict != 'attack broken' %}<p>{{ worst.entry.exact_match.features|pct(0) }} of the values in the records were found exactly; guessing the most usual value gives {{ worst.entry.exact_match.floor|pct(0) }}.</p>{% endif %}
+{% endif %}
+<h3>How sure that is</h3>
+{% if not worst %}<p>There is nothing to be sure of.</p>
+{% elif worst.entry.verdict == 'leaks' %}<p>What was rebuilt is a fact: it was compared with the original. {{ sureness(worst)|trim }} A stronger attacker may reach more.</p>
+{% elif worst.entry.verdict in ('inconclusive', 'attack broken') %}<p>Not sure at all. The number above speaks of the attack, not of the data.</p>
+{% else %}<p>{{ sureness(worst)|trim or 'Only ' ~ worst.total ~ ' ' ~ scope.unit ~ ' were attacked: a rare leak would not have been seen.' }} This counts chance in the choice of {{ scope.unit }} only; a stronger attacker is not counted.</p>{% endif %}
+{% if failed %}<p>Not everything gave a result: {{ failed }}. {{ 'An attempt without a result counts as one that rebuilt nothing.' if worst }}</p>{% endif %}
+</div><div>
+<h3>What was not tested</h3>
+<ul class="plainlist">
+{% if not worst %}<li>Whether training {{ scope.unit }} can be rebuilt from what clients send.</li>
+{% else %}
+<li>Other rounds of training: only {% for round in scope.rounds %}{{ 'the time before training' if round == 0 else 'round ' ~ round }}{{ ' and ' if loop.revindex == 2 else ', ' if not loop.last }}{% endfor %}.</li>
+<li>Other observers: {{ 'other clients, somebody on a client’s machine, and a server that breaks the rules' if scope.vantages|map('lower')|list == ['server'] else 'other clients, and a server that breaks the rules' }}.</li>
+<li>Stronger attacks: more time, more knowledge, or a method not yet known.</li>
+{% if 'update' not in scope.sources %}<li>The messages that training really sent: only messages made for the test were attacked.</li>{% endif %}
+{% if 'probe' not in scope.sources %}<li>The easier case for an attacker: messages computed from few examples.</li>{% endif %}
+{% endif %}
+<li>Whether it can be told that a person took part at all (membership), or what a client’s data have in common.</li>
+<li>What the finished model itself gives away to those who use it.</li>
+<li>Other data, other people, other networks and other settings than those of this run.</li>
+</ul>
+<h3>What the verdicts mean</h3>
+<dl class="sentences">
+<div><dt>Leaks</dt><dd>At least one training {{ one }} was rebuilt. That is proof.</dd></div>
+<div><dt>No leak found</dt><dd>Nothing was rebuilt by an attack that works elsewhere and knew the protection. That is not proof of safety.</dd></div>
+<div><dt>Static only</dt><dd>Nothing was rebuilt, but the attack did not reckon with the protection.</dd></div>
+<div><dt>Inconclusive</dt><dd>Nothing was rebuilt, but the attack is too weak or gave too few results to mean anything.</dd></div>
+<div><dt>Attack broken</dt><dd>The check of the measurement failed. The result is void.</dd></div>
+{% if not worst %}<div><dt>Not audited</dt><dd>No attack was run.</dd></div>{% endif %}
+</dl>
+<h3>What this page is not</h3>
+<p>It is the record of a technical test. It is no legal advice, and no proof that data are safe or anonymous. Whether a processing is lawful is for those who are responsible for it to judge.</p>
+</div></div>
+</section>
+"""

@@ -1,0 +1,94 @@
+"""The process that attacks: it does the jobs of a queue, and is handed the recordings and the grants of each, no more.
+
+Started by `flfw.audit.server`, which ends it when an attack takes too long and starts another one when it dies.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import torch
+
+from flfw import parts
+from flfw.audit.attack import NotApplicable
+from flfw.audit.jobs import Job, Solution, solved
+from flfw.audit.knowledge import grant
+from flfw.audit.queue import Queue
+from flfw.audit.recordings import Recordings
+from flfw.experiment import Experiment
+from flfw.rng import torch_generator
+
+_POLL_S = 0.1
+_NICENESS = 10  # training beside it comes first
+
+
+def solve(job: Job) -> Solution:
+    """Do a job.
+
+    Raises:
+        Exception: whatever the attack raises, but for `NotApplicable`, which is an answer.
+    """
+    experiment = Experiment.from_run_config(job.run_config)
+    attack = parts.attacks(experiment)[job.attack]
+    recordings = Recordings(job.recordings)
+    seen = recordings.observations([exchange.id for exchange in job.exchanges])
+    if job.device == "cuda":
+        torch.cuda.set_per_process_memory_fraction(job.memory)
+    granted = grant(job, experiment, [o for o in seen if o is not None])
+    about = {"granted": granted.sentences, "adaptive": granted.adaptive, "refused": tuple(recordings.refused)}
+    numbers = (job.ticket.batch, job.ticket.steps) if job.ticket.curve else ()
+    rngs = [
+        torch_generator(experiment.seed, f"attack {job.attack}", o.round, o.slot, *numbers)
+        for o in granted.observations
+    ]
+    started = time.monotonic()
+    try:
+        found = attack.run(granted.observations, granted.knowledge, rngs) if granted.observations else []
+    except NotApplicable as error:
+        return solved(job, [None] * len(seen), time.monotonic() - started, stopped=f"not applicable: {error}", **about)
+    seconds = time.monotonic() - started
+    if len(found) != len(granted.observations):
+        raise RuntimeError(f"it returned {len(found)} reconstructions of {len(granted.observations)}")
+    by_slot = {o.slot: f for o, f in zip(granted.observations, found, strict=True)}
+    return solved(job, [None if o is None else by_slot[o.slot] for o in seen], seconds, **about)
+
+
+def attempt(job: Job, queue: Queue) -> None:
+    """Do a job and write down what came of it; an attack that raises is a failed try, not the end of the others."""
+    queue.start(job, os.getpid())
+    try:
+        queue.solve(job, solve(job))
+    except Exception as error:  # an attack is anybody's code: whatever it raises is reported as its failure
+        queue.fail(job, f"crashed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
+
+
+def work(queue: Queue) -> None:
+    """Do jobs until the queue is closed and empty."""
+    while True:
+        over = queue.closed  # asked before looking for a job: what is put before closing is done
+        job = queue.next()
+        if job is not None:
+            attempt(job, queue)
+        elif over:
+            return
+        else:
+            time.sleep(_POLL_S)
+
+
+def _end_with(parent: int) -> None:
+    """End this process when the one that started it is gone, with whatever an attack has started."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_end_with, args=(int(sys.argv[2]),), daemon=True).start()
+    if "--nice" in sys.argv[3:]:
+        os.nice(_NICENESS)
+    work(Queue(Path(sys.argv[1])))

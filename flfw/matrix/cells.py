@@ -1,0 +1,185 @@
+"""Runs the cells of a matrix one after the other; a killed matrix goes on where it was."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flfw import data, engine, results
+from flfw import run as whole
+from flfw.checkpoint import locked, stored_experiment
+from flfw.errors import BadInput, RunFailed
+from flfw.experiment import FREE_ON_RESUME, Experiment, require
+from flfw.matrix import tables
+from flfw.matrix.question import Cell, Matrix, parse, require_same_question
+from flfw.sealed import sealed
+from flfw.task import resolve
+
+_LOCK = ".lock"
+
+
+def main(words: Sequence[str], seeds: Sequence[int], experiment: Experiment) -> int:
+    """What ``sim.py --matrix`` and ``--seeds`` do: run, and print a line a combination.
+
+    Args:
+        words: the axes, as `parse` takes them.
+        seeds: of ``--seeds``; empty: the axis or the experiment says.
+        experiment: everything else; its ``out`` is the matrix's folder.
+
+    Returns:
+        The exit code: 0, or 1 if a run failed.
+
+    Raises:
+        BadInput: as `run` does.
+    """
+    matrix = parse(words)
+    if seeds:
+        require(not matrix.seeds, "--seeds or the axis seeds, not both", seeds=",".join(map(str, seeds)))
+        matrix = dataclasses.replace(matrix, seeds=tuple(seeds))
+    folder, failed, cells = _run(matrix, experiment, None)
+    print(summary(folder))
+    if failed:
+        _say(f"sim.py: {_complaint(failed, cells, folder)}")
+    return 1 if failed else 0
+
+
+def run(matrix: Matrix, experiment: Experiment, out: Path | None = None) -> Path:
+    """Run each method with each defence and seed, all attacks in it, and write matrix.json, .csv and .html.
+
+    Args:
+        matrix: its axes; one that is empty stands at what the experiment has.
+        experiment: everything else, the same for all.
+        out: a new folder, or that of the same matrix, which is gone on with: what is complete is taken as it is, and
+            what was cut short is resumed. None: the experiment's, else ``runs/matrix-DATASET-TIME``.
+
+    Returns:
+        The folder.
+
+    Raises:
+        BadInput: something asked for does not exist or does not fit, in whichever cell, or the folder holds something
+            else; nothing has been started or written.
+        RunFailed: one or several runs failed; the others were run, and the tables hold them.
+    """
+    folder, failed, cells = _run(matrix, experiment, out)
+    if failed:
+        raise RunFailed(_complaint(failed, cells, folder))
+    return folder
+
+
+def summary(folder: Path) -> str:
+    """A line a combination for the terminal, from a matrix that was run, and where the page lies."""
+    about = json.loads((folder / "matrix.json").read_text(encoding="utf-8"))
+    return "\n".join([*tables.lines(about), *about["notes"], str(folder / "matrix.html")])
+
+
+def _run(matrix: Matrix, experiment: Experiment, out: Path | None) -> tuple[Path, dict[str, str], tuple[Cell, ...]]:
+    """The folder, why cells failed, by their names, and all cells."""
+    experiment = resolve(experiment)
+    matrix = matrix.filled(experiment)
+    folder = (out or experiment.out or Path("runs") / _default_name(experiment)).absolute()
+    question = matrix.question(experiment)
+    _check_folder(folder, question)
+    cells = matrix.cells(experiment, folder)
+    for cell in cells:
+        _check(cell)
+    (folder / _LOCK).mkdir(parents=True, exist_ok=True)
+    with locked(folder / _LOCK / "run"):
+        failed = _run_all(cells, lambda failures: tables.write(folder, question, cells, failures))
+    return folder, failed, cells
+
+
+def _complaint(failed: Mapping[str, str], cells: Sequence[Cell], folder: Path) -> str:
+    told = "; ".join(f"{name}: {reason}" for name, reason in failed.items())
+    return f"{len(failed)} of {len(cells)} runs failed ({told}); the others are in {folder}."
+
+
+def _default_name(experiment: Experiment) -> str:
+    dataset = re.sub(r"[^\w-]+", "-", data.title(experiment.dataset))
+    return f"matrix-{dataset}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _check_folder(folder: Path, question: Mapping[str, Any]) -> None:
+    if not folder.exists():
+        return
+    path = folder / "matrix.json"
+    if not path.is_file():
+        if folder.is_dir() and all(found.name == _LOCK for found in folder.iterdir()):
+            return  # a kill fell between the folder and its first file
+        raise BadInput(f"Expected a new folder or that of a matrix, got {folder} without matrix.json; choose another.")
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))["question"]
+        require_same_question(stored, question, folder)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, BadInput):
+            raise
+        raise BadInput(f"Expected a matrix of this version, got {path}, which is damaged: {error!r}.") from error
+
+
+def _check(cell: Cell) -> None:
+    """Refuse a cell that cannot be run or gone on with.
+
+    Raises:
+        BadInput: the message names the cell.
+    """
+    try:
+        checked = whole.check(cell.experiment, new=False)[0]
+        engine.check_resources(checked)
+        if sealed(cell.folder / "checkpoint", "experiment"):
+            stored_experiment(cell.folder).require_same(checked, cell.folder)
+        elif results.is_complete(cell.folder):  # its checkpoint was purged
+            _require_same_result(cell.folder, checked)
+        elif (cell.folder / "result.json").exists():
+            raise BadInput(f"Expected a run with its checkpoint, got {cell.folder} without; remove it to run it anew.")
+    except BadInput as error:
+        raise BadInput(f"{cell.folder.name}: {error}") from error
+
+
+def _require_same_result(folder: Path, experiment: Experiment) -> None:
+    try:
+        config = json.loads((folder / "result.json").read_text(encoding="utf-8"))["config"]
+    except (ValueError, KeyError) as error:
+        raise BadInput(f"Expected a readable {folder / 'result.json'}, got {error!r}; remove the folder.") from error
+    for field in dataclasses.fields(experiment):
+        values = getattr(experiment, field.name), config.get(field.name, field.default)
+        now, before = (list(value) if isinstance(value, tuple) else value for value in values)
+        if field.name not in FREE_ON_RESUME and now != before:
+            raise BadInput(f"Expected {field.name}={now}, got {before} in {folder}; remove that folder.")
+
+
+def _run_all(cells: Sequence[Cell], write: Callable[[Mapping[str, str]], None]) -> dict[str, str]:
+    """Run what is not complete; the failed cells' names and reasons."""
+    failed: dict[str, str] = {}
+    write(failed)
+    for number, cell in enumerate(cells, 1):
+        if results.is_complete(cell.folder):
+            continue
+        title, started = f"[{number}/{len(cells)}] {cell.folder.name}", time.monotonic()
+        _say(title)
+        try:
+            _run_or_resume(cell)
+        except (BadInput, RunFailed) as error:
+            failed[cell.folder.name] = str(error)
+        ending = failed.get(cell.folder.name)
+        _say(f"{title}: {f'failed: {ending}' if ending else 'done'} after {time.monotonic() - started:.0f} s")
+        write(failed)
+    return failed
+
+
+def _run_or_resume(cell: Cell) -> None:
+    if sealed(cell.folder / "checkpoint", "experiment"):
+        whole.resume(cell.experiment)
+        return
+    if cell.folder.exists():  # a kill fell between the folder and its first file
+        shutil.rmtree(cell.folder)
+    whole.run(cell.experiment)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

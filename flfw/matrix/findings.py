@@ -1,0 +1,255 @@
+"""What a matrix shows: leakage pooled over the seeds, and the same victims compared between combinations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, final
+
+import numpy as np
+
+from flfw.audit.statistics import Interval, Paired, interval, paired, share_interval, worst
+from flfw.matrix.question import NO_DEFENCE
+from flfw.matrix.rows import Finished, Row, Setting
+from flfw.rng import numpy_generator
+
+# The most alarming first.
+VERDICTS = ("leaks", "attack broken", "inconclusive", "static only", "no leak found")
+
+
+@final
+@dataclass(frozen=True)
+class Leak:
+    """An attack at a round, pooled over the seeds of one combination.
+
+    Attributes:
+        setting: the attack and the round.
+        seeds: that were run.
+        images: that were attacked.
+        failures: images without a result, those of clients that did not answer among them.
+        recovered: of ``images``; one on which the attack failed is not.
+        share: exact 95 % interval of the share recovered.
+        psnr: dB over the images for which the attack gave something (of records, from their deviation); None: none.
+        ssim: mean; None where there is none.
+        rmsd: mean; None where the attack gave nothing.
+        identified: share identified among look-alikes; None: not measured.
+        worst: seed, client, victim, image and dB of the closest reconstruction; None: none.
+        verdict: the most alarming of the seeds.
+        seeds_with_verdict: how many of them had it.
+        seconds: spent by the attack, all seeds together.
+    """
+
+    setting: Setting
+    seeds: tuple[int, ...]
+    images: int
+    failures: int
+    recovered: int
+    share: tuple[float, float]
+    psnr: Interval | None
+    ssim: float | None
+    rmsd: float | None
+    identified: float | None
+    worst: Mapping[str, Any] | None
+    verdict: str
+    seeds_with_verdict: int
+    seconds: float
+
+    @property
+    def share_recovered(self) -> float:
+        """Of what was attacked, in [0, 1]."""
+        return self.recovered / self.images if self.images else 0.0
+
+    @property
+    def severity(self) -> tuple[float, float]:
+        """What the worst is judged by: the share recovered, then the mean closeness."""
+        return self.share_recovered, self.psnr.mean if self.psnr else -np.inf
+
+
+@final
+@dataclass(frozen=True)
+class Combination:
+    """A method with a defence.
+
+    Attributes:
+        method: its name.
+        defence: its name, or ``none``.
+        runs: the finished ones, a seed each.
+        leaks: an attack at a round each.
+    """
+
+    method: str
+    defence: str
+    runs: tuple[Finished, ...]
+    leaks: tuple[Leak, ...]
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        return self.method if self.defence == NO_DEFENCE else f"{self.method} with {self.defence}"
+
+    @property
+    def after(self) -> list[float]:
+        """Final accuracy after local training, a number a seed."""
+        return [run.accuracy[0] for run in self.runs if run.accuracy]
+
+    @property
+    def received(self) -> list[float]:
+        """Final accuracy of the model as received, a number a seed."""
+        return [run.accuracy[1] for run in self.runs if run.accuracy]
+
+    @property
+    def worst(self) -> Leak | None:
+        """The attack and round that recovered most; None: nothing was attacked."""
+        return max(self.leaks, key=lambda leak: leak.severity, default=None)
+
+
+@final
+@dataclass(frozen=True)
+class Comparison:
+    """The same victims under one attack at one round, in a combination and in the one it is compared with.
+
+    Attributes:
+        setting: of the combination.
+        name: the combination's.
+        with_name: the other's.
+        images: that both have.
+        failures: of them, in the combination and in the other.
+        paired: of the difference in dB; negative: less leaks than in the other. None: no image is shared, or the
+            attack failed on all in both.
+    """
+
+    setting: Setting
+    name: str
+    with_name: str
+    images: int
+    failures: tuple[int, int]
+    paired: Paired | None
+
+
+def combine(method: str, defence: str, runs: Iterable[Finished]) -> Combination:
+    """A combination with its leakage pooled over the runs, one a seed."""
+    runs = tuple(runs)
+    settings = dict.fromkeys(setting for run in runs for setting, _ in run.entries)
+    return Combination(method, defence, runs, tuple(pooled(setting, runs) for setting in settings))
+
+
+def pooled(setting: Setting, runs: Sequence[Finished]) -> Leak:
+    """One attack at one round, over the seeds of the runs that have it."""
+    entries = [(run.seed, entry) for run in runs for found, entry in run.entries if found == setting]
+    rows = [row for run in runs for row in run.rows if row.setting == setting]
+    recovered = sum(row.recovered for row in rows)
+    verdicts = _verdicts(entries)
+    word = min(verdicts.values(), key=_alarm)
+    rated = [(e["identification_rate"], e["images"]) for _, e in entries if e.get("identification_rate") is not None]
+    return Leak(
+        setting=setting,
+        seeds=tuple(dict.fromkeys(seed for seed, _ in entries)),
+        images=len(rows),
+        failures=sum(int(entry["failures"]) for _, entry in entries),
+        recovered=recovered,
+        share=share_interval(recovered, len(rows)) if rows else (0.0, 1.0),
+        psnr=_interval(rows),
+        ssim=_mean(rows, lambda row: row.ssim),
+        rmsd=_mean(rows, lambda row: row.rmsd),
+        identified=sum(rate * n for rate, n in rated) / sum(n for _, n in rated) if rated else None,
+        worst=_worst(rows),
+        verdict=word,
+        seeds_with_verdict=list(verdicts.values()).count(word),
+        seconds=sum(float(entry.get("seconds") or 0) for _, entry in entries),
+    )
+
+
+def _verdicts(entries: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[int, str]:
+    """The most alarming verdict of each seed."""
+    verdicts: dict[int, str] = {}
+    for seed, entry in entries:
+        verdicts[seed] = min(verdicts.get(seed, entry["verdict"]), entry["verdict"], key=_alarm)
+    return verdicts
+
+
+def _alarm(verdict: str) -> int:
+    # An unknown word is not taken for reassuring.
+    return VERDICTS.index(verdict) if verdict in VERDICTS else 1
+
+
+def _interval(rows: Sequence[Row]) -> Interval | None:
+    found = [(row.closeness, row.seed) for row in rows if row.closeness is not None]
+    if not found:
+        return None
+    values, seeds = map(np.array, zip(*found, strict=True))
+    return interval(values, seeds, numpy_generator(0, "matrix"))
+
+
+def _mean(rows: Sequence[Row], of: Callable[[Row], float | None]) -> float | None:
+    values = [value for value in map(of, rows) if value is not None]
+    return fmean(values) if values else None
+
+
+def _worst(rows: Sequence[Row]) -> dict[str, Any] | None:
+    found = [(row, row.closeness) for row in rows if row.closeness is not None]
+    if not found:
+        return None
+    row, best = found[worst(np.array([value for _, value in found]))]
+    client, victim, image = row.place
+    return {"seed": row.seed, "client": client, "victim": victim, "image": image, "psnr": best}
+
+
+def reference(combinations: Sequence[Combination]) -> Combination | None:
+    """What the others are compared with: the first without a defence, or the first of all."""
+    plain = (combination for combination in combinations if combination.defence == NO_DEFENCE)
+    return next(plain, next(iter(combinations), None))
+
+
+def comparisons(combinations: Sequence[Combination]) -> list[Comparison]:
+    """Each other combination against the reference, attack by attack and round by round."""
+    first = reference(combinations)
+    return [
+        compared(leak.setting, other, first, against)
+        for other in combinations
+        if first is not None and other is not first
+        for leak in other.leaks
+        if (against := _counterpart(leak.setting, first)) is not None
+    ]
+
+
+def _counterpart(setting: Setting, first: Combination) -> Setting | None:
+    """The reference's setting that a setting is compared with: adapted alike if there is one, else the other kind."""
+    there = [leak.setting for leak in first.leaks]
+    return next((s for s in (setting, setting._replace(adaptive=not setting.adaptive)) if s in there), None)
+
+
+def compared(setting: Setting, one: Combination, first: Combination, against: Setting) -> Comparison:
+    """The same victims of one combination and of the reference; of a failed image its best floor counts."""
+    ours, theirs = _by_victim(one, setting), _by_victim(first, against)
+    pairs = [(ours[key], theirs[key]) for key in ours if key in theirs]
+    failures = tuple(sum(pair[side].failed for pair in pairs) for side in (0, 1))
+    both = [(a.counted, b.counted, a.seed) for a, b in pairs if a.counted is not None and b.counted is not None]
+    found = None
+    if both and min(failures) < len(pairs):  # where both failed on all, there is nothing to compare
+        a, b, seeds = map(np.array, zip(*both, strict=True))
+        found = paired(a, b, seeds, numpy_generator(0, "matrix"))
+    return Comparison(setting, one.name, first.name, len(both), (failures[0], failures[1]), found)
+
+
+def _by_victim(combination: Combination, setting: Setting) -> dict[tuple[object, ...], Row]:
+    rows = (row for run in combination.runs for row in run.rows if row.setting == setting)
+    # Label and position are the proof that the same slot held the same example.
+    return {(row.seed, row.place, row.label, row.example): row for row in rows}
+
+
+def uneven_budgets(combinations: Iterable[Combination]) -> list[str]:
+    """A note for each attack that was not given the same budget in every run."""
+    budgets: dict[str, dict[tuple[object, object], None]] = {}
+    for combination in combinations:
+        for run in combination.runs:
+            for setting, entry in run.entries:
+                budget = (entry.get("iterations"), entry.get("restarts"))
+                budgets.setdefault(setting.attack, {})[budget] = None
+    return [
+        f"The budget of {attack} is not the same in all runs: "
+        + "; ".join(f"{iterations} iterations, {restarts} restarts" for iterations, restarts in seen)
+        + "."
+        for attack, seen in budgets.items()
+        if len(seen) > 1
+    ]

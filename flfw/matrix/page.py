@@ -1,0 +1,161 @@
+"""The page of a matrix, a Jinja template; every sentence that a reader sees stands here."""
+
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jinja2 import Environment
+from markupsafe import Markup
+
+from flfw import data
+from flfw.audit.page_style import STYLE
+from flfw.matrix.findings import Combination, Comparison
+from flfw.matrix.picture import Mark, Panel, draw
+
+_AFTER, _RECEIVED = "accuracy after local training", "accuracy as received"
+
+
+def render(about: Mapping[str, Any], combinations: Sequence[Combination], compared: Sequence[Comparison]) -> str:
+    """The page: one file that loads nothing from elsewhere and needs no script."""
+    jinja = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    jinja.filters.update(num=_decimals, pct=_percent)
+    attacked = sorted((c for c in combinations if c.worst), key=lambda c: c.worst.severity if c.worst else ())
+    records = bool(attacked) and all(row.psnr is None for c in attacked for run in c.runs for row in run.rows)
+    return jinja.from_string(PAGE).render(
+        about=about,
+        style=Markup(STYLE),
+        dataset=data.title(str(about["question"]["experiment"]["dataset"])),
+        combinations=combinations,
+        most=attacked[-1] if attacked else None,
+        least=attacked[0] if attacked else None,
+        recovered=sum(leak.recovered for c in combinations for leak in c.leaks),
+        compared=compared,
+        records=records,
+        ssim=any(leak.ssim is not None for c in combinations for leak in c.leaks),
+        identified=any(leak.identified is not None for c in combinations for leak in c.leaks),
+        after=_panels(attacked, received=False, records=records),
+        received=_panels(attacked, received=True, records=records),
+    )
+
+
+def _panels(attacked: Sequence[Combination], received: bool, records: bool) -> Markup:
+    """Both scatters against one accuracy; a mark stands for the attack and round that recovered most."""
+    share, close = [], []
+    for combination in reversed(attacked):  # what leaks most gets the best place for its name
+        worst, values = combination.worst, combination.received if received else combination.after
+        assert worst is not None, "only what was attacked is drawn"
+        x, across = sum(values) / len(values), (min(values), max(values))
+        leaks = worst.verdict == "leaks"
+        share.append(Mark(combination.name, x, across, worst.severity[0], worst.share, leaks))
+        if worst.psnr:
+            low, high = worst.psnr.low, worst.psnr.high
+            along = None if low is None or high is None else (low, high)
+            close.append(Mark(combination.name, x, across, worst.psnr.mean, along, leaks))
+    below = _RECEIVED if received else _AFTER
+    title = "Closeness, −20 log RMSD, dB" if records else "PSNR, dB"
+    panels = (
+        Panel(f"{'Records' if records else 'Images'} recovered", below, tuple(share), percent=True),
+        Panel(title, below, tuple(close), percent=False),
+    )
+    return Markup("").join(Markup("<div>{}</div>").format(draw(panel)) for panel in panels if panel.marks)
+
+
+def _decimals(value: float | None, places: int = 1) -> str:
+    return "–" if value is None else f"{value:.{places}f}".replace("-", "−")
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f} %"
+
+
+PAGE = """\
+{% set things = 'records' if records else 'images' %}
+{% set count = combinations|length %}
+{% macro named(c) %}{{ c.method }} {{ 'without a defence' if c.defence == 'none' else 'with ' ~ c.defence }}{% endmacro %}
+{% macro reached(c) %}{{ c.worst.recovered }} of {{ c.worst.images }} {{ things }}{% if c.worst.psnr %} <span class="measure">({{ c.worst.psnr.mean|num }} dB)</span>{% endif %} at {{ (c.after|sum / c.after|length)|pct }} accuracy{% endmacro %}
+{% macro headline() %}
+{% if not count %}Nothing has been measured yet.
+{% elif not most %}{{ 'No combination was' if count > 1 else named(combinations[0]) ~ ' was not' }} attacked, so this page says nothing about what leaks.
+{% elif not recovered %}<strong class="verdict">Nothing was recovered</strong> {{ 'from any of ' ~ count ~ ' combinations' if count > 1 else 'from ' ~ named(most) }} on {{ dataset }}. Whether that is evidence of protection is what the verdicts say.
+{% elif count == 1 %}{{ named(most) }} <strong class="verdict leaks">leaks</strong>: {{ reached(most) }}, on {{ dataset }}.
+{% elif most.worst.severity[0] == least.worst.severity[0] %}<strong class="verdict leaks">No combination leaks less than another</strong>: from each {{ (most.worst.severity[0])|pct }} of the {{ things }} were recovered, on {{ dataset }}.
+{% else %}{{ named(most) }} <strong class="verdict leaks">leaks most</strong>, {{ reached(most) }}; {{ named(least) }} least, {{ reached(least) }}{% if least.worst.verdict != 'leaks' %} ({{ least.worst.verdict }}){% endif %}.
+{% endif %}
+{% endmacro %}
+{% macro range(values) %}{{ (values|sum / values|length)|pct }}{% if values|length > 1 %}<span class="measure"> {{ (100 * values|min)|num }} to {{ (100 * values|max)|num }}</span>{% endif %}{% endmacro %}
+{% macro kind(setting) %}{{ 'adaptive' if setting.adaptive else 'static' }}{% if setting.source != 'probe' %}, {{ setting.source }}{% endif %}{% if setting.vantage != 'server' %}, {{ setting.vantage|replace('_', ' ') }}{% endif %}{% endmacro %}
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="robots" content="noindex">
+<title>Leakage against accuracy on {{ dataset }}</title>
+<style>
+{{ style }}
+figure.scatter { margin: 1.75rem 0 2.5rem; } .scatter figcaption { max-width: 42rem; }
+.panels { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: 2rem 2.5rem; }
+svg .bar { stroke-width: 1.5; opacity: .6; } svg .bar.ink { stroke: var(--ink); } svg .bar.accent { stroke: var(--accent); }
+svg .name { paint-order: stroke; stroke: var(--paper); stroke-width: 3px; stroke-linejoin: round; }
+thead th { vertical-align: bottom; } tr.next > * { border-top: 2px solid var(--line); } .notice { overflow-wrap: anywhere; }
+</style>
+</head>
+<body>
+<header><div class="eyebrow"><span><b>{{ count }} combination{{ '' if count == 1 else 's' }} on {{ dataset }}</b></span><span>seed{{ 's' if about.question.seeds|length > 1 }} {{ about.question.seeds|join(', ') }}</span><span>flfw {{ about.flfw }}</span></div></header>
+<main id="main">
+<h1>{{ headline()|trim }}</h1>
+{% if about.notes %}<div class="notice" role="note"><b>Read this with {{ 'a caveat' if about.notes|length == 1 else 'these caveats' }}</b><ul>{% for note in about.notes %}<li>{{ note }}</li>{% endfor %}</ul></div>{% endif %}
+{% if after %}
+<figure class="scatter"><div class="panels">{{ after }}</div>
+<figcaption>A mark is a method with its defence, at the attack and the round that recovered most. Up and down: 95 % intervals, of the share of {{ things }} recovered (exact) and of the mean (over seeds and {{ things }}). {% if about.question.seeds|length > 1 %}Across: from the least to the most accurate seed. {% endif %}<span class="accent-text">Coloured</span> marks leak. Best is below and to the right.</figcaption>
+<details><summary>The same against accuracy as received, before local training</summary><div class="panels">{{ received }}</div></details></figure>
+{% endif %}
+{% if most %}
+<section aria-labelledby="table-title">
+<h2 id="table-title">Each combination, attack and round</h2>
+<p>All runs have the same data, clients and budget, and those of one seed the same victims, unless a caveat above says otherwise. Accuracy is that of the final model. A verdict is the most alarming of the seeds; behind it stands how many had it.</p>
+<div class="scroll" tabindex="0" role="region" aria-label="Each combination, attack and round"><table>
+<thead><tr><th scope="col" class="text">Method</th><th scope="col" class="text">Defence</th><th scope="col">Accuracy after</th><th scope="col" class="text">Attack</th><th scope="col">Round</th><th scope="col" class="text">Verdict</th><th scope="col">Recovered</th><th scope="col">{{ 'Closeness, dB' if records else 'PSNR, dB' }}</th><th scope="col">Best</th>{% if records %}<th scope="col">RMSD</th>{% endif %}{% if ssim %}<th scope="col">SSIM</th>{% endif %}{% if identified %}<th scope="col">Identified</th>{% endif %}<th scope="col">Failed</th></tr></thead>
+<tbody>{% for c in combinations %}{% set second = not loop.first %}{% for leak in c.leaks %}{% set psnr = leak.psnr %}<tr{{ ' class="next"'|safe if loop.first and second }}><th scope="row">{{ c.method }}</th><td class="text">{{ c.defence }}</td><td>{{ range(c.after) }}</td><td class="text">{{ leak.setting.attack }} <span class="measure">{{ kind(leak.setting) }}</span></td><td>{{ leak.setting.round }}</td><td class="text"><span{{ ' class="accent-text"'|safe if leak.verdict == 'leaks' }}>{{ leak.verdict }}</span>{% if leak.seeds|length > 1 %} <span class="measure">{{ leak.seeds_with_verdict }} of {{ leak.seeds|length }}</span>{% endif %}</td><td>{{ leak.recovered }} of {{ leak.images }} <span class="measure">{{ (100 * leak.share[0])|num(0) }} to {{ (100 * leak.share[1])|num(0) }} %</span></td><td>{{ (psnr.mean if psnr else none)|num }}{% if psnr and psnr.low is not none %} <span class="measure">{{ psnr.low|num }} to {{ psnr.high|num }}</span>{% endif %}</td><td{% if leak.worst %} title="seed {{ leak.worst.seed }}, client {{ leak.worst.client }}, victim {{ leak.worst.victim }}"{% endif %}>{{ (leak.worst.psnr if leak.worst else none)|num }}</td>{% if records %}<td>{{ leak.rmsd|num(3) }}</td>{% endif %}{% if ssim %}<td>{{ leak.ssim|num(2) }}</td>{% endif %}{% if identified %}<td>{{ leak.identified|pct }}</td>{% endif %}<td>{{ leak.failures }}</td></tr>
+{% else %}<tr><th scope="row">{{ c.method }}</th><td class="text">{{ c.defence }}</td><td>{{ range(c.after) }}</td><td class="text" colspan="{{ 7 + records + ssim + identified }}">nothing to attack</td></tr>
+{% endfor %}{% endfor %}</tbody></table></div>
+<p class="soft">Beside a number stands its 95 % interval, beside an accuracy its range over the seeds. The intervals of shares are exact for independent {{ things }}; those of means resample seeds, then {{ things }}. With few seeds both are too narrow. PSNR is over what the attack gave; failures are counted under Failed and as not recovered.</p>
+</section>
+{% endif %}
+{% if compared %}
+<section aria-labelledby="paired-title">
+<h2 id="paired-title">The same victims, compared with {{ compared[0].with_name if ' with ' in compared[0].with_name else compared[0].with_name ~ ' without a defence' }}</h2>
+<p>Differences in dB, {{ 'record' if records else 'image' }} by {{ 'record' if records else 'image' }}: below zero, less is seen than there. Where an attack failed, the best guess that saw no update counts in its place.</p>
+<div class="scroll" tabindex="0" role="region" aria-label="Paired comparisons"><table>
+<thead><tr><th scope="col" class="text">Combination</th><th scope="col" class="text">Attack</th><th scope="col">Round</th><th scope="col">{{ things|capitalize }}</th><th scope="col">Difference, dB</th><th scope="col">Interval</th><th scope="col">More / less / same</th><th scope="col">p</th><th scope="col">Failed here / there</th></tr></thead>
+<tbody>{% for row in compared %}{% set found = row.paired %}<tr><th scope="row">{{ row.name }}</th><td class="text">{{ row.setting.attack }} <span class="measure">{{ kind(row.setting) }}</span></td><td>{{ row.setting.round }}</td><td>{{ row.images }}</td>{% if found %}<td>{{ found.difference.mean|num }}</td><td>{% if found.difference.low is not none %}{{ found.difference.low|num }} to {{ found.difference.high|num }}{% else %}–{% endif %}</td><td>{{ found.better }} / {{ found.worse }} / {{ found.ties }}</td><td>{{ found.p|num(4) }}</td>{% else %}<td class="text" colspan="4">{{ 'failed on all of them, here and there' if row.images else 'no victim is shared' }}</td>{% endif %}<td>{{ row.failures[0] }} / {{ row.failures[1] }}</td></tr>
+{% endfor %}</tbody></table></div>
+<p class="soft">p is of a sign-flip test, and not corrected for the number of comparisons. A smaller number does not make a defence safe: what counts is whether anything is recovered, and whether the attack knew of the defence.</p>
+</section>
+{% endif %}
+<section aria-labelledby="runs-title">
+<h2 id="runs-title">Runs</h2>
+<div class="scroll" tabindex="0" role="region" aria-label="Runs"><table>
+<thead><tr><th scope="col" class="text">Method</th><th scope="col" class="text">Defence</th><th scope="col">Seed</th><th scope="col" class="text">State</th><th scope="col">Accuracy after</th><th scope="col">As received</th><th scope="col" class="text">Report</th></tr></thead>
+<tbody>{% for cell in about.cells %}<tr><th scope="row">{{ cell.method }}</th><td class="text">{{ cell.defence }}</td><td>{{ cell.seed }}</td><td class="text{{ ' accent-text' if cell.state == 'failed' }}">{{ cell.state }}</td><td>{{ cell.acc_local|pct }}</td><td>{{ cell.acc_global|pct }}</td><td class="text">{% if cell.state == 'complete' %}<a href="{{ cell.folder|urlencode }}/report.html">{{ cell.folder }}</a>{% else %}{{ cell.folder }}{% endif %}</td></tr>
+{% endfor %}</tbody></table></div>
+<details><summary>What all runs have in common</summary><p class="soft">{% for key, value in about.question.experiment.items() if value != '' %}<code>{{ key }}={{ value }}</code> {% endfor %}{% for pair in about.question.set %}<code>set {{ pair }}</code> {% endfor %}</p></details>
+</section>
+<section aria-labelledby="limits-title">
+<h2 id="limits-title">What this does not show</h2>
+<ul class="plainlist">
+<li>That stronger attacks fail. Only {{ about.question.attacks|join(', ') }} ran. A leak that was found is proof; one that was not found is only the absence of one.</li>
+<li>That a defence protects, where no attack knew of it: the verdict is then static only.</li>
+<li>Other settings. A defence has one strength here, and a weaker or a stronger one may stand elsewhere.</li>
+<li>Every sample. Means hide the one that comes out; look at the best reconstruction first.</li>
+</ul>
+</section>
+</main>
+<footer><p class="soft">Written by flfw {{ about.flfw }}; <code>matrix.json</code> and <code>matrix.csv</code> in the same folder hold the numbers.</p></footer>
+</body>
+</html>
+"""

@@ -1,0 +1,162 @@
+"""What a matrix asks: its axes, and the experiment of each cell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, final
+
+from flfw.errors import BadInput
+from flfw.experiment import Experiment, require, split_assignment
+from flfw.parts import short_name
+
+AXES = ("methods", "defences", "attacks", "seeds")
+NO_DEFENCE = "none"
+_VARIED = ("method", "defence", "attack", "seed", "set")
+
+
+@final
+@dataclass(frozen=True)
+class Cell:
+    """One run of a matrix.
+
+    Attributes:
+        experiment: what is run, ``out`` being the cell's own folder.
+    """
+
+    experiment: Experiment
+
+    @property
+    def method(self) -> str:
+        """As it was asked for."""
+        return self.experiment.method
+
+    @property
+    def defence(self) -> str:
+        """As it was asked for; ``none`` without one."""
+        return self.experiment.defence
+
+    @property
+    def seed(self) -> int:
+        """Of everything random in the run."""
+        return self.experiment.seed
+
+    @property
+    def folder(self) -> Path:
+        """The run's."""
+        assert self.experiment.out is not None, "a matrix places its cells"
+        return self.experiment.out
+
+
+@final
+@dataclass(frozen=True)
+class Matrix:
+    """The axes; an empty one stands at what the experiment has.
+
+    Attributes:
+        methods: federated methods.
+        defences: client-side defences, ``none`` among them to compare with.
+        attacks: all of them run in every cell.
+        seeds: a run each.
+
+    Raises:
+        BadInput: a value is empty or stands there twice, or a seed is negative.
+    """
+
+    methods: tuple[str, ...] = ()
+    defences: tuple[str, ...] = ()
+    attacks: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for axis in AXES:
+            values = getattr(self, axis)
+            require(all(str(value) for value in values), f"a value behind each comma of {axis}", **{axis: values})
+            twice = [value for value in dict.fromkeys(values) if values.count(value) > 1]
+            require(not twice, f"each of the {axis} once", twice=", ".join(map(str, twice)))
+        require(min(self.seeds, default=0) >= 0, "seeds >= 0", seeds=self.seeds)
+
+    def filled(self, experiment: Experiment) -> Matrix:
+        """The matrix with what the experiment has on each axis that was not given."""
+        return Matrix(
+            self.methods or (experiment.method,),
+            self.defences or (experiment.defence,),
+            self.attacks or experiment.attack,
+            self.seeds or (experiment.seed,),
+        )
+
+    def cells(self, experiment: Experiment, folder: Path) -> tuple[Cell, ...]:
+        """A run for each method, defence and seed of a filled matrix; everything else is the experiment's."""
+        cells = []
+        for method, defence, seed in product(self.methods, self.defences, self.seeds):
+            out = folder / "-".join((*map(_safe, (method, defence)), f"s{seed}"))
+            own = {"method": method, "defence": defence, "attack": self.attacks, "seed": seed, "out": out}
+            assignments = self._assignments(experiment.set, {method, defence})
+            cells.append(Cell(replace(experiment, **own, set=assignments)))
+        require(len({cell.folder for cell in cells}) == len(cells), "names that give different folders", matrix=self)
+        return tuple(cells)
+
+    def _assignments(self, assignments: Sequence[str], present: set[str]) -> tuple[str, ...]:
+        """What ``--set`` says to this cell: a run refuses the settings of a plug-in that is not in it."""
+        absent = {short_name(name) for name in {*self.methods, *self.defences} - present}
+        absent -= {short_name(name) for name in present}
+        return tuple(a for a in assignments if split_assignment(a)[0].rpartition(".")[0] not in absent)
+
+    def question(self, experiment: Experiment) -> dict[str, Any]:
+        """All that decides the numbers of a filled matrix, as matrix.json holds it."""
+        axes = {axis: list(getattr(self, axis)) for axis in AXES}
+        shared = {key: value for key, value in experiment.decisive.items() if key not in _VARIED}
+        return {**axes, "set": list(experiment.set), "experiment": shared}
+
+
+def parse(words: Sequence[str]) -> Matrix:
+    """The axes as the command line has them, such as ``methods=fedavg,fedper seeds=0,1``.
+
+    Raises:
+        BadInput: a word that is no axis, or an axis that is empty or stands there twice.
+
+    >>> parse(["seeds=0,1"])
+    Matrix(methods=(), defences=(), attacks=(), seeds=(0, 1))
+    """
+    values: dict[str, Any] = {}
+    for word in words:
+        axis, equals, text = word.partition("=")
+        if not equals or axis not in AXES:
+            raise BadInput(f"Expected AXIS=VALUE,VALUE with an axis among {', '.join(AXES)}; got {word!r}.")
+        require(axis not in values, f"each axis among {', '.join(AXES)} once", twice=axis)
+        if not all(part.strip() for part in text.split(",")):
+            raise BadInput(f"Expected {axis}=VALUE,VALUE with a value behind each comma, got {word!r}.")
+        values[axis] = tuple(part.strip() for part in text.split(","))
+    seeds = values.get("seeds", ())
+    if not all(seed.isdecimal() for seed in seeds):
+        raise BadInput(f"Expected whole numbers for seeds, got seeds={','.join(seeds)}.")
+    return Matrix(**{**values, "seeds": tuple(map(int, seeds))})
+
+
+def require_same_question(stored: Mapping[str, Any], asked: Mapping[str, Any], folder: Path) -> None:
+    """Refuse to go on in the folder of another matrix.
+
+    Raises:
+        BadInput: the two differ; the message names in what.
+    """
+    # A setting that a later version adds stands at its default in an earlier matrix.
+    usual = Experiment().decisive
+    before, now = ({**usual, **question.get("experiment", {})} for question in (stored, asked))
+    before, now = ({**shared, **question} for shared, question in ((before, stored), (now, asked)))
+    for key in dict.fromkeys((*AXES, "set", *now)):
+        if key != "experiment" and before.get(key) != now.get(key):
+            raise BadInput(
+                f"Expected {key}={_words(before.get(key))} as in the matrix in {folder}, got "
+                f"{key}={_words(now.get(key))}; choose another --out for that."
+            )
+
+
+def _words(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _safe(name: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", name)

@@ -1,0 +1,202 @@
+"""matrix.json, matrix.csv and matrix.html, written anew after each run from what is complete by then."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import flfw
+from flfw.errors import BadInput
+from flfw.experiment import require
+from flfw.matrix.findings import Combination, Comparison, Leak, combine, comparisons, pooled, reference, uneven_budgets
+from flfw.matrix.question import NO_DEFENCE, Cell
+from flfw.matrix.rows import Finished, read
+from flfw.results import is_complete
+from flfw.sealed import write_whole
+
+
+def write(folder: Path, question: Mapping[str, Any], cells: Sequence[Cell], failed: Mapping[str, str]) -> None:
+    """Write the three files.
+
+    Args:
+        folder: of the matrix.
+        question: its own.
+        cells: all of them, run or not.
+        failed: reasons, by the name of the cell's folder.
+    """
+    from flfw.matrix.page import render
+
+    found, states = _read(cells, failed)
+    keys = dict.fromkeys((cell.method, cell.defence) for cell in cells if cell.folder.name in found)
+    combinations = [
+        combine(*key, (found[c.folder.name] for c in cells if (c.method, c.defence) == key and c.folder.name in found))
+        for key in keys
+    ]
+    compared = comparisons(combinations)
+    about = {
+        "flfw": flfw.__version__,
+        "question": dict(question),
+        "notes": _notes(states, combinations),
+        "cells": states,
+        "combinations": [_combination(combination) for combination in combinations],
+        "comparisons": [_comparison(comparison) for comparison in compared],
+    }
+    write_whole(folder / "matrix.json", json.dumps(about, indent=1, allow_nan=False).encode())
+    write_whole(folder / "matrix.csv", _csv(combinations).encode())
+    write_whole(folder / "matrix.html", render(about, combinations, compared).encode())
+
+
+def _read(cells: Iterable[Cell], failed: Mapping[str, str]) -> tuple[dict[str, Finished], list[dict[str, Any]]]:
+    """The finished runs by the name of their folder, and what became of each cell."""
+    found, states = {}, []
+    for cell in cells:
+        name, state, reason = cell.folder.name, "not run yet", ""
+        if name in failed:
+            state, reason = "failed", failed[name]
+        elif is_complete(cell.folder):
+            try:
+                run = read(cell.folder)
+                require(run.accuracy is not None, "a run with a final accuracy", folder=cell.folder)
+                found[name], state = run, "complete"
+            except BadInput as error:
+                state, reason = "failed", str(error)
+        accuracy = (found[name].accuracy if name in found else None) or (None, None)
+        states.append(
+            {
+                "method": cell.method,
+                "defence": cell.defence,
+                "seed": cell.seed,
+                "folder": name,
+                "state": state,
+                "reason": reason,
+                "acc_local": accuracy[0],
+                "acc_global": accuracy[1],
+            }
+        )
+    return found, states
+
+
+def _notes(states: Sequence[Mapping[str, Any]], combinations: Sequence[Combination]) -> list[str]:
+    notes = [
+        f"{state['folder']} failed and is not in the tables: {state['reason']}" for state in states if state["reason"]
+    ]
+    waiting = sum(state["state"] == "not run yet" for state in states)
+    if waiting:
+        notes.append(f"{waiting} of {len(states)} runs are not done yet; the same command goes on with them.")
+    notes += uneven_budgets(combinations)
+    runs = [run for combination in combinations for run in combination.runs]
+    if len({run.result.get("provenance", {}).get("code") for run in runs}) > 1:
+        notes.append("The runs were made by different versions of the code.")
+    first = reference(combinations)
+    if first is not None and first.defence != NO_DEFENCE and len(combinations) > 1:
+        notes.append(f"No combination is without a defence: the others are compared with {first.name}.")
+    for note in dict.fromkeys(note for run in runs for note in run.result.get("notes") or []):
+        names = [run.folder.name for run in runs if note in (run.result.get("notes") or [])]
+        where = "all runs" if len(names) == len(runs) else ", ".join(names)
+        notes.append(f"{note} ({where})")
+    return notes
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    return {"mean": fmean(values), "least": min(values), "most": max(values)}
+
+
+def _combination(combination: Combination) -> dict[str, Any]:
+    return {
+        "method": combination.method,
+        "defence": combination.defence,
+        "seeds": [run.seed for run in combination.runs],
+        "acc_local": _spread(combination.after),
+        "acc_global": _spread(combination.received),
+        "attacks": [_leak(leak) for leak in combination.leaks],
+    }
+
+
+def _leak(leak: Leak) -> dict[str, Any]:
+    facts = asdict(leak)
+    low, high = facts.pop("share")
+    setting = facts.pop("setting")
+    words = setting if isinstance(setting, dict) else leak.setting._asdict()
+    return {**words, **facts, "share_recovered": leak.share_recovered, "share_interval": [low, high]}
+
+
+def _comparison(comparison: Comparison) -> dict[str, Any]:
+    found = comparison.paired
+    return {
+        **comparison.setting._asdict(),
+        "combination": comparison.name,
+        "with": comparison.with_name,
+        "images": comparison.images,
+        "failures": list(comparison.failures),
+        "difference": found.difference.as_dict() if found else None,
+        "more": found.better if found else None,
+        "less": found.worse if found else None,
+        "ties": found.ties if found else None,
+        "p": found.p if found else None,
+    }
+
+
+def _csv(combinations: Iterable[Combination]) -> str:
+    """A row a method, defence, attack, round and seed."""
+    lines = [
+        _line(combination, run, pooled(leak.setting, [run]))
+        for combination in combinations
+        for leak in combination.leaks
+        for run in combination.runs
+        if run.seed in leak.seeds
+    ]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(lines[0]) if lines else _EMPTY, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
+
+
+_EMPTY = ["method", "defence", "attack", "round", "seed"]
+
+
+def _line(combination: Combination, run: Finished, leak: Leak) -> dict[str, Any]:
+    psnr, worst, accuracy = leak.psnr, leak.worst or {}, run.accuracy or (None, None)
+    return {
+        "method": combination.method,
+        "defence": combination.defence,
+        **leak.setting._asdict(),
+        "seed": run.seed,
+        "acc_local": accuracy[0],
+        "acc_global": accuracy[1],
+        "images": leak.images,
+        "failures": leak.failures,
+        "recovered": leak.recovered,
+        "share_low": leak.share[0],
+        "share_high": leak.share[1],
+        "psnr_mean": psnr.mean if psnr else None,
+        "psnr_low": psnr.low if psnr else None,
+        "psnr_high": psnr.high if psnr else None,
+        "psnr_max": worst.get("psnr"),
+        "ssim": leak.ssim,
+        "rmsd": leak.rmsd,
+        "identified": leak.identified,
+        "verdict": leak.verdict,
+        "seconds": leak.seconds,
+        "folder": run.folder.name,
+    }
+
+
+def lines(about: Mapping[str, Any]) -> list[str]:
+    """A line a combination, of matrix.json: its accuracy, and what was recovered at worst."""
+    said = []
+    for row in about["combinations"]:
+        worst = max(row["attacks"], key=lambda attack: attack["share_recovered"], default=None)
+        leak = "not attacked"
+        if worst:
+            where = f"{worst['attack']} at round {worst['round']}"
+            leak = f"{worst['verdict']}, {worst['recovered']} of {worst['images']} recovered by {where}"
+        name = row["method"] + ("" if row["defence"] == NO_DEFENCE else f" with {row['defence']}")
+        said.append(f"{name}: accuracy {row['acc_local']['mean']:.3f} after training; {leak}")
+    return said

@@ -1,0 +1,75 @@
+"""What may be asked of recordings that an earlier run made."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from flfw import parts
+from flfw.audit.recordings import Recordings
+from flfw.errors import BadInput
+from flfw.experiment import Experiment, split_assignment
+
+_OF_AN_AUDIT = ("attack", "audit-rounds", "images", "curve", "set")
+
+
+def without_other_attacks(experiment: Experiment, earlier: Experiment) -> Experiment:
+    """The experiment without what the earlier run was told of attacks that it does not name."""
+    gone = {parts.short_name(name) for name in earlier.attacks} - {parts.short_name(n) for n in experiment.attacks}
+    kept = tuple(a for a in experiment.set if not (a in earlier.set and _plugin(a) in gone))
+    return dataclasses.replace(experiment, set=kept)
+
+
+def require_recorded(experiment: Experiment, earlier: Experiment, source: Path) -> None:
+    """Refuse an audit of something that the earlier run did not record.
+
+    Args:
+        experiment: what is asked for.
+        earlier: what was run.
+        source: its folder.
+
+    Raises:
+        BadInput: naming what differs, or is not there.
+    """
+    for name, value in earlier.decisive.items():
+        got = experiment.decisive[name]
+        if got != value and name not in _OF_AN_AUDIT:
+            raise BadInput(f"Expected {name}={value} as in {source}, got {name}={got}; --from changes the audit only.")
+    own, before = (_of_the_run(e) for e in (experiment, earlier))
+    if own != before:
+        raise BadInput(
+            f"Expected --set {_listed(before)} as in {source}, got {_listed(own)}; --from changes the audit only."
+        )
+    if not experiment.audited:
+        raise BadInput("Expected --attack with --from, got none; name the attacks to run.")
+    if not (source / "truth").is_dir():
+        raise BadInput(f"Expected {source / 'truth'} to score against, got none; it was purged or never kept.")
+    _require_probes(experiment, source)
+
+
+def _of_the_run(experiment: Experiment) -> set[str]:
+    """What ``--set`` says to all but the attacks."""
+    attacks = {parts.short_name(name) for name in experiment.attacks}
+    return {assignment for assignment in experiment.set if _plugin(assignment) not in attacks}
+
+
+def _listed(assignments: set[str]) -> str:
+    return " ".join(sorted(assignments)) or "for attacks only"
+
+
+def _plugin(assignment: str) -> str:
+    return split_assignment(assignment)[0].rpartition(".")[0]
+
+
+def _require_probes(experiment: Experiment, source: Path) -> None:
+    recordings = Recordings(source / "observations")
+    if not all(recordings.probe_lines(rung, 0) for rung in ("control", "easy")):
+        raise BadInput(f"Expected the ladder of the audit in {source}, got none; --keep-observations removed it.")
+    for server_round in experiment.audited:
+        for point in experiment.points:
+            there = len(recordings.probe_lines("target", server_round, point=point.name))
+            what = f"{experiment.images} probes ({point.name}) of round {server_round}"
+            if there == 0:
+                rounds = sorted({line["round"] for line in recordings.lines if line["config"].get("rung") == "target"})
+                have = ", ".join(map(str, rounds)) or "none"
+                raise BadInput(f"Expected {what} in {source}, got none; target probes are there of rounds {have}.")
