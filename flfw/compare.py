@@ -121,6 +121,8 @@ def _difference(run: Finished, setting: Setting, first: Finished, against: Setti
     values = [(a, b) for a, b in both if a is not None and b is not None]
     if not values:
         return "no victim is shared"
+    if all(ours[key].failed and theirs[key].failed for key in ours if key in theirs):
+        return "both gave nothing"
     a, b = map(np.array, zip(*values, strict=True))
     found = paired(a, b, None, numpy_generator(0, "compare"))
     return f"{found.difference.mean:+.1f}{_ends(found.difference)} on {len(values)}, p = {found.p:.3g}"

@@ -118,7 +118,7 @@ class Experiment:
     """Attacks run in a process of their own, beside training or after it, or inline, in this one; auto: beside, but
     inline with --engine inproc."""
     attack_seconds: float = 3600
-    """Seconds that an attack may take on the probes of one round; then it is ended, unless it runs inline."""
+    """Seconds that a try of an attack may take on one kind of probe of one round; then it is ended, unless inline."""
     attack_retries: int = 1
     """How often an attack that crashed or was ended is tried again."""
     lpips_weights: Path | None = None
@@ -130,7 +130,7 @@ class Experiment:
     observations_gb: float = 20
     """Recordings may grow to so many GB (1e9 bytes); what does not fit is left out, and said."""
     keep_observations: int = -1
-    """After the audit, keep the recordings of the last so many audited rounds; -1: of all."""
+    """After the audit, keep the recordings of the last so many recorded rounds (0 has the ladder); -1: of all."""
     ray_address: str = ""
     """A running Ray cluster to join, as host:port or auto; by default Ray is started and ended with the run."""
     data_root: Path | None = None

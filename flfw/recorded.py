@@ -44,6 +44,9 @@ def require_recorded(experiment: Experiment, earlier: Experiment, source: Path) 
         raise BadInput("Expected --attack with --from, got none; name the attacks to run.")
     if not (source / "truth").is_dir():
         raise BadInput(f"Expected {source / 'truth'} to score against, got none; it was purged or never kept.")
+    most = earlier.images
+    if experiment.images > most:
+        raise BadInput(f"Expected images <= {most}, as many as were probed in {source}, got {experiment.images}.")
     _require_probes(experiment, source)
 
 
@@ -67,9 +70,14 @@ def _require_probes(experiment: Experiment, source: Path) -> None:
         raise BadInput(f"Expected the ladder of the audit in {source}, got none; --keep-observations removed it.")
     for server_round in experiment.audited:
         for point in experiment.points:
-            there = len(recordings.probe_lines("target", server_round, point=point.name))
-            what = f"{experiment.images} probes ({point.name}) of round {server_round}"
-            if there == 0:
-                rounds = sorted({line["round"] for line in recordings.lines if line["config"].get("rung") == "target"})
-                have = ", ".join(map(str, rounds)) or "none"
-                raise BadInput(f"Expected {what} in {source}, got none; target probes are there of rounds {have}.")
+            if not recordings.probe_lines("target", server_round, point=point.name):
+                have = ", ".join(_recorded_targets(recordings)) or "nothing"
+                what = f"recordings of {point.name} at round {server_round}"
+                raise BadInput(f"Expected {what} in {source}, got none; there are: {have}.")
+
+
+def _recorded_targets(recordings: Recordings) -> list[str]:
+    """What was probed of the method itself: ``target at round 0`` and so on."""
+    lines = [line for line in recordings.lines if line["config"].get("rung") == "target"]
+    points = {(line["round"], str(line["config"].get("point", "target"))) for line in lines}
+    return [f"{name} at round {server_round}" for server_round, name in sorted(points)]

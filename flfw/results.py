@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -68,11 +69,21 @@ def finish(experiment: Experiment, task: Task, notes: list[str], auditor: Audito
     _write(folder, experiment, task, training, about, notes)
     if stopped:  # once what stopped it is mended, the audit can be repeated by resuming
         raise RunFailed(notes[-1]) from stopped
-    if auditor and experiment.keep_observations >= 0:
+    (folder / "training.json").replace(folder / "tidying.json")  # from here on the audit is not to be repeated
+    tidy(experiment)
+
+
+def tidy(experiment: Experiment) -> None:
+    """Remove what a run whose results are written needs no more; may be repeated."""
+    folder = experiment.out
+    assert folder is not None, "the experiment was checked"
+    if not (folder / "tidying.json").exists():
+        return
+    if experiment.keep_observations >= 0 and (folder / "observations").exists():
         keep_last(folder / "observations", experiment.keep_observations)
     for name in ("state", "queue"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    (folder / "training.json").unlink()
+    (folder / "tidying.json").unlink()
 
 
 def audit(auditor: Auditor, out: Path, notes: list[str]) -> dict[str, Any]:
@@ -87,10 +98,10 @@ def audit(auditor: Auditor, out: Path, notes: list[str]) -> dict[str, Any]:
     table = pd.DataFrame(rows).drop(columns="db", errors="ignore")
     whole = {name: "Int64" for name in ("rank", "candidates", "iterations") if name in table}
     table.astype(whole).to_csv(out / "audit.csv", index=False)
-    notes += [f"The attack {e['attack']} at round {e['round']} gave nothing: {e['stopped']}." for e in _silent(entries)]
+    notes += _silent(entries)
     recordings = Recordings(auditor.source / "observations")
-    if recordings.skipped:
-        notes.append(f"Recordings left out for want of room: {len(recordings.skipped)}; see --observations-gb.")
+    for reason, count in Counter(str(line["skipped"]) for line in recordings.skipped).items():
+        notes.append(f"Exchanges that were not recorded: {count}, because {reason}.")
     if auditor.refused:
         notes.append(f"Recordings that could not be used: {len(auditor.refused)}; the rest was audited.")
     found = {
@@ -149,8 +160,12 @@ def _publish(folder: Path, result: dict[str, Any]) -> None:
     write_report(folder)
 
 
-def _silent(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [e for e in entries if e["stopped"] and not e["stopped"].startswith("not applicable")]
+def _silent(entries: list[dict[str, Any]]) -> list[str]:
+    """A sentence for each time that an attack broke; that one does not apply to a network is no accident."""
+    broke = [(f"at round {e['round']}", e["attack"], e["stopped"]) for e in entries]
+    broke += [("on the easy case", e["attack"], e["ladder"][1]["stopped"]) for e in entries]
+    told = [(where, attack, why) for where, attack, why in broke if why and not why.startswith("not applicable")]
+    return list(dict.fromkeys(f"The attack {attack} gave nothing {where}: {why}." for where, attack, why in told))
 
 
 def _remarks(training: dict[str, Any]) -> list[str]:

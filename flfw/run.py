@@ -60,6 +60,7 @@ def resume(experiment: Experiment) -> Path:
     require_same_data(folder, task.dataset.digest)
     with locked(folder / "checkpoint" / ".run"):
         if results.is_complete(folder):
+            results.tidy(experiment)
             return folder
         _warn(notes)
         with auditing(experiment, task, folder) as auditor:

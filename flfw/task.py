@@ -109,7 +109,7 @@ class Task:
         if len(chosen) < batch:
             raise BadInput(
                 f"Expected at most {len(pool)} victims of client {client}, got {(slot + 1) * batch}; "
-                "lower --images or --victim-batch."
+                "lower --images, --victim-batch or --curve."
             )
         return chosen
 
@@ -117,7 +117,8 @@ class Task:
         """Refuse an audit that needs more victims than a client has."""
         for probe in range(experiment.images if experiment.attacks else 0):
             client, slot = probe % experiment.clients, probe // experiment.clients
-            self.victims(client, slot, experiment.victim_batch, experiment.seed)
+            for batch in {point.batch for point in experiment.points}:
+                self.victims(client, slot, batch, experiment.seed)
 
 
 @lru_cache(maxsize=4)

@@ -148,11 +148,15 @@ def test_another_attack_lands_beside_the_run(recorded: Path, tmp_path: Path) -> 
     ("flags", "line"),
     [
         ("--lr 0.5", "Expected lr=0.1 as in {run}, got lr=0.5; --from changes the audit only."),
-        ("--curve steps=4", "Expected 2 probes (steps-4) of round 0 in {run}, got none; target probes are there of "),
+        (
+            "--curve steps=4",
+            "Expected recordings of steps-4 at round 0 in {run}, got none; there are: batch-2 at round 0, ",
+        ),
         (
             "--set momentum=0.9",
             "Expected --set momentum=0 weight_decay=0 as in {run}, got momentum=0.9; --from changes",
         ),
+        ("--images 3", "Expected images <= 2, as many as were probed in {run}, got 3."),
         ("--attack none", "Expected --attack with --from, got none; name the attacks to run."),
         ("--attack nobody", "Expected an attack among "),
         ("--resume {run}", "Expected one of --resume, "),
@@ -218,7 +222,7 @@ def test_recordings_are_thinned_out_after_the_audit(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_not_recorded_and_said(tmp_path: Path) -> None:
     result = started(tmp_path / "run", f"{RUN} --observations-gb 0.00002")
     assert result["recordings"]["skipped"] > 0 and result["recordings"]["bytes"] <= 20_000
-    assert any("left out for want of room" in note for note in result["notes"])
+    assert any("Exchanges that were not recorded" in note for note in result["notes"])
     assert sum(e["failures"] for e in result["audit"]) > 0
 
 
@@ -246,3 +250,62 @@ def test_lpips_is_there_with_its_weights_and_null_without(recorded: Path, tmp_pa
     assert weights["lpips"]["official"] is None and len(weights["lpips"]["sha256"]) == 64
     assert sim.main(["--from", str(recorded), "--out", str(tmp_path / "no"), "--lpips-weights", "nowhere.pth"]) == 2
     assert not (tmp_path / "no").exists()
+
+
+def test_fewer_images_than_were_recorded_are_audited(recorded: Path, tmp_path: Path) -> None:
+    assert sim.main(["--from", str(recorded), "--images", "1", "--out", str(tmp_path / "again")]) == 0
+    for entry in entries(tmp_path / "again"):
+        assert (entry["images"], entry["failures"]) == (entry["batch"], 0)
+
+
+# --- interrupted, and in part ---
+
+
+def test_a_run_killed_after_its_results_only_tidies_up(
+    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between thinning out the recordings and the end: their audit is over and must not be repeated on what is left."""
+    from flfw import results
+    from flfw.errors import RunFailed
+
+    keep_last = results.keep_last
+
+    def dies(folder: Path, rounds: int) -> None:
+        keep_last(folder, rounds)
+        raise RunFailed("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(results, "keep_last", dies)
+        flags = [*RUN.split(), "--keep-observations", "1", "--out", str(tmp_path / "run")]
+        assert sim.main(flags) == 1
+    before = (tmp_path / "run" / "result.json").read_bytes()
+    assert (tmp_path / "run" / "tidying.json").exists()
+    assert sim.main(["--resume", str(tmp_path / "run")]) == 0
+    assert (tmp_path / "run" / "result.json").read_bytes() == before
+    assert not any((tmp_path / "run" / name).exists() for name in ("tidying.json", "training.json", "queue", "state"))
+
+
+def test_defended_and_undefended_clients_are_told_apart(tmp_path: Path) -> None:
+    flags = f"{RUN} --defence prune --defended 1 --audit-rounds 0 --curve".replace("--curve batch=1,2 steps=3 ", " ")
+    result = started(tmp_path / "run", f"{flags} steps=1 --set prune.ratio=0.995 weight_decay=0 momentum=0")
+    defended, others = result["audit"]
+    assert (defended["defence"], defended["images"], defended["adaptive"]) == ("prune", 1, False)
+    assert "not granted: that the client uses prune" in defended["granted"]
+    assert (others["defence"], others["images"], others["verdict"]) == ("none", 1, "leaks") and others["adaptive"]
+    assert defended["verdict"] == "static only" and not any("prune" in sentence for sentence in others["granted"])
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "against prune" in page and "undefended" in page
+
+
+def test_what_is_granted_in_words_is_what_is_handed_over(recorded: Path) -> None:
+    (seen, *_) = Recordings(recorded / "observations").probes("target", 0, point="target")
+    numbers = sum(value.numel() for value in seen.received.values())
+    assert f"the tensors broadcast in the round ({numbers:,} numbers)" in entries(recorded)[0]["granted"]
+
+
+def test_a_curve_that_needs_more_examples_than_a_client_has_is_refused_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sim.main([*RUN.split(), "--curve", "batch=100000", "--out", str(tmp_path / "run")]) == 2
+    assert "lower --images, --victim-batch or --curve." in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

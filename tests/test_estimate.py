@@ -103,7 +103,9 @@ def test_memory_and_disk_count_everybody(audited: Experiment) -> None:
     on_ray = dataclasses.replace(audited, engine="ray")
     memory = module._memory(on_ray, 4, CLIENT, AUDIT)
     assert memory.total_gib > memory.driver_gib + 4 * memory.actor_gib
-    assert memory.driver_gib > AUDIT["peak_gib"] and memory.actor_gib > CLIENT["peak_gib"]
+    inline = module._memory(dataclasses.replace(on_ray, attack_server="inline"), 4, CLIENT, AUDIT)
+    assert inline.driver_gib > AUDIT["peak_gib"] and memory.actor_gib > CLIENT["peak_gib"]
+    assert memory.driver_gib < inline.driver_gib and memory.total_gib > memory.driver_gib + AUDIT["peak_gib"]
     rounds, images = 2, 2
     assert module._disk(on_ray, 4, CLIENT, AUDIT) == 1e6 * (1 + rounds * (1 + images) + 1 + images) + 2 * 3 * 1e3
     assert module._disk(on_ray, 4, CLIENT, {}) == 1e6 + 2 * 3 * 1e3

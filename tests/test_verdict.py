@@ -177,8 +177,9 @@ def test_a_defence_that_sends_nothing_is_static_only_and_no_proof(tmp_path: Path
 
 def test_one_undefended_client_is_enough_to_leak(tmp_path: Path) -> None:
     folder, _ = audited(tmp_path / "run", defence=BLANKS, defended="1", audit_rounds="0")
-    (entry,) = entries(folder)
-    assert entry["verdict"] == "leaks" and entry["share_recovered"] == 0.5
+    defended, other = entries(folder)
+    assert (defended["verdict"], defended["defence"], defended["share_recovered"]) == ("static only", BLANKS, 0.0)
+    assert (other["verdict"], other["defence"], other["share_recovered"]) == ("leaks", "none", 1.0)
     assert [(row["client"], row["recovered"]) for row in rows(folder, "target")] == [("0", "True"), ("1", "False")]
 
 

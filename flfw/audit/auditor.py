@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +17,7 @@ from flfw import parts
 from flfw.audit import perceptual
 from flfw.audit.entries import entry
 from flfw.audit.jobs import EASY, Exchange, Job, Solution, Ticket, ticket_of
+from flfw.audit.knowledge import standing
 from flfw.audit.ladder import control, easy
 from flfw.audit.observation import key
 from flfw.audit.public import Public
@@ -25,12 +26,13 @@ from flfw.audit.recordings import Recordings
 from flfw.audit.scoring import Row, Scorer, read_truth
 from flfw.audit.server import Attacks, AttackServer, Inline, place
 from flfw.audit.verdict import Rung
-from flfw.experiment import Experiment
+from flfw.experiment import FREE_ON_RESUME, Experiment
 from flfw.progress import Steps
 from flfw.task import Task
 
 _PUBLIC_AT_MOST = 10_000
-_FOLDERS = ("data-root", "out", "lpips-weights")  # of this machine, and none of an attack's business
+_WITHHELD = {"dataset": "withheld", "split": "withheld"}  # where a user's own data lie is none of an attack's business
+_NEEDED = ("attack_seconds", "attack_retries")  # of what decides no numbers
 
 AuditContext = AbstractContextManager["Auditor | None"]
 
@@ -126,7 +128,7 @@ class Auditor(AbstractContextManager["Auditor"]):
             ticket=ticket,
             exchanges=exchanges,
             recordings=(self.source / "observations").absolute(),
-            run_config={**self.experiment.to_run_config(), **dict.fromkeys(_FOLDERS, "")},
+            run_config=_told(self.experiment),
             shape=tuple(dataset.shape),
             classes=dataset.classes,
             mean=tuple(map(float, dataset.mean)),
@@ -140,6 +142,8 @@ class Auditor(AbstractContextManager["Auditor"]):
         found = []
         for line in lines:
             slot = int(line["config"]["slot"])
+            if slot >= self.experiment.images:  # an audit of fewer than were recorded
+                continue
             truth = read_truth(self.source / "truth", key(ticket.round, ticket.point, slot))
             if truth is None:
                 self._note([f"{line['id']} was left out: no truth of it can be read."])
@@ -166,7 +170,7 @@ class Auditor(AbstractContextManager["Auditor"]):
         rows: list[Row] = []
         with Steps("attack", len(jobs)) as steps:
             for name in self._named:
-                below = Rung("easy", 0.0, False)
+                below = Rung("easy", 0.0, False, stopped="it was not attacked")
                 for ticket in tickets:
                     job = jobs[name, ticket]
                     solution = self._attacks.wait(job)
@@ -174,12 +178,14 @@ class Auditor(AbstractContextManager["Auditor"]):
                     found = self._rows(job, solution)
                     rows += found
                     if ticket.rung == "easy":
-                        below = easy(found, solution.seconds)
-                        steps.done(f"{name} on the easy rung: {solution.stopped or f'{below.psnr:.1f} dB'}")
+                        below = easy(found, self.experiment.images, solution)
+                        steps.done(f"{name} on the easy rung: {below.stopped or f'{below.psnr:.1f} dB'}")
                         continue
-                    entries.append(self._entry(job, solution, found, (base, below)))
-                    entries[-1]["scoring_seconds"] = round(time.monotonic() - started, 3)
-                    steps.done(f"{name} at round {ticket.round}{_which(ticket)}: {entries[-1]['verdict']}")
+                    several = [self._entry(job, solution, found, (base, below), d) for d in self._defences()]
+                    several[0]["scoring_seconds"] = round(time.monotonic() - started, 3)
+                    entries += several
+                    words = " and ".join(e["verdict"] for e in several)
+                    steps.done(f"{name} at round {ticket.round}{_which(ticket)}: {words}")
         return entries, rows
 
     def _control(self) -> Rung:
@@ -192,25 +198,39 @@ class Auditor(AbstractContextManager["Auditor"]):
     def _rows(self, job: Job, solution: Solution) -> list[Row]:
         ticket, seed = job.ticket, self.experiment.seed
         self._note(solution.refused)
-        about: Row = {"attack": job.attack, "adaptive": solution.adaptive, "vantage": "server", "source": "probe"}
-        about |= {"rung": ticket.rung, "curve": ticket.curve, "batch": ticket.batch, "steps": ticket.steps}
+        about: Row = {"attack": job.attack, "vantage": "server", "source": "probe", "rung": ticket.rung}
+        about |= {"curve": ticket.curve, "batch": ticket.batch, "steps": ticket.steps}
+        stands = {d: standing(self.experiment, ticket, d != "none") for d in (*self._defences(), "none")}
         rows: list[Row] = []
         for exchange, found in zip(job.exchanges, solution.found, strict=True):
-            where = {"round": ticket.round, "client": exchange.client, "victim": exchange.slot, "seed": seed}
+            defence = self._defence_of(exchange.client) if ticket.rung == "target" else "none"
+            where: Row = {"defence": defence, "adaptive": stands[defence].adaptive, "round": ticket.round}
+            where |= {"client": exchange.client, "victim": exchange.slot, "seed": seed}
             name = key(ticket.round, ticket.point, exchange.slot)
             rows += self._scorer.rows(job, exchange, about | where, name, found)
         return rows
 
-    def _entry(self, job: Job, solution: Solution, rows: list[Row], ladder: tuple[Rung, Rung]) -> dict[str, Any]:
+    def _defence_of(self, client: int) -> str:
+        return self.experiment.defence if client in self.experiment.defended_partitions else "none"
+
+    def _defences(self) -> list[str]:
+        """What the probed clients do to what they send, the defence first: where some do not, they are told apart."""
+        probed = {self._defence_of(slot % self.experiment.clients) for slot in range(self.experiment.images)}
+        return sorted(probed, key=lambda defence: defence == "none")
+
+    def _entry(
+        self, job: Job, solution: Solution, rows: list[Row], ladder: tuple[Rung, Rung], defence: str
+    ) -> dict[str, Any]:
+        stands, clients = standing(self.experiment, job.ticket, defence != "none"), self.experiment.clients
         about = {
             "attack": job.attack,
-            "adaptive": solution.adaptive,
+            "adaptive": stands.adaptive,
             "vantage": "server",
             "source": "probe",
             "round": job.ticket.round,
             "client": None,
-            "defence": self.experiment.defence,
-            "granted": list(solution.granted),
+            "defence": defence,
+            "granted": list(stands.granted),
             "batch": job.ticket.batch,
             "steps": job.ticket.steps,
             "curve": job.ticket.curve or None,
@@ -218,11 +238,18 @@ class Auditor(AbstractContextManager["Auditor"]):
             **asdict(self._named[job.attack].budget),
             "seeds": [self.experiment.seed],
         }
-        asked = self.experiment.images * job.ticket.batch
-        return entry(about, solution, rows, asked, ladder, self.experiment.seed)
+        probes = sum(self._defence_of(slot % clients) == defence for slot in range(self.experiment.images))
+        own = [row for row in rows if row["defence"] == defence]
+        return entry(about, solution, own, probes * job.ticket.batch, ladder, self.experiment.seed)
 
     def _note(self, refused: Iterable[str]) -> None:
         self.refused += [sentence for sentence in refused if sentence not in self.refused]
+
+
+def _told(experiment: Experiment) -> dict[str, Any]:
+    """The experiment as every participant knows it, without what is this machine's or decides nothing."""
+    silent = {name: getattr(Experiment(), name) for name in FREE_ON_RESUME if name not in _NEEDED}
+    return {**replace(experiment, **silent).to_run_config(), **_WITHHELD}
 
 
 def _which(ticket: Ticket) -> str:

@@ -6,9 +6,8 @@ An attack is anybody's code, and the attack server runs it as the user who holds
 prevented, it is found out. Its jobs are done twice, each time by the attack server's process. The first time they lie
 in a copy of the run. The second time, in another copy, everything is poisoned that a job does not grant: the truth,
 private state and checkpoints, results and reports, the recordings of other exchanges, what clients say of themselves,
-what the run's data set is called, the results of other jobs, and the user's cache with the data sets. There the jobs
-are done last to first, so that nothing can be carried from an easier one to a harder one. An attack that keeps to its
-grants gives the same bits.
+the results of other jobs, and the user's cache with the data sets. There the jobs are done last to first, so that
+nothing can be carried from an easier one to a harder one. An attack that keeps to its grants gives the same bits.
 
 Not found out: what an attack knows by heart, the digits and tables that come with the project, and files elsewhere on
 this machine that it has the path of.
@@ -27,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import torch
 from safetensors import SafetensorError
@@ -50,7 +49,6 @@ from flfw.tape import MANIFEST, Line
 _PURPOSE = "Find out whether an attack reads more than it is granted."
 _POISON = "poisoned"
 _READ_BY_JOBS = ("rung", "slot", "point")  # of what a probe's message said
-_NOT_READ_BY_JOBS = ("dataset", "split")  # of the experiment
 _SIDES = ("sent_to_client", "sent_by_client")
 
 Solutions = dict[str, Solution]
@@ -110,7 +108,7 @@ def check(folder: Path, attacks: Sequence[str], assignments: Sequence[str] = ())
         jobs = _jobs(experiment, copy)
         clean = _done(experiment, copy, jobs)
     with _copy(folder) as copy, _cache_at(copy / "cache"):
-        poisoned = _done(experiment, copy, [*map(_blurred, reversed(jobs))], _poisoner(folder, copy))
+        poisoned = _done(experiment, copy, jobs[::-1], _poisoner(folder, copy))
     found = [_compared(name, [job for job in jobs if job.attack == name], clean, poisoned) for name in attacks]
     doubtful = [job for job in jobs if any(job.attack == one.attack and one.changed for one in found)]
     if not doubtful:
@@ -260,12 +258,6 @@ def _without_grants(line: Line) -> Line:
         "config": config,
         "metrics": metrics,
     }
-
-
-def _blurred(job: Job) -> Job:
-    """A job that names neither the data set nor how it was cut: what attacks need to know of these stands beside."""
-    config: dict[str, Any] = {**job.run_config, **dict.fromkeys(_NOT_READ_BY_JOBS, _POISON)}
-    return dataclasses.replace(job, run_config=config)
 
 
 def main(arguments: list[str]) -> int:

@@ -39,7 +39,7 @@ def entry(
     failures = sum(row["failed"] for row in rows) + asked - len(rows)
     count = sum(row["recovered"] for row in rows)
     share = count / len(rows) if rows else 0.0  # of what was attacked; what was not recorded is a failure
-    word, reason = verdict(control, easy, share, about["adaptive"], failures / asked)
+    word, reason = verdict(control, easy, share, about["adaptive"], failures / asked, _size(about))
     if solution.stopped and word != "leaks":
         reason = f"{reason} {about['attack']} gave nothing: {solution.stopped}."
     images = any(row["psnr"] is not None for row in rows)
@@ -56,7 +56,7 @@ def entry(
             "iterations": _iterations(rows, about["iterations"]),
         },
         "identification_rate": _identified(rows),
-        "identification_null": _mean([r | {"null": 1 / r["candidates"]} for r in rows if r["candidates"]], "null"),
+        "identification_null": _mean([{"null": 1 / r["candidates"]} for r in rows if r["candidates"]], "null"),
         "exact_match": _exact(rows) if tabular else None,
         "share_recovered": share,
         "share_interval": list(statistics.share_interval(count, len(rows))) if rows else [0.0, 1.0],
@@ -71,6 +71,12 @@ def entry(
         "stopped": solution.stopped,
         "seconds": round(solution.seconds, 3),
     }
+
+
+def _size(about: Mapping[str, Any]) -> str:
+    batch, steps = about["batch"], about["steps"]
+    several = [f"{batch} examples"] * (batch > 1) + [f"{steps} steps"] * (steps > 1)
+    return " and ".join(several)
 
 
 def _values(rows: Sequence[Row], column: str) -> np.ndarray:
@@ -97,17 +103,15 @@ def _spread(rows: Sequence[Row], column: str, seed: int, end: str = "max") -> di
 
 
 def _iterations(rows: Sequence[Row], budget: int) -> float | None:
-    """Mean over the images, as in Fed-CDP's Table VII: a search that did not stop by itself took its whole budget."""
-    taken = [budget if row["iterations"] is None else row["iterations"] for row in rows]
+    """Mean over the images that it gave: a search that did not stop by itself took its whole budget (Table VII)."""
+    taken = [budget if row["iterations"] is None else row["iterations"] for row in rows if not row["failed"]]
     return float(np.mean(taken)) if taken else None
 
 
 def _identified(rows: Sequence[Row]) -> float | None:
-    """Share of images whose truth is the nearest among its look-alikes; an attack that gave nothing identified none."""
-    compared = [row for row in rows if row["rank"] is not None or row["failed"]]
-    if not any(row["rank"] is not None for row in compared):
-        return None
-    return sum(row["rank"] == 1 for row in compared) / len(compared)
+    """Share of the given images whose truth is the nearest among its look-alikes; its null is over the same images."""
+    compared = [row for row in rows if row["rank"] is not None]
+    return sum(row["rank"] == 1 for row in compared) / len(compared) if compared else None
 
 
 def _exact(rows: Sequence[Row]) -> dict[str, float | None]:

@@ -149,7 +149,8 @@ def belongs(row: Mapping[str, str], entry: Mapping[str, Any]) -> bool:
         if (row["curve"] or None) != (entry.get("curve") or None):
             return False
         keys += ["batch", "steps"] if entry.get("curve") else []
-    texts = all(row.get(key) == str(entry.get(key)) for key in ("attack", "vantage", "source"))
+    same = ["attack", "vantage", "source", *(["defence"] if "defence" in row else [])]
+    texts = all(row.get(key) == str(entry.get(key)) for key in same)
     numbers = all(number(row.get(key)) == number(entry.get(key)) for key in keys)
     return texts and numbers and is_true(row.get("adaptive")) == bool(entry.get("adaptive"))
 
@@ -173,6 +174,9 @@ def read_sample(row: Mapping[str, str], truth: np.ndarray | None, guess: np.ndar
     return replace(sample, original=original, reconstruction=reconstruction)
 
 
+_SAME_PROBES = ("attack", "vantage", "source", "round", "curve", "batch", "steps")
+
+
 def setting_name(entry: Mapping[str, Any], entries: Iterable[Mapping[str, Any]], kind: bool = True) -> str:
     """The attack, and whatever else is needed to tell this entry from the others of the run.
 
@@ -187,6 +191,9 @@ def setting_name(entry: Mapping[str, Any], entries: Iterable[Mapping[str, Any]],
     kinds = {bool(other.get("adaptive")) for other in entries if not other.get("curve") or other is entry}
     if kind and (entry.get("defence") not in (None, "none") or len(kinds) > 1):
         parts.append("adaptive" if entry.get("adaptive") else "static")
+    alike = [other for other in entries if all(other.get(key) == entry.get(key) for key in _SAME_PROBES)]
+    if len({other.get("defence") for other in alike}) > 1:  # only some of the clients defend themselves
+        parts.append("undefended" if entry.get("defence") in (None, "none") else f"against {entry['defence']}")
     parts += [str(entry[key]) for key in ("vantage", "source") if len({other.get(key) for other in entries}) > 1]
     return " ".join(parts if entry.get("client") is None else [*parts, f"client {entry['client']}"])
 

@@ -122,8 +122,6 @@ class Solution:
         found: a reconstruction for each exchange of the job; None where the attack gave none.
         stopped: why it gave nothing at all; None if it did.
         seconds: the attack's own time.
-        granted: in words, what its attacker was given.
-        adaptive: whether it knew all that stands between the data and what was sent.
         tries: how often it was started.
         refused: recordings that could not be used, a sentence each.
     """
@@ -132,8 +130,6 @@ class Solution:
     found: tuple[Reconstruction | None, ...]
     stopped: str | None = None
     seconds: float = 0.0
-    granted: tuple[str, ...] = ()
-    adaptive: bool = False
     tries: int = 1
     refused: tuple[str, ...] = ()
 

@@ -1,4 +1,4 @@
-"""What an attacker is granted about a job's observations: built from the job alone."""
+"""What an attacker is granted: in words, for the report, and as what it computes with, from a job alone."""
 
 from __future__ import annotations
 
@@ -7,37 +7,71 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from flfw import nets, parts
-from flfw.audit.jobs import Job
+from flfw.audit.jobs import Job, Ticket
 from flfw.audit.observation import Knowledge, Observation
 from flfw.audit.probe import ladder_net
 from flfw.experiment import Experiment
 from flfw.inversion.victim import Inputs, PlainVictim, VictimModel
 from flfw.nets.net import Tensors
 from flfw.rng import initialising
+from flfw.task import input_space
+from flfw.wire import matches
 
 
 @dataclass(frozen=True)
-class Granted:
-    """What the attacker of a job holds.
+class Standing:
+    """Where an attacker stands towards some of the clients.
 
     Attributes:
-        observations: of the job, on its device.
-        knowledge: about each of them; those who received the same tensors share a model.
-        sentences: the same in words.
-        adaptive: whether the attacker knows all that stands between the data and what was sent.
+        granted: in words, what it is given and what it is not.
+        adaptive: whether it knows all that stands between the data and what was sent.
     """
 
-    observations: list[Observation]
-    knowledge: list[Knowledge]
-    sentences: tuple[str, ...]
+    granted: tuple[str, ...]
     adaptive: bool
 
 
-def grant(job: Job, experiment: Experiment, seen: Sequence[Observation]) -> Granted:
-    """The observations of a job with what is granted about them.
+def standing(experiment: Experiment, ticket: Ticket, defended: bool) -> Standing:
+    """What the attackers of a ticket's probes are granted, as `grant` does it.
+
+    Args:
+        experiment: what was run.
+        ticket: what was probed.
+        defended: whether the clients in question use the experiment's defence.
+    """
+    model, shared = parts.blank_model(experiment), parts.method(experiment)[0].downloads
+    if ticket.rung != "target":
+        with torch.device("meta"):
+            model, shared = nets.build(experiment.net, *input_space(experiment)), ("*",)
+    sizes = {name: value.numel() for name, value in model.state_dict().items()}
+    hidden = [name for name in sizes if not matches(name, shared)]
+    known = sum(size for name, size in sizes.items() if name not in hidden)
+    what = f"{ticket.batch} example{'s' if ticket.batch > 1 else ''}"
+    granted = [
+        f"the method's code and the network ({experiment.net})",
+        f"the tensors broadcast in the round ({known:,} numbers)",
+        f"that the gradient is one local step on {what}"
+        if ticket.steps == 1
+        else f"that {ticket.steps} local steps on the same {what} were taken, and their learning rate",
+        "the true labels",
+        "the inputs' range and normalisation",
+    ]
+    if hidden:
+        names = ", ".join(hidden)
+        granted.append(f"not granted: the client's private tensors ({names}), which are searched for as well")
+    if ticket.steps > 1:
+        granted.append("not made use of: how the weights moved between the steps; their mean gradient is attacked")
+    if defended:
+        granted.append(f"not granted: that the client uses {experiment.defence}")
+    return Standing(tuple(granted), not (hidden or defended or ticket.steps > 1))
+
+
+def grant(job: Job, experiment: Experiment, seen: Sequence[Observation]) -> tuple[list[Observation], list[Knowledge]]:
+    """The observations of a job on its device, and what is granted about each.
+
+    Those who received the same tensors share a model.
 
     Args:
         job: names the observations, and holds labels and normalisation.
@@ -57,11 +91,10 @@ def grant(job: Job, experiment: Experiment, seen: Sequence[Observation]) -> Gran
         moved = Observation(**{**vars(o), "sent": _moved(o.sent, device), "received": model.known})
         observations.append(moved)
         known = None if given is None else torch.tensor(given, device=device)
-        knowledge.append(_knowledge(job, experiment, o, model, known))
-    hidden = any(k.model.unknown for k in knowledge)
-    defended = job.ticket.rung == "target" and bool(experiment.defended_partitions)
-    sentences = knowledge[0].granted if knowledge else ()
-    return Granted(observations, knowledge, sentences, not (hidden or defended or job.ticket.steps > 1))
+        steps = job.ticket.steps
+        lr = experiment.lr if steps > 1 else None
+        knowledge.append(Knowledge(model, job.ticket.batch, known, steps=steps, weights=steps > 1, lr=lr))
+    return observations, knowledge
 
 
 def _everything(job: Job, experiment: Experiment, seen: Observation, received: Tensors, inputs: Inputs) -> VictimModel:
@@ -80,31 +113,6 @@ def _what_the_method_shares(
 
 def _builder(job: Job) -> Callable[[str], nets.Net]:
     return lambda net: nets.build(net, job.shape, job.classes)
-
-
-def _knowledge(
-    job: Job, experiment: Experiment, seen: Observation, model: VictimModel, labels: Tensor | None
-) -> Knowledge:
-    batch, steps = job.ticket.batch, job.ticket.steps
-    what = f"{batch} example{'s' if batch > 1 else ''}"
-    granted = [
-        f"the method's code and the network ({experiment.net})",
-        f"the tensors broadcast in the round ({nets.numel(model.known):,} numbers)",
-        f"that the gradient is one local step on {what}"
-        if steps == 1
-        else f"that {steps} local steps on the same {what} were taken, and their learning rate",
-        "the true labels" if labels is not None else "not granted: the labels",
-        "the inputs' range and normalisation",
-    ]
-    if model.unknown:
-        hidden = ", ".join(model.unknown)
-        granted.append(f"not granted: the client's private tensors ({hidden}), which are searched for as well")
-    if steps > 1:
-        granted.append("not made use of: how the weights moved between the steps; their mean gradient is attacked")
-    if job.ticket.rung == "target" and seen.client in experiment.defended_partitions:
-        granted.append(f"not granted: that the client uses {experiment.defence}")
-    lr = experiment.lr if steps > 1 else None
-    return Knowledge(model, batch, labels, steps=steps, weights=steps > 1, lr=lr, granted=tuple(granted))
 
 
 def _moved(tensors: Mapping[str, Any], device: torch.device) -> Tensors:

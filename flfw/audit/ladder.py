@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from flfw.audit.jobs import Solution
 from flfw.audit.observation import Observation, Truth
 from flfw.audit.score import psnr
 from flfw.audit.scoring import Row
@@ -31,11 +32,18 @@ def control(probes: Iterable[tuple[Observation, Truth]], asked: int, inputs: Inp
     return Rung("control", _mean(values), found_all)
 
 
-def easy(rows: Sequence[Row], seconds: float) -> Rung:
-    """What an attack reached on the fresh network, from a row an example; an example that it failed on counts."""
-    share = sum(row["recovered"] for row in rows) / len(rows) if rows else 0.0
+def easy(rows: Sequence[Row], asked: int, solution: Solution) -> Rung:
+    """What an attack reached on the fresh network; an example that it failed on, or that is missing, counts.
+
+    Args:
+        rows: one an example that was attacked.
+        asked: how many there should be.
+        solution: what came of the attack.
+    """
+    share = sum(row["recovered"] for row in rows) / asked
     values = [row["db"] for row in rows if row["db"] is not None]
-    return Rung("easy", _mean(values), share >= EASY_SHARE, round(seconds, 3))
+    stopped = solution.stopped or (None if values else "no example gave a result")
+    return Rung("easy", _mean(values), share >= EASY_SHARE, round(solution.seconds, 3), stopped)
 
 
 def _mean(values: Sequence[float]) -> float:

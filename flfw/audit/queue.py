@@ -51,10 +51,15 @@ class Queue:
         return [Ticket(**json.loads(path.read_bytes())) for path in sorted(self.folder.glob("*.ticket"))]
 
     def reopen(self) -> None:
-        """Forget what was announced, not what was solved: a run that goes on announces anew what still holds."""
+        """Forget what was announced and asked for, not what was solved: a run that goes on does so anew.
+
+        What was recorded after its last checkpoint is recorded again, and may not be looked for before.
+        """
         self._make()
         drop_unfinished(self.folder)
-        for path in (*self.folder.glob("*.ticket"), *self.folder.glob("*.started"), self.folder / "closed"):
+        gone = [path for kind in ("*.ticket", "*.started", "*.tries") for path in self.folder.glob(kind)]
+        gone += [path for path in self.folder.glob("*.json") if not path.stem.endswith(".solved")]
+        for path in (*gone, self.folder / "closed"):
             path.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -84,8 +89,7 @@ class Queue:
             found = [None if f is None else Reconstruction(tensors[str(i)], **f) for i, f in enumerate(about["found"])]
         except (OSError, SafetensorError, KeyError) as error:
             return Solution(about["job"], (None,) * len(job.exchanges), f"its result cannot be read: {error}")
-        rest = {name: tuple(about[name]) for name in ("granted", "refused")}
-        return Solution(**{**about, "found": tuple(found), **rest})
+        return Solution(**{**about, "found": tuple(found), "refused": tuple(about["refused"])})
 
     # --- the attack server ---
 

@@ -39,8 +39,8 @@ from flfw.sealed import write_whole
 _CHART_FLOORS = {"nearest_public": "public look-alike", "mean": "mean image", "noise": "noise"}
 # What sim.py takes as a flag of the same name; every other key of the configuration is listed, not typed.
 _FLAGS = {
-    "method", "dataset", "net", "split", "side", "augment", "normalise", "clients", "sample", "sampling", "rounds",
-    "local_epochs", "batch_size", "lr", "seed", "defended", "defence", "attack", "audit_source", "audit_rounds",
+    "method", "dataset", "net", "split", "side", "augment", "normalise", "clients", "sample", "rounds",
+    "local_epochs", "batch_size", "lr", "seed", "defended", "defence", "attack", "audit_rounds",
     "victim_batch", "victim_steps", "images", "curve", "pictures",
 }  # fmt: skip
 # A user's own data: nobody but the user decides that pictures of them leave the machine.

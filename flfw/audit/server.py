@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal, final
@@ -98,7 +98,7 @@ class AttackServer(Attacks):
     Args:
         queue: where jobs go.
         jobs: what to ask for once the probes of a ticket are recorded.
-        beside: start with training, at a lower priority; else when the queue is closed.
+        beside: start with training, at a lower priority; else nothing is asked for before training is over.
         seconds: that a try may take.
         gpu: whether the attacks have a share of a GPU.
     """
@@ -109,6 +109,7 @@ class AttackServer(Attacks):
         self._process: subprocess.Popen[bytes] | None = None
         self._stop, self._closed = threading.Event(), threading.Event()
         self._broken = ""
+        self._begun: dict[tuple[str, float], float] = {}
         self._thread = threading.Thread(target=self._watch, name="attack server", daemon=True)
 
     def begin(self) -> None:
@@ -141,7 +142,7 @@ class AttackServer(Attacks):
         looked, idle_deaths = 0.0, 0
         while not self._stop.wait(_POLL_S):
             try:
-                if not self._closed.is_set() and time.monotonic() - looked > _LOOK_S:
+                if self._beside and not self._closed.is_set() and time.monotonic() - looked > _LOOK_S:
                     looked = time.monotonic()
                     self._ask(asked)
                 if self._process is None:
@@ -190,16 +191,22 @@ class AttackServer(Attacks):
             )
 
     def _end_what_takes_too_long(self) -> None:
-        now = time.time()
-        if any(now - note["since"] > self._seconds for _, note in self._queue.started()):
+        now = time.monotonic()  # the wall clock may be set
+        begun = {(job.name, note["since"]) for job, note in self._queue.started()}
+        self._begun = {at_work: self._begun.get(at_work, now) for at_work in begun}
+        overdue = {at_work for at_work, since in self._begun.items() if now - since > self._seconds}
+        if overdue:
             self._end()
-            self._give_up(f"ended after {self._seconds:g} s, its budget")
+            self._give_up(f"ended after {self._seconds:g} s, its budget", overdue)
 
-    def _give_up(self, why: str) -> bool:
-        """Nobody is at work on the jobs that were begun; whether there were any."""
+    def _give_up(self, why: str, at_work: Container[tuple[str, float]] | None = None) -> bool:
+        """Nobody is at work any more: fail what was begun (or those of them), offer the rest; whether there was any."""
         begun = self._queue.started()
-        for job, _ in begun:
-            self._queue.fail(job, why)
+        for job, note in begun:
+            if at_work is None or (job.name, note["since"]) in at_work:
+                self._queue.fail(job, why)
+            else:  # begun in the moment between the look and the end
+                self._queue.give_back(job)
         return bool(begun)
 
     def _end(self) -> None:

@@ -18,16 +18,18 @@ class Rung:
         psnr: mean over the probes in dB.
         passed: the control found every example (at least 40 dB); the attack recovered half of the easy ones.
         seconds: that the attack took.
+        stopped: why the attack gave nothing; None if it gave something.
     """
 
     rung: str
     psnr: float
     passed: bool
     seconds: float = 0.0
+    stopped: str | None = None
 
 
 def verdict(
-    control: Rung, easy: Rung, share_recovered: float, adaptive: bool, share_failed: float = 0.0
+    control: Rung, easy: Rung, share_recovered: float, adaptive: bool, share_failed: float = 0.0, size: str = ""
 ) -> tuple[str, str]:
     """The verdict and its reason.
 
@@ -37,6 +39,7 @@ def verdict(
         share_recovered: of the target probes, in [0, 1].
         adaptive: whether the attack knew all that stands between the data and what was sent.
         share_failed: of the target probes, those for which the attack gave no result at all.
+        size: of the target in words, where it is larger than the easy rung's one example and one step.
 
     >>> passed = Rung("control", 150.0, True)
     >>> verdict(passed, Rung("easy", 9.0, False), 0.0, True)[0]
@@ -50,10 +53,14 @@ def verdict(
     if share_recovered > 0:
         return "leaks", f"{share_recovered:.0%} of the attacked examples were reconstructed."
     if not easy.passed:
-        reached = f"{easy.psnr:.1f} dB on average" if easy.psnr else "it gave nothing there"
+        if easy.stopped:
+            return "inconclusive", (
+                f"The attack gave nothing on the undefended network with fresh weights ({easy.stopped}), so that its "
+                "failure means nothing."
+            )
         return "inconclusive", (
-            f"The attack does not even work on the undefended network with fresh weights ({reached}): "
-            "a stronger attack or a larger budget is needed before its failure means anything."
+            f"The attack does not even work on the undefended network with fresh weights ({easy.psnr:.1f} dB on "
+            "average): a stronger attack or a larger budget is needed before its failure means anything."
         )
     if share_failed >= FAILED_SHARE:
         return "inconclusive", f"The attack gave no result for {share_failed:.0%} of the attacked examples."
@@ -62,7 +69,8 @@ def verdict(
             "No attack that makes use of what it knows of the method or defence has run: this is not evidence of "
             "protection."
         )
+    larger = f" That was with one example and one step; here it had {size}." if size else ""
     return "no leak found", (
         "The attack works on the undefended network, knew all that stands between the data and what was sent, and "
-        "reconstructed nothing within its budget."
+        f"reconstructed nothing within its budget.{larger}"
     )

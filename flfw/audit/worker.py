@@ -39,23 +39,23 @@ def solve(job: Job) -> Solution:
     seen = recordings.observations([exchange.id for exchange in job.exchanges])
     if job.device == "cuda":
         torch.cuda.set_per_process_memory_fraction(job.memory)
-    granted = grant(job, experiment, [o for o in seen if o is not None])
-    about = {"granted": granted.sentences, "adaptive": granted.adaptive, "refused": tuple(recordings.refused)}
+    observations, knowledge = grant(job, experiment, [o for o in seen if o is not None])
+    refused = tuple(recordings.refused)
     numbers = (job.ticket.batch, job.ticket.steps) if job.ticket.curve else ()
-    rngs = [
-        torch_generator(experiment.seed, f"attack {job.attack}", o.round, o.slot, *numbers)
-        for o in granted.observations
-    ]
+    rngs = [torch_generator(experiment.seed, f"attack {job.attack}", o.round, o.slot, *numbers) for o in observations]
     started = time.monotonic()
     try:
-        found = attack.run(granted.observations, granted.knowledge, rngs) if granted.observations else []
+        found = attack.run(observations, knowledge, rngs) if observations else []
     except NotApplicable as error:
-        return solved(job, [None] * len(seen), time.monotonic() - started, stopped=f"not applicable: {error}", **about)
+        seconds = time.monotonic() - started
+        return solved(job, [None] * len(seen), seconds, stopped=f"not applicable: {error}", refused=refused)
     seconds = time.monotonic() - started
-    if len(found) != len(granted.observations):
-        raise RuntimeError(f"it returned {len(found)} reconstructions of {len(granted.observations)}")
-    by_slot = {o.slot: f for o, f in zip(granted.observations, found, strict=True)}
-    return solved(job, [None if o is None else by_slot[o.slot] for o in seen], seconds, **about)
+    if len(found) != len(observations):
+        raise RuntimeError(f"it returned {len(found)} reconstructions of {len(observations)}")
+    by_slot = {o.slot: f for o, f in zip(observations, found, strict=True)}
+    stopped = None if observations else "none of its recordings could be used"
+    everything = [None if o is None else by_slot[o.slot] for o in seen]
+    return solved(job, everything, seconds, stopped=stopped, refused=refused)
 
 
 def attempt(job: Job, queue: Queue) -> None:

@@ -61,9 +61,9 @@ class Leak:
         return self.recovered / self.images if self.images else 0.0
 
     @property
-    def severity(self) -> tuple[float, float]:
-        """What the worst is judged by: the share recovered, then the mean closeness."""
-        return self.share_recovered, self.psnr.mean if self.psnr else -np.inf
+    def severity(self) -> tuple[float, int, float]:
+        """What the worst is judged by: the share recovered, then how alarming the verdict is, then mean closeness."""
+        return self.share_recovered, -_alarm(self.verdict), self.psnr.mean if self.psnr else -np.inf
 
 
 @final
@@ -130,7 +130,9 @@ class Comparison:
 def combine(method: str, defence: str, runs: Iterable[Finished]) -> Combination:
     """A combination with its leakage pooled over the runs, one a seed."""
     runs = tuple(runs)
-    settings = dict.fromkeys(setting for run in runs for setting, _ in run.entries)
+    everything = dict.fromkeys(setting for run in runs for setting, _ in run.entries)
+    # Where only some clients are defended, what leaks from the others is not the defence's.
+    settings = [setting for setting in everything if setting.defence == defence] or list(everything)
     return Combination(method, defence, runs, tuple(pooled(setting, runs) for setting in settings))
 
 
@@ -216,7 +218,8 @@ def comparisons(combinations: Sequence[Combination]) -> list[Comparison]:
 def _counterpart(setting: Setting, first: Combination) -> Setting | None:
     """The reference's setting that a setting is compared with: adapted alike if there is one, else the other kind."""
     there = [leak.setting for leak in first.leaks]
-    return next((s for s in (setting, setting._replace(adaptive=not setting.adaptive)) if s in there), None)
+    alike = [s for s in there if s._replace(adaptive=setting.adaptive, defence=setting.defence) == setting]
+    return next((s for s in alike if s.adaptive == setting.adaptive), alike[0] if alike else None)
 
 
 def compared(setting: Setting, one: Combination, first: Combination, against: Setting) -> Comparison:

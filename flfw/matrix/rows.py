@@ -17,9 +17,10 @@ _FLOORS = ("noise", "grey", "mean", "class_mean", "random_public", "nearest_publ
 
 
 class Setting(NamedTuple):
-    """An attack on one round of a run, as seen from one place."""
+    """An attack on one round of a run, as seen from one place, on clients with or without a defence."""
 
     attack: str
+    defence: str
     adaptive: bool
     vantage: str
     source: str
@@ -131,7 +132,8 @@ def _is_plain_target(line: Mapping[str, str]) -> bool:
 
 def _setting(of: Mapping[str, Any]) -> Setting:
     texts = (str(of.get(key) or default) for key, default in (("vantage", "server"), ("source", "probe")))
-    return Setting(str(of["attack"]), _true(of.get("adaptive")), *texts, round=int(float(of["round"])))
+    defence = str(of.get("defence") or "none")
+    return Setting(str(of["attack"]), defence, _true(of.get("adaptive")), *texts, round=int(float(of["round"])))
 
 
 def _row(line: Mapping[str, str], seed: int) -> Row:

@@ -115,6 +115,7 @@ def _combination(combination: Combination) -> dict[str, Any]:
         "acc_local": _spread(combination.after),
         "acc_global": _spread(combination.received),
         "attacks": [_leak(leak) for leak in combination.leaks],
+        "worst": _leak(combination.worst) if combination.worst else None,
     }
 
 
@@ -192,7 +193,7 @@ def lines(about: Mapping[str, Any]) -> list[str]:
     """A line a combination, of matrix.json: its accuracy, and what was recovered at worst."""
     said = []
     for row in about["combinations"]:
-        worst = max(row["attacks"], key=lambda attack: attack["share_recovered"], default=None)
+        worst = row["worst"]
         leak = "not attacked"
         if worst:
             where = f"{worst['attack']} at round {worst['round']}"

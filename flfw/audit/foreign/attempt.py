@@ -7,13 +7,21 @@ from collections.abc import Sequence
 
 from flfw.audit.attack import Attack, NotApplicable
 from flfw.audit.jobs import Job, Solution, solved
+from flfw.audit.knowledge import Standing
 from flfw.audit.observation import Knowledge, Observation, Reconstruction
 from flfw.rng import torch_generator
 
 Pair = tuple[Observation, Knowledge]
 
 
-def attempt(job: Job, attack: Attack, pairs: Sequence[Pair | None], seed: int, hidden: bool) -> Solution:
+def standing(pairs: Sequence[Pair | None], hidden: bool) -> Standing:
+    """What is granted about some updates; ``hidden``: whether something is not that stands between data and update."""
+    given = [known for _, known in filter(None, pairs)]
+    sentences = tuple(dict.fromkeys(sentence for known in given for sentence in known.granted))
+    return Standing(sentences, bool(given) and not hidden and all(map(_is_enough, given)))
+
+
+def attempt(job: Job, attack: Attack, pairs: Sequence[Pair | None], seed: int) -> Solution:
     """Run an attack; one that raises is a failure with its reason.
 
     Args:
@@ -21,13 +29,10 @@ def attempt(job: Job, attack: Attack, pairs: Sequence[Pair | None], seed: int, h
         attack: to run.
         pairs: what was seen and granted, an entry for each exchange; None for what was refused.
         seed: of its generators.
-        hidden: whether something stands between the data and the updates that nobody grants.
     """
     at = [i for i, pair in enumerate(pairs) if pair is not None]
     given = [pair for pair in pairs if pair is not None]
     rngs = [torch_generator(seed, f"attack {job.attack}", o.round, o.slot) for o, _ in given]
-    sentences = tuple(dict.fromkeys(sentence for _, known in given for sentence in known.granted))
-    adaptive = bool(given) and not hidden and all(_is_enough(known) for _, known in given)
     everything: list[Reconstruction | None] = [None] * len(pairs)
     started = time.monotonic()
     try:
@@ -37,14 +42,14 @@ def attempt(job: Job, attack: Attack, pairs: Sequence[Pair | None], seed: int, h
             raise RuntimeError(f"it returned {len(found)} reconstructions of {len(given)}")
         for i, reconstruction in zip(at, found, strict=True):
             everything[i] = reconstruction
-        return solved(job, everything, seconds, granted=sentences, adaptive=adaptive)
+        return solved(job, everything, seconds, stopped=None if given else "none of its recordings could be used")
     except NotApplicable as error:
         stopped = f"not applicable: {error}"
     except Exception as error:  # an attack is anybody's code: whatever it raises is reported as its failure
         stopped = f"crashed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
     nothing = [None] * len(pairs)
     seconds = time.monotonic() - started
-    return solved(job, nothing, seconds, stopped=stopped, granted=sentences, adaptive=adaptive)
+    return solved(job, nothing, seconds, stopped=stopped)
 
 
 def _is_enough(known: Knowledge) -> bool:

@@ -18,11 +18,12 @@ from torch import nn
 import flfw
 from flfw.audit.attack import Attack
 from flfw.audit.entries import entry
-from flfw.audit.foreign.attempt import Pair, attempt
+from flfw.audit.foreign.attempt import Pair, attempt, standing
 from flfw.audit.foreign.case import Case, Chosen, Victim, choose, lone_examples
 from flfw.audit.foreign.knowledge import InputSpace, Update, granted, input_space, named, victim
 from flfw.audit.foreign.ladder import control, probes
 from flfw.audit.jobs import EASY, Exchange, Job, Solution, Ticket
+from flfw.audit.knowledge import Standing
 from flfw.audit.ladder import easy
 from flfw.audit.observation import Observation, Truth, key
 from flfw.audit.public import Public
@@ -177,9 +178,9 @@ class _Audit:
         pairs: list[Pair | None] = [(o, granted(model, about, lone[o.slot][1].labels, False)) for o in seen]
         exchanges = [Exchange(f"easy-{i}", client, i, None) for i, (client, _) in enumerate(lone)]
         job = self._job(name, EASY, exchanges)
-        solution = attempt(job, attack, pairs, self._case.seed, False)
-        rows = self._rows(job, pairs, solution)
-        return easy(rows, solution.seconds), rows
+        solution = attempt(job, attack, pairs, self._case.seed)
+        rows = self._rows(job, pairs, solution, standing(pairs, False))
+        return easy(rows, len(exchanges), solution), rows
 
     def _round(
         self, name: str, attack: Attack, number: int, ladder: tuple[Rung, Rung]
@@ -192,18 +193,18 @@ class _Audit:
         steps = max((pair[1].steps for pair in pairs if pair), default=1)
         ticket = Ticket("target", number, "", max(sizes), steps, "update")
         job = self._job(name, ticket, [v.exchange for v in group])
-        solution = attempt(job, attack, pairs, self._case.seed, self._case.hidden)
+        stands, solution = standing(pairs, self._case.hidden), attempt(job, attack, pairs, self._case.seed)
         started = time.monotonic()
-        rows = self._rows(job, pairs, solution)
+        rows = self._rows(job, pairs, solution, stands)
         about = {
             "attack": name,
-            "adaptive": solution.adaptive,
+            "adaptive": stands.adaptive,
             "vantage": "server",
             "source": "update",
             "round": number,
             "client": None,
             "defence": self._case.defence,
-            "granted": list(solution.granted),
+            "granted": list(stands.granted),
             "batch": max(sizes),
             "steps": steps,
             "curve": None,
@@ -220,10 +221,10 @@ class _Audit:
         of = (self._kept.folder.absolute(), {}, inputs.shape, self._case.classes, mean, std)
         return Job(attack, ticket, tuple(exchanges), *of)
 
-    def _rows(self, job: Job, pairs: Sequence[Pair | None], solution: Solution) -> list[Row]:
+    def _rows(self, job: Job, pairs: Sequence[Pair | None], solution: Solution, stands: Standing) -> list[Row]:
         ticket, rows = job.ticket, []
         source = "update" if ticket.rung == "target" else "probe"
-        about: Row = {"attack": job.attack, "adaptive": solution.adaptive, "vantage": "server", "source": source}
+        about: Row = {"attack": job.attack, "adaptive": stands.adaptive, "vantage": "server", "source": source}
         about |= {"rung": ticket.rung, "curve": "", "round": ticket.round, "seed": self._case.seed}
         for exchange, pair, found in zip(job.exchanges, pairs, solution.found, strict=True):
             # Floors are kept by an example's number, which callers may count anew for each client.
