@@ -80,7 +80,11 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float
     return folder, time.monotonic() - started
 
 
-@pytest.mark.parametrize("moments", [random.Random(seed).sample(range(1000), 2) for seed in range(5)])
+_MOMENTS = [random.Random(seed).sample(range(1000), 2) for seed in range(5)]
+_SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("moments", [*_MOMENTS[:3], *(pytest.param(m, marks=_SLOW) for m in _MOMENTS[3:])])
 def test_a_killed_run_resumes_bit_equal(uninterrupted: tuple[Path, float], tmp_path: Path, moments: list[int]) -> None:
     """Killed at a random moment between its first file and its end, whatever it was doing; two at a time."""
     whole, seconds = uninterrupted
@@ -130,7 +134,7 @@ class Killed(BaseException):
     """The process dies here, as far as the program can tell."""
 
 
-@pytest.mark.parametrize("moments", [range(0, 30, 2), range(1, 30, 2), range(30, 200)])
+@pytest.mark.parametrize("moments", [range(0, 30, 2), range(1, 30, 2), pytest.param(range(30, 200), marks=_SLOW)])
 def test_a_run_killed_at_any_write_resumes_bit_equal(
     uninterrupted: tuple[Path, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moments: range
 ) -> None:

@@ -47,6 +47,7 @@ def seconds(experiment: Experiment, actors: int = 1) -> module.Seconds:
     return module._seconds(experiment, actors, CLIENT, AUDIT if experiment.attacks else {})
 
 
+@pytest.mark.slow
 def test_close_to_what_running_it_takes_and_leaves_nothing_behind(audited: Experiment, tmp_path: Path) -> None:
     experiment = dataclasses.replace(audited, rounds=3, local_epochs=3)
     checked, _, _ = check(experiment)

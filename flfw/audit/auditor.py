@@ -80,7 +80,9 @@ class Auditor(AbstractContextManager["Auditor"]):
             return Inline(self._queue, self.jobs)
         gpu = self.experiment.attack_gpus > 0
         seconds = self.experiment.attack_seconds
-        return AttackServer(self._queue, self.jobs, beside=where == "beside", seconds=seconds, gpu=gpu)
+        # Of an earlier run everything is there: the process may start at once, while jobs are made.
+        early = where == "beside" or self.source != self._out
+        return AttackServer(self._queue, self.jobs, beside=early, seconds=seconds, gpu=gpu)
 
     def __enter__(self) -> Auditor:
         """From here on what is recorded is attacked."""

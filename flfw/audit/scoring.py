@@ -13,13 +13,13 @@ from safetensors import SafetensorError
 from safetensors.torch import save
 from torch import Tensor
 
+from flfw import tape
 from flfw.audit import score
 from flfw.audit.jobs import Exchange, Job
 from flfw.audit.observation import Reconstruction, Truth
 from flfw.audit.perceptual import Perceptual
 from flfw.audit.public import Public
 from flfw.rng import numpy_generator
-from flfw.sealed import write_whole
 
 FLOORS = ("noise", "grey", "mean", "class_mean", "random_public", "nearest_public")
 
@@ -119,7 +119,7 @@ class Scorer:
             return ""
         folder = self._out / "reconstructions"
         folder.mkdir(exist_ok=True, mode=0o700)
-        write_whole(folder / f"{name}.safetensors", save({"samples": _tensor(samples)}), 0o600)
+        tape.write(folder / f"{name}.safetensors", save({"samples": _tensor(samples)}))  # no more than a picture
         return f"reconstructions/{name}.safetensors"
 
 

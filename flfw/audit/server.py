@@ -22,7 +22,7 @@ from flfw.audit.queue import Queue
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 
-_POLL_S = 0.1
+_POLL_S = 0.05
 _LOOK_S = 1.0  # between two looks for what has been recorded, so that training is hardly disturbed
 _IDLE_DEATHS = 3  # of processes that died without having begun a job, in a row
 _NOT_TOLD = ("FLFW_DATA", "FLFW_TRUTH", "FLFW_STATE")  # where the clients' things lie is none of an attack's business

@@ -23,7 +23,7 @@ from flfw.audit.recordings import Recordings
 from flfw.experiment import Experiment
 from flfw.rng import torch_generator
 
-_POLL_S = 0.1
+_POLL_S = 0.05
 _NICENESS = 10  # training beside it comes first
 
 
