@@ -48,6 +48,17 @@ def test_an_observation_holds_no_truth_and_cannot_be_changed() -> None:
 # --- truth ---
 
 
+def test_only_scoring_opens_the_truth() -> None:
+    root = Path(__file__).parent.parent
+    sources = [
+        path for package in ("flfw", "attacks", "strategies", "clients") for path in (root / package).rglob("*.py")
+    ]
+    opens = {str(path.relative_to(root)) for path in sources if "Truth.read(" in path.read_text()}
+    assert opens == {"flfw/audit/scoring.py"}
+    asks = {str(path.relative_to(root)) for path in sources if "read_truth(" in path.read_text()}
+    assert asks == {"flfw/audit/scoring.py", "flfw/audit/auditor.py"}  # which grants labels and checks the control
+
+
 def test_truth_is_read_as_it_was_written(tmp_path: Path) -> None:
     TRUTH.write(tmp_path / "truth", "r0000-easy-000")
     read = Truth.read(tmp_path / "truth", "r0000-easy-000")
