@@ -299,7 +299,10 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
             "Expected --set for a plug-in of this run among dominant, hyperfl, ig; got fedprox.mu.",
         ),
         (["--set", "momentum=1"], "Expected 0 <= momentum < 1, got momentum=1.0."),
-        (["--images", "5000"], "Expected at most 150 victims of client 0, got 151; lower --images or --victim-batch."),
+        (
+            ["--images", "5000"],
+            "Expected at most 150 victims of client 0, got 151; lower --images, --victim-batch or --curve.",
+        ),
         (
             ["--out", "{taken}"],
             "Expected a new folder for --out, got {taken}, which exists; choose another or remove it.",

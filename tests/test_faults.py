@@ -326,8 +326,9 @@ def test_a_probe_that_nobody_can_use_is_a_failure_and_is_not_recorded(
     reason = "sent classifier.bias with NaN or infinite values"
     assert f"round 0/1  probe of client 1: {reason}" in said.err
     assert "Probes without a usable answer: 1; failures.csv says why." in result["notes"]
-    (entry,) = result["audit"]
-    assert (entry["images"], entry["failures"]) == (3, 1)
+    defended, others = result["audit"]
+    assert (defended["images"], defended["failures"], defended["verdict"]) == (1, 1, "inconclusive")
+    assert (others["images"], others["failures"]) == (2, 0)
     assert f"\n0,probe,1,{reason}\n" in (tmp_path / "run" / "failures.csv").read_text()
 
 

@@ -184,7 +184,8 @@ class Auditor(AbstractContextManager["Auditor"]):
                         steps.done(f"{name} on the easy rung: {below.stopped or f'{below.psnr:.1f} dB'}")
                         continue
                     several = [self._entry(job, solution, found, (base, below), d) for d in self._defences()]
-                    several[0]["scoring_seconds"] = round(time.monotonic() - started, 3)
+                    spent = round((time.monotonic() - started) / len(several), 3)
+                    several = [e | {"scoring_seconds": spent} for e in several]
                     entries += several
                     words = " and ".join(e["verdict"] for e in several)
                     steps.done(f"{name} at round {ticket.round}{_which(ticket)}: {words}")
