@@ -185,7 +185,8 @@ class Auditor(AbstractContextManager["Auditor"]):
                         continue
                     several = [self._entry(job, solution, found, (base, below), d) for d in self._defences()]
                     spent = round((time.monotonic() - started) / len(several), 3)
-                    several = [e | {"scoring_seconds": spent} for e in several]
+                    for about in several:
+                        about["scoring_seconds"] = spent
                     entries += several
                     words = " and ".join(e["verdict"] for e in several)
                     steps.done(f"{name} at round {ticket.round}{_which(ticket)}: {words}")
