@@ -117,7 +117,7 @@ class Experiment:
     attack_server: Literal["auto", "beside", "after", "inline"] = "auto"
     """Attacks run in a process of their own, beside training or after it, or inline, in this one; auto: beside, but
     inline with --engine inproc."""
-    attack_seconds: float = 3600
+    attack_seconds: float = 3600.0
     """Seconds that a try of an attack may take on one kind of probe of one round; then it is ended, unless inline."""
     attack_retries: int = 1
     """How often an attack that crashed or was ended is tried again."""
@@ -127,7 +127,7 @@ class Experiment:
     """Whether the report shows clients' samples; auto: not those of a user's own data (folder:, hf:)."""
     compression: Literal["none", "gzip"] = "none"
     """How recordings are stored."""
-    observations_gb: float = 20
+    observations_gb: float = 20.0
     """Recordings may grow to so many GB (1e9 bytes); what does not fit is left out, and said."""
     keep_observations: int = -1
     """After the audit, keep the recordings of the last so many recorded rounds (0 has the ladder); -1: of all."""

@@ -327,11 +327,11 @@ def parent(queue: Queue) -> Iterator[subprocess.Popen[bytes]]:
 @pytest.mark.parametrize("when", ["while it starts", "while it is idle", "while it attacks"])
 def test_a_server_ends_with_whoever_started_it(when: str, job_of: JobOf, tmp_path: Path) -> None:
     queue = Queue(tmp_path / "queue")
-    if when == "while it attacks":
-        queue.put(job_of(Stuck))
+    job = job_of(Stuck)
     with parent(queue) as process:
         (pid,) = until(lambda: workers(queue.folder))
         if when == "while it attacks":
+            queue.put(job)
             assert until(queue.started)[0][1]["pid"] == pid
             until(lambda: len(at_work_in(queue.folder)) == 2)
         elif when == "while it is idle":
