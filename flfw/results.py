@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections import Counter
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -15,6 +14,7 @@ import pandas as pd
 import flfw
 from flfw import parts
 from flfw.audit.auditor import Auditor
+from flfw.audit.entries import breakdowns, write_rows
 from flfw.audit.recordings import Recordings
 from flfw.audit.retention import keep_last
 from flfw.errors import BadInput, RunFailed
@@ -95,22 +95,10 @@ def audit(auditor: Auditor, out: Path, notes: list[str]) -> dict[str, Any]:
         notes: to be added to.
     """
     entries, rows = auditor.run()
-    table = pd.DataFrame(rows).drop(columns="db", errors="ignore")
-    whole = {name: "Int64" for name in ("rank", "candidates", "iterations") if name in table}
-    table.astype(whole).to_csv(out / "audit.csv", index=False)
-    notes += _silent(entries)
+    write_rows(rows, out / "audit.csv")
     recordings = Recordings(auditor.source / "observations")
-    for reason, count in Counter(str(line["skipped"]) for line in recordings.skipped).items():
-        notes.append(f"Exchanges that were not recorded: {count}, because {reason}.")
-    if auditor.refused:
-        notes.append(f"Recordings that could not be used: {len(auditor.refused)}; the rest was audited.")
-    found = {
-        "exchanges": len(recordings.lines),
-        "bytes": recordings.stored_bytes,
-        "refused": auditor.refused,
-        "skipped": len(recordings.skipped),
-    }
-    return {"audit": entries, "recordings": found, "weights": auditor.weights}
+    notes += [*breakdowns(entries), *recordings.remarks(auditor.refused)]
+    return {"audit": entries, "recordings": recordings.summary(auditor.refused), "weights": auditor.weights}
 
 
 def audit_again(experiment: Experiment, source: Path, out: Path, notes: list[str], auditor: Auditor) -> None:
@@ -158,14 +146,6 @@ def _publish(folder: Path, result: dict[str, Any]) -> None:
 
     write_whole(folder / "result.json", json.dumps(result, indent=1, allow_nan=False).encode())
     write_report(folder)
-
-
-def _silent(entries: list[dict[str, Any]]) -> list[str]:
-    """A sentence for each time that an attack broke; that one does not apply to a network is no accident."""
-    broke = [(f"at round {e['round']}", e["attack"], e["stopped"]) for e in entries]
-    broke += [("on the easy case", e["attack"], e["ladder"][1]["stopped"]) for e in entries]
-    told = [(where, attack, why) for where, attack, why in broke if why and not why.startswith("not applicable")]
-    return list(dict.fromkeys(f"The attack {attack} gave nothing {where}: {why}." for where, attack, why in told))
 
 
 def _remarks(training: dict[str, Any]) -> list[str]:

@@ -334,7 +334,7 @@ def test_an_attack_that_raises_is_a_failure_and_the_others_go_on(leaking: Path, 
     broken, sound = result["audit"]
     assert broken["stopped"] == "crashed: ZeroDivisionError: nothing"
     assert (broken["verdict"], broken["failures"], sound["verdict"]) == ("inconclusive", 2, "leaks")
-    assert "The attack raising at round 2 gave nothing: crashed: ZeroDivisionError: nothing." in result["notes"]
+    assert "The attack raising gave nothing at round 2: crashed: ZeroDivisionError: nothing." in result["notes"]
 
 
 def test_a_damaged_recording_is_a_failure_and_the_rest_is_audited(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,23 @@ def entry(
         "stopped": solution.stopped,
         "seconds": round(solution.seconds, 3),
     }
+
+
+def breakdowns(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A sentence for each time that an attack broke; that one does not apply to a network is no accident."""
+    broke = [(f"at round {e['round']}", e["attack"], e["stopped"]) for e in entries]
+    broke += [("on the easy case", e["attack"], e["ladder"][1]["stopped"]) for e in entries]
+    told = [(where, attack, why) for where, attack, why in broke if why and not why.startswith("not applicable")]
+    return list(dict.fromkeys(f"The attack {attack} gave nothing {where}: {why}." for where, attack, why in told))
+
+
+def write_rows(rows: Sequence[Row], path: Path) -> None:
+    """The rows of an audit as its CSV, whole numbers as such although some are missing."""
+    import pandas as pd
+
+    table = pd.DataFrame(rows).drop(columns="db", errors="ignore")
+    whole = {name: "Int64" for name in ("rank", "candidates", "iterations") if name in table}
+    table.astype(whole).to_csv(path, index=False)
 
 
 def _size(about: Mapping[str, Any]) -> str:

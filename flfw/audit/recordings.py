@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,6 +54,23 @@ class Recordings:
         """What the recorded files take on disk, each counted once."""
         files = {self.folder / line[side]["file"] for line in self.lines for side in _SIDES}
         return sum(path.stat().st_size for path in files if path.is_file())
+
+    def summary(self, refused: Sequence[str]) -> dict[str, Any]:
+        """The ``recordings`` of result.json; ``refused``: sentences about what an audit could not use."""
+        return {
+            "exchanges": len(self.lines),
+            "bytes": self.stored_bytes,
+            "refused": list(refused),
+            "skipped": len(self.skipped),
+        }
+
+    def remarks(self, refused: Sequence[str]) -> list[str]:
+        """What a report has to say of recordings that are not there or of no use."""
+        reasons = Counter(str(line["skipped"]) for line in self.skipped)
+        said = [f"Exchanges that were not recorded: {count}, because {why}." for why, count in reasons.items()]
+        if refused:
+            said.append(f"Recordings that could not be used: {len(refused)}; the rest was audited.")
+        return said
 
     def probe_lines(
         self,

@@ -17,7 +17,7 @@ from torch import nn
 
 import flfw
 from flfw.audit.attack import Attack
-from flfw.audit.entries import entry
+from flfw.audit.entries import breakdowns, entry, write_rows
 from flfw.audit.foreign.attempt import Pair, attempt, standing
 from flfw.audit.foreign.case import Case, Chosen, Victim, choose, lone_examples
 from flfw.audit.foreign.knowledge import InputSpace, Update, granted, input_space, named, victim
@@ -242,18 +242,9 @@ class _Audit:
 def _write(
     folder: Path, config: dict[str, Any], kept: Recordings, entries: list[dict[str, Any]], rows: list[Row]
 ) -> None:
-    import pandas as pd
-
     from flfw.audit.report import write_report
 
-    notes = list(_NOTES)
-    notes += [
-        f"The attack {e['attack']} at round {e['round']} gave nothing: {e['stopped']}." for e in entries if e["stopped"]
-    ]
-    if kept.refused:
-        notes.append(f"Recordings that could not be used: {len(kept.refused)}; the rest was audited.")
-    if kept.skipped:
-        notes.append(f"Recordings left out for want of room: {len(kept.skipped)}.")
+    notes = [*_NOTES, *breakdowns(entries), *kept.remarks(kept.refused)]
     origin = {"name": config["dataset"], "source": "as told by whoever asked", "md5_ok": None, "digest": None}
     result = {
         "flfw": flfw.__version__,
@@ -272,14 +263,9 @@ def _write(
         "final": {},
         "privacy": [],
         "audit": entries,
-        "recordings": {
-            "exchanges": len(kept.lines),
-            "bytes": kept.stored_bytes,
-            "refused": kept.refused,
-            "skipped": len(kept.skipped),
-        },
+        "recordings": kept.summary(kept.refused),
     }
-    pd.DataFrame(rows).drop(columns="db", errors="ignore").to_csv(folder / "audit.csv", index=False)
+    write_rows(rows, folder / "audit.csv")
     write_whole(folder / "result.json", json.dumps(result, indent=1, allow_nan=False).encode())
     write_report(folder)
 
