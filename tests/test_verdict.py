@@ -14,7 +14,10 @@ from torch import Tensor
 
 from flfw import run as whole
 from flfw import tape
+from flfw.audit import ladder
 from flfw.audit.auditor import auditing
+from flfw.audit.entries import breakdowns
+from flfw.audit.jobs import Solution
 from flfw.audit.recordings import Recordings
 from flfw.audit.verdict import CONTROL_DB, EASY_SHARE, Rung, verdict
 from flfw.defence import Defence
@@ -276,3 +279,32 @@ def test_an_attack_that_mostly_failed_concludes_nothing() -> None:
     assert verdict(control, easy, 0.0, True, 0.5)[0] == "inconclusive"
     assert verdict(control, easy, 0.0, False, 1.0)[0] == "inconclusive"
     assert verdict(control, easy, 0.1, True, 0.9)[0] == "leaks"
+
+
+# --- what is said of attacks that broke ---
+
+
+def broke(stopped: str | None, on_easy: str | None) -> dict[str, Any]:
+    rungs = [{"stopped": None}, {"stopped": on_easy}]
+    return {"attack": "a", "round": 3, "stopped": stopped, "ladder": rungs}
+
+
+def test_an_attack_that_broke_is_named_once_wherever_it_did() -> None:
+    assert breakdowns([broke("crashed: it", None), broke(None, None)]) == [
+        "The attack a gave nothing at round 3: crashed: it."
+    ]
+    on_easy = [broke(None, "ended after 1 s, its budget")] * 2  # the same rung stands below every round
+    assert breakdowns(on_easy) == ["The attack a gave nothing on the easy case: ended after 1 s, its budget."]
+    assert breakdowns([broke("not applicable: no layer", "not applicable: no layer")]) == []
+
+
+def test_an_easy_rung_that_broke_is_not_called_too_weak() -> None:
+    easy = Rung("easy", 0.0, False, stopped="crashed: it")
+    word, reason = verdict(Rung("control", 150.0, True), easy, 0.0, True)
+    assert word == "inconclusive" and "crashed: it" in reason and "stronger attack" not in reason
+
+
+def test_an_easy_rung_of_few_recordings_is_not_passed() -> None:
+    rows, solution = [{"recovered": True, "db": 90.0}], Solution("job", (None,))
+    assert not ladder.easy(rows, 8, solution).passed
+    assert ladder.easy(rows, 2, solution).passed
