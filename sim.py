@@ -201,13 +201,15 @@ def _estimate(experiment: Experiment) -> str:
 def _summary(folder: os.PathLike[str]) -> str:
     import json
 
+    from flfw.audit.findings import setting_name
+
     result = json.loads((Path(folder) / "result.json").read_text())
     final = result["final"]
     lines = (
         [f"accuracy {final['acc_global']:.3f} as received, {final['acc_local']:.3f} after training"] if final else []
     )
     for entry in result["audit"]:
-        where = f"{entry['attack']} at round {entry['round']}"
+        where = f"{setting_name(entry, result['audit'])} at round {entry['round']}"
         if curve := entry.get("curve"):
             where += f", {curve} {entry['batch' if curve == 'batch' else 'steps']}"
         best = f", best {entry['psnr']['max']:.1f} dB" if entry["psnr"] else ""

@@ -30,6 +30,11 @@ class Analytic(Attack):
         """No search."""
         return Budget(iterations=0, restarts=1, selection="closed form")
 
+    @property
+    def labels(self) -> str:
+        """The closed form needs none."""
+        return "not used"
+
     def run(
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
     ) -> list[Reconstruction]:

@@ -73,9 +73,13 @@ def answer_probe(message: Message, context: Context) -> Message:
             worker.install(received, config["version"])
             return worker.gradient(x, y) if steps == 1 else worker.stepped(x, y, steps)
 
+        def example(x: Tensor, y: Tensor) -> Tensors:
+            worker.install(received, config["version"])
+            return worker.local_gradient(x, y, worker.generator("probe"))
+
         at = worker.at
         site = Site.of(context.node_config, config["experiment"])
-        sent = probe.answer(config, received, at.task, at.experiment, at.partition, site, target)
+        sent = probe.answer(config, received, at.task, at.experiment, at.partition, site, target, example)
         return _reply(message, sent, {"num-examples": config["batch"], "partition": at.partition})
 
 
@@ -107,6 +111,7 @@ def _at_work(
             round=int(config["round"]),
             defence=parts.defence(experiment) if partition in experiment.defended_partitions else None,
             store=ClientStore(site.state, config["experiment"], partition) if site.state else None,
+            probe=tuple(int(config[name]) for name in ("slot", "batch", "steps") if name in config),
         )
         yield parts.client(experiment)(at), config, views(message.content.array_records["arrays"])
 

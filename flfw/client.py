@@ -19,13 +19,13 @@ from torch.nn.functional import cross_entropy
 
 from flfw.defence import Defence
 from flfw.experiment import Experiment
-from flfw.nets import Tensors
+from flfw.nets.net import Tensors, matches
 from flfw.optimisers import Optimiser, clip_norm
 from flfw.rng import initialising, torch_generator
 from flfw.store import ClientStore
 from flfw.strategy import FederatedStrategy
 from flfw.task import Task
-from flfw.wire import check_upload, matches
+from flfw.wire import check_upload
 
 _EVALUATION_BATCH = 500
 
@@ -45,6 +45,7 @@ class Workplace:
         round: which round.
         defence: what the client does to what it sends, if anything.
         store: where private tensors are kept; None for methods without any.
+        probe: numbers that tell a round's probes apart, so that no two bear the same noise; none in training.
     """
 
     experiment: Experiment
@@ -55,6 +56,7 @@ class Workplace:
     round: int
     defence: Defence | None
     store: ClientStore | None
+    probe: tuple[int, ...] = ()
 
 
 class FederatedClient(NumPyClient, ABC):
@@ -170,15 +172,20 @@ class FederatedClient(NumPyClient, ABC):
             y: labels (B,).
         """
         rng = self.generator("probe")
+        found = self.local_gradient(x, y, rng)
+        if self.at.defence:
+            found = self.at.defence.update(found, rng)
+        check_upload(found, self.at.method.uploads, self.at.experiment.method, self.at.partition)
+        return found
+
+    def local_gradient(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
+        """What a local step follows of the tensors uploaded: their defended gradient, before the update is defended."""
         if self.at.defence:
             x, y = self.at.defence.batch(x, y, rng)
         moving = {n: p for n, p in self.model.named_parameters() if matches(n, self.at.method.uploads)}
         loss = self.loss(x.to(self.device), y.to(self.device))
         found = dict(zip(moving, (g.cpu() for g in torch.autograd.grad(loss, list(moving.values()))), strict=True))
-        if self.at.defence:
-            found = self.at.defence.update(self.at.defence.gradients(found, rng), rng)
-        check_upload(found, self.at.method.uploads, self.at.experiment.method, self.at.partition)
-        return found
+        return self.at.defence.gradients(found, rng) if self.at.defence else found
 
     def stepped(self, x: Tensor, y: Tensor, steps: int) -> Tensors:
         """What a probe of several local steps sends: the uploaded tensors after them, as training sends its own.
@@ -249,7 +256,7 @@ class FederatedClient(NumPyClient, ABC):
 
     def generator(self, purpose: str) -> torch.Generator:
         """A generator of this client for one purpose in this round."""
-        return torch_generator(self.at.experiment.seed, purpose, self.at.round, self.at.partition)
+        return torch_generator(self.at.experiment.seed, purpose, self.at.round, self.at.partition, *self.at.probe)
 
     def _train_between_evaluations(self, received: Mapping[str, np.ndarray], version: int) -> dict[str, Any]:
         self.install(received, version)

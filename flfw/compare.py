@@ -16,6 +16,7 @@ from rich.table import Table
 from flfw.audit.statistics import Interval, paired
 from flfw.errors import BadInput
 from flfw.matrix.findings import Leak, pooled
+from flfw.matrix.question import NO_DEFENCE
 from flfw.matrix.rows import Finished, Row, Setting, read
 from flfw.rng import numpy_generator
 
@@ -88,13 +89,14 @@ def _leakages(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
             kind = (setting.attack, setting.vantage, setting.source, setting.round)
             kinds.setdefault(kind, []).append((number, setting))
     parts, alone = [], []
-    for (attack, _, source, at), found in kinds.items():
-        title = f"{attack} at round {at}" + (f" ({source})" if source != "probe" else "")
+    for (attack, vantage, source, at), found in kinds.items():
+        places = [word.replace("_", " ") for word in (source, vantage) if word not in ("probe", "server")]
+        title = f"{attack} at round {at}" + (f" ({', '.join(places)})" if places else "")
         if len({number for number, _ in found}) < 2:
             alone.append(f"{title}: {names[found[0][0]]}")
             continue
         first_run, first_setting = runs[found[0][0]], found[0][1]
-        rows = [_leakage(names[i], pooled(setting, [runs[i]]), setting.adaptive) for i, setting in found]
+        rows = [_leakage(names[i], pooled(setting, [runs[i]]), _kind(setting, runs[i])) for i, setting in found]
         for row, (number, setting) in zip(rows[1:], found[1:], strict=True):
             row.append(_difference(runs[number], setting, first_run, first_setting))
         header = [title, "", "verdict", "recovered", "PSNR", "failed", f"difference from {names[found[0][0]]}, dB"]
@@ -104,10 +106,18 @@ def _leakages(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
     return [*parts, *(["only in one run: " + "; ".join(alone)] if alone else [])]
 
 
-def _leakage(name: str, leak: Leak, adaptive: bool) -> list[str]:
+def _kind(setting: Setting, run: Finished) -> str:
+    """What the attacker knew and, where only some of a run's clients defend themselves, which were attacked."""
+    kind = setting._replace(vantage="server", source="probe").kind
+    partly = len({other.defence for other, _ in run.entries}) > 1 and not setting.told
+    against = "undefended" if setting.defence == NO_DEFENCE else f"against {setting.defence}"
+    return f"{kind}, {against}" if partly else kind
+
+
+def _leakage(name: str, leak: Leak, kind: str) -> list[str]:
     share = f"{leak.recovered} of {leak.images} ({100 * leak.share[0]:.0f} to {100 * leak.share[1]:.0f} %)"
     psnr = f"{leak.psnr.mean:.1f}{_ends(leak.psnr)}" if leak.psnr else _NONE
-    return [name, "adaptive" if adaptive else "static", leak.verdict, share, psnr, str(leak.failures)]
+    return [name, kind, leak.verdict, share, psnr, str(leak.failures)]
 
 
 def _ends(found: Interval) -> str:

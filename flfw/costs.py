@@ -121,7 +121,7 @@ def _client(experiment: Experiment, partition: int, folder: Path) -> FederatedCl
 
 def _audit_costs(experiment: Experiment, folder: Path, costs: Costs) -> None:
     """Of all attacks on the easy rung and on the target of one round, and of importing what scores and reports need."""
-    # The last one is what torch imports with the first optimiser.
+    # The last one is what torch imports with the first trace.
     needed = ("flfw.audit.auditor", "flfw.audit.report", "skimage.metrics", "scipy.stats", "torch._dynamo")
     costs["imports_s"] = timeit.timeit(lambda: [importlib.import_module(name) for name in needed], number=1)
     task, (method, settings) = Task.of(experiment, experiment.data_root), parts.method(experiment)
@@ -134,6 +134,7 @@ def _audit_costs(experiment: Experiment, folder: Path, costs: Costs) -> None:
         model = method.build_model(task.build_net(), settings)
     victim = method.victim_model(model, shared(worker.model.state_dict(), method.downloads), task.inputs)
     costs["target_s"] = _attacks_s(experiment, victim, experiment.victim_batch, worker.gradient)
+    costs["target_s"] *= 1 + bool(experiment.defended_partitions) * (experiment.adaptation != "none")  # told of it, too
     costs["peak_gib"] = _peak_gib()
 
 

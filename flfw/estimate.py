@@ -9,6 +9,7 @@ from math import ceil
 from statistics import fmean
 
 from flfw import machine, parts
+from flfw.audit.jobs import tickets_of
 from flfw.audit.server import place
 from flfw.costs import LONG_S, MOST, Costs, measured
 from flfw.experiment import Experiment
@@ -116,10 +117,10 @@ def _seconds(experiment: Experiment, actors: int, client: Costs, audit: Costs) -
     whole = experiment.rounds * one_round + exchange(experiment.clients, working, 0.0)
     attacks, audited, images = 0.0, len(experiment.audited), experiment.images
     if audit:  # the ladder's networks are small; a probe's step is about what a round does beside its epochs
-        points = experiment.points
+        tickets = tickets_of(experiment, 0)
         whole += 2 * exchange(images, 0.0, 0.0, 0.0)
-        whole += audited * len(points) * exchange(images, client["fixed_s"], 2 * client["write_s"])
-        batches = sum(point.batch for point in points) / experiment.victim_batch
+        whole += audited * len(tickets) * exchange(images, client["fixed_s"], 2 * client["write_s"])
+        batches = sum(ticket.batch for ticket in tickets) / experiment.victim_batch
         attacks = audit["imports_s"] + audit["easy_s"] + audited * batches * audit["target_s"]
     start = client["ready_s"] + (client["ready_s"] + _RAY_S if ray else 0.0)  # the driver's imports, then the actors'
     return Seconds(start, one_round, whole, attacks, start + whole + attacks)
@@ -141,8 +142,9 @@ def _memory(experiment: Experiment, actors: int, client: Costs, audit: Costs) ->
 
 
 def _disk(experiment: Experiment, actors: int, client: Costs, audit: Costs) -> int:
-    """What many clients were sent is recorded once; of private state each client keeps two versions."""
-    probes = len(experiment.points) * experiment.images
-    seen = len(experiment.audited) * (client["down"] + probes * client["up"]) if audit else 0
+    """What many clients were sent is recorded once, and by each that is watched; of private state two versions."""
+    probes = len(tickets_of(experiment, 0)) * experiment.images
+    on_clients = min(experiment.images, experiment.clients) if "client_example" in experiment.vantage else 0
+    seen = len(experiment.audited) * ((1 + on_clients) * client["down"] + probes * client["up"]) if audit else 0
     ladder = (1 + experiment.images) * audit.get("easy", 0)
     return int(client["down"] + 2 * experiment.clients * client["private"] + seen + ladder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -14,6 +14,9 @@ from flfw.errors import BadInput
 
 Scalar = bool | int | float | str
 S = TypeVar("S")
+
+VANTAGES = ("server", "client_update", "client_example")
+"""Where an adversary may stand: at the server or, on the client, at its update or at one example's gradient."""
 
 FREE_ON_RESUME = (
     "on_client_failure",
@@ -99,6 +102,8 @@ class Experiment:
     """Probes in each audited round, over as many clients as there are."""
     curve: tuple[str, ...] = ()
     """Probes of other sizes besides, for a curve: batch=1,4,16 or steps=1,5,20, or both."""
+    vantage: tuple[str, ...] = ("server",)
+    """Where attackers stand: server, client_update (as sent), client_example (one gradient in local training)."""
     on_client_failure: Literal["fail", "drop"] = "fail"
     """What becomes of a client that fails: it ends the run, or it is dropped from the round. Either way it is named."""
     min_clients: int = 1
@@ -119,6 +124,13 @@ class Experiment:
     inline with --engine inproc."""
     attack_seconds: float = 3600.0
     """Seconds that a try of an attack may take on one kind of probe of one round; then it is ended, unless inline."""
+    adaptation: Literal["auto", "automatic", "none"] = "auto"
+    """Beside an attacker who does not know of a defence, one who does: with what is written for the defence, else with
+    its own code in the objective; automatic: always with its own code; none: without."""
+    attack_memory_gb: float = 4.0
+    """Memory that a step of the searches done at once may take, in GB (1e9 bytes)."""
+    attack_compile: bool = False
+    """Compile the searches: up to a minute at the start, then faster steps. Needs a C++ compiler."""
     attack_retries: int = 1
     """How often an attack that crashed or was ended is tried again."""
     lpips_weights: Path | None = None
@@ -147,6 +159,8 @@ class Experiment:
         require(0 < self.lr < inf, "0 < lr < inf", lr=self.lr)
         require(self.seed >= 0, "seed >= 0", seed=self.seed)
         require(self.side >= 0, "side >= 0", side=self.side)
+        fits = bool(self.vantage) and set(self.vantage) <= set(VANTAGES) and len(set(self.vantage)) == len(self.vantage)
+        require(fits, f"vantage among {', '.join(VANTAGES)}, each once", vantage=" ".join(self.vantage))
         self._check_resources()
         _ = self.audited, self.defended_partitions, self.points
 
@@ -160,6 +174,7 @@ class Experiment:
                 0 <= getattr(self, name) < inf, f"0 <= {name.replace('_', '-')} < inf", **{name: getattr(self, name)}
             )
         require(0 < self.attack_seconds < inf, "0 < attack-seconds < inf", attack_seconds=self.attack_seconds)
+        require(0 < self.attack_memory_gb < inf, "0 < attack-memory-gb < inf", attack_memory_gb=self.attack_memory_gb)
         require(self.attack_retries >= 0, "attack-retries >= 0", attack_retries=self.attack_retries)
         require(0 < self.observations_gb < inf, "0 < observations-gb < inf", observations_gb=self.observations_gb)
         require(self.keep_observations >= -1, "keep-observations >= -1", keep_observations=self.keep_observations)
@@ -260,46 +275,3 @@ def _integer(word: str, flag: str) -> int:
     if not word.strip().isdecimal():
         raise BadInput(f"Expected whole numbers for {flag}, got {word!r}.")
     return int(word)
-
-
-def settings(cls: type[S], plugin: str, assignments: Sequence[str], *, bare: bool = False) -> S:
-    """A plug-in's frozen dataclass of hyper-parameters, with what ``--set`` changes.
-
-    Args:
-        cls: the dataclass.
-        plugin: its name; assignments read ``plugin.field=value``.
-        assignments: all that stood behind ``--set``; those of other plug-ins are passed over.
-        bare: whether ``field=value`` without a plug-in's name is meant too (the method's).
-    """
-    values: dict[str, Any] = {}
-    hints = get_type_hints(cls)
-    for target, text in map(split_assignment, assignments):
-        prefix, _, name = target.rpartition(".")
-        if not (prefix == plugin or (bare and not prefix)):
-            continue
-        if name not in hints:
-            known = ", ".join(hints) or "none"
-            raise BadInput(f"Expected a field of {plugin} among {known}; got {target}.")
-        values[name] = _convert(text, hints[name], target)
-    return cls(**values)
-
-
-def split_assignment(assignment: str) -> tuple[str, str]:
-    """``"prune.ratio=0.9"`` as ``("prune.ratio", "0.9")``."""
-    target, equals, text = assignment.partition("=")
-    if not (target and equals):
-        raise BadInput(f"Expected --set FIELD=VALUE, got {assignment!r}.")
-    return target, text
-
-
-def _convert(text: str, kind: Any, target: str) -> Scalar:
-    if get_origin(kind) is Literal:
-        require(text in get_args(kind), f"{target} among {', '.join(get_args(kind))}", **{target: text})
-        return text
-    if kind is bool:
-        require(text in ("true", "false"), f"{target}=true or false", **{target: text})
-        return text == "true"
-    try:
-        return kind(text)
-    except ValueError:
-        raise BadInput(f"Expected {kind.__name__} for {target}, got {target}={text}.") from None

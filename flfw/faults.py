@@ -10,8 +10,8 @@ from typing import Any, Literal
 import torch
 from flwr.app import ArrayRecord, Message
 
-from flfw.nets.net import Tensors
-from flfw.wire import matches, nbytes, unpack
+from flfw.nets.net import Tensors, matches
+from flfw.wire import nbytes, unpack
 
 DIED = "its process died"
 _THE_SERVERS_OWN = ("round", "client", "upload_bytes")  # columns of clients.csv

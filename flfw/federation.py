@@ -13,7 +13,8 @@ from flwr.serverapp import Grid
 
 from flfw import nets, parts
 from flfw.audit import probe
-from flfw.audit.jobs import EASY, ticket_of
+from flfw.audit.examples import forget_after
+from flfw.audit.jobs import EASY, tickets_of
 from flfw.audit.queue import Queue
 from flfw.checkpoint import Checkpoints, locked
 from flfw.errors import BadInput, RunFailed
@@ -73,6 +74,7 @@ class Federation:
         self._queue = Queue(folder / "queue")
         if experiment.audited and self._strategy.uploads:
             mark = self._kept.last.recordings if self._kept.last else None
+            forget_after(folder / "examples", self._kept.last.round if self._kept.last else -1)
             self._grid = self._tap = RecordingGrid(
                 self._grid,
                 folder / "observations",
@@ -138,10 +140,10 @@ class Federation:
             self._steps.done(_line(row))
             self._steps.note(f"client {failure['client']} dropped: {failure['reason']}" for failure in row["failed"])
         if self._tap and done in self._experiment.audited:
-            for point in self._experiment.points:
-                sent = probe.send_probes(self._grid, self._strategy, self._experiment, "target", done, arrays, point)
+            for ticket in tickets_of(self._experiment, done):
+                sent = probe.send_probes(self._grid, self._strategy, self._experiment, ticket, arrays)
                 self._note_probes(done, sent)
-                self._queue.announce(ticket_of(point, done))
+                self._queue.announce(ticket)
         snapshot = self._strategy.snapshot(done, arrays, self._tap.mark if self._tap else None)
         self._kept.save(snapshot, self._strategy.history.rows_of(done))
 
@@ -150,8 +152,8 @@ class Federation:
         if self._tap:
             self._queue.announce(EASY)
             for server_round in (r for r in self._experiment.audited if r <= done):
-                for point in self._experiment.points:
-                    self._queue.announce(ticket_of(point, server_round))
+                for ticket in tickets_of(self._experiment, server_round):
+                    self._queue.announce(ticket)
 
     def _note_probes(self, done: int, failed: Iterable[Failure]) -> None:
         for failure in failed:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from flfw.experiment import require
+from flfw.inversion.local_steps import LocalSteps
 from flfw.nets import Tensors
 
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8
@@ -44,6 +45,11 @@ class LocalTraining:
         if self.optimiser == "adam":
             return Adam(lr, self.weight_decay)
         return SGD(lr, self.momentum, self.weight_decay)
+
+    def steps_at(self, lr: float, steps: int) -> LocalSteps:
+        """The same for an attacker: so many steps of the optimiser, all of them on the same examples."""
+        momentum = self.momentum if self.optimiser == "sgd" else 0.0
+        return LocalSteps(lr, steps, self.optimiser, momentum, self.weight_decay)
 
 
 @final

@@ -8,13 +8,15 @@ import torch
 from torch import nn
 
 from flfw import nets, plugins
+from flfw.assignments import settings, split_assignment
 from flfw.data import partition
 from flfw.defence import Defence
 from flfw.errors import BadInput
-from flfw.experiment import Experiment, settings, split_assignment
+from flfw.experiment import Experiment
+from flfw.inversion.mechanism import Mechanism
+from flfw.nets.net import matches
 from flfw.strategy import FederatedStrategy
 from flfw.task import input_space
-from flfw.wire import matches
 
 
 def short_name(plugin: str) -> str:
@@ -57,12 +59,21 @@ def defence(experiment: Experiment) -> Defence | None:
     return cls(settings(cls.Settings, short_name(experiment.defence), experiment.set))
 
 
+def adaptation(experiment: Experiment) -> type[Mechanism] | None:
+    """What an attacker has written for the experiment's defence; of somebody's own defence there is none."""
+    if experiment.defence not in plugins.names(plugins.ADAPTATION):
+        return None
+    return plugins.find(plugins.ADAPTATION, experiment.defence, Mechanism)
+
+
 def attacks(experiment: Experiment) -> dict[str, Any]:
     """The attacks by the name they were asked for."""
     from flfw.audit.attack import Attack
+    from flfw.inversion.compute import Compute
 
     found: dict[str, Any] = {name: plugins.find(plugins.ATTACK, name, Attack) for name in experiment.attacks}
-    return {name: cls(settings(cls.Settings, short_name(name), experiment.set)) for name, cls in found.items()}
+    compute = Compute(experiment.attack_memory_gb, experiment.attack_compile)
+    return {name: cls(settings(cls.Settings, short_name(name), experiment.set), compute) for name, cls in found.items()}
 
 
 def check(experiment: Experiment) -> None:

@@ -37,6 +37,7 @@ METHOD = Kind("method", "strategies")
 CLIENT = Kind("client", "clients")
 DEFENCE = Kind("defence", "clients.defences")
 ATTACK = Kind("attack", "attacks")
+ADAPTATION = Kind("adaptation", "attacks.adaptations")
 
 
 def names(kind: Kind) -> tuple[str, ...]:

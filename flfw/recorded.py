@@ -6,11 +6,15 @@ import dataclasses
 from pathlib import Path
 
 from flfw import parts
-from flfw.audit.recordings import Recordings
+from flfw.assignments import split_assignment
+from flfw.audit.jobs import EXAMPLE
+from flfw.audit.recordings import Recordings, is_recorded
 from flfw.errors import BadInput
-from flfw.experiment import Experiment, split_assignment
+from flfw.experiment import Experiment
 
-_OF_AN_AUDIT = ("attack", "audit-rounds", "images", "curve", "set")
+_OF_AN_AUDIT = (
+    "attack", "audit-rounds", "images", "curve", "vantage", "adaptation", "attack-memory-gb", "attack-compile", "set"
+)  # fmt: skip
 
 
 def without_other_attacks(experiment: Experiment, earlier: Experiment) -> Experiment:
@@ -48,6 +52,8 @@ def require_recorded(experiment: Experiment, earlier: Experiment, source: Path) 
     if experiment.images > most:
         raise BadInput(f"Expected images <= {most}, as many as were probed in {source}, got {experiment.images}.")
     _require_probes(experiment, source)
+    if "client_example" in experiment.vantage:
+        _require_examples(experiment, source)
 
 
 def _of_the_run(experiment: Experiment) -> set[str]:
@@ -74,6 +80,15 @@ def _require_probes(experiment: Experiment, source: Path) -> None:
                 have = ", ".join(_recorded_targets(recordings)) or "nothing"
                 what = f"recordings of {point.name} at round {server_round}"
                 raise BadInput(f"Expected {what} in {source}, got none; there are: {have}.")
+
+
+def _require_examples(experiment: Experiment, source: Path) -> None:
+    folder = source / "examples"
+    recordings = Recordings(folder) if is_recorded(folder) else None
+    for server_round in experiment.audited:
+        if recordings is None or not recordings.probe_lines("target", server_round, point=EXAMPLE):
+            what = f"recordings of client_example at round {server_round}"
+            raise BadInput(f"Expected {what} in {source}, got none; only a run with that --vantage records them.")
 
 
 def _recorded_targets(recordings: Recordings) -> list[str]:

@@ -15,7 +15,7 @@ import flfw
 from flfw import parts
 from flfw.audit.auditor import Auditor
 from flfw.audit.entries import breakdowns, write_rows
-from flfw.audit.recordings import Recordings
+from flfw.audit.recordings import Recordings, is_recorded
 from flfw.audit.retention import keep_last
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
@@ -79,8 +79,9 @@ def tidy(experiment: Experiment) -> None:
     assert folder is not None, "the experiment was checked"
     if not (folder / "tidying.json").exists():
         return
-    if experiment.keep_observations >= 0 and (folder / "observations").exists():
-        keep_last(folder / "observations", experiment.keep_observations)
+    for kind in ("observations", "examples") if experiment.keep_observations >= 0 else ():
+        if is_recorded(folder / kind):
+            keep_last(folder / kind, experiment.keep_observations)
     for name in ("state", "queue"):
         shutil.rmtree(folder / name, ignore_errors=True)
     (folder / "tidying.json").unlink()

@@ -15,6 +15,7 @@ from flfw.audit.auditor import auditing
 from flfw.checkpoint import Checkpoints, locked, require_same_data, stored_experiment
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
+from flfw.inversion.compute import compiler
 from flfw.site import Site
 from flfw.task import Task, resolve
 
@@ -141,7 +142,8 @@ def default_name(experiment: Experiment) -> str:
 
 def _site(experiment: Experiment, folder: Path) -> Site:
     truth = folder / "truth" if experiment.audited else None
-    return Site(experiment.data_root, state=folder / "state", truth=truth)
+    examples = folder / "examples" if truth and "client_example" in experiment.vantage else None
+    return Site(experiment.data_root, state=folder / "state", truth=truth, examples=examples)
 
 
 def _warn(notes: list[str]) -> None:
@@ -151,6 +153,11 @@ def _warn(notes: list[str]) -> None:
 
 def _remarks(experiment: Experiment, task: Task) -> list[str]:
     notes, published = [], data.describe(experiment.dataset).shape
+    if experiment.attacks and experiment.attack_compile and compiler() is None:
+        notes.append(
+            "The attacks were to be compiled, but there is no C++ compiler (g++, clang++ or $CXX) on this machine: "
+            "they run uncompiled, which takes longer."
+        )
     if task.dataset.md5_ok is False:
         notes.append(
             f"The files of {task.dataset.name} do not have the published md5 sums: these are not the original data, "

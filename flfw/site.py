@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_VARIABLES = {"data_root": "FLFW_DATA", "state": "FLFW_STATE", "truth": "FLFW_TRUTH"}
+_VARIABLES = {"data_root": "FLFW_DATA", "state": "FLFW_STATE", "truth": "FLFW_TRUTH", "examples": "FLFW_EXAMPLES"}
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,13 @@ class Site:
         data_root: the data sets' files; None: the default of `flfw.data.load`.
         state: private tensors between rounds; None: methods with private state refuse to start.
         truth: what a probe was made of, for scoring; None: this site answers no probes.
+        examples: gradients of single examples, as an observer on the client reads them; None: none are written down.
     """
 
     data_root: Path | None = None
     state: Path | None = None
     truth: Path | None = None
+    examples: Path | None = None
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any], experiment: str) -> Site:
@@ -45,7 +47,7 @@ class Site:
         }
         if _simulated() and not (found["state"] or found["truth"]):
             folder = simulation(experiment)
-            found |= {"state": str(folder / "state"), "truth": str(folder / "truth")}
+            found |= {field: found[field] or str(folder / field) for field in ("state", "truth", "examples")}
         return cls(**{field: Path(str(value)) for field, value in found.items() if value})
 
     def environment(self) -> dict[str, str]:

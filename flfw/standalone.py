@@ -44,14 +44,15 @@ def serve(grid: Grid, context: Context) -> None:
         if not (is_trained(folder) or is_complete(folder)):
             federate(grid, experiment)
         if not is_complete(folder):
-            _fetch_truth(clients, folder)
+            _fetch(clients, folder)
             with auditing(experiment, task, folder) as auditor:
                 finish(experiment, task, notes, auditor)
         shutil.rmtree(clients, ignore_errors=True)
     print(folder / "report.html", flush=True)
 
 
-def _fetch_truth(clients: Path, folder: Path) -> None:
-    """Virtual clients left it in a folder that they could know of; now it joins what it belongs to."""
-    if (clients / "truth").exists():
-        shutil.copytree(clients / "truth", folder / "truth", dirs_exist_ok=True)
+def _fetch(clients: Path, folder: Path) -> None:
+    """What virtual clients left in a folder that they could know of joins what it belongs to."""
+    for kind in ("truth", "examples"):
+        if (clients / kind).exists():
+            shutil.copytree(clients / kind, folder / kind, dirs_exist_ok=True)

@@ -20,6 +20,7 @@ from torch import nn
 
 from flfw.checkpoint import Snapshot
 from flfw.faults import Failure, Tolerance, read_metrics, read_update
+from flfw.inversion.local_steps import LocalSteps
 from flfw.inversion.victim import PlainVictim, VictimModel
 from flfw.journal import Mark
 from flfw.nets import Net, Tensors
@@ -118,6 +119,11 @@ class FederatedStrategy(Strategy, ABC):
     def victim_model(cls, model: nn.Module, received: Tensors, inputs: Any) -> VictimModel:
         """What an attacker who holds ``received`` can compute of a client's gradient; see `VictimModel`."""
         return PlainVictim(model, known=received, shared=cls.uploads, inputs=inputs)
+
+    @classmethod
+    def local_steps(cls, settings: Any, lr: float, steps: int) -> LocalSteps | None:
+        """A client's local training as an attacker can write it out; None: it holds more than steps on one loss."""
+        return None
 
     @abstractmethod
     def aggregate(self, updates: Iterable[Update]) -> Tensors:

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from flfw import data, nets
+from flfw.assignments import settings
 from flfw.data import feed, partition
 from flfw.errors import BadInput
-from flfw.experiment import Experiment, require, settings
+from flfw.experiment import Experiment, require
 from flfw.inversion.victim import Inputs
 from flfw.rng import numpy_generator
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from io import BytesIO
 
 import numpy as np
@@ -12,16 +11,11 @@ from flwr.app import Array, ArrayRecord
 from numpy.lib import format as npy
 from torch import Tensor
 
-from flfw.nets.net import Tensors
+from flfw.nets.net import Tensors, matches
 
 
 class SharingViolation(RuntimeError):
     """A client was about to send a tensor that its method keeps private."""
-
-
-def matches(name: str, patterns: Sequence[str]) -> bool:
-    """Whether a tensor's name is declared shared: ``matches("hypernet.trunk.bias", ("hypernet.*",))``."""
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def shared(tensors: Mapping[str, Tensor], patterns: Sequence[str]) -> Tensors:

@@ -35,8 +35,8 @@ class Outcome:
         status: whether there is a number.
         reason: why not, in one line.
         preset: how it is measured, if that is known.
-        value: mean over the seeds, in the paper's unit.
-        deviation: sample standard deviation over the seeds; None with one seed.
+        value: mean over the seeds, in the paper's unit; Y or N where the paper prints these.
+        deviation: sample standard deviation over the seeds; None with one seed, and of Y or N.
         also: the figures beside it, by name: means over the seeds.
         runs: the experiments that count: one a seed.
         codes: hashes of the code that ran them.
@@ -47,7 +47,7 @@ class Outcome:
     status: Status
     reason: str = ""
     preset: Preset | None = None
-    value: float | None = None
+    value: float | str | None = None
     deviation: float | None = None
     also: Mapping[str, float] = field(default_factory=dict)
     runs: tuple[Experiment, ...] = ()
@@ -147,15 +147,15 @@ def read(cell: Cell, preset: Preset) -> Outcome:
     Raises:
         RunFailed: a result lacks the figure, or is damaged.
     """
-    runs = _chosen(preset)
-    found, values = [_result(experiment) for experiment in runs], _values(runs, preset.figure)
+    runs, figure = _chosen(preset), preset.figure
+    found, values = [_result(experiment) for experiment in runs], _values(runs, figure)
     return Outcome(
         cell,
         "measured",
         preset=preset,
-        value=fmean(values),
-        deviation=stdev(values) if len(values) > 1 else None,
-        also={figure.name: fmean(_values(runs, figure)) for figure in preset.also},
+        value=figure.printed(fmean(values)),
+        deviation=stdev(values) if len(values) > 1 and figure.yes is None else None,
+        also={other.name: fmean(_values(runs, other)) for other in preset.also},
         runs=runs,
         codes=tuple(dict.fromkeys(result["provenance"]["code"] for result in found)),
         notes=tuple(dict.fromkeys(note for result in found for note in result["notes"])),
@@ -174,11 +174,22 @@ def _values(runs: Iterable[Experiment], figure: Figure) -> list[float]:
     for experiment in runs:
         value: Any = _result(experiment)
         for key in figure.name.split("."):
-            value = value.get(key) if isinstance(value, Mapping) else None
+            value = _member(value, key)
         if not isinstance(value, int | float):
             raise RunFailed(f"{_folder(experiment) / 'result.json'} has no {figure.name}.")
         values.append(value * figure.factor)
     return values
+
+
+def _member(value: Any, key: str) -> Any:
+    """What stands under a key, of a list under ``name=value``; None: nothing does, or several entries do."""
+    if isinstance(value, Mapping):
+        return value.get(key)
+    if not isinstance(value, list):
+        return None
+    name, _, wanted = key.partition("=")
+    entries = [entry for entry in value if isinstance(entry, Mapping) and str(entry.get(name)) == wanted]
+    return entries[0] if len(entries) == 1 else None
 
 
 def _result(experiment: Experiment) -> dict[str, Any]:

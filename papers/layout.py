@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flfw.provenance import code_hash
 from papers.cells import Outcome
-from papers.preset import Figure, Scale
+from papers.preset import Scale
 from papers.published import Cell, Table
 
 _SHOWN_PATHS = 3
@@ -112,9 +112,11 @@ def _heading(table: Table, outcomes: tuple[Outcome, ...], scale: Scale) -> list[
         seeds = _among({len(preset.seeds) for preset in presets}, "seed")
         rounds = _among({experiment.rounds for experiment in experiments}, "round")
         epochs = _among({experiment.local_epochs for experiment in experiments}, "epoch")
+        probes = {experiment.images for experiment in experiments if experiment.attacks}
+        attacked = f", {_among(probes, 'probe')}" if probes else ""
         card = f"papers/{table.name.partition('.')[0]}.py"
         settings = f"{'not ' if scale == 'quick' else ''}the paper's settings; departures: {card}"
-        lines.append(f"{scale.upper()}: {seeds}, {rounds} of {epochs}; {settings}")
+        lines.append(f"{scale.upper()}: {seeds}, {rounds} of {epochs}{attacked}; {settings}")
     return [*lines, *_figures(outcomes)]
 
 
@@ -124,14 +126,14 @@ def _among(counts: set[int], noun: str) -> str:
 
 def _figures(outcomes: Iterable[Outcome]) -> list[str]:
     """What the numbers are, and of which rows."""
-    rows: dict[tuple[str, Figure], dict[str, None]] = {}
+    rows: dict[tuple[str, str], dict[str, None]] = {}
     for outcome in outcomes:
         if outcome.preset:
             row = " ".join(outcome.cell.row)
-            rows.setdefault(("ours", outcome.preset.figure), {})[row] = None
+            rows.setdefault(("ours", outcome.preset.figure.words), {})[row] = None
             for figure in outcome.preset.also:
-                rows.setdefault(("also", figure), {})[row] = None
-    return [f"{word} ({', '.join(of)}): {figure.words}" for (word, figure), of in rows.items()]
+                rows.setdefault(("also", figure.words), {})[row] = None
+    return [f"{word} ({', '.join(of)}): {words}" for (word, words), of in rows.items()]
 
 
 def _remarks(outcomes: tuple[Outcome, ...]) -> list[str]:

@@ -19,14 +19,23 @@ class Figure:
     """A number of result.json.
 
     Attributes:
-        name: where it stands: ``final.acc_local``.
+        name: where it stands: ``final.acc_local``; in a list, in the only entry with a value:
+            ``audit.vantage=server.seconds``.
         words: what it is.
         factor: from its unit to the paper's; accuracies are shares and the papers print per cent.
+        yes: where the paper prints Y or N, the least mean that is a Y; None: it prints the number.
     """
 
     name: str
     words: str
     factor: float = 100.0
+    yes: float | None = None
+
+    def printed(self, mean: float) -> float | str:
+        """What stands in the table for a mean over the seeds, in the paper's unit."""
+        if self.yes is None:
+            return mean
+        return "Y" if mean >= self.yes else "N"
 
 
 @dataclass(frozen=True)
@@ -35,7 +44,7 @@ class Preset:
 
     Attributes:
         variants: settings the paper chose among, mostly one; of each an experiment a seed, the same seeds for all.
-        figure: what is compared with the published number: its mean over the seeds.
+        figure: what is compared with the published value: its mean over the seeds.
         also: figures that are shown beside it.
         chosen_by: the figure whose mean over the seeds is largest for the variant that counts; never one of test data.
     """

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
-from papers import cells
+from papers import cells, layout
 from papers.cells import Outcome
 from papers.preset import Preset, Presets, Scale
 from papers.published import Cell, Table
@@ -83,7 +83,7 @@ def _runs(preset: Preset) -> str:
 def _ending(outcome: Outcome) -> str:
     if outcome.value is None:
         return f"{outcome.status}: {outcome.reason}"
-    return f"{outcome.value:.4g}, published {outcome.cell.value}"
+    return f"{layout.number(outcome.value, outcome.cell.unit)}, published {outcome.cell.value}"
 
 
 def _say(line: str) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import final
 
+from flfw.inversion.local_steps import LocalSteps
 from flfw.nets import Tensors
 from flfw.optimisers import LocalTraining
 from flfw.strategy import FederatedStrategy, Update, weighted_mean
@@ -30,6 +31,11 @@ class FedAvg(FederatedStrategy):
     Settings = LocalTraining
     downloads = ("*",)
     uploads = ("*",)
+
+    @classmethod
+    def local_steps(cls, settings: LocalTraining, lr: float, steps: int) -> LocalSteps:
+        """Plain steps of the optimiser."""
+        return settings.steps_at(lr, steps)
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
         """The mean model, weighted by examples."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import final
 
+from flfw.inversion.local_steps import LocalSteps
 from flfw.nets import Tensors
 from flfw.optimisers import LocalTraining
 from flfw.strategy import FederatedStrategy, Update, weighted_mean
@@ -26,6 +27,11 @@ class FedPer(FederatedStrategy):
     Settings = LocalTraining
     downloads = ("extractor.*",)
     uploads = ("extractor.*",)
+
+    @classmethod
+    def local_steps(cls, settings: LocalTraining, lr: float, steps: int) -> LocalSteps:
+        """Plain steps of the optimiser."""
+        return settings.steps_at(lr, steps)
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
         """The mean extractor, weighted by examples."""

@@ -12,10 +12,11 @@ Departures  full local epochs for everybody; the paper also lets slow clients st
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from flfw.experiment import require
+from flfw.inversion.local_steps import LocalSteps
 from flfw.nets import Tensors
 from flfw.optimisers import LocalTraining
 from flfw.strategy import FederatedStrategy, Update, weighted_mean
@@ -39,6 +40,11 @@ class FedProx(FederatedStrategy):
     Settings = FedProxSettings
     downloads = ("*",)
     uploads = ("*",)
+
+    @classmethod
+    def local_steps(cls, settings: FedProxSettings, lr: float, steps: int) -> LocalSteps:
+        """Steps of the optimiser on the loss with the proximal term."""
+        return replace(settings.steps_at(lr, steps), proximal=settings.mu)
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
         """The mean model, weighted by examples."""

@@ -16,8 +16,9 @@ from typing import Literal
 import pytest
 
 import sim
+from flfw.assignments import settings
 from flfw.errors import BadInput
-from flfw.experiment import Experiment, settings
+from flfw.experiment import Experiment
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -291,7 +292,7 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
         ),
         (
             ["--set", "ig.clip=1"],
-            "Expected a field of ig among iterations, lr, tv, signed, restarts; got ig.clip.",
+            "Expected a field of ig among iterations, lr, tv, signed, restarts, labels; got ig.clip.",
         ),
         (["--set", "dominant.clip=1"], "Expected a field of dominant among train, test, disjoint; got dominant.clip."),
         (

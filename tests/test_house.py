@@ -121,7 +121,7 @@ def allowed_words(place: str, tree: ast.Module) -> set[ast.AST]:
         record = next(n for n in ast.walk(tree) if isinstance(n, ast.ClassDef) and n.name == "Experiment")
         defaults = [n.value for n in record.body if isinstance(n, ast.AnnAssign) and n.value]
         allowed |= {node for default in defaults for node in ast.walk(default)}
-    if place in ("flfw/parts.py", "flfw/optimisers.py"):
+    if place in ("flfw/parts.py", "flfw/optimisers.py", "flfw/inversion/local_steps.py"):
         allowed |= {n for n in ast.walk(tree) if isinstance(n, ast.Constant) and n.value == "sgd"}
     return allowed
 

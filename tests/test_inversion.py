@@ -1,6 +1,7 @@
 """The attack engine: the victim's gradient, its cheap form for generated extractors, distances, and the search."""
 
 from collections.abc import Sequence
+from math import inf
 
 import numpy as np
 import pytest
@@ -9,10 +10,14 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.nn.functional import cosine_similarity, cross_entropy
 
+from flfw.errors import BadInput
+from flfw.inversion import evaluation, graph
 from flfw.inversion.closed_form import linear_inputs
+from flfw.inversion.descent import Adam
 from flfw.inversion.generated import GeneratedVictim
-from flfw.inversion.matching import cosine_distance, total_variation
-from flfw.inversion.search import Problem, Schedule, search
+from flfw.inversion.matching import cosine_distance, gaussian_likelihood, squared_distance
+from flfw.inversion.priors import Prior, energy, none, total_variation, weighted
+from flfw.inversion.search import Found, Recipe, Start, Target, invert
 from flfw.inversion.victim import Inputs, PlainVictim, VictimModel
 from flfw.nets import Net, Tensors, build, tensors
 from flfw.nets.hypernetwork import GeneratedNet
@@ -87,7 +92,7 @@ def test_gradient_with_a_private_head_uses_the_guessed_head_and_speaks_of_the_ex
     attackers = plain(1)
     victim = PlainVictim(attackers, known, ("extractor.*",), INPUTS)
     assert set(victim.unknown) == {"classifier.weight", "classifier.bias"}
-    assert torch.equal(victim.unknown["classifier.weight"], attackers.classifier.weight)
+    assert torch.equal(victim.unknown["classifier.weight"], tensors(attackers)["classifier.weight"])
     guess = {"classifier.weight": randn(4, 5), "classifier.bias": randn(4)}
     found = victim.gradient(x, y, guess, {})
     net.classifier.load_state_dict({n.removeprefix("classifier."): v for n, v in guess.items()})
@@ -140,7 +145,7 @@ def one_step(of: int = 0, count: int = 1) -> Tensors:
     client = generated()
     with torch.no_grad():
         client.embedding.copy_(randn(6, of=100 + of))
-        client.classifier.weight.copy_(randn(4, 5, of=200 + of))
+        client.get_parameter("classifier.weight").copy_(randn(4, 5, of=200 + of))
     return autograd(client, images(count, of=50 + of), torch.arange(count) % 4, "hypernet.")
 
 
@@ -228,7 +233,7 @@ def test_gradients_of_two_victims_at_once_are_those_of_each_alone() -> None:
     cheap, _ = both_victims()
     bases = [cheap.observed(one_step(of))[1] for of in range(2)]
     guesses = [a_guess(of) for of in range(2)]
-    x, y = (torch.stack([guess[i] for guess in guesses]) for i in range(2))
+    x, y = torch.stack([x for x, _, _ in guesses]), torch.stack([y for _, y, _ in guesses])
     together = vmap(cheap.gradient)(x, y, stacked([guess[2] for guess in guesses]), stacked(bases))
     for i, guess in enumerate(guesses):
         for name, value in cheap.gradient(*guess, bases[i]).items():
@@ -242,33 +247,59 @@ def dead() -> Tensors:
     return sent | {name: one_step()[name] for name in biases}
 
 
-def generated_problem(sent: Tensors, of: int) -> Problem:
-    _, y, unknown = a_guess(of)
-    return Problem(sent, y, randn(1, *INPUTS.shape, of=700 + of), unknown)
+def start_of(of: int) -> torch.Generator:
+    """That from which a search starts where `randn` does."""
+    return torch_generator(0, "randn", of)
 
 
-def run(
-    victim: VictimModel, problems: Sequence[Problem], schedule: Schedule, box: tuple[float, float] = (0.0, 1.0)
-) -> tuple[Tensor, Tensor]:
-    return search(victim, problems, cosine_distance, lambda z: 1e-3 * total_variation(z), schedule, box)
+def target(sent: Tensors, y: Tensor, of: int) -> Target:
+    return Target(sent, y, start_of(700 + of))
+
+
+def run(victim: VictimModel, targets: Sequence[Target], descent: Adam) -> list[Found]:
+    prior = weighted((1e-3, total_variation))
+    return invert(victim, targets, Recipe(cosine_distance, descent, prior))
+
+
+def assert_found_alike(found: Found, other: Found, atol: float = 1e-4) -> None:
+    torch.testing.assert_close(found.samples, other.samples, rtol=0, atol=atol)
+    assert found.matched == pytest.approx(other.matched, abs=1e-5)
 
 
 def test_search_pads_bases_of_different_widths_without_changing_any_result() -> None:
     cheap, _ = both_victims()
-    problems = [generated_problem(sent, i) for i, sent in enumerate((one_step(), full_rank(1), dead()))]
-    schedule = Schedule(4, 0.1, signed=False)
-    samples, distances = run(cheap, problems, schedule)
-    assert [cheap.observed(p.sent)[1]["basis"].shape[1] for p in problems] == [1, 16, 0]
-    for i, problem in enumerate(problems):
-        alone, distance = run(cheap, [problem], schedule)
-        torch.testing.assert_close(samples[i], alone[0], rtol=0, atol=1e-4)
-        torch.testing.assert_close(distances[i], distance[0], rtol=0, atol=1e-5)
+    several = (one_step(), full_rank(1), dead())
+    assert [cheap.observed(sent)[1]["basis"].shape[1] for sent in several] == [1, 16, 0]
+
+    def targets() -> list[Target]:
+        return [target(sent, torch.tensor([1 + i]), i) for i, sent in enumerate(several)]
+
+    together = run(cheap, targets(), Adam(4, 0.1))
+    for i in (0, 2):  # those that were padded
+        assert_found_alike(together[i], run(cheap, targets()[i : i + 1], Adam(4, 0.1))[0])
+
+
+@pytest.mark.parametrize("way", ["one by one", "in chunks"])
+def test_bases_of_different_widths_serve_where_not_all_is_done_together(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cheap, _ = both_victims()
+
+    def targets() -> list[Target]:
+        return [target(sent, torch.tensor([1 + i]), i) for i, sent in enumerate((one_step(), full_rank(1)))]
+
+    together = run(cheap, targets(), Adam(4, 0.1))
+    if way == "one by one":
+        monkeypatch.setattr(graph, "LIGHT", -1)
+    else:
+        monkeypatch.setattr(evaluation, "fitting", lambda needed, batch, compute: 1)
+    for found, other in zip(run(cheap, targets(), Adam(4, 0.1)), together, strict=True):
+        assert_found_alike(found, other)
 
 
 def test_search_finds_the_same_with_the_cheap_and_with_the_dense_victim() -> None:
-    results = [run(v, [generated_problem(one_step(), 0)], Schedule(8, 0.1, signed=False)) for v in both_victims()]
-    torch.testing.assert_close(results[0][0], results[1][0], rtol=0, atol=1e-3)
-    torch.testing.assert_close(results[0][1], results[1][1], rtol=0, atol=1e-4)
+    cheap, dense = (run(v, [target(one_step(), torch.tensor([1]), 0)], Adam(8, 0.1))[0] for v in both_victims())
+    assert_found_alike(cheap, dense, atol=1e-3)
 
 
 # --- distances and priors ---
@@ -327,6 +358,24 @@ def test_total_variation_is_zero_for_flat_images_and_for_rows() -> None:
     assert float(total_variation(randn(2, 30))) == 0.0
 
 
+def test_priors_are_added_by_weight() -> None:
+    z = torch.tensor([[[0.0, 2.0]]])  # differences of 2 in the rows and none in the columns
+    x = torch.cat([z, z], dim=1)
+    assert (float(total_variation(x)), float(energy(x)), float(none(x))) == (2.0, 2.0, 0.0)
+    assert float(weighted((0.5, total_variation), (3.0, energy))(x)) == 7.0
+    assert float(weighted((0.0, lambda x: x.sum() * torch.nan), (1.0, energy))(x)) == 2.0
+    assert float(weighted()(x)) == 0.0
+
+
+def test_squared_distance_and_the_likelihood_of_noise_by_hand() -> None:
+    a, b = (
+        {"v": torch.tensor([3.0, 1.0]), "w": torch.tensor([4.0])},
+        {"v": torch.tensor([1.0, 1.0]), "w": torch.ones(1)},
+    )
+    assert float(squared_distance(a, b)) == 4 + 9
+    assert float(gaussian_likelihood(2.0)(a, b)) == 13 / 8
+
+
 # --- the closed form ---
 
 
@@ -369,57 +418,67 @@ def linear_victim(inputs: Inputs = ROW) -> VictimModel:
     return PlainVictim(net, tensors(net), ("*",), inputs)
 
 
-def linear_problem(victim: VictimModel, of: int = 0) -> tuple[Tensor, Problem]:
-    """An example and the search for it from what softmax regression sent."""
+def linear_target(victim: VictimModel, of: int = 0) -> tuple[Tensor, Target]:
+    """An example, and what softmax regression sent of it."""
     x = torch.rand((1, *victim.inputs.shape), generator=torch_generator(0, "row", of))
     y = torch.tensor([of % 3])
     sent = {n: v.detach() for n, v in victim.gradient(x, y, {}, {}).items()}
-    return x, Problem(sent, y, randn(1, *victim.inputs.shape, of=of), {})
+    return x, Target(sent, y, start_of(of))
 
 
-def walk(schedule: Schedule, slope: Tensor, box: tuple[float, float] = WIDE, inputs: Inputs = ROW) -> Tensor:
-    """Where a search ends that only follows a prior of constant slope, from 0 in normalised units."""
+def nowhere(trial: Tensors, observed: Tensors) -> Tensor:
+    """A distance that says nothing."""
+    return 0 * cosine_distance(trial, observed)
+
+
+def from_all(value: float) -> Start:
+    return lambda shape, rng: torch.full(shape, value)
+
+
+def led(
+    prior: Prior,
+    descent: Adam,
+    start: float = 0.0,
+    box: tuple[float, float] = WIDE,
+    inputs: Inputs = ROW,
+    boxed: bool = True,
+) -> Found:
+    """Where a search ends that only follows a prior, from one value everywhere in normalised units."""
     victim = linear_victim(inputs)
-    _, problem = linear_problem(victim)
-    start = Problem(problem.sent, problem.labels, torch.zeros(1, *inputs.shape), {})
-    samples, _ = search(
-        victim, [start], lambda a, b: 0 * cosine_distance(a, b), lambda z: (slope * z).sum(), schedule, box
-    )
-    return samples[0, 0]
+    _, target = linear_target(victim)
+    (found,) = invert(victim, [target], Recipe(nowhere, descent, prior, from_all(start), boxed=boxed), box=box)
+    return found
+
+
+def walk(descent: Adam, slope: Tensor, box: tuple[float, float] = WIDE, inputs: Inputs = ROW) -> Tensor:
+    """The same for a prior of constant slope."""
+    return led(lambda z: (slope * z).sum(), descent, box=box, inputs=inputs).samples[0]
+
+
+def signed(iterations: int, lr: float, drops: tuple[float, ...] = (3 / 8, 5 / 8, 7 / 8)) -> Adam:
+    return Adam(iterations, lr, signed=True, drops=drops)
 
 
 def test_steps_fall_to_a_tenth_at_three_five_and_seven_eighths() -> None:
     slope = torch.tensor([-1.0, 1.0, -5.0, 1e-3, -1e-3])
     # Adam on a constant sign steps by the learning rate: of 8 steps 3 of 0.1, 2 of 0.01, 2 of 0.001, 1 of 0.0001.
     expected = 0.3221 * torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0])
-    torch.testing.assert_close(walk(Schedule(8, 0.1, signed=True), slope), expected, rtol=1e-5, atol=0)
-    torch.testing.assert_close(walk(Schedule(16, 0.1, signed=True), slope), 2 * expected, rtol=1e-5, atol=0)
-    torch.testing.assert_close(
-        walk(Schedule(8, 0.1, signed=True, drops=()), slope), 0.8 * expected.sign(), rtol=1e-5, atol=0
-    )
+    torch.testing.assert_close(walk(signed(8, 0.1), slope), expected, rtol=1e-5, atol=0)
+    torch.testing.assert_close(walk(signed(16, 0.1), slope), 2 * expected, rtol=1e-5, atol=0)
+    torch.testing.assert_close(walk(signed(8, 0.1, drops=()), slope), 0.8 * expected.sign(), rtol=1e-5, atol=0)
 
 
 def test_steps_are_in_deviations_of_the_normalised_input() -> None:
     inputs = Inputs.of((1, 1, 1), (0.5,), (0.25,))
-    found = walk(Schedule(8, 0.1, signed=True), torch.tensor(-1.0), inputs=inputs)
+    found = walk(signed(8, 0.1), torch.tensor(-1.0), inputs=inputs)
     assert float(found) == pytest.approx(0.5 + 0.25 * 0.3221, rel=1e-5)  # from the mean, which is 0 normalised
 
 
 def test_the_sign_hides_how_the_slope_changes_and_the_gradient_does_not() -> None:
-    victim = linear_victim()
-    _, problem = linear_problem(victim)
-    start = Problem(problem.sent, problem.labels, torch.full((1, 5), 0.5), {})
-    found = {}
-    for signed in (True, False):
-        samples, _ = search(
-            victim,
-            [start],
-            lambda a, b: 0 * cosine_distance(a, b),
-            lambda z: (z**4).sum(),
-            Schedule(3, 0.1, signed, drops=()),
-            WIDE,
-        )
-        found[signed] = float(samples[0, 0, 0])
+    found = {
+        way: float(led(lambda z: (z**4).sum(), Adam(3, 0.1, way, drops=()), start=0.5).samples[0, 0])
+        for way in (True, False)
+    }
     assert found[True] == pytest.approx(0.2, rel=1e-5)
     # Adam's averages of the shrinking slopes 4 z^3, by its formulas.
     z, m, v = 0.5, 0.0, 0.0
@@ -433,81 +492,160 @@ def test_the_sign_hides_how_the_slope_changes_and_the_gradient_does_not() -> Non
 
 def test_search_stays_in_the_box() -> None:
     slope = torch.tensor([-1.0, 1.0, -1.0, 1.0, -1.0])
-    assert walk(Schedule(8, 1.0, signed=True), slope, box=(0.0, 1.0)).tolist() == [1.0, 0.0, 1.0, 0.0, 1.0]
-    assert walk(Schedule(8, 1.0, signed=True), slope, box=(0.2, 0.6)).tolist() == pytest.approx([0.6, 0.2] * 2 + [0.6])
+    assert walk(signed(8, 1.0), slope, box=(0.0, 1.0)).tolist() == [1.0, 0.0, 1.0, 0.0, 1.0]
+    assert walk(signed(8, 1.0), slope, box=(0.2, 0.6)).tolist() == pytest.approx([0.6, 0.2] * 2 + [0.6])
     inputs = Inputs.of((5,), (0.3,) * 5, (0.7,) * 5)
-    found = walk(Schedule(8, 1.0, signed=True), slope, box=(0.0, 1.0), inputs=inputs)
+    found = walk(signed(8, 1.0), slope, box=(0.0, 1.0), inputs=inputs)
     assert float(found.min()) >= 0.0 and float(found.max()) <= 1.0
     assert found.tolist() == pytest.approx([1.0, 0.0, 1.0, 0.0, 1.0], abs=1e-6)
 
 
+def test_search_starts_in_the_box_unless_it_is_left_free() -> None:
+    def downhill_on_both_sides(z: Tensor) -> Tensor:
+        return -((z - 3) ** 2).sum()
+
+    inside = led(downhill_on_both_sides, signed(1, 0.1, drops=()), start=5.0, box=(0.0, 1.0))
+    assert inside.samples[0].tolist() == pytest.approx([0.9] * 5)  # down from 1, where 5 was put
+    free = led(downhill_on_both_sides, signed(1, 0.1, drops=()), start=5.0, box=(0.0, 1.0), boxed=False)
+    assert free.samples[0].tolist() == [1.0] * 5  # up from 5, and into the box at the end
+
+
+def test_the_best_guess_so_far_is_found_and_not_the_last() -> None:
+    def around(z: Tensor) -> Tensor:
+        return ((z - 0.1) ** 2).sum()
+
+    # Signs lead from 0.5 to 0.2 and to -0.1, which is farther from 0.1.
+    assert led(around, signed(2, 0.3, drops=()), start=0.5).samples[0].tolist() == pytest.approx([0.2] * 5)
+    assert led(around, signed(1, 0.3, drops=()), start=0.5).samples[0].tolist() == pytest.approx([0.2] * 5)
+
+
+def test_a_search_that_never_gets_below_its_start_found_nothing() -> None:
+    ways: dict[str, Prior] = {
+        "flat": none,
+        "over the bottom": lambda z: ((z - 0.1) ** 2).sum(),  # from 0.2 to -0.3, farther from 0.1
+        "infinite": lambda z: (z + torch.inf).sum(),
+        "not a number": lambda z: (z + torch.nan).sum(),
+    }
+    for name, prior in ways.items():
+        found = led(prior, signed(1, 0.5, drops=()), start=0.2)
+        assert bool(found.samples.isnan().all()) and found.matched == inf, name
+        assert found.samples.shape == (1, 5) and found.labels.tolist() == [0], name
+
+
+def test_what_breaks_down_on_its_way_leaves_the_best_guess_before() -> None:
+    def cliff(z: Tensor) -> Tensor:
+        return z.sum() + torch.where(z.sum() < -1, torch.nan, 0.0)
+
+    found = led(cliff, signed(6, 0.1, drops=()))  # -0.1, -0.2, and beyond it nothing is finite
+    assert found.samples[0].tolist() == pytest.approx([-0.2] * 5)
+
+
 def test_search_recovers_the_input_of_softmax_regression() -> None:
     victim = linear_victim()
-    cases = [linear_problem(victim, of) for of in range(3)]
-    samples, distances = search(
-        victim, [p for _, p in cases], cosine_distance, total_variation, Schedule(400, 0.1, signed=True), (0.0, 1.0)
-    )
-    for (x, problem), found in zip(cases, samples, strict=True):
-        assert float((problem.start.clamp(0, 1) - x).abs().max()) > 0.2
-        assert float((found - x).abs().max()) < 0.01
-    assert float(distances.max()) < 1e-4
+    cases = [linear_target(victim, of) for of in range(3)]
+    recipe = Recipe(cosine_distance, signed(400, 0.1), total_variation)
+    found = invert(victim, [target for _, target in cases], recipe, box=(0.0, 1.0))
+    for of, ((x, _), one) in enumerate(zip(cases, found, strict=True)):
+        assert float((randn(1, 5, of=of).clamp(0, 1) - x).abs().max()) > 0.2
+        assert float((one.samples - x).abs().max()) < 0.01
+        assert one.matched < 1e-4
+        assert one.labels.tolist() == [of]
+
+
+def test_what_counts_as_solved_at_zero_is_never_solved() -> None:
+    """Rounding may put a cosine distance at 0 or below."""
+    victim = linear_victim()
+    x, target = linear_target(victim)
+
+    def rounded(trial: Tensors, observed: Tensors) -> Tensor:
+        return squared_distance(trial, observed) - 1.0
+
+    (found,) = invert(victim, [target], Recipe(rounded, signed(7, 0.01), start=lambda shape, rng: x + 0.05))
+    assert found.matched < 0 and found.iterations == 7
 
 
 def test_search_reports_the_distance_at_the_samples_without_the_prior() -> None:
     victim = linear_victim()
-    _, problem = linear_problem(victim)
-    samples, distances = search(
-        victim, [problem], cosine_distance, lambda z: z.sum(), Schedule(5, 0.1, signed=True), (0.0, 1.0)
-    )
-    expected = cosine_distance(victim.gradient(samples[0], problem.labels, {}, {}), problem.sent)
-    assert float(distances[0]) == pytest.approx(float(expected), abs=1e-5)
+    _, target = linear_target(victim)
+    (found,) = invert(victim, [target], Recipe(cosine_distance, signed(5, 0.1), lambda z: z.sum()))
+    expected = cosine_distance(victim.gradient(found.samples, found.labels, {}, {}), target.sent)
+    assert found.matched == pytest.approx(float(expected), abs=1e-5)
 
 
 def test_search_reports_the_distance_in_the_box_however_far_a_step_would_lead_out_of_it() -> None:
     victim = linear_victim()
-    _, problem = linear_problem(victim)
+    _, target = linear_target(victim)
     slope = torch.tensor([9.0, -9.0, -9.0, 9.0, -9.0])
-    samples, distances = search(
-        victim,
-        [problem],
-        cosine_distance,
-        lambda z: (slope * z).sum(),
-        Schedule(4, 5.0, signed=True, drops=()),
-        (0.0, 1.0),
-    )
-    assert samples[0, 0].tolist() == [0.0, 1.0, 1.0, 0.0, 1.0]
-    expected = cosine_distance(victim.gradient(samples[0], problem.labels, {}, {}), problem.sent)
-    assert float(distances[0]) == pytest.approx(float(expected), abs=1e-5)
+    recipe = Recipe(cosine_distance, signed(4, 5.0, drops=()), lambda z: (slope * z).sum())
+    (found,) = invert(victim, [target], recipe)
+    assert found.samples[0].tolist() == [0.0, 1.0, 1.0, 0.0, 1.0]
+    expected = cosine_distance(victim.gradient(found.samples, found.labels, {}, {}), target.sent)
+    assert found.matched == pytest.approx(float(expected), abs=1e-5)
 
 
-def test_search_starts_in_the_box() -> None:
+def test_of_several_starts_the_one_with_the_lowest_distance_counts() -> None:
     victim = linear_victim()
-    _, problem = linear_problem(victim)
-    outside = Problem(problem.sent, problem.labels, torch.full((1, 5), 5.0), {})
-    samples, _ = search(
-        victim,
-        [outside],
-        lambda a, b: 0 * cosine_distance(a, b),
-        lambda z: -((z - 3) ** 2).sum(),  # leads down from 1 and up from 5
-        Schedule(1, 0.1, signed=True, drops=()),
-        (0.0, 1.0),
-    )
-    assert samples[0, 0].tolist() == pytest.approx([0.9] * 5)
+    once, twice = (Recipe(squared_distance, signed(3, 0.05), restarts=n) for n in (1, 2))
+
+    def targets() -> list[Target]:
+        return [linear_target(victim, of)[1] for of in range(6)]
+
+    same = targets()
+    first, second = invert(victim, same, once), invert(victim, same, once)  # the generators draw on
+    better = [b.matched < a.matched for a, b in zip(first, second, strict=True)]
+    assert set(better) == {True, False}  # not always the first, nor always the last
+    for found, a, b, later in zip(invert(victim, targets(), twice), first, second, better, strict=True):
+        assert_found_alike(found, b if later else a)
+
+
+def test_what_is_solved_is_not_searched_for_again() -> None:
+    victim, starts = linear_victim(), []
+    (x, easy), (_, hard) = (linear_target(victim, of) for of in range(2))
+    easy_rng, hard_rng = easy.rng, hard.rng
+
+    def noted(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+        starts.append("easy" if rng is easy_rng else "hard")
+        return (x if rng is easy_rng else torch.zeros(shape)) + 0.01 * torch.randn(shape, generator=rng)
+
+    assert hard_rng is not easy_rng
+    recipe = Recipe(squared_distance, signed(60, 1e-3), start=noted, restarts=3, solved=1e-4)
+    found = invert(victim, [easy, hard], recipe)
+    assert starts == ["easy", "hard", "hard", "hard"]
+    assert found[0].matched < 1e-4 < found[1].matched
+    assert found[0].iterations < found[1].iterations == 60
+
+
+def test_labels_that_nobody_granted_are_searched_for() -> None:
+    victim = linear_victim()
+    cases = [linear_target(victim, of) for of in range(3)]
+    targets = [Target(target.sent, None, target.rng) for _, target in cases]
+    found = invert(victim, targets, Recipe(squared_distance, Adam(500, 0.1)))
+    assert [one.labels.tolist() for one in found] == [[0], [1], [2]]
+    for (x, _), one in zip(cases, found, strict=True):
+        assert float((one.samples - x).abs().max()) < 0.05
+
+
+def test_a_batch_without_labels_is_as_large_as_is_said() -> None:
+    victim = linear_victim()
+    target = Target(linear_target(victim)[1].sent, None, start_of(0), batch=3)
+    (found,) = invert(victim, [target], Recipe(squared_distance, Adam(5, 0.1)))
+    assert found.samples.shape == (3, 5) and found.labels.shape == (3,)
 
 
 def test_search_does_not_depend_on_what_else_is_searched_for() -> None:
     net = plain()
     victim = PlainVictim(net, tensors(net), ("*",), INPUTS)
-    problems = []
-    for of in range(3):
-        sent, y = autograd(net, images(2, of), torch.tensor([of, 0])), torch.tensor([of, 0])
-        problems.append(Problem(sent, y, randn(2, *INPUTS.shape, of=of), {}))
-    schedule = Schedule(6, 0.1, signed=False)
-    together, distances = run(victim, problems, schedule)
+
+    def targets() -> list[Target]:
+        several = []
+        for of in range(3):
+            y = torch.tensor([of, 0])
+            several.append(Target(autograd(net, images(2, of), y), y, start_of(of)))
+        return several
+
+    together = run(victim, targets(), Adam(6, 0.1))
     for i in (2, 0):
-        alone, distance = run(victim, [problems[i]], schedule)
-        torch.testing.assert_close(together[i], alone[0], rtol=0, atol=1e-4)
-        torch.testing.assert_close(distances[i], distance[0], rtol=0, atol=1e-5)
+        assert_found_alike(together[i], run(victim, targets()[i : i + 1], Adam(6, 0.1))[0])
 
 
 def test_search_moves_unknown_tensors_from_the_given_guess_and_leaves_it_alone() -> None:
@@ -516,10 +654,28 @@ def test_search_moves_unknown_tensors_from_the_given_guess_and_leaves_it_alone()
     victim = PlainVictim(plain(1), known, ("extractor.*",), INPUTS)
     sent = autograd(net, images(1), torch.tensor([2]), "extractor.")
     start, guess = randn(1, *INPUTS.shape), {n: v.clone() for n, v in victim.unknown.items()}
-    problem = Problem(sent, torch.tensor([2]), start, victim.unknown)
-    samples, distances = run(victim, [problem], Schedule(30, 0.1, signed=True))
-    at_guess = cosine_distance(victim.gradient(samples[0], problem.labels, guess, {}), sent)
-    assert float(distances[0]) < float(at_guess) - 0.01  # the head has moved too, and towards the client's
+    recipe = Recipe(cosine_distance, signed(30, 0.1), weighted((1e-3, total_variation)), start=lambda shape, rng: start)
+    (found,) = invert(victim, [Target(sent, torch.tensor([2]), start_of(0))], recipe)
+    at_guess = cosine_distance(victim.gradient(found.samples, found.labels, guess, {}), sent)
+    assert found.matched < float(at_guess) - 0.01  # the head has moved too, and towards the client's
     assert torch.equal(start, randn(1, *INPUTS.shape))
     for name in guess:
         assert torch.equal(victim.unknown[name], guess[name])
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"classifier.bias": None}, r"Expected classifier.bias, which Net shares, got .*"),
+        ({"classifier.bias": torch.zeros(5)}, r"Expected classifier.bias of shape \(4,\), got \(5,\): .*"),
+        ({"classifier.bias": torch.tensor([0.0, torch.nan, 0.0, 0.0])}, "Expected finite numbers in classifier.bias"),
+    ],
+    ids=["missing", "another shape", "not finite"],
+)
+def test_what_no_client_of_the_model_sent_is_refused(changes: dict[str, Tensor | None], line: str) -> None:
+    net = plain()
+    victim = PlainVictim(net, tensors(net), ("*",), INPUTS)
+    sent = {**autograd(net, images(1), torch.tensor([0])), **changes}
+    there = {name: value for name, value in sent.items() if value is not None}
+    with pytest.raises(BadInput, match=line):
+        run(victim, [Target(there, torch.tensor([0]), start_of(0))], Adam(1, 0.1))

@@ -17,6 +17,7 @@ import torch
 
 from flfw import matrix, results
 from flfw.audit.statistics import share_interval
+from flfw.compare import table
 from flfw.defence import Defence
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
@@ -343,7 +344,9 @@ def written(folder: Path, entries: list[dict[str, Any]], rows: list[dict[str, An
     result["provenance"] = {"code": "c", "data": {"digest": "d"}}
     (folder / "result.json").write_text(json.dumps(result))
     with (folder / "audit.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, [*row(0, 0.0), "curve"])
+        columns = dict.fromkeys(key for line in [{**row(0, 0.0), "curve": ""}, *rows] for key in line)
+        columns.pop("adaptation", None)  # audit.csv has none: the name of the file and the verdict's entry tell
+        writer = csv.DictWriter(file, list(columns), extrasaction="ignore")
         writer.writeheader()
         writer.writerows(rows)
     return folder
@@ -390,6 +393,81 @@ def test_paired_numbers_by_hand_and_a_failed_image_is_its_best_floor(tmp_path: P
     assert found.paired is not None
     assert found.paired.difference.mean == ((12 - 30) + (14 - 20)) / 2  # 14 dB: the nearest public image
     assert (found.paired.better, found.paired.worse, found.paired.p) == (0, 2, 0.5)
+
+
+def test_an_attack_told_of_the_defence_is_the_answer_where_its_static_form_found_nothing(tmp_path: Path) -> None:
+    common = {"defence": "d", "adaptive": False}
+    told = {"defence": "d", "adaptive": True, "adaptation": "written"}
+    file = "reconstructions/ig-r0000-target-adaptive-000.safetensors"
+    folder = written(
+        tmp_path / "run",
+        [
+            entry(verdict="static only", **common),
+            entry(verdict="static only", vantage="client_update", **common),
+            entry(**told),
+            entry(attack="b", verdict="static only", vantage="client_example", **common),
+        ],
+        [
+            row(0, 15.0, **common), row(1, 15.0, **common),
+            row(0, 11.0, **told | {"reconstruction": file}), row(1, None, **told | {"reconstruction": ""}),
+        ],
+    )  # fmt: skip
+    found = combine("m", "d", [read(folder)])
+    assert [leak.setting.kind for leak in found.leaks] == [
+        "static", "told of d", "static, client update", "static, client example",
+    ]  # fmt: skip
+    assert [leak.images for leak in found.leaks] == [2, 2, 0, 0]
+    # Those elsewhere are answered by nobody.
+    assert found.worst is not None and found.worst.setting.vantage != "server"
+    result = json.loads((folder / "result.json").read_text())
+    result["audit"] = [e for e in result["audit"] if e["vantage"] == "server"]
+    (folder / "result.json").write_text(json.dumps(result))
+    worst = combine("m", "d", [read(folder)]).worst
+    assert worst is not None and (worst.setting.told, worst.verdict) == (True, "no leak found")
+    assert "(no leak found)" not in headline(page_of(tmp_path, {"d": folder}))
+    assert "told of d" in (tmp_path / "matrix.html").read_text()
+    said = tables.lines(about(tmp_path))[0]
+    assert said.endswith("no leak found, 0 of 2 recovered by ig at round 0 (told of d)")
+
+
+def test_rows_of_twins_that_are_both_static_are_told_apart(tmp_path: Path) -> None:
+    """A method that hides tensors leaves both static."""
+    twins = [{"defence": "d", "adaptive": False, "adaptation": way} for way in (None, "automatic")]
+    files = [f"reconstructions/ig-r0000-target{mark}-000.safetensors" for mark in ("", "-adaptive")]
+    rows = [row(0, db, **of, reconstruction=f) for db, of, f in zip((9.0, 12.0), twins, files, strict=True)]
+    run = read(written(tmp_path / "run", [entry(**of, verdict="static only") for of in twins], rows))
+    static, told = combine("m", "d", [run]).leaks
+    assert static.psnr and told.psnr and (static.psnr.mean, told.psnr.mean) == (9.0, 12.0)
+
+
+def test_forms_of_an_attack_are_compared_with_the_undefended(tmp_path: Path) -> None:
+    twins = [{"defence": "d", "adaptive": bool(way), "adaptation": way} for way in (None, "automatic")]
+    rows = [row(0, db, **of) for db, of in zip((9.0, 12.0), twins, strict=True)]
+    defended = written(tmp_path / "d", [entry(**of) for of in twins], rows)
+    plain = written(tmp_path / "plain", [entry(verdict="leaks")], [row(0, 30.0)])
+    found = comparisons([combine("m", "none", [read(plain)]), combine("m", "d", [read(defended)])])
+    gaps = [(one.setting.kind, one.paired.difference.mean) for one in found if one.paired]
+    assert gaps == [("static", -21.0), ("told of d", -18.0)]
+    others = [of | {"defence": "e"} for of in twins]
+    e = written(
+        tmp_path / "e",
+        [entry(**of) for of in others],
+        [row(0, db, **of) for db, of in zip((1.0, 2.0), others, strict=True)],
+    )
+    found = comparisons([combine("m", "e", [read(e)]), combine("m", "d", [read(defended)])])
+    gaps = [(one.setting.kind, one.paired.difference.mean) for one in found if one.paired]
+    assert gaps == [("static", 8.0), ("told of d", 10.0)]  # each against its like
+
+
+def test_two_runs_beside_each_other_say_who_was_told_and_from_where(tmp_path: Path) -> None:
+    ways = [{"defence": "d", "adaptive": bool(way), "adaptation": way} for way in (None, "written")]
+    entries = [*(entry(**of) for of in ways), entry(), entry(vantage="client_example", **ways[0])]
+    rows = [*(row(0, 9.0, **of) for of in ways), row(1, 9.0), row(0, 9.0, vantage="client_example", **ways[0])]
+    text = table([written(tmp_path / name, entries, rows) for name in ("one", "two")])
+    server, example = text.split("\n\n")[2:]
+    for kind in ("static, against d", "told of d", "adaptive, undefended"):
+        assert len(re.findall(f"(one|two) +{kind} ", server)) == 2
+    assert example.startswith("ig at round 0 (client example)")
 
 
 def test_other_images_are_not_compared(tmp_path: Path) -> None:

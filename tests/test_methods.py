@@ -18,12 +18,13 @@ from flfw.client import FederatedClient, Workplace
 from flfw.data import feed
 from flfw.experiment import Experiment
 from flfw.nets import Net
+from flfw.nets.net import matches
 from flfw.rng import initialising, torch_generator
 from flfw.site import Site
 from flfw.store import ClientStore
 from flfw.strategy import FederatedStrategy, Update
 from flfw.task import Task, resolve
-from flfw.wire import SharingViolation, matches
+from flfw.wire import SharingViolation
 
 METHODS = plugins.names(plugins.METHOD)
 

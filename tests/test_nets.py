@@ -15,6 +15,8 @@ from flfw.rng import initialising, torch_generator
 SHAPES = {
     "cnn1": (1, 28, 28),
     "cnn2": (3, 32, 32),
+    "convnet32": (3, 32, 32),
+    "convnet64": (3, 32, 32),
     "lenet": (3, 32, 32),
     "lenet5": (1, 32, 32),
     "linear": (30,),
@@ -139,6 +141,32 @@ def test_sigmoid_lenet_weights_are_uniform_on_plus_minus_one_half() -> None:
             assert float(parameter.std()) == pytest.approx(12**-0.5, rel=0.05)
 
 
+# --- ConvNets ---
+
+
+def conv_block(channels_in: int, channels_out: int) -> int:
+    """Its parameters: 3x3 weights and a bias for each filter, a scale and a shift of BatchNorm."""
+    return channels_in * channels_out * 9 + 3 * channels_out
+
+
+@pytest.mark.parametrize(("name", "width"), [("convnet32", 32), ("convnet64", 64)])
+def test_convnets_have_eight_blocks_of_one_two_and_four_widths(name: str, width: int) -> None:
+    net, w = fresh(name), width
+    blocks = [(3, w), (w, 2 * w), (2 * w, 2 * w), (2 * w, 4 * w)] + 4 * [(4 * w, 4 * w)]
+    assert numel(dict(net.extractor.named_parameters())) == sum(conv_block(*block) for block in blocks)
+    assert [tuple(p.shape) for p in net.classifier.parameters()] == [(10, 36 * w), (10,)]
+
+
+def test_convnets_pool_by_three_after_six_and_after_eight_blocks() -> None:
+    x, seen = some_inputs("convnet32", 2), []
+    for layer in fresh("convnet32").extractor:
+        x = layer(x)
+        seen.append((type(layer).__name__, x.shape[-1]))
+    block = [("Conv2d", 32), ("BatchNorm2d", 32), ("ReLU", 32)]
+    later = [(kind, 10) for kind, _ in block]
+    assert seen == [*6 * block, ("MaxPool2d", 10), *2 * later, ("MaxPool2d", 3), ("Flatten", 1152)]
+
+
 # --- building by name ---
 
 
@@ -148,6 +176,7 @@ def test_sigmoid_lenet_weights_are_uniform_on_plus_minus_one_half() -> None:
         ("cnn1", (3, 28, 28), "Expected inputs of 1x28x28 for net=cnn1, got 3x28x28; choose another --net."),
         ("cnn1", (1, 8, 8), "Expected inputs of 1x28x28 for net=cnn1, got 1x8x8; choose another --net."),
         ("cnn2", (3, 32, 28), "Expected inputs of 3x32x32 for net=cnn2, got 3x32x28; choose another --net."),
+        ("convnet32", (1, 32, 32), "Expected inputs of 3x32x32 for net=convnet32, got 1x32x32; choose another --net."),
         ("lenet5", (1, 28, 28), "Expected inputs of Cx32x32 for net=lenet5, got 1x28x28; choose another --net."),
         ("lenet", (30,), "Expected inputs of CxHxW for net=lenet, got 30; choose another --net."),
         ("cnn1", (30,), "Expected inputs of 1x28x28 for net=cnn1, got 30; choose another --net."),
@@ -162,7 +191,8 @@ def test_a_net_refuses_inputs_it_is_not_made_for(name: str, shape: tuple[int, ..
 def test_an_unknown_net_says_which_there_are() -> None:
     with pytest.raises(BadInput) as error:
         card("resnet")
-    assert str(error.value) == "Expected a network among cnn1, cnn2, lenet, lenet5, linear, mlp; got net=resnet."
+    there_are = "cnn1, cnn2, convnet32, convnet64, lenet, lenet5, linear, mlp"
+    assert str(error.value) == f"Expected a network among {there_are}; got net=resnet."
 
 
 def test_fully_connected_nets_take_rows_and_images() -> None:

@@ -56,7 +56,8 @@ def test_only_scoring_opens_the_truth() -> None:
     opens = {str(path.relative_to(root)) for path in sources if "Truth.read(" in path.read_text()}
     assert opens == {"flfw/audit/scoring.py"}
     asks = {str(path.relative_to(root)) for path in sources if "read_truth(" in path.read_text()}
-    assert asks == {"flfw/audit/scoring.py", "flfw/audit/auditor.py"}  # which grants labels and checks the control
+    # The plan grants labels, the auditor checks the control.
+    assert asks == {"flfw/audit/scoring.py", "flfw/audit/plan.py", "flfw/audit/auditor.py"}
 
 
 def test_truth_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -19,11 +19,12 @@ import pandas as pd
 import pytest
 
 from flfw import data, plugins
+from flfw.assignments import settings
 from flfw.checkpoint import locked
 from flfw.data import partition
 from flfw.defence import Defence
 from flfw.errors import BadInput
-from flfw.experiment import Experiment, settings
+from flfw.experiment import Experiment
 from flfw.provenance import code_hash
 from flfw.strategy import FederatedStrategy
 from papers import cells, command, fedcg, hyperfl, published, show

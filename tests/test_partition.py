@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flfw.assignments import settings
 from flfw.data import cache, describe, dominant, load
 from flfw.data.partition import (
     IID,
@@ -24,7 +25,6 @@ from flfw.data.partition import (
     split,
 )
 from flfw.errors import BadInput
-from flfw.experiment import settings
 from tests.toys import toy
 
 REAL = Path(os.environ.get("FLFW_DATA", "no FLFW_DATA"))

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from flfw.audit.figures import png_uri, spread, stacked_panels
+import sim
+from flfw.audit.figures import Line, Panel, png_uri, spread, stacked_panels
 from flfw.audit.page_facts import Failure, first_screen
 from flfw.audit.report import command, write_report
 from flfw.errors import BadInput
@@ -154,7 +155,8 @@ def audit_rows(folder: Path, entries: list[dict[str, Any]], tabular: bool) -> li
     save_file({"samples": truth}, folder / "truth" / "batch.safetensors")
     rows = []
     for item in entries:
-        name = f"{item['attack']}-{item['round']}.safetensors"
+        told = "-adaptive" if item.get("adaptation") else ""
+        name = f"{item['attack']}-{item['round']}{told}-000.safetensors"
         save_file({"samples": np.clip(truth + 0.1, 0, 1)}, folder / name)
         # The second sample fails; the third is the nearer of the other two.
         for index, psnr in enumerate((22.0, None, 31.2)):
@@ -642,3 +644,160 @@ def test_identified_people_are_mentioned_where_nothing_was_rebuilt(tmp_path: Pat
     scores = nothing(verdict="static only") | {"identification_rate": rate, "identification_null": 0.035}
     words = words_of(read(a_run(tmp_path / "run", entries=[full_entry("ig", 0, False, images=6, **scores)])))
     assert ("something of the images does come through" in words) is more
+
+
+TOLD = {"defence": "prune", "granted": ["that the client uses prune (ratio=0.9), to which it adapts with its own code"]}
+UNTOLD = {"defence": "prune", "granted": ["not granted: that the client uses prune"], "adaptive": False}
+
+
+def twin(static: str, told: str, attack: str = "ig", **changes: Any) -> list[dict[str, Any]]:
+    """An attack without and with knowledge of the defence, each with its verdict."""
+    verdicts = [nothing(verdict=word) if word != "leaks" else {"verdict": word} for word in (static, told)]
+    plain = full_entry(attack, 0, False, **{"adaptation": None, **UNTOLD, **verdicts[0], **changes})
+    adapted = {"adaptation": "automatic", "adaptive": True, **TOLD, **verdicts[1], **changes}
+    return [plain, full_entry(attack, 0, False, **adapted)]
+
+
+def test_static_and_adaptive_stand_side_by_side(tmp_path: Path) -> None:
+    # As an audit of two vantages has them: every static entry before the adaptive ones.
+    server, update = twin("static only", "leaks"), twin("static only", "leaks", vantage="client_update")
+    page = read(a_run(tmp_path / "run", entries=[server[0], update[0], server[1], update[1]]))
+    glance = section(page, "Attack Round Verdict", "Static beside adaptive")
+    order = [glance.index(f"{name} 0 ") for name in ("ig (server)", "ig told of prune (server)", "ig (client_update)")]
+    assert order == sorted(order)
+    pairs = section(page, "Static beside adaptive", "How close the")
+    assert "not told of the defence, then by one who is" in pairs
+    row = "ig: 0 of 3, mean 24.0 dB static only ig told of prune: 2 of 3, mean 24.0 dB leaks"
+    assert f"0 server {row} 0 client_update {row}" in pairs
+    galleries = page.text[page.text.index("All reconstructions") :]
+    assert galleries.index("ig told of prune (server), before") < galleries.index("ig (server), before")
+    assert galleries.index("ig (server), before") < galleries.index("ig told of prune (client_update), before")
+
+
+@pytest.mark.parametrize("column", [True, False])
+def test_rows_of_twins_that_are_both_static_are_told_apart(tmp_path: Path, column: bool) -> None:
+    """A method that hides tensors leaves both static; older tables have the name of the job's file alone."""
+    folder = a_run(tmp_path / "run", entries=twin("static only", "static only", adaptive=False))
+    with (folder / "audit.csv").open(newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    for row, told in zip(rows, [False] * IMAGES + [True] * IMAGES, strict=True):
+        row["psnr"] = row["psnr"] and ("12.5" if told else "11.5")
+        if column:
+            row["adaptation"] = "written" if told else ""
+        elif row["reconstruction"]:
+            row["reconstruction"] = f"reconstructions/ig-r0000-target{'-adaptive' * told}-000.safetensors"
+    with (folder / "audit.csv").open("w", newline="") as lines:
+        writer = csv.DictWriter(lines, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    galleries = read(folder).text.rpartition("All reconstructions")[2]
+    told_of, _, static = galleries.partition("ig, before the first round")  # the static one is set aside
+    assert "11.5 dB" in static and "12.5 dB" not in static
+    assert "12.5 dB" in told_of and "11.5 dB" not in told_of
+
+
+def test_adaptive_form_answers_for_its_static_one(tmp_path: Path) -> None:
+    page = read(a_run(tmp_path / "run", entries=twin("static only", "no leak found")))
+    assert page.heading.startswith("No leak found in HyperFL with prune on digits: ig told of prune recovered 0 of 3")
+    assert "1 of which is static and set aside: beside it stands an adaptive one" in page.text
+    words = words_of(page)
+    assert "took no account" not in page.text and "No leak was found." in words
+    assert "by somebody who does not know that prune is used: none of 3 rebuilt" in words
+    assert "The same attack, told of it: 0 of 3, no leak found." in page.text  # in place of the static one's reason
+
+
+def test_a_leak_of_the_static_form_is_the_answer(tmp_path: Path) -> None:
+    page = read(a_run(tmp_path / "run", entries=twin("leaks", "no leak found")))
+    assert page.heading.startswith("HyperFL with prune on digits leaks: ig recovered 2 of 3 training images")
+    assert "by somebody who knows that prune is used: none of 3 rebuilt" in words_of(page)
+
+
+@pytest.mark.parametrize("elsewhere", [{"vantage": "client_example"}, {"defence": "none"}, {"round": 2}])
+def test_what_is_adaptive_elsewhere_answers_for_nothing_here(tmp_path: Path, elsewhere: dict[str, Any]) -> None:
+    static = twin("static only", "static only")[0]
+    other = full_entry("ig", 0, False, **{**UNTOLD, "adaptive": True, **nothing(), **elsewhere})
+    assert read(a_run(tmp_path / "run", entries=[static, other])).heading.startswith("Static only: ")
+
+
+def test_static_only_of_who_was_told_or_could_not_adapt_is_said_so(tmp_path: Path) -> None:
+    hidden = read(a_run(tmp_path / "hidden", entries=twin("static only", "static only", adaptive=False)))
+    assert hidden.heading.startswith("Static only: ig told of prune recovered 0 of 3")
+    assert "who is told of prune, makes no use of what else is hidden, so this is not evidence" in hidden.heading
+    assert "took no account" not in words_of(hidden)
+    steps = full_entry("ig", 2, False, **{**UNTOLD, **nothing(verdict="static only")})
+    some = read(a_run(tmp_path / "some", entries=[*twin("static only", "no leak found"), steps]))
+    assert some.heading.startswith("Static only: ig recovered 0 of 3")
+    assert "but here the attack could not adapt to what is hidden" in some.heading
+    assert "took no account" not in words_of(some)
+
+
+def test_forms_of_an_attack_have_lines_of_their_own_on_a_curve(tmp_path: Path) -> None:
+    larger = twin("static only", "leaks", curve="batch", batch=4)
+    page = read(a_run(tmp_path / "run", entries=[*twin("static only", "leaks"), *larger]))
+    curve = section(page, "By batch size", "In plain words For those")
+    assert re.search(r"ig 0 1 static only .* ig told of prune 0 1 leaks .* ig 0 4 .* ig told of prune 0 4 leaks", curve)
+    # Where nobody can adapt to the larger probes, the plain target of who was told is no point of their curve.
+    hidden = twin("static only", "static only", adaptive=False)
+    alone = read(a_run(tmp_path / "alone", entries=[*hidden, larger[0]]))
+    assert "told of" not in section(alone, "By batch size", "In plain words For those")
+
+
+def test_updates_read_on_the_client_have_no_line_of_their_own_beside_the_servers(tmp_path: Path) -> None:
+    both = [full_entry("ig", r, False, vantage=v) for r in ROUNDS for v in ("server", "client_update")]
+    page = read(a_run(tmp_path / "both", entries=[*both, full_entry("ig", 0, False, vantage="client_example")]))
+    assert "Updates read on the client are the server’s" in page.text
+    source = (tmp_path / "both" / "report.html").read_text(encoding="utf-8")
+    drawn = re.findall(r'class="name (?:soft|accent)"[^>]*>(ig [^<]*) [\d.]+<', source.partition("</svg>")[0])
+    assert sorted(drawn) == ["ig (client_example)", "ig (server)"]
+    alone = read(a_run(tmp_path / "alone", entries=[full_entry("ig", 0, False, vantage="client_update")]))
+    assert "Updates read on the client are the server’s" not in alone.text
+    assert "ig 24.0" in (tmp_path / "alone" / "report.html").read_text(encoding="utf-8")
+
+
+def test_points_at_one_round_do_not_run_into_the_labels() -> None:
+    lines = tuple(Line(f"attack {i}", ((0.0, 5.0), (2.0, 5.0)), "soft", (None, None)) for i in range(12))
+    drawn = str(stacked_panels([Panel("many", lines)], "many"))
+    wide = drawn.partition('class="chart narrow"')[0]
+    across = [float(x) for x in re.findall(r'<circle class="dot soft" cx="([\d.]+)"', wide)]
+    label = min(float(x) for x in re.findall(r'class="name soft" x="([\d.]+)"', wide))
+    assert len(across) == 24 and max(across) + 3.5 < label
+
+
+def test_type_one_is_read_after_the_defence_and_type_two_is_never_sent(tmp_path: Path) -> None:
+    update = read(a_run(tmp_path / "one", entries=[full_entry("ig", 0, False, vantage="client_update")]))
+    assert "the very bytes that the server gets, after all that the client’s own defence does" in update.text
+    assert "before the first round, read on the client before it is sent" in update.heading
+    assert "sends it the same way" in words_of(update)
+    example = read(a_run(tmp_path / "two", entries=[full_entry("ig", 0, False, vantage="client_example")]))
+    assert "before what it does to the finished update (leakage of type 2)" in example.text
+    assert "before the first round, from one example’s gradient on the client" in example.heading
+    assert "sends it the same way" not in example.text and "the same wire" not in example.text
+    assert "intercepted message" not in example.text and "the server itself" in words_of(example)
+    both = [full_entry("ig", 0, False, vantage=vantage) for vantage in ("client_example", "server")]
+    words = words_of(read(a_run(tmp_path / "both", entries=both)))
+    assert words.index("whoever runs the server") < words.index("somebody on the client’s own machine")
+    assert "sends it the same way" in words and "was attacked as well" in words
+
+
+def test_labels_that_an_attack_found_are_shown_where_they_were_not_granted(tmp_path: Path) -> None:
+    withheld = ["not granted: the labels, which it reads off the last layer's gradient"]
+    found = full_entry("idlg", 0, False, labels_found=0.875, granted=withheld)
+    page = read(a_run(tmp_path / "run", entries=[found, full_entry("ig", 0, False, labels_found=None)]))
+    closeness = section(page, "How close the reconstructions are", "In plain words For those")
+    assert "Labels found" in closeness and closeness.count("87.5 %") == 1
+    assert "Of the labels, which it was not given, it found 88 % by itself." in words_of(page)
+    assert "of the labels, found by the attack itself" in page.text
+    assert "found by the attack itself" not in read(a_run(tmp_path / "none")).text
+
+
+def test_terminal_tells_entries_of_different_kinds_apart(tmp_path: Path) -> None:
+    partly = twin("static only", "leaks")
+    partly.append(full_entry("ig", 0, False, adaptive=True, adaptation=None))
+    example = full_entry("ig", 0, False, vantage="client_example", **{**UNTOLD, "adaptive": True})
+    said = sim._summary(a_run(tmp_path / "run", entries=[*partly, example])).splitlines()
+    assert [line.partition(":")[0] for line in said[1:5]] == [
+        "ig against prune (server) at round 0",
+        "ig told of prune (server) at round 0",
+        "ig undefended (server) at round 0",
+        "ig (client_example) at round 0",
+    ]

@@ -76,12 +76,27 @@ def test_another_experiment_does_not_go_on_there(home: Path) -> None:
 
 
 def test_virtual_clients_have_a_folder_only_where_ray_is(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("FLFW_STATE", "FLFW_TRUTH", "FLFW_DATA"):
+    for variable in ("FLFW_STATE", "FLFW_TRUTH", "FLFW_DATA", "FLFW_EXAMPLES"):
         monkeypatch.delenv(variable, raising=False)
     assert site.Site.of({}, "abc") == site.Site()
     monkeypatch.setattr(site, "_simulated", lambda: True)
     folder = home / "simulations" / "abc"
-    assert site.Site.of({}, "abc") == site.Site(state=folder / "state", truth=folder / "truth")
+    own = {kind: folder / kind for kind in ("state", "truth", "examples")}
+    assert site.Site.of({}, "abc") == site.Site(**own)
+    elsewhere = site.Site(**own | {"examples": Path("/mine")})
+    assert site.Site.of({"examples": "/mine"}, "abc") == elsewhere
     assert site.Site.of({"state": "/mine"}, "abc") == site.Site(state=Path("/mine"))
     with pytest.raises(ValueError, match="Expected an experiment of letters and digits"):
         site.Site.of({}, "../../etc")
+
+
+def test_what_virtual_clients_let_an_observer_read_is_audited(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They run in this process, as they would in one of Ray's."""
+    for variable in ("FLFW_STATE", "FLFW_TRUTH", "FLFW_EXAMPLES"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(site, "_simulated", lambda: True)
+    audit = {"attack": "analytic", "net": "linear", "images": 2, "audit-rounds": "0", "attack-server": "inline"}
+    serve(out="one", rounds=1, vantage="client_example", **audit)
+    (entry,) = result(home / "runs" / "one")["audit"]
+    assert (entry["vantage"], entry["verdict"], entry["failures"]) == ("client_example", "leaks", 0)
+    assert not list((home / "simulations").iterdir())

@@ -8,7 +8,8 @@ import torch
 from flwr.app import Array, ArrayRecord
 from torch import nn
 
-from flfw.wire import SharingViolation, check_upload, matches, nbytes, pack, shared, unpack, views
+from flfw.nets.net import matches
+from flfw.wire import SharingViolation, check_upload, nbytes, pack, shared, unpack, views
 
 TENSORS = {
     "float32": torch.tensor([[1.5, -2.0, 3.0], [0.0, float("inf"), float("nan")]]),

@@ -5,12 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 
 from flfw.audit.observation import Knowledge, Observation, Reconstruction
+from flfw.inversion.compute import Compute
 from flfw.strategy import NoSettings
+
+Models: TypeAlias = frozenset[Literal["defence", "steps"]]
+"""What can stand between the data and what is sent: a client-side defence, several local steps."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +41,25 @@ class Attack(ABC):
 
     Args:
         settings: the attack's hyper-parameters, an instance of ``Settings``.
+        compute: what it may use of the machine.
     """
 
     Settings: ClassVar[type] = NoSettings
+    models: ClassVar[Models] = frozenset()
+    """What of it the attack makes use of when it is granted; the rest it takes to be absent."""
 
-    def __init__(self, settings: Any = None) -> None:
+    def __init__(self, settings: Any = None, compute: Compute | None = None) -> None:
         self.settings = self.Settings() if settings is None else settings
+        self.compute = compute or Compute()
+
+    @property
+    def labels(self) -> str:
+        """How it comes by the labels: ``given``, ``not used``, ``searched for``, or one of
+        `flfw.inversion.labels.WAYS` to recover them.
+
+        Those that are not ``given`` are not granted.
+        """
+        return "given"
 
     @property
     @abstractmethod

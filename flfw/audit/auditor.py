@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -16,23 +16,22 @@ import numpy as np
 from flfw import parts
 from flfw.audit import perceptual
 from flfw.audit.entries import entry
-from flfw.audit.jobs import EASY, Exchange, Job, Solution, Ticket, ticket_of
+from flfw.audit.jobs import EXAMPLE, Job, Solution, Ticket
 from flfw.audit.knowledge import standing
 from flfw.audit.ladder import control, easy
 from flfw.audit.observation import key
+from flfw.audit.plan import Plan
 from flfw.audit.public import Public
 from flfw.audit.queue import Queue
 from flfw.audit.recordings import Recordings
 from flfw.audit.scoring import Row, Scorer, read_truth
 from flfw.audit.server import Attacks, AttackServer, Inline, place
 from flfw.audit.verdict import Rung
-from flfw.experiment import FREE_ON_RESUME, Experiment
+from flfw.experiment import Experiment
 from flfw.progress import Steps
 from flfw.task import Task
 
 _PUBLIC_AT_MOST = 10_000
-_WITHHELD = {"dataset": "withheld", "split": "withheld"}  # where a user's own data lie is none of an attack's business
-_NEEDED = ("attack_seconds", "attack_retries")  # of what decides no numbers
 
 AuditContext = AbstractContextManager["Auditor | None"]
 
@@ -58,7 +57,7 @@ class Auditor(AbstractContextManager["Auditor"]):
     Args:
         experiment: what was run, with the attacks to run.
         task: for the public data and the input space.
-        source: the folder with ``observations/`` and ``truth/``.
+        source: the folder with ``observations/``, ``examples/`` and ``truth/``.
         out: where reconstructions go; the same folder, unless recordings of an earlier run are audited again.
 
     Attributes:
@@ -71,6 +70,7 @@ class Auditor(AbstractContextManager["Auditor"]):
         self._named = parts.attacks(experiment)
         self._perceptual = perceptual.load(experiment.lpips_weights) if experiment.lpips_weights else None
         self.refused: list[str] = []
+        self._plan = Plan(experiment, task, source, self._named, lambda sentence: self._note([sentence]))
         self._queue = Queue((out / "queue").absolute())
         self._attacks = self._place()
 
@@ -109,51 +109,13 @@ class Auditor(AbstractContextManager["Auditor"]):
         about = {"sha256": self._perceptual.sha256, "official": self._perceptual.official}
         return {"lpips": {"file": str(self.experiment.lpips_weights), **about}}
 
-    # --- what to ask for ---
-
     def tickets(self) -> list[Ticket]:
-        """What a whole run of the experiment probes, but for the control."""
-        rounds = self.experiment.audited
-        return [EASY, *(ticket_of(point, r) for r in rounds for point in self.experiment.points)]
+        """What a whole run of the experiment probes and this audit attacks, but for the control."""
+        return self._plan.tickets()
 
     def jobs(self, ticket: Ticket) -> list[Job]:
-        """Every attack on what a ticket says is recorded; nothing for the control, which is no attack."""
-        if ticket.rung == "control":
-            return []
-        exchanges = self._exchanges(ticket)
-        return [self._job(name, ticket, exchanges) for name in self._named]
-
-    def _job(self, attack: str, ticket: Ticket, exchanges: tuple[Exchange, ...]) -> Job:
-        dataset, gpu = self._task.dataset, self.experiment.attack_gpus
-        return Job(
-            attack=attack,
-            ticket=ticket,
-            exchanges=exchanges,
-            recordings=(self.source / "observations").absolute(),
-            run_config=_told(self.experiment),
-            shape=tuple(dataset.shape),
-            classes=dataset.classes,
-            mean=tuple(map(float, dataset.mean)),
-            std=tuple(map(float, dataset.std)),
-            device="cuda" if gpu and _has_gpu() else "cpu",
-            memory=min(gpu, 1.0) or 1.0,
-        )
-
-    def _exchanges(self, ticket: Ticket) -> tuple[Exchange, ...]:
-        lines = Recordings(self.source / "observations").probe_lines(ticket.rung, ticket.round, point=ticket.point)
-        found = []
-        for line in lines:
-            slot = int(line["config"]["slot"])
-            if slot >= self.experiment.images:  # an audit of fewer than were recorded
-                continue
-            truth = read_truth(self.source / "truth", key(ticket.round, ticket.point, slot))
-            if truth is None:
-                self._note([f"{line['id']} was left out: no truth of it can be read."])
-                continue
-            found.append(Exchange(line["id"], line["client"], slot, tuple(int(label) for label in truth.labels)))
-        return tuple(found)
-
-    # --- what came of it ---
+        """What is asked for once a ticket's probes are recorded; see `flfw.audit.plan.Plan.jobs`."""
+        return self._plan.jobs(ticket)
 
     def run(self) -> tuple[list[dict[str, Any]], list[Row]]:
         """Have everything done that is left to do; the audit's entries of result.json, and a row an image.
@@ -163,8 +125,8 @@ class Auditor(AbstractContextManager["Auditor"]):
             RunFailed: the attack server could not go on.
         """
         tickets = self.tickets()
-        jobs = {(job.attack, ticket): job for ticket in tickets for job in self.jobs(ticket)}
-        for job in jobs.values():
+        jobs = [job for ticket in tickets for job in self.jobs(ticket)]
+        for job in jobs:
             self._queue.put(job)
         self._attacks.close()
         base = self._control()
@@ -173,23 +135,22 @@ class Auditor(AbstractContextManager["Auditor"]):
         with Steps("attack", len(jobs)) as steps:
             for name in self._named:
                 below = Rung("easy", 0.0, False, stopped="it was not attacked")
-                for ticket in tickets:
-                    job = jobs[name, ticket]
+                for job in (job for job in jobs if job.attack == name):
                     solution = self._attacks.wait(job)
                     started = time.monotonic()
                     found = self._rows(job, solution)
-                    rows += found
-                    if ticket.rung == "easy":
+                    rows += [row | {"vantage": v} for v in self._plan.vantages(job.ticket) for row in found]
+                    if job.ticket.rung == "easy":
                         below = easy(found, self.experiment.images, solution)
                         steps.done(f"{name} on the easy rung: {below.stopped or f'{below.psnr:.1f} dB'}")
                         continue
-                    several = [self._entry(job, solution, found, (base, below), d) for d in self._defences()]
+                    several = self._entries(job, solution, found, (base, below))
                     spent = round((time.monotonic() - started) / len(several), 3)
                     for about in several:
                         about["scoring_seconds"] = spent
                     entries += several
-                    words = " and ".join(e["verdict"] for e in several)
-                    steps.done(f"{name} at round {ticket.round}{_which(ticket)}: {words}")
+                    words = " and ".join(e["verdict"] for e in several if e["vantage"] == job.vantage)
+                    steps.done(f"{name} at round {job.ticket.round}{_which(job)}: {words}")
         return entries, rows
 
     def _control(self) -> Rung:
@@ -202,34 +163,37 @@ class Auditor(AbstractContextManager["Auditor"]):
     def _rows(self, job: Job, solution: Solution) -> list[Row]:
         ticket, seed = job.ticket, self.experiment.seed
         self._note(solution.refused)
-        about: Row = {"attack": job.attack, "vantage": "server", "source": "probe", "rung": ticket.rung}
+        about: Row = {"attack": job.attack, "vantage": job.vantage, "source": "probe", "rung": ticket.rung}
         about |= {"curve": ticket.curve, "batch": ticket.batch, "steps": ticket.steps}
-        stands = {d: standing(self.experiment, ticket, d != "none") for d in (*self._defences(), "none")}
         rows: list[Row] = []
         for exchange, found in zip(job.exchanges, solution.found, strict=True):
-            defence = self._defence_of(exchange.client) if ticket.rung == "target" else "none"
-            where: Row = {"defence": defence, "adaptive": stands[defence].adaptive, "round": ticket.round}
+            defence = self._plan.defence_of(exchange.client) if ticket.rung == "target" else "none"
+            stands = standing(self.experiment, job, self._named[job.attack], defence != "none")
+            where: Row = {"defence": defence, "adaptive": stands.adaptive, "adaptation": stands.adaptation}
+            where["round"] = ticket.round
             where |= {"client": exchange.client, "victim": exchange.slot, "seed": seed}
             name = key(ticket.round, ticket.point, exchange.slot)
             rows += self._scorer.rows(job, exchange, about | where, name, found)
         return rows
 
-    def _defence_of(self, client: int) -> str:
-        return self.experiment.defence if client in self.experiment.defended_partitions else "none"
-
-    def _defences(self) -> list[str]:
-        """What the probed clients do to what they send, the defence first: where some do not, they are told apart."""
-        probed = {self._defence_of(slot % self.experiment.clients) for slot in range(self.experiment.images)}
-        return sorted(probed, key=lambda defence: defence == "none")
+    def _entries(
+        self, job: Job, solution: Solution, rows: list[Row], ladder: tuple[Rung, Rung]
+    ) -> list[dict[str, Any]]:
+        """One for each vantage, and for each defence: a job that grants the defence is about defended clients only."""
+        defences = [d for d in self._plan.defences() if d != "none"] if job.adaptive else self._plan.defences()
+        which = [(vantage, defence) for vantage in self._plan.vantages(job.ticket) for defence in defences]
+        return [self._entry(job, solution, rows, ladder, *one) for one in which]
 
     def _entry(
-        self, job: Job, solution: Solution, rows: list[Row], ladder: tuple[Rung, Rung], defence: str
+        self, job: Job, solution: Solution, rows: list[Row], ladder: tuple[Rung, Rung], vantage: str, defence: str
     ) -> dict[str, Any]:
-        stands, clients = standing(self.experiment, job.ticket, defence != "none"), self.experiment.clients
+        attack, clients = self._named[job.attack], self.experiment.clients
+        stands = standing(self.experiment, job, attack, defence != "none", vantage)
         about = {
             "attack": job.attack,
             "adaptive": stands.adaptive,
-            "vantage": "server",
+            "adaptation": stands.adaptation,
+            "vantage": vantage,
             "source": "probe",
             "round": job.ticket.round,
             "client": None,
@@ -239,10 +203,10 @@ class Auditor(AbstractContextManager["Auditor"]):
             "steps": job.ticket.steps,
             "curve": job.ticket.curve or None,
             "mode": "train",
-            **asdict(self._named[job.attack].budget),
+            **asdict(attack.budget),
             "seeds": [self.experiment.seed],
         }
-        probes = sum(self._defence_of(slot % clients) == defence for slot in range(self.experiment.images))
+        probes = sum(self._plan.defence_of(slot % clients) == defence for slot in range(self.experiment.images))
         own = [row for row in rows if row["defence"] == defence]
         return entry(about, solution, own, probes * job.ticket.batch, ladder, self.experiment.seed)
 
@@ -250,20 +214,11 @@ class Auditor(AbstractContextManager["Auditor"]):
         self.refused += [sentence for sentence in refused if sentence not in self.refused]
 
 
-def _told(experiment: Experiment) -> dict[str, Any]:
-    """The experiment as every participant knows it, without what is this machine's or decides nothing."""
-    silent = {name: getattr(Experiment(), name) for name in FREE_ON_RESUME if name not in _NEEDED}
-    return {**replace(experiment, **silent).to_run_config(), **_WITHHELD}
-
-
-def _which(ticket: Ticket) -> str:
-    return f", {ticket.curve} {getattr(ticket, ticket.curve)}" if ticket.curve else ""
-
-
-def _has_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
+def _which(job: Job) -> str:
+    ticket, told = job.ticket, ", told of the defence" if job.adaptive else ""
+    if ticket.curve:
+        return f", {ticket.curve} {getattr(ticket, ticket.curve)}{told}"
+    return (", one example's gradient" if ticket.point == EXAMPLE else "") + told
 
 
 def evenly(indices: np.ndarray, most: int) -> np.ndarray:

@@ -5,9 +5,10 @@
 An attack is anybody's code, and the attack server runs it as the user who holds the truth: what it opens is not
 prevented, it is found out. Its jobs are done twice, each time by the attack server's process. The first time they lie
 in a copy of the run. The second time, in another copy, everything is poisoned that a job does not grant: the truth,
-private state and checkpoints, results and reports, the recordings of other exchanges, what clients say of themselves,
-the results of other jobs, and the user's cache with the data sets. There the jobs are done last to first, so that
-nothing can be carried from an easier one to a harder one. An attack that keeps to its grants gives the same bits.
+private state and checkpoints, results and reports, the recordings of other exchanges at the server and on the clients,
+what clients say of themselves, the results of other jobs, and the user's cache with the data sets. There the jobs are
+done last to first, so that nothing can be carried from an easier one to a harder one. An attack that keeps to its
+grants gives the same bits.
 
 Not found out: what an attack knows by heart, the digits and tables that come with the project, and files elsewhere on
 this machine that it has the path of.
@@ -35,20 +36,22 @@ from torch import Tensor
 
 from flfw import parts
 from flfw import run as whole
+from flfw.assignments import split_assignment
 from flfw.audit.auditor import Auditor
 from flfw.audit.jobs import Job, Solution
 from flfw.audit.observation import Reconstruction
 from flfw.audit.queue import Queue
-from flfw.audit.recordings import Recordings
+from flfw.audit.recordings import Recordings, is_recorded, places
 from flfw.audit.server import AttackServer
 from flfw.checkpoint import locked
 from flfw.errors import BadInput, RunFailed
-from flfw.experiment import Experiment, split_assignment
+from flfw.experiment import Experiment
 from flfw.tape import MANIFEST, Line
 
 _PURPOSE = "Find out whether an attack reads more than it is granted."
 _POISON = "poisoned"
 _READ_BY_JOBS = ("rung", "slot", "point")  # of what a probe's message said
+_RECORDINGS = ("observations", "examples")
 _SIDES = ("sent_to_client", "sent_by_client")
 
 Solutions = dict[str, Solution]
@@ -176,7 +179,7 @@ def _done(
         for job in jobs:
             if before_each:
                 before_each(job)
-            moved = dataclasses.replace(job, recordings=copy / "observations")
+            moved = dataclasses.replace(job, recordings=copy / job.recordings.name)
             queue.put(moved)
             found[job.name] = server.wait(moved)
     finally:
@@ -212,21 +215,25 @@ def _poisoner(folder: Path, copy: Path) -> Callable[[Job], None]:
     for path in sorted(copy.rglob("*")):
         if path.is_file():
             _poison(path)
-    source, target = folder / "observations", copy / "observations"
-    header = (source / MANIFEST).read_bytes().partition(b"\n")[0]
-    recorded = Recordings(source)
+    recorded = {name: Recordings(folder / name) for name in _RECORDINGS if is_recorded(folder / name)}
     healed: list[Path] = []
 
     def heal(job: Job) -> None:
         for path in [*healed, *(copy / "queue").glob("*.safetensors")]:
             _poison(path)
         healed.clear()
-        own = {exchange.id for exchange in job.exchanges}
-        for file in {line[side]["file"] for line in recorded.lines if line["id"] in own for side in _SIDES}:
-            shutil.copyfile(source / file, target / file)
-            healed.append(target / file)
-        lines = [json.dumps(_without_grants(line)).encode() for line in recorded.lines]
-        (target / MANIFEST).write_bytes(b"\n".join([header, *lines]) + b"\n")
+        name, own = job.recordings.name, {exchange.id for exchange in job.exchanges}
+        lines = [line for line in recorded[name].lines if line["id"] in own]
+        for file in {f"{line['place']}{line[side]['file']}" for line in lines for side in _SIDES}:
+            shutil.copyfile(folder / name / file, copy / name / file)
+            healed.append(copy / name / file)
+        for place in places(folder / name):
+            header = (place / MANIFEST).read_bytes().partition(b"\n")[0]
+            there = "" if place == folder / name else f"{place.name}/"
+            lines = [_without_grants(line) for line in recorded[name].lines if line["place"] == there]
+            data = b"\n".join([header, *(json.dumps(line).encode() for line in lines)]) + b"\n"
+            (copy / name / there / MANIFEST).write_bytes(data)
+            healed.append(copy / name / there / MANIFEST)
 
     return heal
 
@@ -253,7 +260,7 @@ def _without_grants(line: Line) -> Line:
     others = {key: _POISON for key in ("node", "group") if key in line}
     metrics = dict.fromkeys(line.get("metrics", {}), _POISON)
     return {
-        **{key: value for key, value in line.items() if key != "id"},
+        **{key: value for key, value in line.items() if key not in ("id", "place")},
         **others,
         "config": config,
         "metrics": metrics,

@@ -59,6 +59,7 @@ def entry(
         "identification_rate": _identified(rows),
         "identification_null": _mean([{"null": 1 / r["candidates"]} for r in rows if r["candidates"]], "null"),
         "exact_match": _exact(rows) if tabular else None,
+        "labels_found": _mean(rows, "labels_found"),
         "share_recovered": share,
         "share_interval": list(statistics.share_interval(count, len(rows))) if rows else [0.0, 1.0],
         "gain": _spread(rows, "gain", seed),

@@ -18,6 +18,8 @@ from PIL import Image
 # Room left of the plot for tick labels, and between two direct labels that would otherwise overlap.
 _LEFT, _LABEL_GAP = 40.0, 15.0
 _WIDE, _NARROW = 620, 342
+# Between the first and the last of several points at one round; more would run into the labels.
+_ASIDE = 18.0
 # Larger samples would make the page heavy without showing more at the size a reader sees.
 _LARGEST_SIDE = 192
 
@@ -185,9 +187,10 @@ def _panel(panel: Panel, x_of, edges: tuple[float, float], top: float, plot: flo
         parts.append(f'<text x="{x0 - 6:.1f}" y="{y + 4:.1f}" text-anchor="end">{text}</text>')
     parts += [f'<path class="level" d="M{x0} {y_of(level):.1f}H{x1:.1f}"/>' for _, level in panel.levels]
     drawn = [line for line in panel.lines if line.points]
+    apart = min(6.0, _ASIDE / max(len(drawn) - 1, 1))
     for index, line in enumerate(drawn):
         # Intervals of several attacks at one round would hide one another: each attack stands a little aside.
-        aside = (index - (len(drawn) - 1) / 2) * 6 if any(other.intervals for other in drawn) else 0.0
+        aside = (index - (len(drawn) - 1) / 2) * apart if any(other.intervals for other in drawn) else 0.0
         parts += _curve(line, lambda value, aside=aside: x_of(value) + aside, y_of)
     ends = [(x_of(line.points[-1][0]), y_of(line.points[-1][1]), line.tone) for line in drawn]
     ends += [(x1, y_of(level), "level-name") for _, level in panel.levels]

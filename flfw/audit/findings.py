@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,23 +17,21 @@ from safetensors.numpy import load_file
 
 from flfw.audit.figures import feature_strip, png_uri
 
-# The weakest evidence first: a page that opens with the best-sounding of several verdicts would mislead.
-_ORDER = ("leaks", "attack broken", "inconclusive", "static only", "no leak found")
 # What an attacker was given and allowed: settings that agree in all of it share one description.
-_GRANT = {
-    "attack", "adaptive", "vantage", "source", "client", "defence", "granted", "batch", "steps", "mode", "iterations",
-    "restarts", "selection", "seeds",
+GRANT = {
+    "attack", "adaptive", "adaptation", "vantage", "source", "client", "defence", "granted", "batch", "steps", "mode",
+    "iterations", "restarts", "selection", "seeds",
 }  # fmt: skip
 # Keys of an audit entry that an older run may lack: the page reads them as nothing.
-_KEYS = _GRANT | {
+_KEYS = GRANT | {
     "round", "images", "failures", "psnr", "ssim", "lpips", "distance", "identification_rate", "identification_null",
     "exact_match", "share_recovered", "share_interval", "gain", "worst", "floors", "ladder", "verdict", "reason",
-    "curve", "assignment", "tries", "stopped", "seconds", "scoring_seconds",
+    "curve", "assignment", "tries", "stopped", "seconds", "scoring_seconds", "labels_found",
 }  # fmt: skip
 FLOORS = ("noise", "grey", "mean", "class_mean", "random_public", "nearest_public")
 _SCORES = (
     "psnr", "ssim", "lpips", "rmsd", "gain", "rank", "candidates", "exact_features", "iterations", "matching_loss",
-    *(f"floor_{floor}" for floor in FLOORS),
+    "labels_found", *(f"floor_{floor}" for floor in FLOORS),
 )  # fmt: skip
 
 
@@ -68,6 +66,11 @@ class Setting:
     key: str = ""
     samples: list[Sample] = field(default_factory=list)
     checks: list[Sample] = field(default_factory=list)
+
+    @property
+    def told(self) -> bool:
+        """Whether the attacker knows the clients' defence and adapts to it."""
+        return bool(self.entry.get("adaptation"))
 
     @property
     def total(self) -> int:
@@ -152,7 +155,17 @@ def belongs(row: Mapping[str, str], entry: Mapping[str, Any]) -> bool:
     same = ["attack", "vantage", "source", *(["defence"] if "defence" in row else [])]
     texts = all(row.get(key) == str(entry.get(key)) for key in same)
     numbers = all(number(row.get(key)) == number(entry.get(key)) for key in keys)
-    return texts and numbers and is_true(row.get("adaptive")) == bool(entry.get("adaptive"))
+    kind = is_true(row.get("adaptive")) == bool(entry.get("adaptive"))
+    return texts and numbers and kind and was_told(row) in (None, bool(entry.get("adaptation")))
+
+
+def was_told(row: Mapping[str, str]) -> bool | None:
+    """Whether the attack of a row was told of the client's defence; None where nothing in the row says so."""
+    if "adaptation" in row:
+        return bool(row["adaptation"])
+    file = row.get("reconstruction")
+    # Its job's name, by which such files are called, ends so.
+    return bool(re.search(r"-adaptive-\d+\.safetensors$", file)) if file else None
 
 
 def read_sample(row: Mapping[str, str], truth: np.ndarray | None, guess: np.ndarray | None, attack: str) -> Sample:
@@ -183,77 +196,24 @@ def setting_name(entry: Mapping[str, Any], entries: Iterable[Mapping[str, Any]],
     Args:
         entry: the one to name.
         entries: all of the run.
-        kind: whether static and adaptive attacks are told apart where both or a defence are about.
+        kind: whether static and adaptive attacks are told apart where both or a defence are about; one that was told
+            of the defence says so in any case, and needs no other word.
     """
     entries = list(entries)
     parts = [str(entry.get("attack"))]
+    told = any(other.get("adaptation") for other in entries if other.get("attack") == entry.get("attack"))
     # A point of a curve may be static where the plain targets are adaptive: only its own name has to say so.
     kinds = {bool(other.get("adaptive")) for other in entries if not other.get("curve") or other is entry}
-    if kind and (entry.get("defence") not in (None, "none") or len(kinds) > 1):
+    if kind and not told and (entry.get("defence") not in (None, "none") or len(kinds) > 1):
         parts.append("adaptive" if entry.get("adaptive") else "static")
     alike = [other for other in entries if all(other.get(key) == entry.get(key) for key in _SAME_PROBES)]
-    if len({other.get("defence") for other in alike}) > 1:  # only some of the clients defend themselves
+    partly = len({other.get("defence") for other in alike}) > 1  # only some of the clients defend themselves
+    if partly and not entry.get("adaptation"):
         parts.append("undefended" if entry.get("defence") in (None, "none") else f"against {entry['defence']}")
-    parts += [str(entry[key]) for key in ("vantage", "source") if len({other.get(key) for other in entries}) > 1]
-    return " ".join(parts if entry.get("client") is None else [*parts, f"client {entry['client']}"])
-
-
-def worst_first(settings: Iterable[Setting]) -> list[Setting]:
-    """The largest leak first or, where nothing leaked, the weakest evidence.
-
-    A static attack that met an adaptive one in the same place is set aside: the adaptive one is the answer.
-    """
-    settings = list(settings)
-    answered = {place_of(setting) for setting in settings if setting.entry.get("adaptive")}
-
-    def rank(setting: Setting) -> tuple[int, float, float]:
-        verdict = setting.entry.get("verdict")
-        place = _ORDER.index(verdict) if verdict in _ORDER else 1
-        superseded = verdict == "static only" and place_of(setting) in answered
-        nearest = max((sample.nearness for sample in setting.samples), default=-math.inf)
-        return len(_ORDER) if superseded else place, -setting.recovered / max(setting.total, 1), -nearest
-
-    return sorted(settings, key=rank)
-
-
-def answers(settings: Sequence[Setting]) -> tuple[Setting | None, Setting | None]:
-    """What the page opens with, and the worst leak of a curve where no plain target leaks."""
-    plain = [setting for setting in settings if not setting.entry.get("curve")]
-    worst = next(iter(worst_first(plain or settings)), None)
-    if worst is None or not plain or worst.entry.get("verdict") == "leaks":
-        return worst, None
-    leaks = [setting for setting in settings if setting.entry.get("curve") and setting.entry.get("verdict") == "leaks"]
-    return worst, next(iter(worst_first(leaks)), None)
-
-
-def place_of(setting: Setting) -> tuple[Any, ...]:
-    """What was attacked: round, source, client and, of a curve, the point."""
-    keys = ("round", "source", "client", "curve", *(("batch", "steps") if setting.entry.get("curve") else ()))
-    return tuple(setting.entry.get(key) for key in keys)
-
-
-def side_by_side(settings: Iterable[Setting]) -> list[tuple[Setting, Setting]]:
-    """A static attack and its adaptive form in the same place or, where no attack has both, the strongest of each."""
-    places: dict[tuple[Any, ...], list[Setting]] = {}
-    for setting in settings:
-        places.setdefault(place_of(setting), []).append(setting)
-    pairs = []
-    for group in places.values():
-        ranked = sorted(group, key=lambda s: -s.recovered / max(s.total, 1))
-        static = [setting for setting in ranked if not setting.entry.get("adaptive")]
-        adaptive = [setting for setting in ranked if setting.entry.get("adaptive")]
-        same = [(a, b) for a in static for b in adaptive if a.entry.get("attack") == b.entry.get("attack")]
-        pairs += same or list(zip(static, adaptive, strict=False))[:1]
-    return pairs
-
-
-def group_by_grant(settings: Iterable[Setting]) -> list[list[Setting]]:
-    """Settings whose attacker was given the same things with the same budget: they share one description."""
-    groups: dict[str, list[Setting]] = {}
-    for setting in settings:
-        told = {key: value for key, value in setting.entry.items() if key in _GRANT}
-        groups.setdefault(json.dumps(told, sort_keys=True), []).append(setting)
-    return list(groups.values())
+    parts += [f"told of {entry.get('defence')}"] if entry.get("adaptation") else []
+    where = [str(entry[key]) for key in ("vantage", "source") if len({other.get(key) for other in entries}) > 1]
+    where += [] if entry.get("client") is None else [f"client {entry['client']}"]
+    return " ".join([*parts, f"({', '.join(where)})"] if where else parts)
 
 
 def number(value: Any) -> float | None:

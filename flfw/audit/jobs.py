@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from flfw.audit.observation import Reconstruction
-from flfw.experiment import Point
+from flfw.experiment import Experiment, Point
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,21 @@ class Ticket:
 
 EASY = Ticket("easy", 0, "", 1, 1, "easy")
 """The ladder's middle rung, which is attacked once."""
+EXAMPLE = "example"
+"""The point of probes that are answered on the client's own disk only, with one example's gradient."""
 
 
 def ticket_of(point: Point, server_round: int) -> Ticket:
     """The target's probes of one point after a round."""
     return Ticket("target", server_round, point.curve, point.batch, point.steps, point.name)
+
+
+def tickets_of(experiment: Experiment, server_round: int) -> list[Ticket]:
+    """All that is probed of the method after an audited round: the target, its curves, one example on the client."""
+    found = [ticket_of(point, server_round) for point in experiment.points]
+    if "client_example" in experiment.vantage:
+        found.append(Ticket("target", server_round, "", 1, 1, EXAMPLE))
+    return found
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,8 @@ class Job:
         std: the same.
         device: to attack on: ``cpu`` or ``cuda``.
         memory: the fraction of a GPU's memory that may be used.
+        vantage: where the attacker stands, as `flfw.audit.observation.Vantage` has it.
+        adaptive: whether the clients' defence is granted.
     """
 
     attack: str
@@ -90,11 +102,14 @@ class Job:
     std: tuple[float, ...]
     device: str = "cpu"
     memory: float = 1.0
+    vantage: str = "server"
+    adaptive: bool = False
 
     @property
     def name(self) -> str:
         """The stem of its files."""
-        return f"{re.sub(r'[^A-Za-z0-9_.]+', '-', self.attack)}-{self.ticket.name}"
+        told = "-adaptive" if self.adaptive else ""
+        return f"{re.sub(r'[^A-Za-z0-9_.]+', '-', self.attack)}-{self.ticket.name}{told}"
 
     def to_json(self) -> bytes:
         """For its file."""
@@ -148,7 +163,8 @@ def solved(job: Job, found: Sequence[Reconstruction | None], seconds: float, **m
 def _on_cpu(found: Reconstruction) -> Reconstruction:
     samples = found.samples.detach().to("cpu", torch.float32, copy=True).contiguous()
     loss, taken = found.matching_loss, found.iterations  # an attack may give tensors
-    return Reconstruction(samples, None if loss is None else float(loss), None if taken is None else int(taken))
+    labels = None if found.labels is None else found.labels.detach().to("cpu", torch.int64, copy=True)
+    return Reconstruction(samples, None if loss is None else float(loss), None if taken is None else int(taken), labels)
 
 
 def digest(job: Job) -> str:

@@ -9,15 +9,17 @@ from typing import Any
 import torch
 
 from flfw import nets, parts
-from flfw.audit.jobs import Job, Ticket
-from flfw.audit.observation import Knowledge, Observation
+from flfw.audit.adaptation import adaptation, mechanism
+from flfw.audit.attack import Attack
+from flfw.audit.jobs import EXAMPLE, Job, Ticket
+from flfw.audit.observation import Knowledge, Observation, Vantage
 from flfw.audit.probe import ladder_net
 from flfw.experiment import Experiment
+from flfw.inversion.local_steps import LocalSteps, SteppedVictim
 from flfw.inversion.victim import Inputs, PlainVictim, VictimModel
-from flfw.nets.net import Tensors
+from flfw.nets.net import Tensors, matches
 from flfw.rng import initialising
 from flfw.task import input_space
-from flfw.wire import matches
 
 
 @dataclass(frozen=True)
@@ -26,21 +28,34 @@ class Standing:
 
     Attributes:
         granted: in words, what it is given and what it is not.
-        adaptive: whether it knows all that stands between the data and what was sent.
+        adaptive: whether it knows, and makes use of, all that stands between the data and what was sent.
+        adaptation: how it adapts to the clients' defence: ``written`` for it, ``automatic``; None: it does not.
     """
 
     granted: tuple[str, ...]
     adaptive: bool
+    adaptation: str | None = None
 
 
-def standing(experiment: Experiment, ticket: Ticket, defended: bool) -> Standing:
-    """What the attackers of a ticket's probes are granted, as `grant` does it.
+_LABELS = {
+    "given": "the true labels",
+    "not used": "not granted: the labels, of which it makes no use",
+    "searched for": "not granted: the labels, which are searched for with the data",
+}
+_RECOVERED = "not granted: the labels, which it reads off the last layer's gradient"
+
+
+def standing(experiment: Experiment, job: Job, attack: Attack, defended: bool, vantage: str | None = None) -> Standing:
+    """What the attacker of a job is granted, as `grant` does it.
 
     Args:
         experiment: what was run.
-        ticket: what was probed.
+        job: names the probes, and says whether the defence is granted.
+        attack: which makes use of some of it.
         defended: whether the clients in question use the experiment's defence.
+        vantage: where it stands, if that is not what the job says.
     """
+    ticket, vantage = job.ticket, vantage or job.vantage
     model, shared = parts.blank_model(experiment), parts.method(experiment)[0].downloads
     if ticket.rung != "target":
         with torch.device("meta"):
@@ -48,27 +63,62 @@ def standing(experiment: Experiment, ticket: Ticket, defended: bool) -> Standing
     sizes = {name: value.numel() for name, value in model.state_dict().items()}
     hidden = [name for name in sizes if not matches(name, shared)]
     known = sum(size for name, size in sizes.items() if name not in hidden)
-    what = f"{ticket.batch} example{'s' if ticket.batch > 1 else ''}"
     granted = [
         f"the method's code and the network ({experiment.net})",
         f"the tensors broadcast in the round ({known:,} numbers)",
-        f"that the gradient is one local step on {what}"
-        if ticket.steps == 1
-        else f"that {ticket.steps} local steps on the same {what} were taken, and their learning rate",
-        "the true labels",
+        _what_is_seen(ticket),
+        _LABELS.get(attack.labels, _RECOVERED),
         "the inputs' range and normalisation",
     ]
+    if vantage == "client_update":
+        granted.append("the same update, read on the client before it is sent")
     if hidden:
         names = ", ".join(hidden)
         granted.append(f"not granted: the client's private tensors ({names}), which are searched for as well")
-    if ticket.steps > 1:
+    steps = _unrolled(experiment, ticket, attack)
+    if steps:
+        granted.append(f"how these steps are made ({experiment.method}'s optimiser), through all of which it searches")
+    elif ticket.steps > 1:
         granted.append("not made use of: how the weights moved between the steps; their mean gradient is attacked")
+    way = adaptation(experiment, ticket, vantage) if defended else "nothing to adapt to"
     if defended:
-        granted.append(f"not granted: that the client uses {experiment.defence}")
-    return Standing(tuple(granted), not (hidden or defended or ticket.steps > 1))
+        granted.append(_of_the_defence(experiment, job, way, vantage))
+    knows = way == "nothing to adapt to" or job.adaptive
+    seen_through = ticket.steps == 1 or steps is not None
+    return Standing(tuple(granted), not hidden and knows and seen_through, way if job.adaptive else None)
 
 
-def grant(job: Job, experiment: Experiment, seen: Sequence[Observation]) -> tuple[list[Observation], list[Knowledge]]:
+def _of_the_defence(experiment: Experiment, job: Job, way: str, vantage: str) -> str:
+    name, defence = experiment.defence, parts.defence(experiment)
+    if way == "nothing to adapt to":
+        return f"that the client uses {name}, which does nothing to what is read here"
+    if not job.adaptive:
+        return f"not granted: that the client uses {name}"
+    chosen = ", ".join(f"{field}={value}" for field, value in vars(defence.settings).items()) if defence else ""
+    how = "with what is written for it" if way == "written" else "with its own code in the objective"
+    return f"that the client uses {name} ({chosen}), to which it adapts {how}"
+
+
+def _unrolled(experiment: Experiment, ticket: Ticket, attack: Attack) -> LocalSteps | None:
+    """The local steps of a probe, if there are several and the attack searches through them all."""
+    if ticket.steps == 1 or "steps" not in attack.models:
+        return None
+    method, settings = parts.method(experiment)
+    return method.local_steps(settings, experiment.lr, ticket.steps)
+
+
+def _what_is_seen(ticket: Ticket) -> str:
+    if ticket.point == EXAMPLE:
+        return "the gradient of one example, read on the client during local training"
+    what = f"{ticket.batch} example{'s' if ticket.batch > 1 else ''}"
+    if ticket.steps == 1:
+        return f"that the gradient is one local step on {what}"
+    return f"that {ticket.steps} local steps on the same {what} were taken, and their learning rate"
+
+
+def grant(
+    job: Job, experiment: Experiment, attack: Attack, seen: Sequence[Observation]
+) -> tuple[list[Observation], list[Knowledge]]:
     """The observations of a job on its device, and what is granted about each.
 
     Those who received the same tensors share a model.
@@ -76,24 +126,29 @@ def grant(job: Job, experiment: Experiment, seen: Sequence[Observation]) -> tupl
     Args:
         job: names the observations, and holds labels and normalisation.
         experiment: the job's.
+        attack: the job's.
         seen: the observations that could be read; ids of ``received`` tell who received the same.
     """
-    device = torch.device(job.device)
+    device, steps = torch.device(job.device), job.ticket.steps
     inputs = Inputs.of(job.shape, job.mean, job.std).to(device)
     build = _everything if job.ticket.rung != "target" else _what_the_method_shares
     labels = {exchange.slot: exchange.labels for exchange in job.exchanges}
+    lr, local = experiment.lr if steps > 1 else None, _unrolled(experiment, job.ticket, attack)
+    acted_on = 1.0 if lr is None else -lr * steps  # a defence acts on the change of the weights
+    through = mechanism(experiment, job.ticket, job.vantage, acted_on) if job.adaptive else None
     models: dict[int, VictimModel] = {}
     observations, knowledge = [], []
     for o in seen:
         if id(o.received) not in models:
-            models[id(o.received)] = build(job, experiment, o, _moved(o.received, device), inputs)
+            received = _moved(o.received, device)
+            model = build(job, experiment, o, received, inputs)
+            models[id(o.received)] = model if local is None else SteppedVictim(model, received, local)
         model, given = models[id(o.received)], labels[o.slot]
-        moved = Observation(**{**vars(o), "sent": _moved(o.sent, device), "received": model.known})
-        observations.append(moved)
+        there = {"vantage": Vantage(job.vantage), "sent": _moved(o.sent, device), "received": model.known}
+        observations.append(Observation(**{**vars(o), **there}))
         known = None if given is None else torch.tensor(given, device=device)
-        steps = job.ticket.steps
-        lr = experiment.lr if steps > 1 else None
-        knowledge.append(Knowledge(model, job.ticket.batch, known, steps=steps, weights=steps > 1, lr=lr))
+        of = {"steps": steps, "weights": steps > 1, "lr": lr, "mechanism": through, "unrolled": local is not None}
+        knowledge.append(Knowledge(model, job.ticket.batch, known, **of))
     return observations, knowledge
 
 
@@ -107,8 +162,10 @@ def _what_the_method_shares(
 ) -> VictimModel:
     method, settings = parts.method(experiment)
     with initialising(experiment.seed, "attacker"):
-        model = method.build_model(_builder(job)(experiment.net), settings)
-    return method.victim_model(model.to(inputs.mean.device), received, inputs)
+        model = method.build_model(_builder(job)(experiment.net), settings).to(inputs.mean.device)
+    if job.adaptive:  # a defence acts on the tensors that are sent, so they are the coordinates to search in
+        return PlainVictim(model, received, method.uploads, inputs)
+    return method.victim_model(model, received, inputs)
 
 
 def _builder(job: Job) -> Callable[[str], nets.Net]:

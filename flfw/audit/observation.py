@@ -9,6 +9,8 @@ from pathlib import Path
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from flfw.inversion.automatic import Automatic
+from flfw.inversion.mechanism import Mechanism
 from flfw.inversion.victim import VictimModel
 from flfw.nets.net import Tensors
 from flfw.sealed import write_whole
@@ -72,6 +74,9 @@ class Knowledge:
         weights: whether what was sent are tensors after training, rather than a gradient.
         lr: the learning rate of those steps; None: not granted.
         granted: the same in words, a sentence each, for the report.
+        mechanism: what stands between the gradient and what was sent; None: nothing, or it is not granted.
+        unrolled: whether ``model`` computes the weights that were sent, through every local step, rather than a
+            gradient.
     """
 
     model: VictimModel
@@ -82,6 +87,8 @@ class Knowledge:
     weights: bool = False
     lr: float | None = None
     granted: tuple[str, ...] = ()
+    mechanism: Mechanism | Automatic | None = None
+    unrolled: bool = False
 
 
 def mean_gradient(seen: Observation, knowledge: Knowledge) -> Tensors:
@@ -105,11 +112,13 @@ class Reconstruction:
         samples: (batch, ...) raw inputs in the box.
         matching_loss: what the attack minimised, at these samples; None for closed forms.
         iterations: how many it took, if fewer than its budget; None: all of them.
+        labels: (batch,) those it was given or found; None: it says nothing of labels.
     """
 
     samples: Tensor
     matching_loss: float | None = None
     iterations: int | None = None
+    labels: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ MACROS = """\
 {% for key, name in floor_names.items() %}{% if scores['floor_' ~ key] is not none %}{{ row('floor: ' ~ name|lower, floor(scores['floor_' ~ key])) }}{% endif %}{% endfor %}
 {{ row('attack', setting.title ~ ', ' ~ when(setting).partition(',')[0]) }}
 {{ row('attacked', ('probe' if entry.source == 'probe' else 'update') ~ ', batch ' ~ entry.batch|plain ~ ', local steps ' ~ entry.steps|plain) }}
+{% if scores.labels_found is not none %}{{ row('labels found by the attack', scores.labels_found|pct) }}{% endif %}
 {{ row('search', (scores.iterations if scores.iterations is not none else entry.iterations)|plain ~ ' iterations, ' ~ entry.restarts|plain ~ ' restarts') }}
 {% if sample.row.seed %}{{ row('seed', sample.row.seed) }}{% endif %}
 {% if sample.row.index and not absence %}{{ row('place in the training part', sample.row.index) }}{% endif %}
@@ -38,8 +39,8 @@ MACROS = """\
 {% macro facts(mapping) %}<dl class="facts">{% for key, value in mapping.items() %}<div><dt>{{ key|replace('_', ' ') }}</dt><dd>{{ value|plain }}</dd></div>{% endfor %}</dl>{% endmacro %}
 {% set vantages = {
   'server': 'The server, honest but curious: it follows the protocol, and keeps every message that it sends and receives (leakage of type 0).',
-  'client_update': 'An observer on the client who sees the update after local training, before the client’s own defence acts on it (leakage of type 1).',
-  'client_example': 'An observer on the client who sees the gradient of every single example during local training (leakage of type 2).'} %}
+  'client_update': 'An observer on the client who reads the finished update before it is sent: the very bytes that the server gets, after all that the client’s own defence does (leakage of type 1).',
+  'client_example': 'An observer on the client who reads the gradient of a single example during local training, as a local step follows it: after what the client’s own defence does to batches and gradients, before what it does to the finished update (leakage of type 2).'} %}
 {% set rung_names = {
   'control': 'Control: analytic attack, linear network',
   'easy': 'Easy case: same attack, fresh weights, one sample, one step, no defence',
@@ -55,7 +56,7 @@ RESULTS = """\
 {% macro closeness(setting) %}{% if setting.entry.psnr %}, mean {{ setting.entry.psnr.mean|num }} dB{% elif setting.entry.distance %}, RMSD {{ rmsd_of(setting)|num(3) }}{% endif %}{% endmacro %}
 <section id="results" aria-labelledby="results-title">
 <h2 id="results-title">What the attacks reached</h2>
-<p class="soft" id="glance">Every attack and round, the one above shaded. {% if entries|selectattr('share_interval')|list %}The interval is exact and covers 95 %: it says what share of such {{ scope.unit }} this attack may recover.{% endif %}</p>
+<p class="soft" id="glance">Every attack and round, the one above shaded.{% if entries|selectattr('adaptation')|list %} “Told of” a defence is an attacker who knows it and adapts to it; above it stands the same attack without.{% endif %} {% if entries|selectattr('share_interval')|list %}The interval is exact and covers 95 %: it says what share of such {{ scope.unit }} this attack may recover.{% endif %}</p>
 <div class="scroll" tabindex="0" role="region" aria-label="All audited settings">
 <table>
 {% set identified = entries|selectattr('identification_rate', 'number')|list %}{% set cases = entries|selectattr('worst')|list %}
@@ -63,27 +64,29 @@ RESULTS = """\
 <tbody>{% for setting in targets %}{% set entry = setting.entry %}{{ tr(setting) }}{{ name_cell(setting) }}{{ verdict_cell(entry) }}<td>{{ setting.recovered }} of {{ setting.total }}</td><td>{{ span(entry.share_interval) }}</td><td>{{ setting.failures }}</td>
 {% if identified %}<td>{{ entry.identification_rate|pct }}</td><td>{{ entry.identification_null|pct }}</td>{% endif %}{% if cases %}<td class="text">{% if entry.worst %}client {{ entry.worst.client|plain }}, sample {{ entry.worst.victim|plain }}{% else %}–{% endif %}</td>{% endif %}<td>{{ entry.seconds|num(0) }} s</td></tr>
 {% endfor %}</tbody></table></div>
+{% if pairs %}
+{% set told = pairs|map('last')|selectattr('told')|list %}
+<h3>Static beside adaptive</h3>
+<p class="soft">{% if told|length == pairs|length %}The same attack on the same messages, first by an attacker who is not told of the defence, then by one who is and adapts to it.{% else %}A static attack takes no account of what the method or a defence hides; an adaptive one does.{% endif %} Only the adaptive one can speak for the protection.</p>
+<div class="scroll" tabindex="0" role="region" aria-label="Static beside adaptive"><table><thead><tr><th scope="col">Round</th>{% if scope.vantages|length > 1 %}<th scope="col" class="text">Vantage</th>{% endif %}<th scope="col" class="text">Static</th><th scope="col" class="text">Verdict</th><th scope="col" class="text">Adaptive</th><th scope="col" class="text">Verdict</th></tr></thead>
+<tbody>{% for pair_ in pairs %}<tr><th scope="row">{{ pair_[0].entry.round|plain }}</th>{% if scope.vantages|length > 1 %}<td class="text">{{ pair_[0].entry.vantage|plain }}</td>{% endif %}{% for setting in pair_ %}<td class="text">{{ setting.entry.attack }}{{ ' told of ' ~ setting.entry.defence if setting.told }}: {{ setting.recovered }} of {{ setting.total }}{{ closeness(setting) }}</td>{{ verdict_cell(setting.entry) }}{% endfor %}</tr>
+{% endfor %}</tbody></table></div>
+{% endif %}
 {% if entries|selectattr('psnr')|list or entries|selectattr('distance')|list or entries|selectattr('exact_match')|list %}
-{% set decibels = entries|selectattr('psnr')|list %}{% set distances = entries|selectattr('distance')|list %}{% set gains = entries|selectattr('gain')|list %}{% set exact = entries|selectattr('exact_match')|list %}{% set lpips = entries|selectattr('lpips')|list %}{% set ssim = entries|selectattr('ssim')|list %}
+{% set decibels = entries|selectattr('psnr')|list %}{% set distances = entries|selectattr('distance')|list %}{% set gains = entries|selectattr('gain')|list %}{% set exact = entries|selectattr('exact_match')|list %}{% set lpips = entries|selectattr('lpips')|list %}{% set ssim = entries|selectattr('ssim')|list %}{% set labelled = entries|selectattr('labels_found', 'number')|list %}
 <h3>How close the reconstructions are</h3>
 <p class="soft">{% if decibels %}Means over the images{% if lpips %} (LPIPS: smaller is closer){% endif %}; what counts is the gain, how far an image stands above the best of its own floors.{% else %}Means over the records.{% endif %}</p>
 <div class="scroll" tabindex="0" role="region" aria-label="How close the reconstructions are">
 <table>
-<thead><tr><th scope="col" class="text">Attack</th><th scope="col">Round</th>{% if decibels %}<th scope="col">PSNR, dB</th><th scope="col">Interval</th><th scope="col">Best</th>{% endif %}{% if gains %}<th scope="col">Gain, dB</th><th scope="col">Best gain</th>{% endif %}{% if ssim %}<th scope="col">SSIM</th>{% endif %}{% if lpips %}<th scope="col">LPIPS</th><th scope="col">Closest</th>{% endif %}{% if distances %}<th scope="col">RMSD</th><th scope="col">Within 0.3</th>{% endif %}{% if exact %}<th scope="col">Features exact</th><th scope="col">By guessing</th><th scope="col">Whole rows</th>{% endif %}</tr></thead>
+<thead><tr><th scope="col" class="text">Attack</th><th scope="col">Round</th>{% if decibels %}<th scope="col">PSNR, dB</th><th scope="col">Interval</th><th scope="col">Best</th>{% endif %}{% if gains %}<th scope="col">Gain, dB</th><th scope="col">Best gain</th>{% endif %}{% if ssim %}<th scope="col">SSIM</th>{% endif %}{% if lpips %}<th scope="col">LPIPS</th><th scope="col">Closest</th>{% endif %}{% if distances %}<th scope="col">RMSD</th><th scope="col">Within 0.3</th>{% endif %}{% if exact %}<th scope="col">Features exact</th><th scope="col">By guessing</th><th scope="col">Whole rows</th>{% endif %}{% if labelled %}<th scope="col">Labels found</th>{% endif %}</tr></thead>
 <tbody>{% for setting in targets %}{% set entry = setting.entry %}{{ tr(setting) }}{{ name_cell(setting) }}
 {% if decibels %}{% set psnr = entry.psnr or {} %}<td>{{ psnr.mean|num }}</td><td>{% if psnr.low is number and psnr.high is number %}{{ psnr.low|num }} to {{ psnr.high|num }}{% else %}–{% endif %}</td><td>{{ psnr.max|num }}</td>{% endif %}{% if gains %}<td>{{ (entry.gain or {}).mean|num }}</td><td>{{ (entry.gain or {}).max|num }}</td>{% endif %}
 {% if ssim %}<td>{{ (entry.ssim or {}).mean|num(2) }}</td>{% endif %}{% if lpips %}<td>{{ (entry.lpips.mean if entry.lpips is mapping else entry.lpips)|num(3) }}</td><td>{{ (entry.lpips.min if entry.lpips is mapping else none)|num(3) }}</td>{% endif %}
-{% if distances %}{% set distance = entry.distance or {} %}<td>{{ rmsd_of(setting)|num(3) }}</td><td>{{ distance.success|pct }}</td>{% endif %}{% if exact %}{% set match = entry.exact_match or {} %}<td>{{ match.features|pct }}</td><td>{{ match.floor|pct }}</td><td>{{ match.rows|pct }}</td>{% endif %}</tr>
+{% if distances %}{% set distance = entry.distance or {} %}<td>{{ rmsd_of(setting)|num(3) }}</td><td>{{ distance.success|pct }}</td>{% endif %}{% if exact %}{% set match = entry.exact_match or {} %}<td>{{ match.features|pct }}</td><td>{{ match.floor|pct }}</td><td>{{ match.rows|pct }}</td>{% endif %}{% if labelled %}<td>{{ entry.labels_found|pct }}</td>{% endif %}</tr>
 {% endfor %}</tbody></table></div>
 {% if lpips %}{% set weights = (origin.weights or {}).lpips if origin.weights is mapping else none %}<p class="caption soft">LPIPS is version 0.1 with AlexNet. Images with a side under 64 px are enlarged so that the shorter side is 64; grey ones are repeated to three channels.{% if weights %} Backbone weights: {{ weights.file }} (SHA-256 {{ weights.sha256|string|truncate(16, true, '…') }}), {{ 'the official file' if weights.official else 'not the official file, so the values compare within this report only' }}.{% endif %}</p>{% endif %}
+{% if labelled %}<p class="caption soft">Labels found: the share of a batch’s labels, in whatever order, that an attack found which was not granted them.</p>{% endif %}
 {% if exact %}<p class="caption soft">A feature is exact when a yes or no is right, or a number is within 5 % of its range. Guessing: the best constant guess for every feature.</p>{% endif %}
-{% endif %}
-{% if pairs %}
-<h3>Static beside adaptive</h3>
-<p class="soft">A static attack takes no account of what the method or a defence hides; an adaptive one does. Only the adaptive one can speak for the protection.</p>
-<div class="scroll" tabindex="0" role="region" aria-label="Static beside adaptive"><table><thead><tr><th scope="col">Round</th><th scope="col" class="text">Static</th><th scope="col" class="text">Verdict</th><th scope="col" class="text">Adaptive</th><th scope="col" class="text">Verdict</th></tr></thead>
-<tbody>{% for pair_ in pairs %}<tr><th scope="row">{{ pair_[0].entry.round|plain }}</th>{% for setting in pair_ %}<td class="text">{{ setting.entry.attack }}: {{ setting.recovered }} of {{ setting.total }}{{ closeness(setting) }}</td>{{ verdict_cell(setting.entry) }}{% endfor %}</tr>
-{% endfor %}</tbody></table></div>
 {% endif %}
 {% for kind, drawn in curves.items() %}
 <h3>{{ 'By batch size' if kind == 'batch' else 'By local steps' }}</h3>
@@ -96,20 +99,24 @@ RESULTS = """\
 """
 
 ATTACKER = """\
+{% macro stance(setting) %}
+{% set entry = setting.entry %}{% set twin = twins[setting.key] %}
+{% if setting.told %}It is told of {{ entry.defence }} and adapts to it, {{ 'with the defence’s own code in the objective' if entry.adaptation == 'automatic' else 'with what is written for it' }}{{ '' if entry.adaptive else ', but makes no use of all else that stands between the data and what it reads: it counts as static' }}.{% elif entry.adaptive %}It knows all that stands between the data and what it reads.{% elif twin %}It is static: it is not told of {{ entry.defence }}. The same attack, told of it, has a description of its own.{% else %}It is static: it takes no account of what the method or a defence hides.{% endif %}
+{% endmacro %}
 <section id="attacker" aria-labelledby="attacker-title">
 <h2 id="attacker-title">What the attacker had</h2>
 {% for group in groups %}{% set entry = group[0].entry %}
 <h3>{{ group[0].name }}, round{{ 's' if group|length > 1 }} {{ group|map(attribute='entry.round')|join(', ') }}</h3>
 <div class="columns"><div>
 <h4>Threat model</h4>
-<p>{{ vantages.get(entry.vantage|string|lower, 'Vantage: ' ~ entry.vantage) }} {% if entry.source == 'probe' %}It attacks a probe: what the client would send for {{ entry.batch|plain }} example{{ '' if entry.batch == 1 else 's' }} and {{ entry.steps|plain }} local step{{ '' if entry.steps == 1 else 's' }}, through the same defence and the same wire.{% else %}It attacks the update that training really sent.{% endif %} {% if entry.adaptive %}It is adapted to what the method and its defence hide.{% else %}It is static: it takes no account of what the method or a defence hides.{% endif %}</p>
+<p>{{ vantages.get(entry.vantage|string|lower, 'Vantage: ' ~ entry.vantage) }} {% if entry.source != 'probe' %}It attacks the update that training really sent.{% elif entry.vantage == 'client_example' %}It attacks a probe: what local training computes for one example, read on the client and never sent.{% else %}It attacks a probe: what the client would send for {{ entry.batch|plain }} example{{ '' if entry.batch == 1 else 's' }} and {{ entry.steps|plain }} local step{{ '' if entry.steps == 1 else 's' }}, through the same defence and the same wire.{% endif %} {{ stance(group[0])|trim }}</p>
 <h4>Verdict</h4>
-<ul class="plainlist">{% for setting in group %}<li>{{ when(setting)|capitalize }}: {{ setting.entry.verdict|plain }}. {{ setting.entry.reason|plain if setting.entry.reason }}{% if setting.entry.stopped and setting.entry.stopped not in (setting.entry.reason or '') %} It gave nothing: {{ setting.entry.stopped|trim('.') }}.{% endif %}</li>{% endfor %}</ul>
+<ul class="plainlist">{% for setting in group %}<li>{{ when(setting)|capitalize }}: {{ setting.entry.verdict|plain }}. {{ reason(setting)|trim }}{% if setting.entry.stopped and setting.entry.stopped not in (setting.entry.reason or '') %} It gave nothing: {{ setting.entry.stopped|trim('.') }}.{% endif %}</li>{% endfor %}</ul>
 <h4>Granted to the attacker</h4>
 {% if entry.granted %}<ul class="plainlist">{% for sentence in entry.granted %}<li>{{ sentence }}</li>{% endfor %}</ul>{% else %}<p>Nothing is recorded.</p>{% endif %}
 </div><div>
 <h4>Budget and selection</h4>
-{{ facts({'defence': entry.defence, 'network mode': entry.mode, 'iterations': entry.iterations, 'restarts': entry.restarts, 'seeds': entry.seeds, 'kept result': entry.selection, 'tries a job': entry.tries, 'time': entry.seconds|num(0) ~ ' s, and ' ~ entry.scoring_seconds|num(0) ~ ' s to score' if entry.scoring_seconds is number else entry.seconds|num(0) ~ ' s', 'tuned on': (result.provenance or {}).tuned_on}) }}
+{{ facts({'defence': entry.defence, 'adapted to it': {'written': 'with what is written for it', 'automatic': 'with its own code in the objective'}.get(entry.adaptation), 'network mode': entry.mode, 'iterations': entry.iterations, 'restarts': entry.restarts, 'seeds': entry.seeds, 'kept result': entry.selection, 'tries a job': entry.tries, 'time': entry.seconds|num(0) ~ ' s, and ' ~ entry.scoring_seconds|num(0) ~ ' s to score' if entry.scoring_seconds is number else entry.seconds|num(0) ~ ' s', 'tuned on': (result.provenance or {}).tuned_on}) }}
 <p class="soft">The kept result is chosen by this rule alone; the originals are opened only afterwards, to score it.</p>
 {% if entry.assignment and (entry.batch is not number or entry.batch > 1) %}<p class="soft">Which reconstruction is compared with which original: {{ entry.assignment.rule|trim('.') }}.{% if entry.assignment.null is number %} Unrelated public images get {% for setting in group %}{{ (setting.entry.assignment or {}).null|num }} dB{{ ', ' if not loop.last }}{% endfor %} by the same rule.{% endif %}</p>{% endif %}
 </div></div>
@@ -136,7 +143,7 @@ ATTACKER = """\
 GALLERY = """\
 <section id="gallery" aria-labelledby="gallery-title">
 <h2 id="gallery-title">{{ 'All samples' if absence else 'All reconstructions' }}</h2>
-<p>{% if absence %}{{ no_pictures() }} What follows are the scores, worst for the client first.{% else %}{{ 'Rings are the client’s record, dots the reconstruction;' if scope.unit == 'records' else 'Original on the left, reconstruction on the right,' }} worst for the client first. These are clients’ real samples: treat this page as confidential as the data.{% endif %} The gain is measured against the best floor of the {{ one }}: the best that a guess without this client’s message reaches.</p>
+<p>{% if absence %}{{ no_pictures() }} What follows are the scores, worst for the client first.{% else %}{{ 'Rings are the client’s record, dots the reconstruction;' if scope.unit == 'records' else 'Original on the left, reconstruction on the right,' }} worst for the client first. These are clients’ real samples: treat this page as confidential as the data.{% endif %} The gain is measured against the best floor of the {{ one }}: the best that a guess reaches which saw nothing of this client.</p>
 <p class="soft onscreen">Enter opens one with all its figures; the arrow keys walk on.</p>
 {% for setting in gallery %}
 <h3>{{ setting.name }}, {{ when(setting) }}</h3>

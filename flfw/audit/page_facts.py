@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, final
 
 from flfw.audit.findings import Sample, Setting, number
+from flfw.experiment import VANTAGES
 
 
 @final
@@ -23,7 +24,7 @@ class Scope:
         clients: whose they are; None where the run kept no row of them.
         rounds: the audited ones, 0 being before training.
         sources: ``probe``, ``update`` or both.
-        vantages: where the attacker stood.
+        vantages: where the attacker stood, the server first.
         verdicts: how many settings ended with each.
         seeds: how often an attack was repeated, at most.
     """
@@ -55,10 +56,15 @@ def scope(settings: Sequence[Setting]) -> Scope:
         clients=len({row.get("client") for row in rows}) or None,
         rounds=tuple(sorted({int(setting.entry["round"] or 0) for setting in settings})),
         sources=tuple(sorted({str(setting.entry["source"]) for setting in settings})),
-        vantages=tuple(sorted({str(setting.entry["vantage"]) for setting in settings})),
+        vantages=tuple(sorted({str(setting.entry["vantage"]) for setting in settings}, key=_outermost)),
         verdicts=verdicts,
         seeds=max((len(setting.entry["seeds"] or []) for setting in settings), default=0),
     )
+
+
+def _outermost(vantage: str) -> int:
+    """Where it comes among the vantages, the server first."""
+    return VANTAGES.index(vantage) if vantage in VANTAGES else len(VANTAGES)
 
 
 def _place(row: Mapping[str, str]) -> tuple[str | None, ...]:

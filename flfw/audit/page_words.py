@@ -10,7 +10,8 @@ HEADLINE = """\
 {% macro got(setting) %}{{ setting.name }} recovered {{ setting.recovered }} of {{ setting.total }} training {{ scope.unit }}{% endmacro %}
 {% macro size(setting) %}{{ 'a batch of ' ~ setting.entry.batch if setting.entry.curve == 'batch' else setting.point }}{% endmacro %}
 {% macro turn(round) %}{{ 'before the first round' if round == 0 else 'at round ' ~ round|plain }}{% endmacro %}
-{% macro when(setting) %}{{ turn(setting.entry.round) }}{% if setting.point %}, with {{ size(setting) }}{% endif %}{% endmacro %}
+{% set on_client = {'client_update': 'read on the client before it is sent', 'client_example': 'from one example’s gradient on the client'} %}
+{% macro when(setting) %}{{ turn(setting.entry.round) }}{% if setting.point %}, with {{ size(setting) }}{% endif %}{% if setting.entry.vantage in on_client %}, {{ on_client[setting.entry.vantage] }}{% endif %}{% endmacro %}
 {% macro easy_failed(setting) %}{% if setting.entry.ladder|default([], true)|selectattr('rung', 'equalto', 'easy')|rejectattr('passed')|list or not setting.entry.ladder %}yes{% endif %}{% endmacro %}
 {% macro nearest(setting) %}
 {%- set first = setting.samples[0] if setting.samples else none -%}
@@ -18,12 +19,25 @@ HEADLINE = """\
 {%- if first.scores.floor_nearest_public is not none %}, where the best public look-alike scores {{ first.scores.floor_nearest_public|num }} dB{% endif %})</span>
 {%- elif first and first.scores.rmsd is not none and not first.failed %} <span class="measure">(closest at a distance of {{ first.scores.rmsd|num(3) }} RMSD)</span>{% endif %}
 {%- endmacro %}
+{% macro took_no_account(setting) %}
+{% if setting.told %}the attacker, who is told of {{ setting.entry.defence }}, makes no use of what else is hidden
+{%- elif settings|selectattr('entry.attack', 'equalto', setting.entry.attack)|selectattr('told')|list %}here the attack could not adapt to what is hidden
+{%- else %}no attack adapted to what the method hides was run{% endif %}
+{% endmacro %}
+{% macro reason(setting) %}
+{% set twin = twins[setting.key] %}
+{% if setting.entry.verdict != 'static only' %}{{ setting.entry.reason or '' }}
+{% elif setting.told %}It makes no use of all else that stands between the data and what it reads: this is not evidence of protection.
+{% elif twin %}It is not told of {{ setting.entry.defence }}, so this is not evidence of protection. The same attack, told of it: {{ twin.recovered }} of {{ twin.total }}, {{ twin.entry.verdict }}.
+{% else %}{{ setting.entry.reason or '' }}{% endif %}
+{% endmacro %}
+{% macro but_for_those_aside() %}{% if aside %}, {{ aside|length }} of which {{ 'is' if aside|length == 1 else 'are' }} static and set aside: beside {{ 'it' if aside|length == 1 else 'each of them' }} stands an adaptive one{% endif %}{% endmacro %}
 {% macro headline() %}
 {% set verdict = worst.entry.verdict if worst else none %}
 {% if not worst %}<strong class="verdict">Not audited</strong>: {{ run }} was trained and no attack was run, so this report says nothing about what it leaks.
 {% elif verdict == 'leaks' %}{{ run }} <strong class="verdict leaks">leaks</strong>: {{ got(worst) }} {{ when(worst) }}{{ nearest(worst) }}.
 {% elif verdict == 'no leak found' %}<strong class="verdict">No leak found</strong> in {{ run }}: {{ got(worst) }} {{ when(worst) }}{{ nearest(worst) }}, although the same attack succeeds on an undefended easy case.
-{% elif verdict == 'static only' %}<strong class="verdict">Static only</strong>: {{ got(worst) }} from {{ run }} {{ when(worst) }}{{ nearest(worst) }}, but no attack adapted to what the method hides was run, so this is not evidence of protection.
+{% elif verdict == 'static only' %}<strong class="verdict">Static only</strong>: {{ got(worst) }} from {{ run }} {{ when(worst) }}{{ nearest(worst) }}, but {{ took_no_account(worst)|trim }}, so this is not evidence of protection.
 {% elif verdict == 'inconclusive' and worst.entry.stopped %}<strong class="verdict">Inconclusive</strong>: {{ worst.name }} gave nothing ({{ worst.entry.stopped|trim('.') }}), so this says nothing about what {{ run }} leaks {{ when(worst) }}.
 {% elif verdict == 'inconclusive' and easy_failed(worst) %}<strong class="verdict">Inconclusive</strong>: {{ got(worst) }} from {{ run }} {{ when(worst) }}, but it did not solve the undefended easy case either, so its failure is not evidence of protection.
 {% elif verdict == 'inconclusive' %}<strong class="verdict">Inconclusive</strong>: {{ got(worst) }} from {{ run }} {{ when(worst) }}, but it gave no result for {{ worst.failures }} of them, so its failure is not evidence of protection.
@@ -48,15 +62,15 @@ WORDS = """\
 {% set of = (k if k else 'Not one') ~ ' of the ' ~ n ~ ' training ' ~ scope.unit %}{% set were = ' was' if k < 2 else ' were' %}
 {% if verdict == 'leaks' %}<b>Yes, it leaks.</b> {{ of }}{{ were }} rebuilt {{ {'images': 'well enough to be recognised', 'records': 'with values close to the true ones'}.get(scope.unit, 'closely') }}, and more closely than public look-alikes come.
 {% elif verdict == 'no leak found' %}<b>No leak was found.</b> {{ of }}{{ were }} rebuilt. The same attack does succeed on an unprotected easy case, so the test could have seen a leak of this kind. It does not prove that there is none.
-{% elif verdict == 'static only' %}<b>This cannot be told from the test.</b> {{ of }}{{ were }} rebuilt, but the attacker took no account of what the method or its defence hides. One who does may succeed, so this is no evidence of protection.
+{% elif verdict == 'static only' %}<b>This cannot be told from the test.</b> {{ of }}{{ were }} rebuilt, but {% if setting.told %}the attacker, who is told of {{ setting.entry.defence }}, makes no use of what else the method hides{% elif settings|selectattr('entry.attack', 'equalto', setting.entry.attack)|selectattr('told')|list %}here the attack could not adapt to what the method or its defence hides{% else %}the attacker took no account of what the method or its defence hides{% endif %}. One who does may succeed, so this is no evidence of protection.
 {% elif verdict == 'inconclusive' %}<b>The test gave no answer.</b> {{ of }}{{ were }} rebuilt, but {% if setting.entry.stopped %}the attack gave nothing ({{ setting.entry.stopped|trim('.') }}){% elif easy_failed(setting) %}the same attack fails on an unprotected easy case as well{% else %}the attack gave no result for {{ setting.failures }} of them{% endif %}. Nothing follows from its failure.
 {% elif verdict == 'attack broken' %}<b>The test is not valid.</b> A check that must always succeed has failed, so the measurement itself is at fault. Nothing follows about the data, neither for better nor for worse.
 {% else %}<b>{{ verdict|plain }}.</b> {{ of }}{{ were }} rebuilt.{% endif %}
 {% endmacro %}
 {% set observers = {
   'server': 'whoever runs the server. It follows the rules, but keeps every message that it sends and receives, and tries to rebuild the clients’ training ' ~ scope.unit ~ ' from them',
-  'client_update': 'somebody on the client’s own machine who sees the result of local training before the client’s defence changes it',
-  'client_example': 'somebody on the client’s own machine who sees what training computes from every single ' ~ one} %}
+  'client_update': 'somebody on the client’s own machine who sees the result of local training as it is about to be sent, after all that the client’s defence does',
+  'client_example': 'somebody on the client’s own machine who sees what training computes from a single ' ~ one ~ ', before the client’s defence acts on the finished result'} %}
 <section id="words" class="whole" aria-labelledby="words-title">
 <h2 id="words-title">In plain words</h2>
 <p>For those who answer for personal data: what was tested, what came out, how sure that is, and what was not tested.</p>
@@ -65,14 +79,16 @@ WORDS = """\
 {% if not worst %}
 <p>Nothing was tested for leaks. A model was trained with {{ run }}, and no attack was run.</p>
 {% else %}
-<p>Clients trained a model together: {{ config.method }} on {{ dataset }}. They kept their data; what they sent was attacked. {% for vantage in scope.vantages %}{{ 'The attacker is ' if loop.first else ' Another attacker is ' }}{{ observers.get(vantage|lower, 'an observer at ' ~ vantage) }}.{% endfor %}</p>
+<p>Clients trained a model together: {{ config.method }} on {{ dataset }}. They kept their data; what they {{ 'sent' if 'client_example' not in scope.vantages else 'computed' if scope.vantages|length == 1 else 'sent, and what they had computed before,' }} was attacked. {% for vantage in scope.vantages %}{{ 'The attacker is ' if loop.first else ' Another attacker is ' }}{{ observers.get(vantage|lower, 'an observer at ' ~ vantage) }}.{% endfor %}</p>
 <ul class="plainlist">
 <li>{{ scope.samples }} training {{ scope.unit if scope.samples != 1 else one }}{% if scope.clients %} of {{ scope.clients }} client{{ 's' if scope.clients != 1 }}{% endif %} {{ 'were' if scope.samples != 1 else 'was' }} attacked {% for round in scope.rounds %}{{ 'before training' if round == 0 else ('after round ' if 'probe' in scope.sources else 'in round ') ~ round }}{{ ' and ' if loop.revindex == 2 else ', ' if not loop.last }}{% endfor %}{% if scope.seeds > 1 %}, {{ scope.seeds }} times over with other random numbers{% endif %}.</li>
-{% if 'probe' in scope.sources %}<li>Messages made for the test were attacked: a client computes one from few examples and sends it the same way as a real one. This is the easier case for an attacker.</li>{% endif %}
+{% if 'probe' in scope.sources and scope.vantages != ('client_example',) %}<li>Messages made for the test were attacked: a client computes one from few examples and sends it the same way as a real one. This is the easier case for an attacker.</li>{% endif %}
+{% if 'client_example' in scope.vantages %}<li>What training computes from one example was {{ 'attacked' if scope.vantages|length == 1 else 'attacked as well' }}. It was read on the client’s machine, for the test, and is never sent.</li>{% endif %}
 {% if 'update' in scope.sources %}<li>Messages that training really sent were attacked.</li>{% endif %}
 {% if plain_defence %}<li>The clients defended what they sent with {{ plain_defence }}.</li>{% endif %}
 {% if given %}<li>The attacker was given: {{ given|map('trim', '.')|join('; ') }}.</li>{% endif %}
 {% if withheld %}<li>It was not given: {{ withheld|map('trim', '.')|join('; ') }}.</li>{% endif %}
+{% if worst.entry.labels_found is number %}<li>Of the labels, which it was not given, it found {{ worst.entry.labels_found|pct(0) }} by itself.</li>{% endif %}
 {% if unused %}<li>It made no use of this: {{ unused|map('trim', '.')|join('; ') }}.</li>{% endif %}
 {% if worst.entry.iterations is number %}<li>For each attempt it was allowed {{ worst.entry.iterations }} step{{ 's' if worst.entry.iterations != 1 }} of search{% if worst.entry.restarts is number and worst.entry.restarts > 1 %} from each of {{ worst.entry.restarts }} starting points{% endif %}.</li>{% endif %}
 </ul>
@@ -82,7 +98,8 @@ WORDS = """\
 <p id="outcome"><b>Nothing is known about leaks.</b> A useful model is no sign that it keeps its data private.</p>
 {% else %}
 <p id="outcome">{{ outcome(worst)|trim }}{% if elsewhere %} With {{ size(elsewhere) }}, however, it does leak: {{ elsewhere.recovered }} of {{ elsewhere.total }} training {{ scope.unit }} {{ 'was' if elsewhere.recovered == 1 else 'were' }} rebuilt.{% endif %}</p>
-{% if settings|length > 1 %}<p>That is the {{ 'worst' if worst.entry.verdict == 'leaks' else 'least reassuring' }} of {{ targets|length }} test{{ 's' if targets|length != 1 }}{% if settings|length > targets|length %}; {{ settings|length - targets|length }} more tried other sizes{% endif %}. Their verdicts: {% for verdict, count in scope.verdicts.items() %}{{ count }} × “{{ verdict }}”{{ ', ' if not loop.last }}{% endfor %}.</p>{% endif %}
+{% set twin = twins[worst.key] %}{% if twin %}<p>The same attack by somebody who {{ 'knows' if twin.told else 'does not know' }} that {{ worst.entry.defence }} is used: {{ twin.recovered or 'none' }} of {{ twin.total }} rebuilt.</p>{% endif %}
+{% if settings|length > 1 %}<p>That is the {{ 'worst' if worst.entry.verdict == 'leaks' else 'least reassuring' }} of {{ targets|length }} test{{ 's' if targets|length != 1 }}{% if settings|length > targets|length %}; {{ settings|length - targets|length }} more tried other sizes{% endif %}{{ but_for_those_aside() }}. Their verdicts: {% for verdict, count in scope.verdicts.items() %}{{ count }} × “{{ verdict }}”{{ ', ' if not loop.last }}{% endfor %}.</p>{% endif %}
 {% if worst.entry.identification_rate is number and worst.entry.verdict != 'attack broken' %}<p>In {{ worst.entry.identification_rate|pct(0) }} of the cases the result pointed to the right {{ one }} among look-alikes{% if worst.entry.identification_null is number %}; chance alone gives {{ worst.entry.identification_null|pct(0) if worst.entry.identification_null >= 0.01 else 'less than 1 %' }}{% endif %}.{% if worst|beyond_chance and worst.entry.verdict != 'leaks' %} That is more than chance explains: something of the {{ scope.unit }} does come through, though too little to count as rebuilt.{% endif %}</p>{% endif %}
 {% if worst.entry.exact_match and worst.entry.verdict != 'attack broken' %}<p>{{ worst.entry.exact_match.features|pct(0) }} of the values in the records were found exactly; guessing the most usual value gives {{ worst.entry.exact_match.floor|pct(0) }}.</p>{% endif %}
 {% endif %}
@@ -98,7 +115,7 @@ WORDS = """\
 {% if not worst %}<li>Whether training {{ scope.unit }} can be rebuilt from what clients send.</li>
 {% else %}
 <li>Other rounds of training: only {% for round in scope.rounds %}{{ 'the time before training' if round == 0 else 'round ' ~ round }}{{ ' and ' if loop.revindex == 2 else ', ' if not loop.last }}{% endfor %}.</li>
-<li>Other observers: {{ 'other clients, somebody on a client’s machine, and a server that breaks the rules' if scope.vantages|map('lower')|list == ['server'] else 'other clients, and a server that breaks the rules' }}.</li>
+<li>Other observers: other clients, {{ 'somebody on a client’s machine, ' if 'client_example' not in scope.vantages and 'client_update' not in scope.vantages }}{{ 'the server itself, ' if scope.vantages == ('client_example',) }}and a server that breaks the rules.</li>
 <li>Stronger attacks: more time, more knowledge, or a method not yet known.</li>
 {% if 'update' not in scope.sources %}<li>The messages that training really sent: only messages made for the test were attacked.</li>{% endif %}
 {% if 'probe' not in scope.sources %}<li>The easier case for an attacker: messages computed from few examples.</li>{% endif %}
@@ -111,7 +128,7 @@ WORDS = """\
 <dl class="sentences">
 <div><dt>Leaks</dt><dd>At least one training {{ one }} was rebuilt. That is proof.</dd></div>
 <div><dt>No leak found</dt><dd>Nothing was rebuilt by an attack that works elsewhere and knew the protection. That is not proof of safety.</dd></div>
-<div><dt>Static only</dt><dd>Nothing was rebuilt, but the attack did not reckon with the protection.</dd></div>
+<div><dt>Static only</dt><dd>Nothing was rebuilt, but the attack did not reckon with all of the protection.</dd></div>
 <div><dt>Inconclusive</dt><dd>Nothing was rebuilt, but the attack is too weak or gave too few results to mean anything.</dd></div>
 <div><dt>Attack broken</dt><dd>The check of the measurement failed. The result is void.</dd></div>
 {% if not worst %}<div><dt>Not audited</dt><dd>No attack was run.</dd></div>{% endif %}

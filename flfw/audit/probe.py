@@ -8,6 +8,9 @@ check and tap as training, and leaves the client as it was. Three rungs make the
     target    what the method really does
 
 The first two give a client's example away, so a client answers probes only where its own site keeps truth for them.
+
+One more probe brings no answer: what an observer on the client reads of one example during local training stays in a
+folder of the client's site, for whoever audits there.
 """
 
 from __future__ import annotations
@@ -22,9 +25,11 @@ from flwr.serverapp import Grid
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from flfw.audit import examples
+from flfw.audit.jobs import EXAMPLE, Ticket
 from flfw.audit.observation import Truth, key
-from flfw.experiment import Experiment, Point
-from flfw.faults import Failure, Unusable, read_update
+from flfw.experiment import Experiment
+from flfw.faults import Failure, Unusable, read_metrics, read_update
 from flfw.nets.net import Net, Tensors
 from flfw.rng import initialising
 from flfw.site import Site
@@ -32,8 +37,7 @@ from flfw.strategy import FederatedStrategy, broadcast
 from flfw.task import Task
 
 RUNGS = ("control", "easy", "target")
-ONE = Point("", 1, 1)
-"""What the ladder's lower rungs probe: one example, one step."""
+_ON_THE_CLIENT = {"vantage": "client_example"}
 _AT_ONCE = 4  # a hypernetwork's gradient is 60 MB: more in flight would only fill the server's memory
 
 
@@ -47,12 +51,10 @@ def send_probes(
     grid: Grid,
     strategy: FederatedStrategy,
     experiment: Experiment,
-    rung: str,
-    server_round: int,
+    ticket: Ticket,
     arrays: ArrayRecord,
-    point: Point = ONE,
 ) -> list[Failure]:
-    """Ask ``experiment.images`` probes of one rung, spread over the clients; the tap records the answers.
+    """Ask the ``experiment.images`` probes of a ticket, spread over the clients; the tap records the answers.
 
     Returns:
         Who did not answer, if the run bears that; the audit will miss their observations, and count them as failures.
@@ -61,16 +63,18 @@ def send_probes(
     failed: list[Failure] = []
     for probe in range(experiment.images):
         client, slot = probe % experiment.clients, probe // experiment.clients
-        config: dict[str, Any] = {"rung": rung, "client": client, "slot": probe, "own_slot": slot}
-        config |= {"batch": point.batch, "steps": point.steps, "point": point.name if rung == "target" else rung}
+        config: dict[str, Any] = {"rung": ticket.rung, "client": client, "slot": probe, "own_slot": slot}
+        config |= {"batch": ticket.batch, "steps": ticket.steps, "point": ticket.point}
+        config |= _ON_THE_CLIENT if ticket.point == EXAMPLE else {}
         if client in strategy.roster.unfit:
             failed.append(Failure(client, strategy.roster.unfit[client]))
         else:
-            messages.append(strategy.ask(client, arrays, "train.probe", server_round, config))
+            messages.append(strategy.ask(client, arrays, "train.probe", ticket.round, config))
+    take = _nothing if ticket.point == EXAMPLE else _checked(arrays)
     for start in range(0, len(messages), _AT_ONCE):
         asked = messages[start : start + _AT_ONCE]
         replies = grid.send_and_receive(asked, timeout=strategy.roster.tolerance.deadline)
-        for _ in strategy.roster.receive(asked, replies, f"a probe at round {server_round}", _checked(arrays), failed):
+        for _ in strategy.roster.receive(asked, replies, f"a probe at round {ticket.round}", take, failed):
             pass
     return failed
 
@@ -78,6 +82,8 @@ def send_probes(
 def is_sound(message: Message, reply: Message) -> bool:
     """Whether an exchange is a probe that an audit can use; what cannot be is not recorded."""
     if message.metadata.message_type != "train.probe":
+        return False
+    if "vantage" in message.content.config_records.get("config", {}):  # it is answered on the client's own disk
         return False
     try:
         _checked(message.content.array_records["arrays"])(reply)
@@ -91,6 +97,12 @@ def _checked(arrays: ArrayRecord) -> Callable[[Message], object]:
     return lambda reply: read_update(reply, ("*",), arrays, whole=False)
 
 
+def _nothing(reply: Message) -> None:
+    read_metrics(reply)
+    if any(reply.content.array_records.values()):
+        raise Unusable("sent arrays, which were to stay on the client")
+
+
 def send_ladder(
     grid: Grid, strategy: FederatedStrategy, experiment: Experiment, build: Callable[[str], Net]
 ) -> list[Failure]:
@@ -98,7 +110,7 @@ def send_ladder(
     failed: list[Failure] = []
     for rung in RUNGS[:2]:
         arrays = broadcast(ladder_net(rung, experiment, build), ("*",))
-        failed += send_probes(grid, strategy, experiment, rung, 0, arrays)
+        failed += send_probes(grid, strategy, experiment, Ticket(rung, 0, "", 1, 1, rung), arrays)
     return failed
 
 
@@ -110,8 +122,11 @@ def answer(
     partition: int,
     site: Site,
     target: Callable[[torch.Tensor, torch.Tensor, int], Tensors],
+    example: Callable[[torch.Tensor, torch.Tensor], Tensors],
 ) -> Tensors:
     """The client's side: what the probe asks for, after writing down what it is made of.
+
+    Of a probe that asks what is read on the client, that is nothing: the gradient goes to the site's own folder.
 
     Args:
         config: of the probe's message.
@@ -121,25 +136,45 @@ def answer(
         partition: which client this is.
         site: the client's own folders.
         target: what the method would send for raw inputs (B, ...), labels (B,) and so many local steps.
+        example: what a local step of the method follows, for the same.
 
     Raises:
-        RuntimeError: this site keeps no truth, which is how a site says that it answers no probes.
+        RuntimeError: this site keeps no truth, which is how a site says that it answers no probes; or no gradients of
+            single examples, where those are asked for.
     """
     rung, numbers = config["rung"], [config[name] for name in ("round", "slot", "own_slot", "batch", "steps")]
-    known = config["point"] in ("control", "easy", *(point.name for point in experiment.points))
-    if rung not in RUNGS or not known or not all(isinstance(n, int) and n >= 0 for n in numbers):
+    if not _exists(config, experiment) or not all(isinstance(n, int) and n >= 0 for n in numbers):
         raise RuntimeError(f"client {partition} was asked for a probe that does not exist: {rung}, {numbers}")
     if site.truth is None:
         raise RuntimeError(f"client {partition} answers no probes: its site names no truth folder")
-    indices = task.victims(partition, int(config["own_slot"]), int(config["batch"]), experiment.seed)
+    watched = config["point"] == EXAMPLE
+    if watched and site.examples is None:
+        raise RuntimeError(f"client {partition} lets nobody read its local training: its site names no examples folder")
+    batch = experiment.victim_batch if watched else int(config["batch"])
+    indices = task.victims(partition, int(config["own_slot"]), batch, experiment.seed)
+    indices = indices[:1] if watched else indices  # the first one of those in the target's probe
     x, y = task.examples("train", indices)
     name = key(int(config["round"]), config["point"], int(config["slot"]))
     Truth(x, y, torch.from_numpy(indices)).write(site.truth, name)
+    if watched and site.examples:
+        examples.record(site.examples, partition, config, received, example(x, y), experiment.compression)
+        return {}
     if config["rung"] == "target":
         return target(x, y, int(config["steps"]))
     net = ladder_net(config["rung"], experiment, task.build_net)
     net.load_state_dict({name: torch.tensor(value) for name, value in received.items()})
     return _gradient(net, task, x, y)
+
+
+def _exists(config: Mapping[str, Any], experiment: Experiment) -> bool:
+    """Whether an audit of this experiment sends such a probe."""
+    rung, point, vantage = config["rung"], config["point"], config.get("vantage", "server")
+    if vantage != "server" or point == EXAMPLE:
+        sizes = (config["batch"], config["steps"])
+        return (rung, point, vantage, sizes) == ("target", EXAMPLE, "client_example", (1, 1)) and (
+            vantage in experiment.vantage
+        )
+    return rung in RUNGS and point in ("control", "easy", *(point.name for point in experiment.points))
 
 
 def _gradient(net: nn.Module, task: Task, x: torch.Tensor, y: torch.Tensor) -> Tensors:

@@ -86,7 +86,10 @@ class Queue:
         about = json.loads(path.read_bytes())
         try:
             tensors = load_file(path.with_suffix("").with_suffix(".safetensors")) if any(about["found"]) else {}
-            found = [None if f is None else Reconstruction(tensors[str(i)], **f) for i, f in enumerate(about["found"])]
+            found = [
+                None if f is None else Reconstruction(tensors[str(i)], **f, labels=tensors.get(f"{i}.labels"))
+                for i, f in enumerate(about["found"])
+            ]
         except (OSError, SafetensorError, KeyError) as error:
             return Solution(about["job"], (None,) * len(job.exchanges), f"its result cannot be read: {error}")
         return Solution(**{**about, "found": tuple(found), "refused": tuple(about["refused"])})
@@ -130,6 +133,7 @@ class Queue:
     def solve(self, job: Job, solution: Solution) -> None:
         """Write down what came of a job."""
         tensors = {str(i): f.samples for i, f in enumerate(solution.found) if f is not None}
+        tensors |= {f"{i}.labels": f.labels for i, f in enumerate(solution.found) if f and f.labels is not None}
         if tensors:
             write_whole(self.folder / f"{job.name}.safetensors", save(tensors), 0o600)
         found = [f and {"matching_loss": f.matching_loss, "iterations": f.iterations} for f in solution.found]

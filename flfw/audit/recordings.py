@@ -16,7 +16,7 @@ from flfw.tape import COMPRESSIONS, FORMAT, MANIFEST, Damaged, Line, exchange_id
 
 _SIDES = ("sent_to_client", "sent_by_client")
 
-_Received = dict[tuple[str, str], Tensors | Damaged]
+_Received = dict[tuple[str, str], Tensors]
 
 
 @final
@@ -25,10 +25,11 @@ class Recordings:
     """The recorded exchanges of a run.
 
     Args:
-        folder: where a `flfw.tap.RecordingGrid` wrote.
+        folder: where a `flfw.tap.RecordingGrid` wrote, or of which clients have a folder each (`flfw.audit.examples`).
 
     Attributes:
-        lines: the manifest's lines of what was recorded, in order; beside what the tap wrote, ``id`` names each.
+        lines: the manifest's lines of what was recorded, in order; beside what the tap wrote, ``id`` names each, and
+            ``place`` is the client's folder, if there is one.
         skipped: its lines of what was not recorded, with the reason as ``skipped``.
         forgotten: the rounds whose recordings were removed.
         refused: what could not be used, a sentence each; it grows as files are read.
@@ -44,15 +45,20 @@ class Recordings:
     refused: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        rows, self.refused = manifest(self.folder)
-        self.lines = [row | {"id": exchange_id(row["sent_by_client"]["file"])} for row in rows if is_exchange(row)]
+        rows, self.lines, self.refused = [], [], []
+        for folder in places(self.folder):
+            found, damaged = manifest(folder)
+            place = "" if folder == self.folder else f"{folder.name}/"
+            rows += found
+            self.lines += [_placed(row, place) for row in found if is_exchange(row)]
+            self.refused += [f"{place}{sentence}" for sentence in damaged]
         self.skipped = [row for row in rows if "skipped" in row]
         self.forgotten = forgotten(rows)
 
     @property
     def stored_bytes(self) -> int:
         """What the recorded files take on disk, each counted once."""
-        files = {self.folder / line[side]["file"] for line in self.lines for side in _SIDES}
+        files = {self.folder / line["place"] / line[side]["file"] for line in self.lines for side in _SIDES}
         return sum(path.stat().st_size for path in files if path.is_file())
 
     def summary(self, refused: Sequence[str]) -> dict[str, Any]:
@@ -160,31 +166,36 @@ class Recordings:
 
     def _read(self, line: Line, received: _Received) -> Observation:
         """An exchange; what clients received is taken from ``received``, or added to it."""
-        entry, config = line["sent_to_client"], line["config"]
+        entry, config, folder = line["sent_to_client"], line["config"], self.folder / line["place"]
         key = (entry["file"], entry["sha256"])
         if key not in received:
-            try:
-                received[key] = read(self.folder, entry, line["compression"])
-            except Damaged as error:
-                received[key] = error
-        known = received[key]
-        if isinstance(known, Damaged):
-            raise known
+            received[key] = read(folder, entry, line["compression"])
         probe = "rung" in config and isinstance(config.get("slot"), int)
         return Observation(
-            vantage=Vantage.SERVER,
+            vantage=Vantage.CLIENT_EXAMPLE if line["place"] else Vantage.SERVER,
             source="probe" if probe else "update",
             rung=str(config["rung"]) if probe else "target",
             round=line["round"],
             client=line["client"],
             slot=config["slot"] if probe else self._place(line),
-            sent=read(self.folder, line["sent_by_client"], line["compression"]),
-            received=known,
+            sent=read(folder, line["sent_by_client"], line["compression"]),
+            received=received[key],
             point=str(config.get("point", "")) if probe else "update",
         )
 
     def _place(self, line: Line) -> int:
         return self.update_lines(line["round"]).index(line) if line["type"] == "train" else 0
+
+
+def places(folder: Path) -> list[Path]:
+    """The folders with a manifest each: this one or, where clients have folders of their own in it, all of theirs."""
+    inner = sorted(path for path in folder.glob("client-*") if (path / MANIFEST).is_file())
+    return [folder] if (folder / MANIFEST).exists() or not inner else inner
+
+
+def is_recorded(folder: Path) -> bool:
+    """Whether anything was ever written down there."""
+    return all((place / MANIFEST).is_file() for place in places(folder))
 
 
 def manifest(folder: Path) -> tuple[list[Line], list[str]]:
@@ -239,6 +250,10 @@ def _forgotten(row: Line) -> list[int]:
 def _entry(row: Line, side: str) -> dict[str, Any]:
     entry = row.get(side)
     return entry if isinstance(entry, dict) else {}
+
+
+def _placed(row: Line, place: str) -> Line:
+    return row | {"id": place + exchange_id(row["sent_by_client"]["file"]), "place": place}
 
 
 def _parsed(line: bytes) -> Line | None:

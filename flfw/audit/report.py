@@ -20,18 +20,19 @@ from markupsafe import Markup
 
 from flfw import data
 from flfw.audit.figures import Line, Panel, accuracy_panel, loss_panel, stacked_panels
-from flfw.audit.findings import (
-    Setting,
-    answers,
-    group_by_grant,
-    number,
-    read_settings,
-    setting_name,
-    side_by_side,
-    worst_first,
-)
+from flfw.audit.findings import Setting, number, read_settings, setting_name
 from flfw.audit.page import PAGE
 from flfw.audit.page_facts import beyond_chance, first_screen, grants, read_failures, scope, who
+from flfw.audit.ranking import (
+    answers,
+    group_by_grant,
+    set_aside,
+    side_by_side,
+    together,
+    twins,
+    without_copies,
+    worst_first,
+)
 from flfw.errors import BadInput
 from flfw.sealed import write_whole
 
@@ -41,8 +42,9 @@ _CHART_FLOORS = {"nearest_public": "public look-alike", "mean": "mean image", "n
 _FLAGS = {
     "method", "dataset", "net", "split", "side", "augment", "normalise", "clients", "sample", "rounds",
     "local_epochs", "batch_size", "lr", "seed", "defended", "defence", "attack", "audit_rounds",
-    "victim_batch", "victim_steps", "images", "curve", "pictures",
+    "victim_batch", "victim_steps", "images", "curve", "vantage", "adaptation", "pictures",
 }  # fmt: skip
+_USUAL = (("defence", "none"), ("adaptation", "auto"))
 # A user's own data: nobody but the user decides that pictures of them leave the machine.
 _OWN_DATA = ("folder:", "hf:")
 
@@ -71,7 +73,7 @@ def write_report(folder: Path, pictures: bool | None = None) -> Path:
         absence = ""
     settings = read_settings(folder, result.get("audit") or [], pictures=not absence)
     worst, elsewhere = answers(settings)
-    targets = [setting for setting in settings if not setting.entry["curve"]]
+    targets = together([setting for setting in settings if not setting.entry["curve"]] or settings)
     failures = read_failures(folder, result.get("recordings"), settings)
     rounds = result.get("rounds") or []
     page = _template().render(
@@ -80,10 +82,12 @@ def write_report(folder: Path, pictures: bool | None = None) -> Path:
         dataset=data.title(str(config.get("dataset"))),
         rounds=rounds,
         settings=settings,
-        targets=targets or settings,
-        gallery=worst_first(settings),
-        groups=group_by_grant(targets or settings),
-        pairs=side_by_side(targets or settings),
+        targets=targets,
+        gallery=together(worst_first(settings)),
+        groups=group_by_grant(targets),
+        pairs=side_by_side(targets),
+        twins=twins(settings),
+        aside=set_aside(targets),
         scope=scope(settings),
         **grants(worst),
         worst=worst,
@@ -92,7 +96,7 @@ def write_report(folder: Path, pictures: bool | None = None) -> Path:
         failures=failures,
         failed=first_screen(failures),
         overview=stacked_panels(
-            [accuracy_panel(rounds), leakage_panel(targets, worst)],
+            [accuracy_panel(rounds), leakage_panel(without_copies(targets), worst)],
             "Accuracy of the clients by round, and below it what the attacks reached by round.",
         ),
         curves=curves_of(settings),
@@ -180,13 +184,15 @@ def _on_curve(settings: Sequence[Setting], kind: str) -> list[Setting]:
             plain.setdefault(place, []).append(setting)
     for place, targets in plain.items():
         points += [target for target in targets if target.entry["adaptive"] in kinds[place]] or targets
-    return sorted(points, key=lambda s: (str(s.entry["attack"]), s.entry["round"] or 0, s.entry[kind]))
+    by = ("attack", "vantage", "defence")
+    return sorted(points, key=lambda s: (*(str(s.entry[key]) for key in by), s.entry["round"] or 0, s.entry[kind]))
 
 
 def _off_curve(setting: Setting, kind: str) -> tuple[Any, ...]:
     """What the points of one curve have in common."""
     other = "steps" if kind == "batch" else "batch"
-    return tuple(setting.entry[key] for key in ("attack", "source", "vantage", "round", "client", other))
+    keys = ("attack", "adaptation", "source", "vantage", "defence", "round", "client", other)
+    return tuple(setting.entry[key] for key in keys)
 
 
 def _has_decibels(lines: Mapping[str, Iterable[tuple[float, Setting]]]) -> bool:
@@ -240,7 +246,7 @@ def command(config: Mapping[str, Any]) -> str:
     """The call of sim.py that asks for this configuration, one flag for each setting that has one."""
     words = ["python", "sim.py"]
     for key, value in config.items():
-        if key in _FLAGS and value not in (None, "", []) and (key, value) != ("defence", "none"):
+        if key in _FLAGS and value not in (None, "", []) and (key, value) not in _USUAL:
             values = [str(part) for part in value] if isinstance(value, list) else [str(value)]
             joined = [",".join(values)] if key in ("audit_rounds", "defended") else values
             words += ["--" + key.replace("_", "-"), *joined]

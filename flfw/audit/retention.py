@@ -6,18 +6,19 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Container, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from flfw.audit.recordings import forgotten, is_exchange, manifest
+from flfw.audit.recordings import forgotten, is_exchange, manifest, places
 from flfw.checkpoint import locked
 from flfw.errors import BadInput
 from flfw.experiment import require
 from flfw.sealed import write_whole
-from flfw.tape import MANIFEST, sweep
+from flfw.tape import MANIFEST, Line, sweep
 
 _GIVES_AWAY = (
-    *("observations", "truth", "reconstructions", "queue", "state", "checkpoint"),
+    *("observations", "examples", "truth", "reconstructions", "queue", "state", "checkpoint"),
     *("pictures", "report.html", "report.pdf"),  # a report has the pictures inside
 )
 _LOCKS = (".run", ".server")
@@ -31,7 +32,7 @@ def keep_last(folder: Path, rounds: int) -> list[Path]:
     erasure: see `purge`.
 
     Args:
-        folder: where a `flfw.tap.RecordingGrid` wrote.
+        folder: of recordings, as `flfw.audit.recordings.Recordings` reads them.
         rounds: how many rounds to keep, >= 0; rounds in which nothing was recorded do not count.
 
     Returns:
@@ -41,10 +42,15 @@ def keep_last(folder: Path, rounds: int) -> list[Path]:
         BadInput: there are no recordings, or ``rounds`` is negative.
     """
     require(rounds >= 0, "rounds >= 0", rounds=rounds)
-    rows, _ = manifest(folder)
-    recorded = sorted({row["round"] for row in rows if is_exchange(row)})
+    found = {place: manifest(place)[0] for place in places(folder)}
+    recorded = sorted({row["round"] for rows in found.values() for row in rows if is_exchange(row)})
     kept = set(recorded[len(recorded) - min(rounds, len(recorded)) :])
-    gone = sorted({*forgotten(rows), *recorded} - kept)
+    return [path for place, rows in found.items() for path in _keep(place, rows, kept)]
+
+
+def _keep(folder: Path, rows: Sequence[Line], kept: Container[object]) -> list[Path]:
+    recorded = {row["round"] for row in rows if is_exchange(row)}
+    gone = sorted(number for number in {*forgotten(rows), *recorded} if number not in kept)
     lines = [row for row in rows if "forgotten" not in row and row.get("round") in kept]
     if gone:
         header, _, _ = (folder / MANIFEST).read_bytes().partition(b"\n")

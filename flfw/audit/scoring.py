@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from math import isnan
 from pathlib import Path
@@ -67,6 +68,7 @@ class Scorer:
         shared = about | {
             "matching_loss": None if found is None else found.matching_loss,
             "iterations": None if found is None else found.iterations,
+            "labels_found": _labels_found(exchange, truth, found),
             "reconstruction": file,
             "truth": f"{os.path.relpath(self._truth, self._out)}/{key}.safetensors",
         }
@@ -121,6 +123,14 @@ class Scorer:
         folder.mkdir(exist_ok=True, mode=0o700)
         tape.write(folder / f"{name}.safetensors", save({"samples": _tensor(samples)}))  # no more than a picture
         return f"reconstructions/{name}.safetensors"
+
+
+def _labels_found(exchange: Exchange, truth: Truth, found: Reconstruction | None) -> float | None:
+    """Share of a batch's labels that an attack found which was not granted them; order does not count."""
+    if exchange.labels is not None or found is None or found.labels is None:
+        return None
+    both = Counter(truth.labels.tolist()) & Counter(found.labels.flatten().tolist())
+    return both.total() / len(truth.labels)
 
 
 def _failed(found: Reconstruction, truth: Truth) -> bool:

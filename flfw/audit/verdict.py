@@ -66,8 +66,8 @@ def verdict(
         return "inconclusive", f"The attack gave no result for {share_failed:.0%} of the attacked examples."
     if not adaptive:
         return "static only", (
-            "No attack that makes use of what it knows of the method or defence has run: this is not evidence of "
-            "protection."
+            "The attack did not know, or made no use of, all that stands between the data and what was sent: its "
+            "failure is not evidence of protection."
         )
     larger = f" That was with one example and one step; here it had {size}." if size else ""
     return "no leak found", (

@@ -39,7 +39,7 @@ def solve(job: Job) -> Solution:
     seen = recordings.observations([exchange.id for exchange in job.exchanges])
     if job.device == "cuda":
         torch.cuda.set_per_process_memory_fraction(job.memory)
-    observations, knowledge = grant(job, experiment, [o for o in seen if o is not None])
+    observations, knowledge = grant(job, experiment, attack, [o for o in seen if o is not None])
     refused = tuple(recordings.refused)
     numbers = (job.ticket.batch, job.ticket.steps) if job.ticket.curve else ()
     rngs = [torch_generator(experiment.seed, f"attack {job.attack}", o.round, o.slot, *numbers) for o in observations]

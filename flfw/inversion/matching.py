@@ -1,16 +1,23 @@
-"""How far what a guess would have sent is from what was sent, and how much a guess looks like an image."""
+"""How far what a guess would have sent is from what was sent."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from flfw.nets.net import Tensors
 
+Distance: TypeAlias = Callable[[Tensors, Tensors], Tensor]
+"""Of a trial and an observation, two gradients by name, to a scalar; 0 where they are equal."""
+
 _TINY = 1e-30  # keeps the gradient of a norm finite where the norm is 0, and leaves small gradients what they are
 
 
-def _inner(a: Tensors, b: Tensors) -> Tensor:
+def inner(a: Tensors, b: Tensors) -> Tensor:
+    """The inner product of two gradients, all tensors of ``b`` taken as one vector."""
     return torch.stack([(a[name] * b[name]).sum() for name in b]).sum()
 
 
@@ -21,16 +28,35 @@ def cosine_distance(trial: Tensors, observed: Tensors) -> Tensor:
     >>> float(cosine_distance(a, b)), float(cosine_distance(a, a))
     (1.0, 0.0)
     """
-    norms = (_inner(trial, trial) + _TINY).sqrt() * (_inner(observed, observed) + _TINY).sqrt()
-    return 1 - _inner(trial, observed) / norms
+    norms = (inner(trial, trial) + _TINY).sqrt() * (inner(observed, observed) + _TINY).sqrt()
+    return 1 - inner(trial, observed) / norms
 
 
-def total_variation(x: Tensor) -> Tensor:
-    """Mean absolute difference of vertical plus of horizontal neighbours of images (..., H, W); 0 for rows (..., d).
+def squared_distance(trial: Tensors, observed: Tensors) -> Tensor:
+    """The squared L2 distance of two gradients (Zhu et al., NeurIPS 2019, eq. 4).
 
-    >>> float(total_variation(torch.tensor([[[0.0, 1.0], [0.0, 1.0]]])))
-    1.0
+    >>> float(squared_distance({"w": torch.tensor([1.0, 0.0])}, {"w": torch.tensor([0.0, 2.0])}))
+    5.0
     """
-    if x.dim() < 3:
-        return x.new_zeros(())
-    return (x[..., 1:, :] - x[..., :-1, :]).abs().mean() + (x[..., 1:] - x[..., :-1]).abs().mean()
+    return torch.stack([((trial[name] - observed[name]) ** 2).sum() for name in observed]).sum()
+
+
+def relative_distance(trial: Tensors, observed: Tensors) -> Tensor:
+    """The squared L2 distance over the squared length of what was observed: the same for any length of the gradient.
+
+    >>> float(relative_distance({"w": torch.tensor([1.0, 0.0])}, {"w": torch.tensor([0.0, 2.0])}))
+    1.25
+    """
+    return squared_distance(trial, observed) / (inner(observed, observed) + _TINY)
+
+
+def gaussian_likelihood(std: float) -> Distance:
+    """The negative logarithm of how likely an observation is that bears Gaussian noise, up to a constant, in nats.
+
+    Args:
+        std: of the noise in each entry, > 0.
+
+    >>> float(gaussian_likelihood(0.5)({"w": torch.tensor([1.0])}, {"w": torch.tensor([2.0])}))
+    2.0
+    """
+    return lambda trial, observed: squared_distance(trial, observed) / (2 * std**2)

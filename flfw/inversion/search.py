@@ -1,113 +1,201 @@
-"""Gradient descent on guesses of the data, many victims at once."""
+"""Finds the data behind what was sent: for many victims at once, from several starts each.
+
+    found = invert(victim, [Target(sent, labels, rng)], recipe)
+
+needs a `VictimModel` and the tensors that were sent, and nothing of Flower: it serves on anybody's own gradients.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import torch
 from torch import Tensor
-from torch.func import grad_and_value, vmap
-from torch.nn.functional import pad
 
+from flfw.inversion.automatic import Automatic, Staged
+from flfw.inversion.compute import Compute
+from flfw.inversion.descent import Best, Descent
+from flfw.inversion.evaluation import Evaluation, Fused, stacked, stacked_given
+from flfw.inversion.matching import Distance
+from flfw.inversion.mechanism import Mechanism
+from flfw.inversion.objective import Objective, Problem
+from flfw.inversion.priors import Prior, none
 from flfw.inversion.victim import VictimModel
 from flfw.nets.net import Tensors
 
+Start = Callable[[tuple[int, ...], torch.Generator], Tensor]
+"""Draws a first guess of some shape (B, ...), in normalised units."""
+
+
+def normal(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+    """From N(0, 1)."""
+    return torch.randn(shape, generator=rng)
+
 
 @dataclass(frozen=True)
-class Schedule:
-    """Adam's schedule.
+class Recipe:
+    """How to search.
 
     Attributes:
-        iterations: steps.
-        lr: first step size, in deviations of the normalised input.
-        signed: follow the sign of the gradient with respect to the data (unknown tensors keep their gradient).
-        drops: at these fractions of the iterations the step size becomes a tenth.
+        distance: of a trial and what was sent.
+        descent: how to move.
+        prior: of a guess.
+        start: draws the first guess.
+        restarts: at most so many starts, >= 1; the one with the lowest distance counts.
+        solved: a distance below which a search is over, and needs no other start; 0: never.
+        boxed: whether a guess is kept in the box on its way; at the end it is in any case.
     """
 
-    iterations: int
-    lr: float
-    signed: bool
-    drops: tuple[float, ...] = (3 / 8, 5 / 8, 7 / 8)
+    distance: Distance
+    descent: Descent
+    prior: Prior = none
+    start: Start = normal
+    restarts: int = 1
+    solved: float = 0.0
+    boxed: bool = True
 
 
 @dataclass(frozen=True)
-class Problem:
-    """One search.
+class Target:
+    """What is to be explained.
 
     Attributes:
-        sent: what was observed, by name.
-        labels: (B,) as granted.
-        start: (B, ...) the first guess, in normalised units.
-        unknown: the first guess of the tensors the attacker does not hold.
+        sent: what a client sent, by name.
+        labels: (B,) of the examples; None: they are searched for, as class probabilities.
+        rng: draws the starts.
+        batch: how many examples stand behind it, where no labels say so.
     """
 
     sent: Tensors
+    labels: Tensor | None
+    rng: torch.Generator
+    batch: int = 1
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found.
+
+    Attributes:
+        samples: (B, ...) raw inputs in the box; NaN where no start led anywhere.
+        matched: the distance there, without the prior.
+        labels: (B,) given or found.
+        iterations: of the start that counts, until it was solved; None where it never was.
+    """
+
+    samples: Tensor
+    matched: float
     labels: Tensor
-    start: Tensor
-    unknown: Tensors
+    iterations: int | None
 
 
-def search(
+def invert(
     victim: VictimModel,
-    problems: Sequence[Problem],
-    distance: Callable[[Tensors, Tensors], Tensor],
-    prior: Callable[[Tensor], Tensor],
-    schedule: Schedule,
-    box: tuple[float, float],
-) -> tuple[Tensor, Tensor]:
-    """Minimise ``distance(gradient of guess, observed) + prior(guess)`` for all problems of one victim model at once.
-
-    The variable is the normalised input, clamped to the box after every step; unknown tensors are searched for with it.
+    targets: Sequence[Target],
+    recipe: Recipe,
+    *,
+    mechanism: Mechanism | Automatic | None = None,
+    box: tuple[float, float] = (0.0, 1.0),
+    compute: Compute | None = None,
+) -> list[Found]:
+    """Search for the data behind what each target's client sent.
 
     Args:
-        victim: computes the gradient of a guess.
-        problems: P of them, of equal batch size.
-        distance: of two gradients.
-        prior: of a guess (B, ...) in normalised units.
-        schedule: of Adam.
+        victim: computes what a guess would have sent.
+        targets: of equal batch size; all with labels, or all without.
+        recipe: how to search.
+        mechanism: what is known to stand between the gradient and what was sent.
         box: smallest and largest raw input.
+        compute: what may be used of the machine.
 
     Returns:
-        Raw inputs (P, B, ...) in the box, and the distance (P,) at them, without the prior.
+        One for each target. A search whose every start left the finite numbers, or came no closer than it was at the
+        start, has found nothing: its samples are NaN.
+
+    Raises:
+        BadInput: what was sent is of another network or not finite, or one search does not fit into memory.
     """
-    observed, constants = _stacked([victim.observed(problem.sent) for problem in problems])
-    labels = torch.stack([problem.labels for problem in problems])
-    inputs, device = victim.inputs, victim.inputs.mean.device
-    low, high = (inputs.normalise(torch.full(inputs.shape, end, device=device)) for end in box)
-    guess = torch.stack([problem.start for problem in problems]).to(device).clamp(low, high)
-    unknown = {name: torch.stack([problem.unknown[name] for problem in problems]) for name in victim.unknown}
-
-    def loss(z: Tensor, free: Tensors, y: Tensor, seen: Tensors, fixed: Tensors) -> tuple[Tensor, Tensor]:
-        matched = distance(victim.gradient(z * inputs.std + inputs.mean, y, free, fixed), seen)
-        return matched + prior(z), matched
-
-    step = vmap(grad_and_value(loss, argnums=(0, 1), has_aux=True))
-    optimiser = torch.optim.Adam([guess, *unknown.values()], lr=schedule.lr)
-    milestones = sorted({max(1, int(fraction * schedule.iterations)) for fraction in schedule.drops})
-    decay = torch.optim.lr_scheduler.MultiStepLR(optimiser, milestones, gamma=0.1)
-    for _ in range(schedule.iterations):
-        (gradient, gradients), _ = step(guess, unknown, labels, observed, constants)
-        guess.grad = gradient.sign_() if schedule.signed else gradient
-        for name, value in unknown.items():
-            value.grad = gradients[name]
-        optimiser.step()
-        decay.step()
-        with torch.no_grad():
-            guess.clamp_(low, high)
-    _, (_, matched) = step(guess.detach(), {n: v.detach() for n, v in unknown.items()}, labels, observed, constants)
-    return (guess.detach() * inputs.std + inputs.mean).clamp(*box), matched.detach()
+    run = _Run(victim, recipe, mechanism, box, compute or Compute())
+    best: list[Found | None] = [None] * len(targets)
+    # Without a distance at which to stop, all starts may as well be searched from at once.
+    waves = [recipe.restarts] if not recipe.solved else [1] * recipe.restarts
+    for starts in waves:
+        open_ = [i for i, found in enumerate(best) if found is None or not found.matched <= recipe.solved]
+        if not open_:
+            break
+        several = run.searched([targets[i] for i in open_ for _ in range(starts)])
+        for place, found in zip([i for i in open_ for _ in range(starts)], several, strict=True):
+            before = best[place]
+            if before is None or found.matched < before.matched:
+                best[place] = found
+    return [found for found in best if found is not None]
 
 
-def _stacked(pairs: Sequence[tuple[Tensors, Tensors]]) -> tuple[Tensors, Tensors]:
-    """Stack observations and their constants; the last dimension is padded with zeros where victims differ in it."""
-    return _stack([observed for observed, _ in pairs]), _stack([constants for _, constants in pairs])
+class _Run:
+    """One call of `invert`: what is built once, and serves all starts."""
 
+    def __init__(
+        self,
+        victim: VictimModel,
+        recipe: Recipe,
+        mechanism: Mechanism | Automatic | None,
+        box: tuple[float, float],
+        compute: Compute,
+    ) -> None:
+        self._victim, self._recipe, self._box, self._compute = victim, recipe, box, compute
+        self._automatic = mechanism if isinstance(mechanism, Automatic) else None
+        written = None if isinstance(mechanism, Automatic) else mechanism
+        self._objective = Objective(victim, recipe.distance, recipe.prior, written)
+        self._evaluation: Evaluation | None = None
+        inputs, device = victim.inputs, victim.inputs.mean.device
+        low, high = (inputs.normalise(torch.full(inputs.shape, end, device=device)) for end in box)
+        self._bounds = (low, high) if recipe.boxed else None
 
-def _stack(several: Sequence[Tensors]) -> Tensors:
-    stacked = {}
-    for name in several[0]:
-        values = [tensors[name] for tensors in several]
-        width = max(value.shape[-1] for value in values) if values[0].dim() else 0
-        stacked[name] = torch.stack([pad(v, (0, width - v.shape[-1])) if v.dim() else v for v in values])
-    return stacked
+    def searched(self, targets: Sequence[Target]) -> list[Found]:
+        """One search for each, in chunks that fit into memory."""
+        problems = [self._problem(target) for target in targets]
+        chunks = -(-len(problems) // self._built(problems[0]).together)
+        width = -(-len(problems) // chunks)  # of like size, so that few graphs are needed
+        found: list[Found] = []
+        for at in range(0, len(problems), width):
+            found += self._chunk(problems[at : at + width], [target.rng for target in targets[at : at + width]])
+        return found
+
+    def _chunk(self, problems: Sequence[Problem], rngs: Sequence[torch.Generator]) -> Iterator[Found]:
+        given = stacked_given([self._objective.given(problem) for problem in problems])
+        evaluate = self._built(problems[0]).of(given, rngs)
+        guess = stacked([problem.guess for problem in problems])
+        return self._found(self._recipe.descent.descend(evaluate, guess, self._bounds, self._recipe.solved), problems)
+
+    def _problem(self, target: Target) -> Problem:
+        device = self._victim.inputs.mean.device
+        count = target.batch if target.labels is None else len(target.labels)
+        start = self._recipe.start((count, *self._victim.inputs.shape), target.rng).to(device)
+        logits = None
+        if target.labels is None:
+            logits = normal((count, self._victim.classes), target.rng).to(device)
+        return Problem(target.sent, target.labels, start, self._victim.unknown, logits)
+
+    def _built(self, problem: Problem) -> Evaluation:
+        if self._evaluation is None:
+            example = problem.guess, self._objective.given(problem), self._compute
+            if self._automatic:
+                self._evaluation = Staged(self._objective, self._automatic, *example)
+            else:
+                self._evaluation = Fused(self._objective, *example)
+        return self._evaluation
+
+    def _found(self, best: Best, problems: Sequence[Problem]) -> Iterator[Found]:
+        inputs = self._victim.inputs
+        samples = (best.guess["x"] * inputs.std + inputs.mean).clamp(*self._box)
+        for i, problem in enumerate(problems):
+            went = bool(best.objective[i] < best.first[i])  # False where both are infinite
+            labels = problem.labels if problem.labels is not None else best.guess["labels"][i].argmax(-1)
+            yield Found(
+                samples[i] if went else torch.full_like(samples[i], torch.nan),
+                float(best.matched[i]) if went else inf,
+                labels,
+                None if not went or bool(best.unsolved[i]) else int(best.iterations[i]),
+            )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import final
 
 import torch
@@ -12,8 +13,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 from torch.nn.functional import cross_entropy
 
-from flfw.nets.net import Tensors
-from flfw.wire import matches
+from flfw.errors import BadInput
+from flfw.nets.net import Tensors, matches
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,30 @@ class VictimModel(ABC):
         self.unknown = {name: value for name, value in everything.items() if name not in known}
         self.shared = tuple(name for name, _ in model.named_parameters() if matches(name, shared))
 
+    @cached_property
+    def classes(self) -> int:
+        """How many there are: the network's scores for an input."""
+        with torch.no_grad():
+            x = self.inputs.normalise(torch.zeros(1, *self.inputs.shape, device=self.inputs.mean.device))
+            return functional_call(self.model, {**self.known, **self.unknown}, (x,)).shape[1]
+
+    def check(self, sent: Tensors) -> None:
+        """Refuse what cannot be of this client.
+
+        Raises:
+            BadInput: a shared tensor is missing, of another shape, or not finite.
+        """
+        shapes = {name: parameter.shape for name, parameter in self.model.named_parameters()}
+        for name in self.shared:
+            if name not in sent:
+                kind = type(self.model).__name__
+                raise BadInput(f"Expected {name}, which {kind} shares, got {', '.join(sent) or 'nothing'}.")
+            if sent[name].shape != shapes[name]:
+                expected, got = tuple(shapes[name]), tuple(sent[name].shape)
+                raise BadInput(f"Expected {name} of shape {expected}, got {got}: this is another network.")
+            if not torch.isfinite(sent[name]).all():
+                raise BadInput(f"Expected finite numbers in {name}, got NaN or infinity: nothing can be searched for.")
+
     @abstractmethod
     def observed(self, sent: Tensors) -> tuple[Tensors, Tensors]:
         """What was sent, in the coordinates of `gradient`, and constants that `gradient` needs for them."""
@@ -85,7 +110,26 @@ class VictimModel(ABC):
 
 @final
 class PlainVictim(VictimModel):
-    """A model whose shared tensors are its own parameters: the coordinates are the tensors sent."""
+    """A model whose shared tensors are its own parameters: the coordinates are the tensors sent.
+
+    Args:
+        model: see `VictimModel`.
+        known: see `VictimModel`.
+        shared: see `VictimModel`.
+        inputs: see `VictimModel`.
+        precision: in which the network is computed; its gradient is float32 in any case.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        known: Tensors,
+        shared: Sequence[str],
+        inputs: Inputs,
+        precision: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__(model, known, shared, inputs)
+        self.precision = precision
 
     def observed(self, sent: Tensors) -> tuple[Tensors, Tensors]:
         """The shared tensors as they were sent; no constants."""
@@ -93,9 +137,15 @@ class PlainVictim(VictimModel):
 
     def gradient(self, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensors:
         """By automatic differentiation."""
-        weights = {**self.known, **unknown}
+        weights = {name: self._cast(value) for name, value in {**self.known, **unknown}.items()}
         moving = {name: weights[name] for name in self.shared}
-        return grad(lambda parameters: self._loss(x, y, {**weights, **parameters}))(moving)
+        found = grad(lambda parameters: self._loss(x, y, {**weights, **parameters}))(moving)
+        return found if self.precision == torch.float32 else {n: value.float() for n, value in found.items()}
 
     def _loss(self, x: Tensor, y: Tensor, weights: Tensors) -> Tensor:
-        return cross_entropy(functional_call(self.model, weights, (self.inputs.normalise(x),)), y)
+        scores = functional_call(self.model, weights, (self._cast(self.inputs.normalise(x)),))
+        return cross_entropy(scores if self.precision == torch.float32 else scores.float(), y)
+
+    def _cast(self, value: Tensor) -> Tensor:
+        reduced = self.precision != torch.float32 and value.dtype == torch.float32
+        return value.to(self.precision) if reduced else value

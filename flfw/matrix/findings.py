@@ -100,8 +100,14 @@ class Combination:
 
     @property
     def worst(self) -> Leak | None:
-        """The attack and round that recovered most; None: nothing was attacked."""
-        return max(self.leaks, key=lambda leak: leak.severity, default=None)
+        """The attack and round that recovered most; None: nothing was attacked.
+
+        A static attack that found nothing is passed over where an adaptive one is the answer.
+        """
+        settings = [leak.setting for leak in self.leaks]
+        aside = [s for s in settings if any(other.answers(s) for other in settings)]
+        counted = [leak for leak in self.leaks if leak.verdict != "static only" or leak.setting not in aside]
+        return max(counted, key=lambda leak: leak.severity, default=None)
 
 
 @final
@@ -133,6 +139,8 @@ def combine(method: str, defence: str, runs: Iterable[Finished]) -> Combination:
     everything = dict.fromkeys(setting for run in runs for setting, _ in run.entries)
     # Where only some clients are defended, what leaks from the others is not the defence's.
     settings = [setting for setting in everything if setting.defence == defence] or list(everything)
+    places = list(dict.fromkeys((setting.attack, *setting.place) for setting in settings))
+    settings.sort(key=lambda setting: places.index((setting.attack, *setting.place)))  # told or not, side by side
     return Combination(method, defence, runs, tuple(pooled(setting, runs) for setting in settings))
 
 
@@ -216,10 +224,10 @@ def comparisons(combinations: Sequence[Combination]) -> list[Comparison]:
 
 
 def _counterpart(setting: Setting, first: Combination) -> Setting | None:
-    """The reference's setting that a setting is compared with: adapted alike if there is one, else the other kind."""
-    there = [leak.setting for leak in first.leaks]
-    alike = [s for s in there if s._replace(adaptive=setting.adaptive, defence=setting.defence) == setting]
-    return next((s for s in alike if s.adaptive == setting.adaptive), alike[0] if alike else None)
+    """The reference's setting that a setting is compared with: adapted alike if there is one, else another kind."""
+    there = [leak.setting for leak in first.leaks if leak.setting.attack == setting.attack]
+    alike = [s for s in there if s._replace(defence=setting.defence).place == setting.place]
+    return max(alike, key=lambda s: (s.told == setting.told, s.adaptive == setting.adaptive), default=None)
 
 
 def compared(setting: Setting, one: Combination, first: Combination, against: Setting) -> Comparison:

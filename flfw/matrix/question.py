@@ -9,8 +9,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any, final
 
+from flfw.assignments import split_assignment
 from flfw.errors import BadInput
-from flfw.experiment import Experiment, require, split_assignment
+from flfw.experiment import Experiment, require
 from flfw.parts import short_name
 
 AXES = ("methods", "defences", "attacks", "seeds")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
+from flfw.audit.findings import was_told
 from flfw.errors import BadInput
 
 # In dB; other columns with a floor are shares.
@@ -17,7 +18,10 @@ _FLOORS = ("noise", "grey", "mean", "class_mean", "random_public", "nearest_publ
 
 
 class Setting(NamedTuple):
-    """An attack on one round of a run, as seen from one place, on clients with or without a defence."""
+    """An attack on one round of a run, as seen from one place, on clients with or without a defence.
+
+    ``adaptive``: it knew all that stands between the data and what it saw; ``told``: it adapted to the defence.
+    """
 
     attack: str
     defence: str
@@ -25,6 +29,24 @@ class Setting(NamedTuple):
     vantage: str
     source: str
     round: int
+    told: bool = False
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """All but what the attacker knew."""
+        return self.defence, self.vantage, self.source, self.round
+
+    @property
+    def kind(self) -> str:
+        """What the attacker knew, and where it stood if not at the server."""
+        words = f"told of {self.defence}" if self.told else "adaptive" if self.adaptive else "static"
+        places = [word for word, usual in ((self.source, "probe"), (self.vantage, "server")) if word != usual]
+        return ", ".join([words, *(place.replace("_", " ") for place in places)])
+
+    def answers(self, static: Setting) -> bool:
+        """Whether this is the answer where the other, a static attack, found nothing."""
+        same = self.attack == static.attack and self.told and not static.told
+        return self != static and self.place == static.place and (self.adaptive or same)
 
 
 @final
@@ -117,8 +139,9 @@ def read(folder: Path) -> Finished:
         seed = int(result["config"]["seed"])
         rows: list[Row] = []
         if (folder / "audit.csv").is_file():
+            settings = {setting for setting, _ in Finished(folder, result, ()).entries}
             with (folder / "audit.csv").open(newline="", encoding="utf-8") as lines:
-                rows = [_row(line, seed) for line in csv.DictReader(lines) if _is_plain_target(line)]
+                rows = [_row(line, seed, settings) for line in csv.DictReader(lines) if _is_plain_target(line)]
         run = Finished(folder, result, tuple(rows))
         _ = run.accuracy, run.entries
     except (KeyError, TypeError, ValueError) as error:
@@ -133,14 +156,22 @@ def _is_plain_target(line: Mapping[str, str]) -> bool:
 def _setting(of: Mapping[str, Any]) -> Setting:
     texts = (str(of.get(key) or default) for key, default in (("vantage", "server"), ("source", "probe")))
     defence = str(of.get("defence") or "none")
-    return Setting(str(of["attack"]), defence, _true(of.get("adaptive")), *texts, round=int(float(of["round"])))
+    setting = Setting(str(of["attack"]), defence, _true(of.get("adaptive")), *texts, round=int(float(of["round"])))
+    return setting._replace(told=bool(of.get("adaptation")))
 
 
-def _row(line: Mapping[str, str], seed: int) -> Row:
+def _setting_of(line: Mapping[str, str], settings: Set[Setting]) -> Setting:
+    """That of the run which a row belongs to; a failed one may not say whether its attacker was told."""
+    plain, told = _setting(line)._replace(told=False), was_told(line)
+    possible = [setting for setting in (plain, plain._replace(told=True)) if setting in settings] or [plain]
+    return next((setting for setting in possible if setting.told == told), possible[0])
+
+
+def _row(line: Mapping[str, str], seed: int, settings: Set[Setting]) -> Row:
     floors = [_number(line.get(f"floor_{name}")) for name in _FLOORS]
     index = _number(line.get("index"))
     return Row(
-        setting=_setting(line),
+        setting=_setting_of(line, settings),
         seed=seed,
         place=(line.get("client") or "", line.get("victim") or "", line.get("image") or ""),
         example="" if index is None else f"{index:.0f}",

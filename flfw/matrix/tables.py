@@ -122,8 +122,8 @@ def _combination(combination: Combination) -> dict[str, Any]:
 def _leak(leak: Leak) -> dict[str, Any]:
     facts = asdict(leak)
     low, high = facts.pop("share")
-    setting = facts.pop("setting")
-    words = setting if isinstance(setting, dict) else leak.setting._asdict()
+    del facts["setting"]
+    words = leak.setting._asdict() | {"kind": leak.setting.kind}
     return {**words, **facts, "share_recovered": leak.share_recovered, "share_interval": [low, high]}
 
 
@@ -196,7 +196,8 @@ def lines(about: Mapping[str, Any]) -> list[str]:
         worst = row["worst"]
         leak = "not attacked"
         if worst:
-            where = f"{worst['attack']} at round {worst['round']}"
+            kind = "" if worst["kind"] in ("static", "adaptive") else f" ({worst['kind']})"
+            where = f"{worst['attack']} at round {worst['round']}{kind}"
             leak = f"{worst['verdict']}, {worst['recovered']} of {worst['images']} recovered by {where}"
         name = row["method"] + ("" if row["defence"] == NO_DEFENCE else f" with {row['defence']}")
         said.append(f"{name}: accuracy {row['acc_local']['mean']:.3f} after training; {leak}")

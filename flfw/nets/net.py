@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import TypeAlias
 
 from torch import Tensor, nn
@@ -39,3 +40,8 @@ def tensors(model: nn.Module) -> Tensors:
 def numel(tensors: Mapping[str, Tensor]) -> int:
     """The number of scalars in named tensors."""
     return sum(value.numel() for value in tensors.values())
+
+
+def matches(name: str, patterns: Sequence[str]) -> bool:
+    """Whether a tensor's name is among some patterns: ``matches("hypernet.trunk.bias", ("hypernet.*",))``."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

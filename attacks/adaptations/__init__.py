@@ -1,0 +1,1 @@
+"""What attacks know of client-side defences, one file a defence and of its name."""

@@ -1,0 +1,82 @@
+"""DLG, "Deep Leakage from Gradients": search for image and label whose gradient is the one observed.
+
+Paper       Zhu et al., "Deep Leakage from Gradients", NeurIPS 2019, arXiv 1906.08935.
+Minimises   || gradient of (x', softmax(y')) - observed gradient ||^2 over x' and y', without prior or box,
+by          L-BFGS, step size 1, 300 steps of 20 evaluations, both from N(0, 1).
+Granted     nothing beyond the observation and the model: labels are searched for.
+Needs       a network that is twice differentiable everywhere, as the sigmoid LeNet is. With ReLU it mostly fails.
+Adaptive    a known mechanism stands inside the objective; known local steps are unrolled.
+Departures  1. A search that diverges or gets stuck is begun again from another start, at most ``restarts`` times in
+               all; the start with the lowest distance counts, and none is begun once the distance is below ``solved``.
+            2. The distance is divided by the squared length of the observed gradient. A victim whose label the network
+               is sure of sends a tiny one; L-BFGS, and what counts as solved, would take any guess for good enough.
+            3. The result is clamped to the box, after the search.
+            4. ``iterations`` in the audit are those of the start that counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from flfw.audit.attack import Budget
+from flfw.audit.gradient_matching import GradientMatching
+from flfw.experiment import require
+from flfw.inversion.descent import LBFGS
+from flfw.inversion.matching import gaussian_likelihood, relative_distance
+from flfw.inversion.search import Recipe, Start, normal
+
+
+@dataclass(frozen=True)
+class DLGSettings:
+    """The search."""
+
+    iterations: int = 300  # L-BFGS steps of 20 evaluations from each start, >= 1
+    lr: float = 1.0  # of a step, > 0
+    restarts: int = 8  # starts at most, >= 1
+    solved: float = 1e-7  # squared distance, over that of the observed gradient from 0, that ends a search; >= 0
+
+    def __post_init__(self) -> None:
+        require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
+        require(self.lr > 0, "lr > 0", lr=self.lr)
+        require(self.restarts >= 1, "restarts >= 1", restarts=self.restarts)
+        require(self.solved >= 0, "solved >= 0", solved=self.solved)
+
+
+@final
+class DLG(GradientMatching):
+    """Squared distance, image and label."""
+
+    Settings = DLGSettings
+
+    @property
+    def budget(self) -> Budget:
+        """As set."""
+        return Budget(self.settings.iterations, self.settings.restarts, "lowest squared distance")
+
+    @property
+    def labels(self) -> str:
+        """Part of the guess."""
+        return "searched for"
+
+    def recipe(self, noise: float | None) -> Recipe:
+        """Relative squared distance, L-BFGS, no prior."""
+        return least_squares(self.settings, noise)
+
+
+def least_squares(chosen: DLGSettings, noise: float | None, start: Start = normal) -> Recipe:
+    """The search of DLG and of the attacks that differ from it in labels or start alone.
+
+    Args:
+        chosen: the settings.
+        noise: standard deviation of the noise in what was sent, if it is known to bear any.
+        start: draws the first guess.
+    """
+    return Recipe(
+        distance=relative_distance if noise is None else gaussian_likelihood(noise),
+        descent=LBFGS(chosen.iterations, chosen.lr),
+        start=start,
+        restarts=chosen.restarts,
+        solved=chosen.solved,
+        boxed=False,
+    )

@@ -1,0 +1,44 @@
+"""iDLG, "Improved Deep Leakage from Gradients": read the label off the gradient, then search for the image.
+
+Paper       Zhao et al., "iDLG: Improved Deep Leakage from Gradients", arXiv 2001.02610.
+Labels      of one example under cross entropy, the one class whose last bias gradient is negative: exact.
+Minimises   || gradient of (x', label) - observed gradient ||^2 over x', without prior or box,
+by          L-BFGS, step size 1, 300 steps of 20 evaluations, from N(0, 1).
+Granted     nothing beyond the observation and the model.
+Needs       a network that is twice differentiable everywhere; a last layer that is shared, with its bias.
+Adaptive    a known mechanism stands inside the objective; known local steps are unrolled. The label is read off what
+            was sent as it is.
+Departures  1. Batches: the paper has single examples. Of several, labels are recovered by their counts, which is not
+               exact (`flfw.inversion.labels`).
+            2. Restarts, the end of a search and the box are those of attacks/dlg.py.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from attacks.dlg import DLGSettings, least_squares
+from flfw.audit.attack import Budget
+from flfw.audit.gradient_matching import GradientMatching
+from flfw.inversion.search import Recipe
+
+
+@final
+class IDLG(GradientMatching):
+    """Squared distance, with the label read off."""
+
+    Settings = DLGSettings
+
+    @property
+    def budget(self) -> Budget:
+        """As set."""
+        return Budget(self.settings.iterations, self.settings.restarts, "lowest squared distance")
+
+    @property
+    def labels(self) -> str:
+        """Read off the last layer."""
+        return "recovered"
+
+    def recipe(self, noise: float | None) -> Recipe:
+        """DLG's."""
+        return least_squares(self.settings, noise)

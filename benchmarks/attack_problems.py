@@ -1,0 +1,285 @@
+"""The same work for both sides of `benchmarks.attacks`: victims, the objective, our search for them and theirs.
+
+Both sides are told the network, the labels, the victims' gradients and the first guesses, one image each, and minimise
+``1 - cos + 0.01 * padded total variation`` (in full in `benchmarks.breaching_side`) by Adam on the gradient's sign.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn.functional import pad
+
+from flfw import data, nets
+from flfw.audit.score import psnr
+from flfw.errors import BadInput
+from flfw.inversion.compute import Compute
+from flfw.inversion.descent import Adam
+from flfw.inversion.evaluation import Fused, stacked, stacked_given
+from flfw.inversion.matching import cosine_distance
+from flfw.inversion.objective import Guess, Objective, Problem
+from flfw.inversion.priors import weighted
+from flfw.inversion.victim import Inputs, PlainVictim
+from flfw.nets import Net, Tensors
+from flfw.rng import initialising, numpy_generator, torch_generator
+
+_LR = 0.1
+_TV = 0.01  # between breaching's 0.2, which blurs LeNet's images (15.4 dB), and 1e-4, which does not help (12.3 dB)
+_SHAPE, _CLASSES = (3, 32, 32), 10
+_MEAN, _STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+_OTHER_SIDE = Path(__file__).with_name("breaching_side.py")
+
+
+@dataclass(frozen=True)
+class Victims:
+    """V clients that each sent the gradient of one image.
+
+    Attributes:
+        network: its name in `flfw.nets`.
+        net: freshly initialised.
+        inputs: how pixels become what the network sees.
+        truth: (V, 1, C, H, W) in [0, 1].
+        labels: (V, 1).
+        start: (V, 1, C, H, W) the first guesses, normalised, within the box.
+        observed: what each sent.
+    """
+
+    network: str
+    net: Net
+    inputs: Inputs
+    truth: Tensor
+    labels: Tensor
+    start: Tensor
+    observed: list[Tensors]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def model(self, precision: torch.dtype = torch.float32) -> PlainVictim:
+        """What an attacker who holds the whole network computes."""
+        return PlainVictim(self.net, nets.tensors(self.net), ("*",), self.inputs, precision)
+
+    def psnr(self, guess: Tensor) -> float:
+        """Of normalised images (V, 1, C, H, W): the mean over the victims, in dB."""
+        found = guess * self.inputs.std + self.inputs.mean
+        return float(np.mean([psnr(a.numpy(), b.numpy()) for a, b in zip(self.truth, found, strict=True)]))
+
+
+def pictures(count: int) -> tuple[Tensor, Tensor, str]:
+    """Images (count, 3, 32, 32) in [0, 1], labels (count,), and which they are: CIFAR-10 if it is there, else noise."""
+    try:
+        dataset = data.load("cifar10")
+    except BadInput:
+        rng = numpy_generator(0, "pictures")
+        x = torch.from_numpy(rng.random((count, *_SHAPE), dtype=np.float32))
+        return x, torch.from_numpy(rng.integers(0, _CLASSES, count)), "random images"
+    x = torch.tensor(dataset.train_x[:count], dtype=torch.float32) / 255
+    return x, torch.tensor(dataset.train_y[:count]), "CIFAR-10"
+
+
+def victims(network: str, count: int) -> Victims:
+    """So many victims of a network of ours, always the same."""
+    with initialising(0, "net"):
+        net = nets.build(network, _SHAPE, _CLASSES)
+    inputs = Inputs.of(_SHAPE, _MEAN, _STD)
+    x, y, _ = pictures(count)
+    truth, labels = x.unsqueeze(1), y.unsqueeze(1)
+    low, high = (inputs.normalise(torch.full(_SHAPE, end)) for end in (0.0, 1.0))
+    start = torch.randn(truth.shape, generator=torch_generator(0, "start")).clamp(low, high)
+    model = PlainVictim(net, nets.tensors(net), ("*",), inputs)
+    observed = [model.gradient(truth[i], labels[i], {}, {}) for i in range(count)]
+    return Victims(network, net, inputs, truth, labels, start, [_detached(sent) for sent in observed])
+
+
+def padded_variation(x: Tensor) -> Tensor:
+    """Breaching's total variation: images (..., H, W) are 0 beyond the last row and column; mean over all places."""
+    wide = pad(x, (0, 1, 0, 1))
+    down, right = wide[..., 1:, :-1] - x, wide[..., :-1, 1:] - x
+    return (down.abs() + right.abs()).mean()
+
+
+def descent(iterations: int) -> Adam:
+    """Their Adam: its step becomes a tenth after N // 2.667, N // 1.6 and N // 1.142 of N iterations, N >= 3."""
+    passed = [iterations // part for part in (2.667, 1.6, 1.142)]
+    # The fractions lie within an iteration rather than at its edge, where rounding could cost one.
+    return Adam(iterations, _LR, signed=True, drops=tuple((done + 0.5) / iterations for done in passed))
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A search looked at on its way.
+
+    Attributes:
+        psnr: mean over the victims, in dB, of some guesses and last of the result.
+        seconds: since the search began, when each of them was there; victims done one by one are added up.
+    """
+
+    psnr: list[float]
+    seconds: list[float]
+
+    def until(self, wanted: float) -> float | None:
+        """Seconds until a guess is at least so good, in dB; None: none is."""
+        return next((s for s, reached in zip(self.seconds, self.psnr, strict=True) if reached >= wanted), None)
+
+
+@final
+class Ours:
+    """Our search, as `flfw.inversion.search.invert` does it, with its graph kept between runs.
+
+    Args:
+        victims: all done at once.
+        compiled: whether a compiler fuses a step's operations.
+        precision: of the network.
+
+    Attributes:
+        built_s: seconds of tracing, compiling and a first step.
+    """
+
+    def __init__(self, victims: Victims, *, compiled: bool, precision: torch.dtype = torch.float32) -> None:
+        started = time.perf_counter()
+        self._victims = victims
+        objective, problems = objective_of(victims, precision)
+        given = [objective.given(problem) for problem in problems]
+        fused = Fused(objective, problems[0].guess, given[0], Compute(compiled=compiled))
+        assert fused.together >= len(victims), "they are small"
+        self.evaluate = fused.of(stacked_given(given), [])
+        self._guess = stacked([problem.guess for problem in problems])
+        self.first = self.evaluate(self._guess)  # compiles
+        self.built_s = time.perf_counter() - started
+        low, high = (victims.inputs.normalise(torch.full(_SHAPE, end)) for end in (0.0, 1.0))
+        self._box = low, high
+
+    def seconds(self, iterations: int) -> float:
+        """Of a search."""
+        started = time.perf_counter()
+        descent(iterations).descend(self.evaluate, self._guess, self._box, 0.0)
+        return time.perf_counter() - started
+
+    def rate(self, iterations: int) -> float:
+        """Image-iterations per second of a search."""
+        return len(self._victims) * iterations / self.seconds(iterations)
+
+    def trace(self, iterations: int, every: int) -> Trace:
+        """A search, with the guess before every so many iterations."""
+        kept: list[Tensor] = []
+        seconds: list[float] = []
+        done, started = 0, time.perf_counter()
+
+        def noting(guess: Guess) -> tuple[Tensors, Tensor, Tensor]:
+            nonlocal done
+            if done % every == 0:
+                kept.append(guess["x"].clone())
+                seconds.append(time.perf_counter() - started)
+            done += 1
+            return self.evaluate(guess)
+
+        best = descent(iterations).descend(noting, self._guess, self._box, 0.0)
+        seconds.append(time.perf_counter() - started)
+        return Trace([self._victims.psnr(x) for x in [*kept, best.guess["x"]]], seconds)
+
+
+def objective_of(victims: Victims, precision: torch.dtype = torch.float32) -> tuple[Objective, list[Problem]]:
+    """Our objective, and a problem for each victim."""
+    objective = Objective(victims.model(precision), cosine_distance, weighted((_TV, padded_variation)))
+    problems = [
+        Problem(sent, labels, start, {})
+        for sent, labels, start in zip(victims.observed, victims.labels, victims.start, strict=True)
+    ]
+    return objective, problems
+
+
+@final
+class Theirs:
+    """Their search, a process for each run.
+
+    Args:
+        python: of the environment with breaching.
+        threads: of PyTorch.
+    """
+
+    def __init__(self, python: Path, threads: int) -> None:
+        self._python, self._threads = python, threads
+
+    def __call__(
+        self, victims: Victims, folder: Path, mode: str, iterations: int, warmup: int = 0, every: int = 0
+    ) -> tuple[dict[str, Any], Tensors]:
+        """answer.json and answer.safetensors of a run in a folder; the arguments are those of problem.json.
+
+        Raises:
+            subprocess.CalledProcessError: it failed, and has said why on stderr.
+        """
+        work = {"mode": mode, "iterations": iterations, "warmup": warmup, "every": every}
+        write(victims, folder, {**work, "threads": self._threads})
+        subprocess.run(
+            [str(self._python), "-W", "ignore", str(_OTHER_SIDE), str(folder)], check=True, stdout=sys.stderr
+        )
+        return json.loads((folder / "answer.json").read_text()), load_file(folder / "answer.safetensors")
+
+    def rate(self, victims: Victims, folder: Path, iterations: int, warmup: int) -> float:
+        """Image-iterations per second of a search."""
+        return self(victims, folder, "speed", iterations, warmup)[0]["image_iterations_per_second"]
+
+    def trace(self, victims: Victims, folder: Path, iterations: int, every: int) -> Trace:
+        """A search, with the guess before every so many iterations."""
+        told, found = self(victims, folder, "attack", iterations, every=every)
+        guesses = [*found["trace"].unbind(1), found["images"]]
+        added = [sum(column) for column in zip(*told["trace_seconds"], strict=True)]
+        return Trace([victims.psnr(x) for x in guesses], [*added, sum(told["seconds"])])
+
+
+def write(victims: Victims, folder: Path, work: dict[str, Any]) -> None:
+    """problem.json and problem.safetensors, as `benchmarks.breaching_side` reads them.
+
+    Args:
+        victims: to attack.
+        folder: for the two files.
+        work: the fields ``mode``, ``iterations``, ``warmup``, ``every`` and ``threads``.
+    """
+    problem = {
+        "network": victims.network,
+        "shape": list(_SHAPE),
+        "classes": _CLASSES,
+        "mean": victims.inputs.mean.flatten().tolist(),
+        "std": victims.inputs.std.flatten().tolist(),
+        "parameters": [name for name, _ in victims.net.named_parameters()],
+        "buffers": [name for name, _ in victims.net.named_buffers()],
+        "lr": _LR,
+        "signed": True,
+        "decay": True,
+        "tv": _TV,
+        "box": True,
+    }
+    tensors = {f"weights.{name}": value for name, value in nets.tensors(victims.net).items()}
+    tensors |= {f"observed.{name}": value for name, value in stacked(victims.observed).items()}
+    tensors |= {"labels": victims.labels, "start": victims.start}
+    (folder / "problem.json").write_text(json.dumps(problem | work, indent=1))
+    save_file({name: value.contiguous() for name, value in tensors.items()}, folder / "problem.safetensors")
+
+
+def errors(ours: Ours, theirs: Tensors) -> dict[str, Tensor]:
+    """How far the two sides are apart at the first guesses, (V,) each.
+
+    Args:
+        ours: with its first step.
+        theirs: answer.safetensors of mode "objective".
+
+    Returns:
+        ``objective``, absolute, and ``gradient``, the norm of the difference over the norm of theirs.
+    """
+    gradients, objectives, _ = ours.first
+    apart, norms = (x.flatten(1).norm(dim=1) for x in (gradients["x"] - theirs["gradient"], theirs["gradient"]))
+    return {"objective": (objectives - theirs["objective"]).abs(), "gradient": apart / norms}
+
+
+def _detached(tensors: Tensors) -> Tensors:
+    return {name: value.detach() for name, value in tensors.items()}

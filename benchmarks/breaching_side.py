@@ -1,0 +1,286 @@
+"""The other side of the comparison, `breaching` 0.1.2 on a given problem: ``python breaching_side.py FOLDER``.
+
+Runs in an environment of its own (`breaching_env`) and imports nothing of this project. It reads FOLDER/problem.json
+and FOLDER/problem.safetensors and writes FOLDER/answer.json and FOLDER/answer.safetensors. The attack is breaching's
+`OptimizationBasedAttacker` under its configuration ``invertinggradients``, called as its examples do, one victim at a
+time. Below, V victims have B images (C, H, W) each; P is a parameter's name, Q a buffer's.
+
+problem.json (every field is needed)
+    mode            "objective", "speed" or "attack".
+    network         "lenet" (their LeNetZhu; its last layer fitted to H x W) or "convnet64" (their ConvNet; 32 x 32).
+    shape, classes  [C, H, W] and the number of labels.
+    mean, std       per channel; images are normalised by them, and the box [0, 1] is meant before that.
+    parameters      the names P, and
+    buffers         the names Q, in the order of the network's own; breaching fills its network by position.
+    iterations, lr  of Adam; breaching's defaults are 24,000 and 0.1.
+    signed          whether Adam follows the gradient's sign ("hard").
+    decay           whether the step size becomes a tenth after N // 2.667, N // 1.6 and N // 1.142 of N iterations
+                    (for 24,000: 8998, 14,999 and 21,015; for 1,000: 374, 624 and 875).
+    tv              weight of the total variation, >= 0; their default is 0.2.
+    box             whether each step ends with a projection onto the box; the start itself is not projected.
+    threads         of PyTorch within an operation.
+    warmup          iterations of an attack on the first victim that are not timed ("speed").
+    every           keep the guess before every so many iterations ("attack"); 0 keeps none.
+
+problem.safetensors (float32; labels int64)
+    weights.P, weights.Q  the network's state; a network with buffers is attacked in evaluation mode.
+    observed.P            (V, *shape of P) the gradients seen.
+    labels                (V, B).
+    start                 (V, B, C, H, W) the first guess, normalised.
+
+What is minimised, over the normalised guess z:
+    1 - <g(z), g> / (|g(z)| |g|) + tv * mean(|z[.., i+1, j] - z[.., i, j]| + |z[.., i, j+1] - z[.., i, j]|)
+with g(z) the gradient of the mean cross-entropy, all parameters as one vector, nothing added to the norms. The mean is
+over all B * C * H * W places, where z is 0 beyond the last row and the last column; each modulus has 1e-8 added.
+
+answer.json
+    breaching, torch, threads       versions, and the threads used.
+    seconds                         per victim, of the whole call ("speed", "attack").
+    image_iterations_per_second     V * B * iterations / sum of the seconds ("speed", "attack").
+    distance                        per victim, 1 - cos at the image returned ("speed", "attack").
+    trace_iterations, trace_seconds the iterations done before each kept guess, [T], and the seconds since the attack
+                                    began, [V][T] ("attack" with every > 0).
+
+answer.safetensors
+    objective, prior  (V,) the objective at the start, and the part of it that is total variation ("objective").
+    gradient          (V, B, C, H, W) the objective's gradient at the start, without its sign taken ("objective").
+    images            (V, B, C, H, W) what breaching returns: the guess after the step that began where the objective
+                      was lowest, not the last guess ("speed", "attack"). Normalised.
+    trace             (V, T, B, C, H, W) the kept guesses, normalised.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, final
+
+import breaching  # pyright: ignore[reportMissingImports]  # it has an environment of its own
+import torch
+from breaching.attacks import OptimizationBasedAttacker  # pyright: ignore[reportMissingImports]
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The fields of problem.json."""
+
+    mode: str
+    network: str
+    shape: list[int]
+    classes: int
+    mean: list[float]
+    std: list[float]
+    parameters: list[str]
+    buffers: list[str]
+    iterations: int
+    lr: float
+    signed: bool
+    decay: bool
+    tv: float
+    box: bool
+    threads: int
+    warmup: int
+    every: int
+
+    def __post_init__(self) -> None:
+        _require(self.mode in ("objective", "speed", "attack"), "mode objective, speed or attack", mode=self.mode)
+        _require(self.network in ("lenet", "convnet64"), "network lenet or convnet64", network=self.network)
+        fits = self.network == "lenet" or self.shape[1:] == [32, 32]
+        _require(fits, "images of 32 x 32 for convnet64", shape=self.shape)
+        # Their regulariser has the filters of three channels; it can do with fewer of them (`attacker`).
+        _require(not self.tv or self.shape[0] <= 3, "at most 3 channels with tv", tv=self.tv, shape=self.shape)
+        _require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
+        _require(self.tv >= 0, "tv >= 0", tv=self.tv)
+        _require(self.threads >= 1, "threads >= 1", threads=self.threads)
+        _require(self.every >= 0, "every >= 0", every=self.every)
+
+
+@final
+class Watched(OptimizationBasedAttacker):
+    """Their attacker, unchanged in what it does, which notes what its loop passes through.
+
+    Args:
+        model, loss, config: as `OptimizationBasedAttacker` takes them.
+        every: keep the guess before every so many iterations.
+    """
+
+    def __init__(self, model: nn.Module, loss: nn.Module, config: Any, every: int) -> None:
+        super().__init__(model, loss, config)
+        self._every = every
+        self._started = time.perf_counter()
+        self.guesses: list[Tensor] = []
+        self.seconds: list[float] = []
+        self.gradient: Tensor | None = None
+
+    def reconstruct(self, *arguments: Any, **named: Any) -> Any:
+        """As theirs; the notes of an earlier victim are dropped."""
+        self.guesses, self.seconds, self._started = [], [], time.perf_counter()
+        return super().reconstruct(*arguments, **named)
+
+    def _compute_objective(self, candidate: Tensor, *arguments: Any) -> Any:
+        iteration = arguments[-1]
+        if iteration % self._every == 0:
+            self.guesses.append(candidate.detach().clone())
+            self.seconds.append(time.perf_counter() - self._started)
+        closure = super()._compute_objective(candidate, *arguments)
+
+        def noted() -> Tensor:
+            value = closure()
+            assert candidate.grad is not None, "it was searched along"
+            self.gradient = candidate.grad.clone()
+            return value
+
+        return closure if iteration else noted
+
+
+def network(problem: Problem, state: dict[str, Tensor]) -> tuple[nn.Module, nn.Module]:
+    """Their network, with the problem's last layer, and their loss; the values come with each call.
+
+    Raises:
+        ValueError: the problem's tensors are not those of the network, in its order.
+    """
+    data = SimpleNamespace(
+        modality="vision", task="classification", name="given", shape=problem.shape, classes=problem.classes
+    )
+    name = {"lenet": "lenet_zhu", "convnet64": "convnet"}[problem.network]
+    model, loss = breaching.cases.construct_model(name, data, pretrained=False)
+    if problem.network == "lenet":
+        _, height, width = problem.shape
+        features = 12 * -(-height // 4) * -(-width // 4)  # two strides of 2, rounded up
+        model.model.fc = nn.Sequential(nn.Linear(features, problem.classes))
+    for names, own in ((problem.parameters, model.parameters()), (problem.buffers, model.buffers())):
+        given, wanted = [tuple(state[name].shape) for name in names], [tuple(tensor.shape) for tensor in own]
+        _require(given == wanted, f"tensors of shapes {wanted}", given=given)
+    return model, loss
+
+
+def attacker(problem: Problem, model: nn.Module, loss: nn.Module, iterations: int) -> Any:
+    """Their attacker for the problem; a `Watched` one where something of its way is asked for."""
+    config = breaching.get_attack_config("invertinggradients")
+    config.optim.max_iterations = iterations
+    config.optim.step_size = problem.lr
+    config.optim.signed = "hard" if problem.signed and problem.mode != "objective" else None
+    config.optim.step_size_decay = "step-lr" if problem.decay else None
+    config.optim.boxed = problem.box
+    config.regularization.total_variation.scale = problem.tv
+    every = 1 if problem.mode == "objective" else problem.every if problem.mode == "attack" else 0
+    made = Watched(model, loss, config, every) if every else breaching.attacks.prepare_attack(model, loss, config)
+    for variation in made.regularizers:
+        channels = problem.shape[0]
+        variation.groups, variation.weight = channels, variation.weight[: 2 * channels]
+    return made
+
+
+@final
+class Victims:
+    """What breaching is told of each victim.
+
+    Args:
+        problem: what is the same for all.
+        tensors: of problem.safetensors.
+    """
+
+    def __init__(self, problem: Problem, tensors: dict[str, Tensor]) -> None:
+        self._problem, self._tensors = problem, tensors
+        self.batch = tensors["labels"].shape[1]
+        self._payload = {
+            "parameters": [tensors[f"weights.{name}"] for name in problem.parameters],
+            "buffers": [tensors[f"weights.{name}"] for name in problem.buffers],
+            "metadata": SimpleNamespace(modality="vision", shape=problem.shape, mean=problem.mean, std=problem.std),
+        }
+
+    def __len__(self) -> int:
+        return len(self._tensors["labels"])
+
+    def start(self, victim: int) -> Tensor:
+        """(B, C, H, W), normalised."""
+        return self._tensors["start"][victim]
+
+    def attack(self, attacker: Any, victim: int) -> tuple[Tensor, float, dict[str, Any]]:
+        """One attack: the images (B, C, H, W), its seconds, and breaching's own figures."""
+        told = {"num_data_points": self.batch, "labels": self._tensors["labels"][victim], "local_hyperparams": None}
+        gradients = [self._tensors[f"observed.{name}"][victim] for name in self._problem.parameters]
+        shared = {"gradients": gradients, "buffers": None, "metadata": told}
+        started = time.perf_counter()
+        found, figures = attacker.reconstruct([self._payload], [shared], {}, initial_data=self.start(victim))
+        seconds = time.perf_counter() - started
+        done, asked = len(figures["Trial_0_Val"]), attacker.cfg.optim.max_iterations
+        if done != asked:
+            raise RuntimeError(f"The objective of victim {victim} was not finite after {done} of {asked} iterations.")
+        return found["data"], seconds, figures
+
+
+def objective(victims: Victims, attacker: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The objective and its gradient at each start, out of the first iteration of an attack."""
+    values, priors, gradients = [], [], []
+    for victim in range(len(victims)):
+        _, _, figures = victims.attack(attacker, victim)
+        values.append(figures["Trial_0_Val"][0])
+        priors.append(float(sum(variation(victims.start(victim)) for variation in attacker.regularizers)))
+        gradients.append(attacker.gradient)
+    tensors = {"objective": torch.tensor(values), "prior": torch.tensor(priors), "gradient": torch.stack(gradients)}
+    return {}, tensors
+
+
+def attack(victims: Victims, attacker: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """A whole attack on each victim, one after the other."""
+    images, seconds, distances, traces, times = [], [], [], [], []
+    for victim in range(len(victims)):
+        image, spent, figures = victims.attack(attacker, victim)
+        images.append(image)
+        seconds.append(spent)
+        distances.append(figures["opt_value"])
+        if isinstance(attacker, Watched):
+            traces.append(torch.stack(attacker.guesses))
+            times.append(attacker.seconds)
+    iterations = attacker.cfg.optim.max_iterations
+    rate = len(victims) * victims.batch * iterations / sum(seconds)
+    told: dict[str, Any] = {"seconds": seconds, "image_iterations_per_second": rate, "distance": distances}
+    tensors = {"images": torch.stack(images)}
+    if isinstance(attacker, Watched):
+        told |= {"trace_iterations": list(range(0, iterations, attacker._every)), "trace_seconds": times}
+        tensors["trace"] = torch.stack(traces)
+    return told, tensors
+
+
+def solve(problem: Problem, tensors: dict[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What answer.json and answer.safetensors hold."""
+    torch.set_num_threads(problem.threads)
+    state = {name.removeprefix("weights."): value for name, value in tensors.items() if name.startswith("weights.")}
+    model, loss = network(problem, state)
+    victims = Victims(problem, tensors)
+    if problem.mode == "objective":
+        told, answer = objective(victims, attacker(problem, model, loss, iterations=1))
+    else:
+        if problem.mode == "speed" and problem.warmup:
+            victims.attack(attacker(problem, model, loss, problem.warmup), 0)
+        told, answer = attack(victims, attacker(problem, model, loss, problem.iterations))
+    versions = {"breaching": version("breaching"), "torch": torch.__version__, "threads": torch.get_num_threads()}
+    return {**versions, **told}, {name: value.contiguous() for name, value in answer.items()}
+
+
+def main(folder: Path) -> None:
+    """Read the problem in a folder and write the answer beside it."""
+    problem = Problem(**json.loads((folder / "problem.json").read_text()))
+    told, tensors = solve(problem, load_file(folder / "problem.safetensors"))
+    save_file(tensors, folder / "answer.safetensors")
+    (folder / "answer.json").write_text(json.dumps(told, indent=1))
+
+
+def _require(holds: bool, expected: str, **got: object) -> None:
+    """Raise ValueError in the house's voice unless the condition holds; flfw's own is out of reach here."""
+    if not holds:
+        raise ValueError(f"Expected {expected}, got {', '.join(f'{k}={v}' for k, v in got.items())}.")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(f"usage: {sys.argv[0]} FOLDER")
+    main(Path(sys.argv[1]))

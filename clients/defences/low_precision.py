@@ -1,0 +1,102 @@
+"""Low precision: each tensor that is sent, by itself, rounded to numbers of few bits.
+
+Paper       a compressor in the place of a defence, as float16 and int8 in Zhu et al., "Deep Leakage from Gradients",
+            NeurIPS 2019. Stochastic rounding: QSGD (Alistarh et al., NeurIPS 2017). One bit: signs with the scale of
+            Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes", ICML 2019.
+Acts on     the change of the shared tensors (in a probe: their gradient), each tensor g by itself.
+Sends       whole multiples of max|g| / (2^(bits-1) - 1), so that 0 and both ends are levels. With one bit: nearest
+            sign(g) mean|g|; stochastic +max|g| with probability (1 + g / max|g|) / 2, else -max|g|.
+Departures  1. QSGD's levels divide the L2 norm, these the largest magnitude.
+            2. nothing is carried over to later rounds; Karimireddy et al. add each round's error to the next one.
+            3. sign(0) = 0 in nearest: an entry of exactly 0 stays 0 with one bit too, strictly a third symbol.
+            4. the rounded numbers travel as floats: the messages are no smaller. A round's change comes on top of the
+               received weights, where floating point blurs its levels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+
+from flfw.defence import Defence
+from flfw.experiment import require
+from flfw.nets import Tensors
+
+
+@dataclass(frozen=True)
+class LowPrecisionSettings:
+    """How coarse, and which way entries are rounded."""
+
+    # In 1..16. Of 4 bits the largest error is 1/14 of the tensor's largest entry: enough to be felt by an attack, while
+    # 8 bits (1/254) change little and 1 or 2 keep hardly more than signs.
+    bits: int = 4
+    rounding: Literal["nearest", "stochastic"] = "nearest"  # stochastic: unbiased, up or down by chance
+
+    def __post_init__(self) -> None:
+        require(1 <= self.bits <= 16, "1 <= bits <= 16", bits=self.bits)
+
+
+@final
+class LowPrecision(Defence):
+    """Round each tensor to its own grid."""
+
+    Settings = LowPrecisionSettings
+
+    def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        """The floating tensors, rounded; others are sent as they are."""
+        return {
+            name: self._rounded(value, rng) if value.is_floating_point() else value for name, value in update.items()
+        }
+
+    def _rounded(self, value: Tensor, rng: torch.Generator) -> Tensor:
+        if self.settings.rounding == "nearest":
+            return nearest(value, self.settings.bits)
+        return stochastic(value, self.settings.bits, rng)
+
+
+def nearest(value: Tensor, bits: int) -> Tensor:
+    """Each entry at the level next to it; halves go to the even multiple. One bit: its sign times the mean magnitude.
+
+    Args:
+        value: floating, of any shape; all zero, it stays so.
+        bits: in 1..16.
+
+    >>> nearest(torch.tensor([6.0, 0.9, 1.1, -6.0]), 3)
+    tensor([ 6.,  0.,  2., -6.])
+    """
+    if bits == 1:
+        return value.sign() * value.abs().mean()
+    share, largest = _shares(value)
+    # Without + 0.0 small negative entries would become -0.0, and its sign bit would tell more than the level.
+    return ((share * _steps(bits)).round() + 0.0) / _steps(bits) * largest
+
+
+def stochastic(value: Tensor, bits: int, rng: torch.Generator) -> Tensor:
+    """Each entry at one of the two levels around it, by chance, so that the mean over chance is the entry itself.
+
+    Args:
+        value: floating, of any shape; all zero, it stays so.
+        bits: in 1..16; with one bit the two levels are plus and minus the largest magnitude.
+        rng: what the chance is drawn from, one number an entry.
+    """
+    share, largest = _shares(value)
+    chance = torch.rand(value.shape, generator=rng, dtype=value.dtype)
+    if bits == 1:
+        return torch.where(chance < (1 + share) / 2, largest, -largest)
+    multiple = share * _steps(bits)
+    below = multiple.floor()
+    return (below + (chance < multiple - below)) / _steps(bits) * largest
+
+
+def _steps(bits: int) -> int:
+    """How many steps lie between 0 and the largest magnitude."""
+    return 2 ** (bits - 1) - 1
+
+
+def _shares(value: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest magnitude, and each entry as a share of it in [-1, 1]; the ends are exactly -1 and 1."""
+    largest = value.abs().max() if value.numel() else value.sum()
+    return value / largest if largest else value, largest

@@ -1,0 +1,61 @@
+"""What the gradient of one batch gives away: python attack.py. Needs no Flower, no Ray and no run.
+
+Replace `network` and `batch` by your own, and `gradient` by what leaves your machine.
+"""
+
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from flfw.audit.score import assign, psnr
+from flfw.inversion.descent import Adam
+from flfw.inversion.matching import cosine_distance
+from flfw.inversion.priors import total_variation, weighted
+from flfw.inversion.search import Recipe, Target, invert
+from flfw.inversion.victim import Inputs, PlainVictim
+
+INPUTS = Inputs.of((1, 8, 8), mean=(0.3,), std=(0.4,))  # (x - 0.3) / 0.4, for x in [0, 1]
+
+
+def network() -> nn.Module:
+    """Any module that gives class scores (B, classes) for normalised inputs (B, ...)."""
+    hidden = [nn.Conv2d(1, 12, 3, padding=1), nn.Sigmoid(), nn.Conv2d(12, 12, 3, padding=1), nn.Sigmoid()]
+    return nn.Sequential(*hidden, nn.Flatten(), nn.Linear(12 * 64, 10))
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    """Raw inputs (B, ...) in [0, 1] and labels (B,)."""
+    digits = load_digits()
+    return torch.tensor(digits.images[:2, None] / 16).float(), torch.tensor(digits.target[:2])
+
+
+def gradient(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    """What is sent, by the parameters' names."""
+    loss = cross_entropy(model(INPUTS.normalise(x)), y)
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    return dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
+
+
+def main(iterations: int = 300) -> list[float]:
+    """Attack, and print the PSNR of each image in dB."""
+    torch.manual_seed(0)
+    model, (x, y) = network(), batch()
+    sent = gradient(model, x, y)
+
+    # The attacker holds the model, what was sent and the labels.
+    victim = PlainVictim(model, known=model.state_dict(), shared=("*",), inputs=INPUTS)
+    target = Target(sent, y, torch.Generator().manual_seed(1))
+    recipe = Recipe(cosine_distance, Adam(iterations, lr=0.1, signed=True), weighted((1e-6, total_variation)))
+    (found,) = invert(victim, [target], recipe)
+
+    guesses = found.samples.numpy()
+    order = assign(x.numpy(), guesses)  # a gradient does not say which image came first
+    values = [psnr(true, guess) for true, guess in zip(x.numpy(), guesses[order], strict=True)]
+    shown = ", ".join(f"image {i}: {db:.1f} dB" for i, db in enumerate(values))
+    print(f"cosine distance {found.matched:.1e}; {shown}")
+    return values
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Attacks that search: for the data whose gradient, through all that is granted, is the one observed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from flfw.audit.attack import Attack, Models, NotApplicable
+from flfw.audit.observation import Knowledge, Observation, Reconstruction, mean_gradient
+from flfw.inversion.labels import NoLabels, recovered
+from flfw.inversion.search import Found, Recipe, Target, invert
+
+
+class GradientMatching(Attack, ABC):
+    """Base of the optimisation attacks; a subclass writes `recipe`, and `labels` if it is not granted them.
+
+    Victims of one model are searched for at once. A mechanism that is granted stands inside the objective, and local
+    steps that are granted are unrolled in it.
+    """
+
+    models: ClassVar[Models] = frozenset({"defence", "steps"})
+
+    @abstractmethod
+    def recipe(self, noise: float | None) -> Recipe:
+        """How to search.
+
+        Args:
+            noise: standard deviation of the noise known to be in each entry of what was sent; None: none is known of.
+        """
+
+    def run(
+        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        """Search for all victims of one model at once."""
+        found: dict[int, Reconstruction] = {}
+        groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        for i, known in enumerate(knowledge):
+            groups[id(known.model), id(known.mechanism), known.batch].append(i)
+        for members in groups.values():
+            known = knowledge[members[0]]
+            targets = [self._target(observations[i], knowledge[i], rngs[i]) for i in members]
+            several = invert(
+                known.model,
+                targets,
+                self.recipe(None if known.mechanism is None else known.mechanism.noise),
+                mechanism=known.mechanism,
+                box=known.box,
+                compute=self.compute,
+            )
+            found |= zip(members, map(_reconstruction, several), strict=True)
+        return [found[i] for i in range(len(observations))]
+
+    def _target(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Target:
+        sent = seen.sent if known.unrolled else mean_gradient(seen, known)
+        return Target(sent, self._labels(sent, known, rng), rng, known.batch)
+
+    def _labels(self, sent: dict[str, Tensor], known: Knowledge, rng: torch.Generator) -> Tensor | None:
+        if self.labels == "searched for":
+            return None
+        if self.labels == "given":
+            if known.labels is None:
+                raise NotApplicable("it needs the labels: grant them, or have it recover them")
+            return known.labels
+        try:
+            return recovered(known.model, sent, known.batch, self.labels, rng)
+        except NoLabels as error:
+            raise NotApplicable(str(error)) from error
+
+
+def _reconstruction(found: Found) -> Reconstruction:
+    return Reconstruction(found.samples, found.matched, found.iterations, found.labels)

@@ -1,0 +1,142 @@
+"""What an audit asks for: which attacks on which recordings, with which grants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, final
+
+from flfw.audit.adaptation import adaptation
+from flfw.audit.attack import Attack
+from flfw.audit.jobs import EASY, EXAMPLE, Exchange, Job, Ticket, tickets_of
+from flfw.audit.observation import key
+from flfw.audit.recordings import Recordings, is_recorded
+from flfw.audit.scoring import read_truth
+from flfw.experiment import FREE_ON_RESUME, VANTAGES, Experiment
+from flfw.task import Task
+
+_WITHHELD = {"dataset": "withheld", "split": "withheld"}  # where a user's own data lie is none of an attack's business
+_NEEDED = ("attack_seconds", "attack_retries")  # of what decides no numbers
+
+
+@final
+class Plan:
+    """The jobs of an audit.
+
+    Args:
+        experiment: what was run, with the attacks to run.
+        task: for the input space.
+        source: the folder with ``observations/``, ``examples/`` and ``truth/``.
+        attacks: by name.
+        note: is told what had to be left out.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        task: Task,
+        source: Path,
+        attacks: Mapping[str, Attack],
+        note: Callable[[str], None],
+    ) -> None:
+        self._experiment, self._task, self._source, self._attacks, self._note = experiment, task, source, attacks, note
+
+    def tickets(self) -> list[Ticket]:
+        """What a whole run of the experiment probes and this audit attacks, but for the control."""
+        probed = [EASY, *(ticket for r in self._experiment.audited for ticket in tickets_of(self._experiment, r))]
+        return [ticket for ticket in probed if self.vantages(ticket)]
+
+    def vantages(self, ticket: Ticket) -> list[str]:
+        """Those asked for from which a ticket's probes are seen; attackers at all of them see the same bytes."""
+        if ticket.rung != "target":
+            return ["server"]
+        on_client = ticket.point == EXAMPLE
+        return [v for v in VANTAGES if v in self._experiment.vantage and (v == "client_example") == on_client]
+
+    def jobs(self, ticket: Ticket) -> list[Job]:
+        """Every attack on what a ticket says is recorded, and once more with the defence granted, where that helps.
+
+        The control is no attack, and what cannot be seen from where attackers stand nobody may ask for.
+        """
+        if ticket.rung == "control" or not self.vantages(ticket):
+            return []
+        exchanges = self._exchanges(ticket)
+        defended = tuple(e for e in exchanges if e.client in self._experiment.defended_partitions)
+        found = []
+        for name, attack in self._attacks.items():
+            of = partial(self._job, name, ticket)
+            labels = attack.labels == "given"
+            found.append(of(exchanges if labels else _unlabelled(exchanges)))
+            if defended and ticket.rung == "target" and self._adapts(attack, ticket):
+                found.append(of(defended if labels else _unlabelled(defended), adaptive=True))
+        return found
+
+    def defence_of(self, client: int) -> str:
+        """What a client does to what it sends."""
+        return self._experiment.defence if client in self._experiment.defended_partitions else "none"
+
+    def defences(self) -> list[str]:
+        """What the probed clients do to what they send, the defence first: where some do not, they are told apart."""
+        probed = {self.defence_of(slot % self._experiment.clients) for slot in range(self._experiment.images)}
+        return sorted(probed, key=lambda defence: defence == "none")
+
+    def _adapts(self, attack: Attack, ticket: Ticket) -> bool:
+        ways = adaptation(self._experiment, ticket, self.vantages(ticket)[0])
+        return "defence" in attack.models and ways in ("written", "automatic")
+
+    def _job(self, attack: str, ticket: Ticket, exchanges: tuple[Exchange, ...], adaptive: bool = False) -> Job:
+        dataset, gpu = self._task.dataset, self._experiment.attack_gpus
+        return Job(
+            attack=attack,
+            ticket=ticket,
+            exchanges=exchanges,
+            recordings=self._recordings(ticket),
+            run_config=_told(self._experiment),
+            shape=tuple(dataset.shape),
+            classes=dataset.classes,
+            mean=tuple(map(float, dataset.mean)),
+            std=tuple(map(float, dataset.std)),
+            device="cuda" if gpu and _has_gpu() else "cpu",
+            memory=min(gpu, 1.0) or 1.0,
+            vantage=self.vantages(ticket)[0],
+            adaptive=adaptive,
+        )
+
+    def _recordings(self, ticket: Ticket) -> Path:
+        """Where the ticket's exchanges are recorded; where no client wrote any down, none are found anywhere."""
+        examples = (self._source / "examples").absolute()
+        if ticket.point == EXAMPLE and is_recorded(examples):
+            return examples
+        return (self._source / "observations").absolute()
+
+    def _exchanges(self, ticket: Ticket) -> tuple[Exchange, ...]:
+        lines = Recordings(self._recordings(ticket)).probe_lines(ticket.rung, ticket.round, point=ticket.point)
+        found = []
+        for line in lines:
+            slot = int(line["config"]["slot"])
+            if slot >= self._experiment.images:  # an audit of fewer than were recorded
+                continue
+            truth = read_truth(self._source / "truth", key(ticket.round, ticket.point, slot))
+            if truth is None:
+                self._note(f"{line['id']} was left out: no truth of it can be read.")
+                continue
+            found.append(Exchange(line["id"], line["client"], slot, tuple(int(label) for label in truth.labels)))
+        return tuple(found)
+
+
+def _unlabelled(exchanges: tuple[Exchange, ...]) -> tuple[Exchange, ...]:
+    return tuple(replace(exchange, labels=None) for exchange in exchanges)
+
+
+def _told(experiment: Experiment) -> dict[str, Any]:
+    """The experiment as every participant knows it, without what is this machine's or decides nothing."""
+    silent = {name: getattr(Experiment(), name) for name in FREE_ON_RESUME if name not in _NEEDED}
+    return {**replace(experiment, **silent).to_run_config(), **_WITHHELD}
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()

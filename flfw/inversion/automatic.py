@@ -1,0 +1,168 @@
+"""The adaptation to a defence nobody has written one for: the defence's own code stands inside the objective."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, final
+
+import torch
+from torch import Tensor
+from torch.func import grad_and_value, vmap
+
+from flfw.inversion.compute import Compute
+from flfw.inversion.descent import Evaluate
+from flfw.inversion.evaluation import Evaluation, fitting
+from flfw.inversion.graph import Graph
+from flfw.inversion.matching import inner
+from flfw.inversion.objective import Given, Guess, Objective
+from flfw.nets.net import Tensors
+
+_STEP = 0.3  # of the test for a derivative, in deviations of each tensor: coarser than what a compressor rounds to
+_FAITHFUL = (0.5, 2.0)
+
+
+class Defends(Protocol):
+    """The hooks of `flfw.defence.Defence`, of which two act on gradients."""
+
+    def gradients(self, gradients: Tensors, rng: torch.Generator) -> Tensors: ...  # noqa: D102
+    def update(self, update: Tensors, rng: torch.Generator) -> Tensors: ...  # noqa: D102
+
+
+@final
+class Automatic:
+    """A defence as something to differentiate through.
+
+    Where the defence's own derivative tells how it responds, that is used. Where it does not, as with rounding, whose
+    derivative is 0, or with code that leaves the graph, the defence is passed straight through: forward it is what it
+    is, backward the identity (Bengio et al., arXiv 1308.3432). Random defences are averaged over fresh draws.
+
+    Args:
+        defence: as the client has it.
+        draws: of its randomness in each step, >= 1.
+        factor: what the defence acts on, over what is compared; not 0.
+        finished: whether what is attacked has passed through `update`, as what is sent has; a single step has not.
+    """
+
+    noise: float | None = None  # as of a `flfw.inversion.mechanism.Mechanism`: nothing is known of any
+
+    def __init__(self, defence: Defends, draws: int = 4, factor: float = 1.0, finished: bool = True) -> None:
+        self.defence, self.draws, self._factor, self._finished = defence, draws, factor, finished
+
+    def sent(self, trial: Tensors, rng: torch.Generator, *, faithful: bool) -> Tensors:
+        """What the client would have sent, differentiable in ``trial``.
+
+        Args:
+            trial: the gradient of a guess.
+            rng: of the defence's randomness.
+            faithful: whether the defence's own derivative is used.
+        """
+        defended = self._defended(trial, rng)
+        if faithful:
+            return defended
+        return {name: value + (defended[name] - value).detach() for name, value in trial.items()}
+
+    def is_faithful(self, at: Tensors, rng: torch.Generator) -> bool:
+        """Whether the defence's derivative foretells its response to a change of a third of each tensor's deviation.
+
+        Args:
+            at: gradients at which to try, by name.
+            rng: of the change and of the defence's randomness, which is the same before and after.
+        """
+        change = {n: _STEP * v.std(correction=0) * _drawn(v, rng) for n, v in at.items()}
+        state = rng.get_state()
+        with torch.no_grad():
+            up, down = (
+                self._defended({n: v + way * change[n] for n, v in at.items()}, _from(state)) for way in (1, -1)
+            )
+        response = {name: (up[name] - down[name]) / 2 for name in at}
+        leaves = {name: value.detach().clone().requires_grad_() for name, value in at.items()}
+        with torch.enable_grad():
+            seen = inner(self._defended(leaves, _from(state)), response)
+        if not seen.requires_grad:
+            return False
+        pulled = torch.autograd.grad(seen, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        foretold = inner(dict(zip(leaves, pulled, strict=True)), change)
+        low, high = (bound * inner(response, response) for bound in _FAITHFUL)
+        return bool((low <= foretold) & (foretold <= high) & (high > 0))
+
+    def _defended(self, trial: Tensors, rng: torch.Generator) -> Tensors:
+        own = {name: value * self._factor for name, value in trial.items()}  # new ones: a defence may work in place
+        found = self.defence.gradients(own, rng)
+        found = self.defence.update(found, rng) if self._finished else found
+        return {name: value / self._factor for name, value in found.items()}
+
+
+@final
+class Staged(Evaluation):
+    """An objective with a defence's own code in it, in three stages, of which the second is the defence's.
+
+    The gradient of the guess is one `Graph`. What the defence makes of it, how far that is from what was sent, and the
+    slope of that distance are computed problem by problem. The slope is pulled back to the guess by a second `Graph`.
+
+    Args:
+        objective: of one problem, without a mechanism.
+        automatic: the defence.
+        guess: of one problem, for its shapes.
+        given: of one problem.
+        compute: what may be used.
+
+    Raises:
+        BadInput: one problem's step takes more memory than there may be.
+    """
+
+    def __init__(
+        self, objective: Objective, automatic: Automatic, guess: Guess, given: Given, compute: Compute
+    ) -> None:
+        def pulled(at: Guess, fixed: Given, slope: Tensors) -> Tensor:
+            return inner(objective.trial(at, fixed), slope)
+
+        self._objective, self._automatic = objective, automatic
+        self._trial = Graph(objective.trial, (guess, given), compute)
+        self._pull = Graph(torch.func.grad(pulled), (guess, given, given["observed"]), compute)
+        self._prior = vmap(grad_and_value(objective.prior))
+        sent = sum(value.numel() * value.element_size() for value in given["observed"].values())
+        self.together = fitting(max(self._trial.bytes, self._pull.bytes) + 3 * sent, len(guess["x"]), compute)
+        self._faithful: bool | None = None
+
+    def of(self, given: Given, rngs: Sequence[torch.Generator]) -> Evaluate:
+        """The generators draw what is random in the defence."""
+        observed = [{name: value[i] for name, value in given["observed"].items()} for i in range(len(rngs))]
+
+        def evaluate(guess: Guess) -> tuple[Tensors, Tensor, Tensor]:
+            trials = self._trial(guess, given)
+            found = [
+                self._slope({name: value[i] for name, value in trials.items()}, seen, rng)
+                for i, (seen, rng) in enumerate(zip(observed, rngs, strict=True))
+            ]
+            slopes = {name: torch.stack([slope[name] for slope, _ in found]) for name in observed[0]}
+            matched = torch.stack([one for _, one in found])
+            gradients: dict[str, Any] = dict(self._pull(guess, given, slopes))
+            slope, prior = self._prior(guess["x"])
+            gradients["x"] = gradients["x"] + slope
+            return gradients, matched + prior, matched
+
+        return evaluate
+
+    def _slope(self, trial: Tensors, observed: Tensors, rng: torch.Generator) -> tuple[Tensors, Tensor]:
+        """The slope of the mean distance with respect to a trial, and that distance."""
+        if self._faithful is None:
+            self._faithful = self._automatic.is_faithful(trial, rng)
+        leaves = {name: trial[name].detach().requires_grad_() for name in observed}
+        with torch.enable_grad():
+            several = [
+                self._objective.distance(self._automatic.sent(leaves, rng, faithful=self._faithful), observed)
+                for _ in range(self._automatic.draws)
+            ]
+            matched = torch.stack(several).mean()
+            slopes = torch.autograd.grad(matched, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        return dict(zip(leaves, slopes, strict=True)), matched.detach()
+
+
+def _drawn(like: Tensor, rng: torch.Generator) -> Tensor:
+    return torch.randn(like.shape, generator=rng, device=rng.device).to(like.device)
+
+
+def _from(state: Tensor) -> torch.Generator:
+    rng = torch.Generator()
+    rng.set_state(state)
+    return rng

@@ -1,0 +1,266 @@
+"""How a search moves: Adam and L-BFGS on many problems at once, each with its own state.
+
+Nothing in a loop waits for the device. The best guess of each problem so far, by its objective, is kept as a tensor;
+whether all problems are solved is asked once in a while.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import cos, pi
+from typing import Literal, TypeAlias, final
+
+import torch
+from torch import Tensor
+
+from flfw.experiment import require
+from flfw.inversion.objective import Guess
+from flfw.nets.net import Tensors
+
+Evaluate: TypeAlias = Callable[[Guess], tuple[Tensors, Tensor, Tensor]]
+"""Of P stacked guesses: gradients by name, objectives (P,) and distances (P,)."""
+
+_ASK = 50  # evaluations between two looks at whether anything is left to do
+_CURVED = 1e-8  # cosine of a step and the change of the gradient, from which on they are remembered
+_LOOKS, _PROGRESS = 4, 0.999  # a search that gained less than a thousandth within so many looks is stuck
+_BETAS, _EPSILON = (0.9, 0.999), 1e-8
+
+
+@final
+class Best:
+    """The best guess of each problem so far, by its objective; of what is not finite, nothing is kept.
+
+    Attributes:
+        guess: stacked.
+        objective: (P,), infinite where nothing finite was seen.
+        first: (P,) the objective where the search began.
+        matched: (P,) the distance at that guess.
+        iterations: (P,) how many were done before a problem was solved.
+    """
+
+    def __init__(self, guess: Guess, solved: float) -> None:
+        first = guess["x"]
+        self.guess = {name: value.clone() for name, value in guess.items()}
+        self.objective = torch.full((len(first),), torch.inf, device=first.device)
+        self.matched = torch.full_like(self.objective, torch.inf)
+        self.first = self.objective
+        self.iterations = torch.zeros(len(first), dtype=torch.int64, device=first.device)
+        self._solved = solved
+
+    def see(self, guess: Guess, objective: Tensor, matched: Tensor) -> None:
+        """Take note of what an evaluation found."""
+        if self.first is self.objective:  # nothing was seen before
+            self.first = objective.nan_to_num(nan=torch.inf)
+        better = objective < self.objective  # False for NaN
+        self.objective = torch.where(better, objective, self.objective)
+        self.matched = torch.where(better, matched, self.matched)
+        for name, value in guess.items():
+            self.guess[name] = torch.where(_like(better, value), value, self.guess[name])
+
+    @property
+    def unsolved(self) -> Tensor:
+        """(P,) whether a problem's distance is not yet below what counts as solved."""
+        return self.matched > (self._solved if self._solved > 0 else -torch.inf)
+
+    def count(self) -> None:
+        """One more iteration for those that are not solved."""
+        self.iterations += self.unsolved
+
+    def all_solved(self) -> bool:
+        """Waits for the device."""
+        return not bool(self.unsolved.any())
+
+
+class Descent(ABC):
+    """A way to move from a guess to a better one."""
+
+    iterations: int
+
+    @abstractmethod
+    def descend(self, evaluate: Evaluate, guess: Guess, box: tuple[Tensor, Tensor] | None, solved: float) -> Best:
+        """Search from stacked guesses.
+
+        Args:
+            evaluate: the objective of all of them.
+            guess: where to start; not changed.
+            box: lower and upper bound of ``x`` in normalised units; None: it moves freely.
+            solved: a distance below which a problem is solved; once all are, the search ends.
+        """
+
+
+@final
+@dataclass(frozen=True)
+class Adam(Descent):
+    """Adam (Kingma and Ba, ICLR 2015), the same arithmetic as ``torch.optim.Adam``.
+
+    Attributes:
+        iterations: steps, >= 1.
+        lr: first step size, in deviations of the normalised input, > 0.
+        signed: follow the sign of the gradient with respect to ``x`` (other variables keep their gradient).
+        schedule: ``step``: a tenth after each of ``drops``; ``cosine``: falls to 0 along half a wave; ``constant``.
+        drops: fractions of the iterations.
+    """
+
+    iterations: int
+    lr: float
+    signed: bool = False
+    schedule: Literal["step", "cosine", "constant"] = "step"
+    drops: tuple[float, ...] = (3 / 8, 5 / 8, 7 / 8)
+
+    def __post_init__(self) -> None:
+        require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
+        require(self.lr > 0, "lr > 0", lr=self.lr)
+
+    def rate(self, done: int) -> float:
+        """The step size after so many steps."""
+        if self.schedule == "cosine":
+            return self.lr * (1 + cos(pi * done / self.iterations)) / 2
+        passed = sum(done >= max(1, int(fraction * self.iterations)) for fraction in self.drops)
+        return self.lr * 0.1 ** (passed if self.schedule == "step" else 0)
+
+    @torch.no_grad()
+    def descend(self, evaluate: Evaluate, guess: Guess, box: tuple[Tensor, Tensor] | None, solved: float) -> Best:
+        """Steps, each followed by a clamp to the box."""
+        guess = {name: value.clone() for name, value in guess.items()}
+        if box:
+            guess["x"].clamp_(*box)
+        best = Best(guess, solved)
+        mean = {name: torch.zeros_like(value) for name, value in guess.items()}
+        square = {name: torch.zeros_like(value) for name, value in guess.items()}
+        for done in range(self.iterations):
+            gradients, objective, matched = evaluate(guess)
+            best.see(guess, objective, matched)
+            best.count()
+            unbiased, unbiased_square = (1 - beta ** (done + 1) for beta in _BETAS)
+            for name, value in guess.items():
+                gradient = gradients[name].sign() if self.signed and name == "x" else gradients[name]
+                mean[name].lerp_(gradient, 1 - _BETAS[0])
+                square[name].mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])
+                scale = (square[name] / unbiased_square).sqrt_().add_(_EPSILON)
+                value.addcdiv_(mean[name], scale, value=-self.rate(done) / unbiased)
+            if box:
+                guess["x"].clamp_(*box)
+            if solved > 0 and done % _ASK == _ASK - 1 and best.all_solved():
+                return best
+        _, objective, matched = evaluate(guess)
+        best.see(guess, objective, matched)
+        return best
+
+
+@final
+@dataclass(frozen=True)
+class LBFGS(Descent):
+    """L-BFGS with steps of fixed length, the same as ``torch.optim.LBFGS`` without a line search and its tolerances.
+
+    Each problem has its own history. A problem that is no longer going down, or whose gradient is no longer finite,
+    stays where it is; its best guess counts. Once all that are not solved are stuck, the search ends.
+
+    Attributes:
+        iterations: outer steps of ``inner`` evaluations each, >= 1.
+        lr: step size, > 0.
+        inner: evaluations in an outer step, >= 1.
+        history: pairs of steps and gradient changes that are remembered, >= 1.
+    """
+
+    iterations: int = 300
+    lr: float = 1.0
+    inner: int = 20
+    history: int = 100
+
+    def __post_init__(self) -> None:
+        require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
+        require(self.inner >= 1, "inner >= 1", inner=self.inner)
+        require(self.history >= 1, "history >= 1", history=self.history)
+        require(self.lr > 0, "lr > 0", lr=self.lr)
+
+    @torch.no_grad()
+    def descend(self, evaluate: Evaluate, guess: Guess, box: tuple[Tensor, Tensor] | None, solved: float) -> Best:
+        """Steps along the directions of a `_Memory`."""
+        best, memory = Best(guess, solved), _Memory(self.history)
+        shapes = {name: value.shape for name, value in guess.items()}
+        place = _flat({**guess, "x": guess["x"].clamp(*box)} if box else guess)
+        earlier = [torch.full_like(best.objective, torch.inf)] * _LOOKS
+        for done in range(self.iterations * self.inner):
+            guess = _named(place, shapes)
+            gradients, objective, matched = evaluate(guess)
+            best.see(guess, objective, matched)
+            if done % self.inner == 0:
+                best.count()
+            gradient = _flat(gradients)
+            direction = memory.direction(gradient)
+            rate = self.lr * (1 / gradient.abs().sum(1, keepdim=True)).clamp(max=1.0) if done == 0 else self.lr
+            down = (gradient * direction).sum(1, keepdim=True) < 0  # False for NaN
+            step = torch.where(down, rate * direction, 0.0)
+            before, place = place, place + step
+            if box:
+                place = _flat({**(moved := _named(place, shapes)), "x": moved["x"].clamp(*box)})
+            memory.remember(place - before, gradient)
+            if done % _ASK == _ASK - 1:
+                hopeful = best.unsolved & (best.objective < _PROGRESS * earlier[0])
+                if not bool((hopeful & step.any(1)).any()):
+                    break
+                earlier = [*earlier[1:], best.objective]
+        guess = _named(place, shapes)
+        _, objective, matched = evaluate(guess)
+        best.see(guess, objective, matched)
+        return best
+
+
+@final
+class _Memory:
+    """The last steps and changes of the gradient, (P, n) each, and what they say of the next direction."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._pairs: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._last: tuple[Tensor, Tensor] | None = None
+        self._scale: Tensor | None = None
+
+    def remember(self, step: Tensor, gradient: Tensor) -> None:
+        """What was done, and the gradient (P, n) before it."""
+        self._last = step, gradient
+
+    def direction(self, gradient: Tensor) -> Tensor:
+        """(P, n): minus the inverse Hessian's estimate times the gradient, by the two-loop recursion."""
+        if self._last is not None:
+            self._learn(gradient)
+        q, alphas = -gradient, []
+        for step, change, inverse in reversed(self._pairs):
+            alpha = (step * q).sum(1, keepdim=True) * inverse
+            alphas.append(alpha)
+            q = q - alpha * change
+        if self._scale is not None:
+            q = q * self._scale
+        for (step, change, inverse), alpha in zip(self._pairs, reversed(alphas), strict=True):
+            q = q + step * (alpha - (change * q).sum(1, keepdim=True) * inverse)
+        return q
+
+    def _learn(self, gradient: Tensor) -> None:
+        assert self._last is not None
+        step, before = self._last
+        change = gradient - before
+        curved = (change * step).sum(1, keepdim=True)
+        # A pair without curvature counts for nothing. How much there is is judged by the pair's own lengths, so that
+        # an objective may have any scale.
+        useful = curved > _CURVED * step.norm(dim=1, keepdim=True) * change.norm(dim=1, keepdim=True)
+        scale = torch.where(useful, curved / (change * change).sum(1, keepdim=True), 1.0)
+        self._scale = scale if self._scale is None else torch.where(useful, scale, self._scale)
+        zero = torch.zeros_like(step)
+        pair = torch.where(useful, step, zero), torch.where(useful, change, zero), torch.where(useful, 1 / curved, 0.0)
+        self._pairs = [*self._pairs, pair][-self._size :]
+
+
+def _like(rows: Tensor, value: Tensor) -> Tensor:
+    """(P,) made to broadcast against (P, ...)."""
+    return rows.view(-1, *(1,) * (value.dim() - 1))
+
+
+def _flat(tensors: Tensors) -> Tensor:
+    return torch.cat([value.flatten(1) for value in tensors.values()], dim=1)
+
+
+def _named(flat: Tensor, shapes: dict[str, torch.Size]) -> Guess:
+    parts = flat.split([shape[1:].numel() for shape in shapes.values()], dim=1)
+    return {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}

@@ -1,0 +1,124 @@
+"""Runs a function of one problem for many at once, as a flat list of tensor operations.
+
+The function, with whatever gradients are taken inside, is traced once. Where a problem's own work is light it is traced
+under vmap and called for all problems together: there, what PyTorch spends on each call is most of the time. Where
+convolutions fill the processor it is traced for one problem and called in a loop, for vmap would turn their weight
+gradients into grouped convolutions, which are no faster. `benchmarks/attacks` measures both; `LIGHT` lies between.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.fx import GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.flop_counter import FlopCounterMode
+
+from flfw.inversion.compute import Compute, compiler
+
+LIGHT = 150e6
+"""Floating-point operations of one call for one problem, up to which vmap pays."""
+
+
+@final
+class Graph:
+    """A function of records of tensors, for records that are stacked along a new first dimension.
+
+    Args:
+        function: pure; of one problem's records, to records.
+        examples: one problem's records, for their shapes.
+        compute: what may be used.
+
+    Attributes:
+        bytes: the most that the intermediate results of one problem take at one time.
+        light: whether problems are done together.
+    """
+
+    def __init__(self, function: Callable[..., Any], examples: tuple[Any, ...], compute: Compute) -> None:
+        self._function, self._compiled = function, compute.compiled
+        traced = _traced(function, examples)
+        self.bytes = peak_bytes(traced)
+        self.light = _flops(traced, examples) <= LIGHT
+        self._ready_for: dict[Any, Callable[..., Any]] = {
+            tuple(leaf.shape for leaf in tree_leaves(examples)): self._ready(traced)
+        }
+
+    def __call__(self, *stacked: Any) -> Any:
+        """The function of each problem, stacked."""
+        count = len(tree_leaves(stacked)[0])
+        with torch.no_grad():
+            if self.light and count > 1:
+                return self._for(vmap(self._function), stacked)(*stacked)
+            each = [tree_map(lambda value, i=i: value[i], stacked) for i in range(count)]
+            found = [self._for(self._function, one)(*one) for one in each]
+        return tree_map(lambda *several: torch.stack(several), *found)
+
+    def _for(self, function: Callable[..., Any], records: tuple[Any, ...]) -> Callable[..., Any]:
+        shapes = tuple(leaf.shape for leaf in tree_leaves(records))
+        if shapes not in self._ready_for:
+            self._ready_for[shapes] = self._ready(_traced(function, records))
+        return self._ready_for[shapes]
+
+    def _ready(self, traced: GraphModule) -> Callable[..., Any]:
+        return _compiled(traced) if self._compiled else traced
+
+
+def _traced(function: Callable[..., Any], records: tuple[Any, ...]) -> GraphModule:
+    """The operations that a function does on such records; nothing is computed."""
+    plain = lambda *given: function(*given)  # noqa: E731  # tracing counts the arguments of methods wrongly
+    return make_fx(plain, tracing_mode="fake", _allow_non_fake_inputs=True)(*records)
+
+
+def peak_bytes(traced: GraphModule) -> int:
+    """The most memory that the results of a graph's operations take at one time; what it is given does not count."""
+    shown: dict[Node, Node] = {}  # what a view shows, else a node itself
+    for node in traced.graph.nodes:
+        shown[node] = shown[node.all_input_nodes[0]] if node.op == "call_function" and _is_view(node) else node
+    last = {shown[used]: node for node in traced.graph.nodes for used in node.all_input_nodes}
+    sizes: dict[Node, int] = {}
+    alive = peak = 0
+    for node in traced.graph.nodes:
+        sizes[node] = 0 if node.op != "call_function" or shown[node] is not node else _bytes(node.meta.get("val"))
+        alive += sizes[node]
+        peak = max(peak, alive)
+        alive -= sum(sizes[used] for used in {shown[u] for u in node.all_input_nodes} if last[used] is node)
+    return peak
+
+
+def _is_view(node: Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and any(returned.alias_info is not None for returned in schema.returns)
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, Tensor):
+        return value.numel() * value.element_size()
+    return sum(map(_bytes, value)) if isinstance(value, list | tuple) else 0
+
+
+def _flops(traced: GraphModule, records: tuple[Any, ...]) -> int:
+    """Of matrix products and convolutions."""
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        _traced(traced, records)
+    return counter.get_total_flops()
+
+
+def _compiled(traced: GraphModule) -> Callable[..., Any]:
+    if compiler() is None:
+        warnings.warn(
+            "Expected a C++ compiler (g++, clang++ or $CXX) to compile a search with, found none: it runs uncompiled, "
+            "which takes longer.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        return traced
+    import torch._inductor.config as inductor  # here, for it takes a second
+
+    inductor.compile_threads = 1  # in this process: an attack leaves no other processes behind
+    return torch.compile(traced, dynamic=False)

@@ -1,0 +1,96 @@
+"""What every search minimises: how far a guess is from explaining what was sent, and from looking like data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias, final
+
+from torch import Tensor
+
+from flfw.inversion.matching import Distance
+from flfw.inversion.mechanism import Mechanism
+from flfw.inversion.priors import Prior
+from flfw.inversion.victim import VictimModel
+from flfw.nets.net import Tensors
+
+Guess: TypeAlias = Tensors
+"""The variables of a search: ``x`` (B, ...) in normalised units, ``labels`` (B, classes) as logits where they are
+searched for, and ``model.NAME`` for each tensor that the attacker does not hold."""
+
+Given: TypeAlias = dict[str, Tensors]
+"""What stays as it is during a search: ``observed``, ``constants`` and ``labels``."""
+
+_MODEL = "model."
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One search.
+
+    Attributes:
+        sent: what was observed, by name.
+        labels: (B,) as granted or recovered; None: they are searched for.
+        start: (B, ...) the first guess, in normalised units.
+        unknown: the first guess of the tensors the attacker does not hold.
+        logits: (B, classes) the first guess of labels that are searched for.
+    """
+
+    sent: Tensors
+    labels: Tensor | None
+    start: Tensor
+    unknown: Tensors
+    logits: Tensor | None = None
+
+    @property
+    def guess(self) -> Guess:
+        """Where the search starts."""
+        free = {} if self.logits is None else {"labels": self.logits}
+        return {"x": self.start, **free, **{_MODEL + name: value for name, value in self.unknown.items()}}
+
+
+@final
+class Objective:
+    """``distance(what the guess would have sent, what was sent) + prior(guess)``, a pure function of two records.
+
+    Args:
+        victim: computes the gradient of a guess.
+        distance: of two gradients.
+        prior: of a guess.
+        mechanism: what is known to stand between the gradient and what was sent; None: nothing.
+    """
+
+    def __init__(
+        self, victim: VictimModel, distance: Distance, prior: Prior, mechanism: Mechanism | None = None
+    ) -> None:
+        self.victim, self.distance, self.prior, self.mechanism = victim, distance, prior, mechanism
+
+    def given(self, problem: Problem) -> Given:
+        """What a search for one problem does not change.
+
+        Raises:
+            BadInput: what was sent is not of this victim, or not finite.
+        """
+        self.victim.check(problem.sent)
+        observed, constants = self.victim.observed(problem.sent)
+        if self.mechanism:
+            constants = {**constants, **self.mechanism.read(observed)}
+        labels = {} if problem.labels is None else {"hard": problem.labels}
+        return {"observed": observed, "constants": constants, "labels": labels}
+
+    def trial(self, guess: Guess, given: Given) -> Tensors:
+        """The gradient of a guess, before any mechanism."""
+        unknown = {name.removeprefix(_MODEL): value for name, value in guess.items() if name.startswith(_MODEL)}
+        labels = guess["labels"].softmax(-1) if "labels" in guess else given["labels"]["hard"]
+        raw = guess["x"] * self.victim.inputs.std + self.victim.inputs.mean
+        return self.victim.gradient(raw, labels, unknown, given["constants"])
+
+    def matched(self, trial: Tensors, given: Given) -> Tensor:
+        """The distance that a trial leaves."""
+        if self.mechanism:
+            trial = self.mechanism.apply(trial, given["observed"], given["constants"])
+        return self.distance(trial, given["observed"])
+
+    def __call__(self, guess: Guess, given: Given) -> tuple[Tensor, Tensor]:
+        """The objective, and the distance in it; scalars."""
+        matched = self.matched(self.trial(guess, given), given)
+        return matched + self.prior(guess["x"]), matched

@@ -1,0 +1,51 @@
+"""How much a guess looks like data, before anything was observed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from torch import Tensor
+
+Prior: TypeAlias = Callable[[Tensor], Tensor]
+"""Of a guess (B, ...) in normalised units to a scalar; smaller is more likely."""
+
+
+def total_variation(x: Tensor) -> Tensor:
+    """Mean absolute difference of vertical plus of horizontal neighbours of images (..., H, W); 0 for rows (..., d).
+
+    >>> import torch
+    >>> float(total_variation(torch.tensor([[[0.0, 1.0], [0.0, 1.0]]])))
+    1.0
+    """
+    if x.dim() < 3:
+        return x.new_zeros(())
+    return (x[..., 1:, :] - x[..., :-1, :]).abs().mean() + (x[..., 1:] - x[..., :-1]).abs().mean()
+
+
+def energy(x: Tensor) -> Tensor:
+    """Mean square of a guess: the L2 prior of GradInversion (Yin et al., CVPR 2021), a Gaussian around the mean.
+
+    >>> import torch
+    >>> float(energy(torch.tensor([1.0, -3.0])))
+    5.0
+    """
+    return (x**2).mean()
+
+
+def none(x: Tensor) -> Tensor:
+    """Everything is equally likely."""
+    return x.new_zeros(())
+
+
+def weighted(*parts: tuple[float, Prior]) -> Prior:
+    """The sum of several priors, each times its weight; those of weight 0 are left out."""
+    used = [(weight, prior) for weight, prior in parts if weight]
+
+    def total(x: Tensor) -> Tensor:
+        found = x.new_zeros(())
+        for weight, prior in used:
+            found = found + weight * prior(x)
+        return found
+
+    return total
