@@ -26,6 +26,8 @@ from torch import Tensor
 from attacks.dlg import DLGSettings, least_squares
 from flfw.audit.attack import Budget
 from flfw.audit.gradient_matching import GradientMatching
+from flfw.inversion.automatic import Automatic
+from flfw.inversion.mechanism import Mechanism
 from flfw.inversion.search import Recipe
 
 
@@ -52,9 +54,9 @@ class CPL(GradientMatching):
         """Read off the last layer."""
         return "recovered"
 
-    def recipe(self, noise: float | None) -> Recipe:
+    def recipe(self, told: Mechanism | Automatic | None) -> Recipe:
         """DLG's, from another start."""
-        return least_squares(self.settings, noise, start=patterned)
+        return least_squares(self.settings, told, start=patterned)
 
 
 def patterned(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:

@@ -22,8 +22,10 @@ from typing import final
 from flfw.audit.attack import Budget
 from flfw.audit.gradient_matching import GradientMatching
 from flfw.experiment import require
+from flfw.inversion.automatic import Automatic
 from flfw.inversion.descent import LBFGS
 from flfw.inversion.matching import gaussian_likelihood, relative_distance
+from flfw.inversion.mechanism import Mechanism
 from flfw.inversion.search import Recipe, Start, normal
 
 
@@ -59,19 +61,20 @@ class DLG(GradientMatching):
         """Part of the guess."""
         return "searched for"
 
-    def recipe(self, noise: float | None) -> Recipe:
+    def recipe(self, told: Mechanism | Automatic | None) -> Recipe:
         """Relative squared distance, L-BFGS, no prior."""
-        return least_squares(self.settings, noise)
+        return least_squares(self.settings, told)
 
 
-def least_squares(chosen: DLGSettings, noise: float | None, start: Start = normal) -> Recipe:
+def least_squares(chosen: DLGSettings, told: Mechanism | Automatic | None, start: Start = normal) -> Recipe:
     """The search of DLG and of the attacks that differ from it in labels or start alone.
 
     Args:
         chosen: the settings.
-        noise: standard deviation of the noise in what was sent, if it is known to bear any.
+        told: what is known to stand between the gradient and what was sent.
         start: draws the first guess.
     """
+    noise = None if told is None else told.noise
     return Recipe(
         distance=relative_distance if noise is None else gaussian_likelihood(noise),
         descent=LBFGS(chosen.iterations, chosen.lr),

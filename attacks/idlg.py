@@ -20,6 +20,8 @@ from typing import final
 from attacks.dlg import DLGSettings, least_squares
 from flfw.audit.attack import Budget
 from flfw.audit.gradient_matching import GradientMatching
+from flfw.inversion.automatic import Automatic
+from flfw.inversion.mechanism import Mechanism
 from flfw.inversion.search import Recipe
 
 
@@ -39,6 +41,6 @@ class IDLG(GradientMatching):
         """Read off the last layer."""
         return "recovered"
 
-    def recipe(self, noise: float | None) -> Recipe:
+    def recipe(self, told: Mechanism | Automatic | None) -> Recipe:
         """DLG's."""
-        return least_squares(self.settings, noise)
+        return least_squares(self.settings, told)

@@ -7,7 +7,7 @@ by          Adam on the sign of the guess's gradient, step size 0.1 (a tenth at 
             clamped to the box after every step, from N(0, 1) in normalised units.
 Granted     the labels, unless ``labels`` says how they are recovered.
 Adaptive    a known mechanism stands inside the objective; of several local steps the weights' change is matched, with
-            the steps unrolled (the paper's section 6.1). Noise of known scale: see departure 4.
+            the steps unrolled (the paper's section 6.1); see departure 4.
 Unknown     tensors of the model that the client keeps (a private head, an embedding) are searched for together with
             the image, from the attacker's own initialisation; so the HyperFL paper attacks HyperFL. That does not use
             what an architecture gives away: against such methods this attack counts as static.
@@ -15,7 +15,9 @@ Departures  1. 1,000 iterations by default (inversefed: 4,800; breaching: 24,000
             2. TV weight 1e-6, the HyperFL paper's; inversefed has 0.1, breaching 0.2.
             3. Of several restarts the one with the lowest cosine distance is kept, as in the paper; the default is 1.
                Within one, the guess with the lowest objective is kept rather than the last.
-            4. Where what was sent is known to bear noise, TV has a weight of its own, ``tv_noisy``.
+            4. Told of a mechanism, it follows the gradient rather than its sign, along half a cosine, with TV weight
+               1e-2; told of noise, it minimises the negative log-likelihood plus a Laplace prior on the differences of
+               neighbours, of one deviation, both in nats. docs/adaptations.md has what each of these brings.
 """
 
 from __future__ import annotations
@@ -26,10 +28,14 @@ from typing import Literal, final
 from flfw.audit.attack import Budget
 from flfw.audit.gradient_matching import GradientMatching
 from flfw.experiment import require
+from flfw.inversion.automatic import Automatic
 from flfw.inversion.descent import Adam
-from flfw.inversion.matching import cosine_distance
-from flfw.inversion.priors import total_variation, weighted
+from flfw.inversion.matching import cosine_distance, gaussian_likelihood
+from flfw.inversion.mechanism import Mechanism
+from flfw.inversion.priors import neighbour_differences, total_variation, weighted
 from flfw.inversion.search import Recipe
+
+_NEIGHBOURS = 1.0  # deviations of the normalised input by which neighbours differ, in the prior of who knows of noise
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,7 @@ class IGSettings:
     iterations: int = 1000  # Adam steps, >= 1
     lr: float = 0.1  # first step size in deviations of the normalised input, > 0
     tv: float = 1e-6  # weight of the total variation, >= 0
+    tv_told: float = 1e-2  # the same for who is told of a mechanism without noise, >= 0
     signed: bool = True  # follow the sign of the gradient; the HyperFL paper does not
     restarts: int = 1  # searches from different images (unknown tensors start alike), >= 1
     labels: Literal["given", "idlg", "counts"] = "given"  # granted, or recovered (iDLG: of one example)
@@ -47,6 +54,7 @@ class IGSettings:
         require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
         require(self.lr > 0, "lr > 0", lr=self.lr)
         require(self.tv >= 0, "tv >= 0", tv=self.tv)
+        require(self.tv_told >= 0, "tv_told >= 0", tv_told=self.tv_told)
         require(self.restarts >= 1, "restarts >= 1", restarts=self.restarts)
 
 
@@ -66,12 +74,13 @@ class IG(GradientMatching):
         """As set."""
         return "single" if self.settings.labels == "idlg" else self.settings.labels
 
-    def recipe(self, noise: float | None) -> Recipe:
-        """Cosine distance, total variation, signed Adam."""
-        chosen = self.settings
-        return Recipe(
-            distance=cosine_distance,
-            prior=weighted((chosen.tv, total_variation)),
-            descent=Adam(chosen.iterations, chosen.lr, chosen.signed),
-            restarts=chosen.restarts,
-        )
+    def recipe(self, told: Mechanism | Automatic | None) -> Recipe:
+        """As published; to who is told of a mechanism, less of the gradient is left, and the prior counts for more."""
+        chosen, restarts = self.settings, self.settings.restarts
+        if told is None:
+            published, prior = Adam(chosen.iterations, chosen.lr, chosen.signed), weighted((chosen.tv, total_variation))
+            return Recipe(cosine_distance, published, prior, restarts=restarts)
+        descent = Adam(chosen.iterations, chosen.lr, schedule="cosine")
+        if told.noise is None:
+            return Recipe(cosine_distance, descent, weighted((chosen.tv_told, total_variation)), restarts=restarts)
+        return Recipe(gaussian_likelihood(told.noise), descent, neighbour_differences(_NEIGHBOURS), restarts=restarts)

@@ -34,9 +34,13 @@ from flfw.nets import Net, Tensors
 from flfw.rng import initialising, numpy_generator, torch_generator
 
 _LR = 0.1
-_TV = 0.01  # between breaching's 0.2, which blurs LeNet's images (15.4 dB), and 1e-4, which does not help (12.3 dB)
-_SHAPE, _CLASSES = (3, 32, 32), 10
-_MEAN, _STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+TV = 0.01
+"""Weight of the total variation: between 0.2, which blurs LeNet's images (15.4 dB), and 1e-4, too little (12.3 dB)."""
+_CLASSES = 10
+_KINDS = {
+    "cifar10": ("CIFAR-10", (3, 32, 32), (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    "mnist": ("MNIST", (1, 28, 28), (0.1307,), (0.3081,)),
+}
 _OTHER_SIDE = Path(__file__).with_name("breaching_side.py")
 
 
@@ -71,30 +75,36 @@ class Victims:
 
     def psnr(self, guess: Tensor) -> float:
         """Of normalised images (V, 1, C, H, W): the mean over the victims, in dB."""
+        return float(np.mean(self.each_psnr(guess)))
+
+    def each_psnr(self, guess: Tensor) -> list[float]:
+        """Of normalised images (V, 1, C, H, W): each victim's, in dB."""
         found = guess * self.inputs.std + self.inputs.mean
-        return float(np.mean([psnr(a.numpy(), b.numpy()) for a, b in zip(self.truth, found, strict=True)]))
+        return [psnr(a.numpy(), b.numpy()) for a, b in zip(self.truth, found, strict=True)]
 
 
-def pictures(count: int) -> tuple[Tensor, Tensor, str]:
-    """Images (count, 3, 32, 32) in [0, 1], labels (count,), and which they are: CIFAR-10 if it is there, else noise."""
+def pictures(count: int, dataset: str = "cifar10") -> tuple[Tensor, Tensor, str]:
+    """Images (count, C, H, W) in [0, 1], labels (count,), and which: the data set's if it is there, else noise."""
+    title, shape, _, _ = _KINDS[dataset]
     try:
-        dataset = data.load("cifar10")
+        known = data.load(dataset)
     except BadInput:
         rng = numpy_generator(0, "pictures")
-        x = torch.from_numpy(rng.random((count, *_SHAPE), dtype=np.float32))
+        x = torch.from_numpy(rng.random((count, *shape), dtype=np.float32))
         return x, torch.from_numpy(rng.integers(0, _CLASSES, count)), "random images"
-    x = torch.tensor(dataset.train_x[:count], dtype=torch.float32) / 255
-    return x, torch.tensor(dataset.train_y[:count]), "CIFAR-10"
+    x = torch.tensor(known.train_x[:count], dtype=torch.float32) / 255
+    return x, torch.tensor(known.train_y[:count]), title
 
 
-def victims(network: str, count: int) -> Victims:
+def victims(network: str, count: int, dataset: str = "cifar10") -> Victims:
     """So many victims of a network of ours, always the same."""
+    _, shape, mean, std = _KINDS[dataset]
     with initialising(0, "net"):
-        net = nets.build(network, _SHAPE, _CLASSES)
-    inputs = Inputs.of(_SHAPE, _MEAN, _STD)
-    x, y, _ = pictures(count)
+        net = nets.build(network, shape, _CLASSES)
+    inputs = Inputs.of(shape, mean, std)
+    x, y, _ = pictures(count, dataset)
     truth, labels = x.unsqueeze(1), y.unsqueeze(1)
-    low, high = (inputs.normalise(torch.full(_SHAPE, end)) for end in (0.0, 1.0))
+    low, high = (inputs.normalise(torch.full(shape, end)) for end in (0.0, 1.0))
     start = torch.randn(truth.shape, generator=torch_generator(0, "start")).clamp(low, high)
     model = PlainVictim(net, nets.tensors(net), ("*",), inputs)
     observed = [model.gradient(truth[i], labels[i], {}, {}) for i in range(count)]
@@ -156,7 +166,7 @@ class Ours:
         self._guess = stacked([problem.guess for problem in problems])
         self.first = self.evaluate(self._guess)  # compiles
         self.built_s = time.perf_counter() - started
-        low, high = (victims.inputs.normalise(torch.full(_SHAPE, end)) for end in (0.0, 1.0))
+        low, high = (victims.inputs.normalise(torch.full(victims.inputs.shape, end)) for end in (0.0, 1.0))
         self._box = low, high
 
     def seconds(self, iterations: int) -> float:
@@ -190,7 +200,7 @@ class Ours:
 
 def objective_of(victims: Victims, precision: torch.dtype = torch.float32) -> tuple[Objective, list[Problem]]:
     """Our objective, and a problem for each victim."""
-    objective = Objective(victims.model(precision), cosine_distance, weighted((_TV, padded_variation)))
+    objective = Objective(victims.model(precision), cosine_distance, weighted((TV, padded_variation)))
     problems = [
         Problem(sent, labels, start, {})
         for sent, labels, start in zip(victims.observed, victims.labels, victims.start, strict=True)
@@ -247,7 +257,7 @@ def write(victims: Victims, folder: Path, work: dict[str, Any]) -> None:
     """
     problem = {
         "network": victims.network,
-        "shape": list(_SHAPE),
+        "shape": list(victims.inputs.shape),
         "classes": _CLASSES,
         "mean": victims.inputs.mean.flatten().tolist(),
         "std": victims.inputs.std.flatten().tolist(),
@@ -256,7 +266,7 @@ def write(victims: Victims, folder: Path, work: dict[str, Any]) -> None:
         "lr": _LR,
         "signed": True,
         "decay": True,
-        "tv": _TV,
+        "tv": TV,
         "box": True,
     }
     tensors = {f"weights.{name}": value for name, value in nets.tensors(victims.net).items()}

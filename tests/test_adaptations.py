@@ -220,9 +220,9 @@ def test_likelihoods_do_not_depend_on_the_units_that_are_compared(mechanism: Mec
 # --- in a search ---
 
 INPUTS = Inputs.of((1, 6, 6), (0.5,), (0.25,))
-ADAM = Adam(120, 0.1, schedule="cosine")
+ADAM = Adam(100, 0.1, schedule="cosine")
 SMOOTH = weighted((30.0, total_variation))  # in nats: 30 pairs of neighbours either way, differences of 1 deviation
-COSINE, SQUARES = Recipe(cosine_distance, ADAM), Recipe(squared_distance, ADAM)
+COSINE, SQUARES = Recipe(cosine_distance, ADAM, weighted((1e-2, total_variation))), Recipe(squared_distance, ADAM)
 
 
 def likely(noise: float) -> Recipe:
@@ -237,16 +237,16 @@ def victim() -> PlainVictim:
 
 
 def pictures() -> Tensor:
-    """Two halves of one grey each, six times."""
-    greys = torch.rand(6, 1, 2, 1, 1, generator=seeded(20))
-    return greys.expand(6, 1, 2, 3, 6).reshape(6, 1, 6, 6)
+    """Two halves of one grey each, four times."""
+    greys = torch.rand(4, 1, 2, 1, 1, generator=seeded(20))
+    return greys.expand(4, 1, 2, 3, 6).reshape(4, 1, 6, 6)
 
 
 def error(made: tuple[Defence, Mechanism], recipe: Recipe, told: bool) -> float:
-    """Root mean square deviation, on average over 6 images."""
+    """Root mean square deviation, on average over 4 images."""
     defence, mechanism = made
-    at, images, labels = victim(), pictures(), torch.arange(6) % 4
-    sent = [at.gradient(images[i : i + 1], labels[i : i + 1], {}, {}) for i in range(6)]
+    at, images, labels = victim(), pictures(), torch.arange(4)
+    sent = [at.gradient(images[i : i + 1], labels[i : i + 1], {}, {}) for i in range(4)]
     targets = [Target(defence.update(s, seeded(i)), labels[i : i + 1], seeded(40 + i)) for i, s in enumerate(sent)]
     found = invert(at, targets, recipe, mechanism=mechanism if told else None)
     return float((torch.cat([f.samples for f in found]) - images).square().mean((1, 2, 3)).sqrt().mean())
@@ -255,19 +255,17 @@ def error(made: tuple[Defence, Mechanism], recipe: Recipe, told: bool) -> float:
 @pytest.mark.parametrize(
     ("made", "static", "told", "margin"),
     [
-        (pruned(0.9), COSINE, COSINE, 2.0),
+        (pruned(0.9), COSINE, COSINE, 4.0),
         (low(1), COSINE, COSINE, 1.5),
-        (low(2), COSINE, COSINE, 1.3),
-        (low(4), COSINE, likely(1.0), 1.3),
-        (low(2, "stochastic"), COSINE, likely(1.0), 1.3),
-        (dp(0.0, 0.05), SQUARES, SQUARES, 2.0),
-        (dp(0.02), COSINE, likely(0.02), 1.3),
+        (low(2), COSINE, COSINE, 1.5),
+        (low(4), COSINE, likely(1.0), 2.0),
+        (low(2, "stochastic"), COSINE, likely(1.0), 3.0),
+        (dp(0.0, 0.05), SQUARES, SQUARES, 10.0),
+        (dp(0.1), COSINE, likely(0.1), 1.2),
     ],
     ids=["prune", "1 bit", "2 bits", "4 bits", "2 stochastic bits", "bound", "noise"],
 )
 def test_a_search_that_is_told_of_the_defence_comes_closer(
     made: tuple[Defence, Mechanism], static: Recipe, told: Recipe, margin: float
 ) -> None:
-    a, b = error(made, static, told=False), error(made, told, told=True)
-    print("ERR", type(made[0]).__name__, made[0].settings, a, b)
-    assert a > margin * b
+    assert error(made, static, told=False) > margin * error(made, told, told=True)

@@ -200,4 +200,4 @@ def test_our_objective_is_breachings(three: Victims, tmp_path: Path) -> None:
     assert float(apart["objective"].max()) <= 1e-6 and float(apart["gradient"].max()) <= 1e-5
     told, traced = Theirs(BREACHING / "bin" / "python", 1)(three, tmp_path, "attack", 4, every=2)
     assert told["trace_iterations"] == [0, 2] and torch.equal(traced["trace"][:, 0], three.start)
-    assert attack_problems._TV > 0, "else total variation is not compared"
+    assert attack_problems.TV > 0, "else total variation is not compared"

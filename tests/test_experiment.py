@@ -292,7 +292,7 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
         ),
         (
             ["--set", "ig.clip=1"],
-            "Expected a field of ig among iterations, lr, tv, signed, restarts, labels; got ig.clip.",
+            "Expected a field of ig among iterations, lr, tv, tv_told, signed, restarts, labels; got ig.clip.",
         ),
         (["--set", "dominant.clip=1"], "Expected a field of dominant among train, test, disjoint; got dominant.clip."),
         (

@@ -61,5 +61,5 @@ def bounded(tensors: Tensors, bound: float) -> Tensors:
     {'a': tensor([1.5000]), 'b': tensor([2.])}
     """
     squares = [value.double().square().sum() for value in tensors.values()]
-    norm = float(sum(squares, torch.zeros((), dtype=torch.float64)).sqrt())
-    return {name: value * (bound / norm) for name, value in tensors.items()} if norm > bound else tensors
+    norm = sum(squares, torch.zeros((), dtype=torch.float64)).sqrt()
+    return {name: value * (bound / norm) for name, value in tensors.items()} if bool(norm > bound) else tensors

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from flfw.audit.attack import Attack, Models, NotApplicable
 from flfw.audit.observation import Knowledge, Observation, Reconstruction, mean_gradient
+from flfw.inversion.automatic import Automatic
 from flfw.inversion.labels import NoLabels, recovered
+from flfw.inversion.mechanism import Mechanism
 from flfw.inversion.search import Found, Recipe, Target, invert
 
 
@@ -26,11 +28,12 @@ class GradientMatching(Attack, ABC):
     models: ClassVar[Models] = frozenset({"defence", "steps"})
 
     @abstractmethod
-    def recipe(self, noise: float | None) -> Recipe:
+    def recipe(self, told: Mechanism | Automatic | None) -> Recipe:
         """How to search.
 
         Args:
-            noise: standard deviation of the noise known to be in each entry of what was sent; None: none is known of.
+            told: what is known to stand between the gradient and what was sent; it will be in the objective. Where it
+                has a ``noise``, distances are to be likelihoods of that deviation.
         """
 
     def run(
@@ -47,7 +50,7 @@ class GradientMatching(Attack, ABC):
             several = invert(
                 known.model,
                 targets,
-                self.recipe(None if known.mechanism is None else known.mechanism.noise),
+                self.recipe(known.mechanism),
                 mechanism=known.mechanism,
                 box=known.box,
                 compute=self.compute,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, final
+from typing import Any, Literal, Protocol, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -16,6 +16,8 @@ from flfw.inversion.graph import Graph
 from flfw.inversion.matching import inner
 from flfw.inversion.objective import Given, Guess, Objective
 from flfw.nets.net import Tensors
+
+Nature: TypeAlias = Literal["fixed", "unbiased", "random"]
 
 _STEP = 0.3  # of the test for a derivative, in deviations of each tensor: coarser than what a compressor rounds to
 _FAITHFUL = (0.5, 2.0)
@@ -34,32 +36,54 @@ class Automatic:
 
     Where the defence's own derivative tells how it responds, that is used. Where it does not, as with rounding, whose
     derivative is 0, or with code that leaves the graph, the defence is passed straight through: forward it is what it
-    is, backward the identity (Bengio et al., arXiv 1308.3432). Random defences are averaged over fresh draws.
+    is, backward the identity (Bengio et al., arXiv 1308.3432). What a random defence sends is averaged over fresh
+    draws before it is compared; one whose mean is what went in, noise without a bound, is the identity then.
 
     Args:
         defence: as the client has it.
-        draws: of its randomness in each step, >= 1.
+        draws: of its randomness in each step, >= 2.
         factor: what the defence acts on, over what is compared; not 0.
         finished: whether what is attacked has passed through `update`, as what is sent has; a single step has not.
     """
 
     noise: float | None = None  # as of a `flfw.inversion.mechanism.Mechanism`: nothing is known of any
 
-    def __init__(self, defence: Defends, draws: int = 4, factor: float = 1.0, finished: bool = True) -> None:
+    def __init__(self, defence: Defends, draws: int = 16, factor: float = 1.0, finished: bool = True) -> None:
         self.defence, self.draws, self._factor, self._finished = defence, draws, factor, finished
 
-    def sent(self, trial: Tensors, rng: torch.Generator, *, faithful: bool) -> Tensors:
-        """What the client would have sent, differentiable in ``trial``.
+    def sent(self, trial: Tensors, rng: torch.Generator, *, faithful: bool, nature: Nature = "fixed") -> Tensors:
+        """What the client would have sent, in the mean over its randomness; differentiable in ``trial``.
 
         Args:
             trial: the gradient of a guess.
             rng: of the defence's randomness.
             faithful: whether the defence's own derivative is used.
+            nature: as `nature` found it.
         """
-        defended = self._defended(trial, rng)
+        if nature == "unbiased":
+            return dict(trial)
+        several = [self._defended(trial, rng) for _ in range(1 if nature == "fixed" else self.draws)]
+        defended = {name: torch.stack([one[name] for one in several]).mean(0) for name in trial}
         if faithful:
             return defended
         return {name: value + (defended[name] - value).detach() for name, value in trial.items()}
+
+    def nature(self, at: Tensors, rng: torch.Generator) -> Nature:
+        """Whether the defence is random and, if so, whether its mean is what goes in.
+
+        Args:
+            at: gradients at which to try, by name.
+            rng: of the defence's randomness.
+        """
+        with torch.no_grad():
+            several = [self._defended(at, rng) for _ in range(self.draws)]
+            each = {name: torch.stack([one[name] for one in several]) for name in at}
+            spread = torch.stack([value.var(0).sum() for value in each.values()]).sum()
+            off = torch.stack([((each[name].mean(0) - value) ** 2).sum() for name, value in at.items()]).sum()
+        if not bool(spread > 0):
+            return "fixed"
+        # The mean of so many draws is off by this much by chance.
+        return "unbiased" if bool(off < 2 * spread / self.draws) else "random"
 
     def is_faithful(self, at: Tensors, rng: torch.Generator) -> bool:
         """Whether the defence's derivative foretells its response to a change of a third of each tensor's deviation.
@@ -122,7 +146,7 @@ class Staged(Evaluation):
         self._prior = vmap(grad_and_value(objective.prior))
         sent = sum(value.numel() * value.element_size() for value in given["observed"].values())
         self.together = fitting(max(self._trial.bytes, self._pull.bytes) + 3 * sent, len(guess["x"]), compute)
-        self._faithful: bool | None = None
+        self._found: tuple[bool, Nature] | None = None  # of the first trial, for all
 
     def of(self, given: Given, rngs: Sequence[torch.Generator]) -> Evaluate:
         """The generators draw what is random in the defence."""
@@ -144,16 +168,14 @@ class Staged(Evaluation):
         return evaluate
 
     def _slope(self, trial: Tensors, observed: Tensors, rng: torch.Generator) -> tuple[Tensors, Tensor]:
-        """The slope of the mean distance with respect to a trial, and that distance."""
-        if self._faithful is None:
-            self._faithful = self._automatic.is_faithful(trial, rng)
+        """The slope of the distance with respect to a trial, and that distance."""
+        if self._found is None:
+            self._found = self._automatic.is_faithful(trial, rng), self._automatic.nature(trial, rng)
+        faithful, nature = self._found
         leaves = {name: trial[name].detach().requires_grad_() for name in observed}
         with torch.enable_grad():
-            several = [
-                self._objective.distance(self._automatic.sent(leaves, rng, faithful=self._faithful), observed)
-                for _ in range(self._automatic.draws)
-            ]
-            matched = torch.stack(several).mean()
+            sent = self._automatic.sent(leaves, rng, faithful=faithful, nature=nature)
+            matched = self._objective.distance(sent, observed)
             slopes = torch.autograd.grad(matched, list(leaves.values()), allow_unused=True, materialize_grads=True)
         return dict(zip(leaves, slopes, strict=True)), matched.detach()
 

@@ -23,6 +23,25 @@ def total_variation(x: Tensor) -> Tensor:
     return (x[..., 1:, :] - x[..., :-1, :]).abs().mean() + (x[..., 1:] - x[..., :-1]).abs().mean()
 
 
+def neighbour_differences(scale: float) -> Prior:
+    """The negative logarithm of a Laplace prior on the differences of neighbours, up to a constant, in nats.
+
+    Args:
+        scale: of a difference, in deviations of the normalised input, > 0.
+
+    >>> import torch
+    >>> float(neighbour_differences(0.5)(torch.tensor([[[0.0, 1.0], [0.0, 1.0]]])))
+    4.0
+    """
+
+    def surprise(x: Tensor) -> Tensor:
+        if x.dim() < 3:
+            return x.new_zeros(())
+        return ((x[..., 1:, :] - x[..., :-1, :]).abs().sum() + (x[..., 1:] - x[..., :-1]).abs().sum()) / scale
+
+    return surprise
+
+
 def energy(x: Tensor) -> Tensor:
     """Mean square of a guess: the L2 prior of GradInversion (Yin et al., CVPR 2021), a Gaussian around the mean.
 
