@@ -47,13 +47,14 @@ class GradientMatching(Attack, ABC):
         for members in groups.values():
             known = knowledge[members[0]]
             targets = [self._target(observations[i], knowledge[i], rngs[i]) for i in members]
+            told = known.mechanism
+            if isinstance(told, Automatic):
+                first = targets[0]
+                told = told.settled(
+                    known.model, first.sent, first.labels, first.batch, torch.Generator().manual_seed(0)
+                )
             several = invert(
-                known.model,
-                targets,
-                self.recipe(known.mechanism),
-                mechanism=known.mechanism,
-                box=known.box,
-                compute=self.compute,
+                known.model, targets, self.recipe(told), mechanism=told, box=known.box, compute=self.compute
             )
             found |= zip(members, map(_reconstruction, several), strict=True)
         return [found[i] for i in range(len(observations))]

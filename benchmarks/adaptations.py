@@ -1,0 +1,95 @@
+"""What knowing of a defence gains an attacker: ``python -m benchmarks.adaptations [--json]``.
+
+Digits of MNIST behind the sigmoid LeNet with fresh weights, one to each gradient, labels granted, each gradient through
+a defence as its client applies it. `ig` attacks as users run it: not told of the defence, told of it with what is
+written for it (`attacks/adaptations/`), and told of it with the defence's own code (`flfw.inversion.automatic`). What
+is compared is the mean PSNR in dB. The automatic adaptation should be within 1 dB of the written one, or above it, on
+`prune` and `low_precision`. The last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import asdict
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from attacks.adaptations.dp_gaussian import DPGaussianAdaptation
+from attacks.adaptations.low_precision import LowPrecisionAdaptation
+from attacks.adaptations.prune import PruneAdaptation
+from attacks.ig import IG, IGSettings
+from benchmarks import output
+from benchmarks.attack_problems import Victims, pictures, victims
+from clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
+from clients.defences.low_precision import LowPrecision, LowPrecisionSettings
+from clients.defences.prune import Prune, PruneSettings
+from flfw.audit.observation import Knowledge, Observation, Vantage
+from flfw.defence import Defence
+from flfw.inversion.automatic import Automatic
+from flfw.inversion.mechanism import Mechanism
+from flfw.rng import torch_generator
+
+_WITHIN_DB = 1.0
+
+Row = tuple[Defence, type[Mechanism]]
+
+
+def rows() -> dict[str, Row]:
+    """The defences, with what is written for each."""
+    found: dict[str, Row] = {f"prune {ratio}": (Prune(PruneSettings(ratio)), PruneAdaptation) for ratio in (0.9, 0.99)}
+    for bits in (1, 2, 4, 8):
+        found[f"low_precision {bits}"] = LowPrecision(LowPrecisionSettings(bits)), LowPrecisionAdaptation
+    for bits in (2, 4):
+        of = LowPrecisionSettings(bits, "stochastic")
+        found[f"low_precision {bits} stochastic"] = LowPrecision(of), LowPrecisionAdaptation
+    for std, clip in ((0.01, 0.0), (0.1, 0.0), (0.3, 0.0), (0.1, 5.0)):
+        of = DPGaussianSettings(std, clip)
+        found[f"dp_gaussian {std} clip {clip}"] = DPGaussian(of), DPGaussianAdaptation
+    return found
+
+
+def attacked(of: Victims, defence: Defence, told: Mechanism | Automatic | None, iterations: int) -> list[float]:
+    """PSNR of each victim in dB."""
+    model = of.model()
+    observations, knowledge = [], []
+    for i, gradient in enumerate(of.observed):
+        sent = defence.update({n: v.clone() for n, v in gradient.items()}, torch_generator(0, "defence", i))
+        observations.append(Observation(Vantage.SERVER, "probe", "target", 0, i, i, sent, model.known))
+        knowledge.append(Knowledge(model, 1, of.labels[i], mechanism=told))
+    rngs = [torch_generator(0, "attack", i) for i in range(len(of))]
+    found = IG(IGSettings(iterations=iterations)).run(observations, knowledge, rngs)
+    return of.each_psnr(of.inputs.normalise(torch.stack([one.samples.nan_to_num(nan=0.5) for one in found])))
+
+
+def measured(of: Victims, row: Row, iterations: int) -> dict[str, float]:
+    """Mean PSNR of the three attackers."""
+    defence, written = row
+    ways = {"static": None, "written": written(asdict(defence.settings)), "automatic": Automatic(defence)}
+    return {name: round(fmean(attacked(of, defence, told, iterations)), 2) for name, told in ways.items()}
+
+
+def main() -> None:
+    """Measure and print."""
+    flags = output.parser(__doc__)
+    flags.add_argument("--victims", type=int, default=6)
+    flags.add_argument("--iterations", type=int, default=1000)
+    flags.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    flags.add_argument("--only", nargs="+", choices=list(rows()), default=list(rows()))
+    asked = flags.parse_args()
+    torch.set_num_threads(asked.threads)
+    if pictures(1, "mnist")[2] == "random images":
+        sys.exit("Expected the files of mnist, found none; set FLFW_DATA.")
+    of = victims("lenet", asked.victims, "mnist")
+    found: dict[str, Any] = {name: measured(of, rows()[name], asked.iterations) for name in asked.only}
+    gated = [name for name in found if not name.startswith("dp")]
+    met = {name: found[name]["automatic"] >= found[name]["written"] - _WITHIN_DB for name in gated}
+    lines = [f"{name:30} " + ", ".join(f"{way} {db:.1f}" for way, db in about.items()) for name, about in found.items()]
+    about = {"psnr": found, "met": met, "iterations": asked.iterations, "victims": asked.victims}
+    output.say(about, lines, only_json=asked.json)
+
+
+if __name__ == "__main__":
+    main()
