@@ -50,9 +50,7 @@ class GradientMatching(Attack, ABC):
             told = known.mechanism
             if isinstance(told, Automatic):
                 first = targets[0]
-                told = told.settled(
-                    known.model, first.sent, first.labels, first.batch, torch.Generator().manual_seed(0)
-                )
+                told = told.settled(known.model, first.sent, first.labels, first.batch, torch_generator(0, "settled"))
             several = invert(
                 known.model, targets, self.recipe(told), mechanism=told, box=known.box, compute=self.compute
             )

@@ -18,6 +18,7 @@ from flfw.inversion.mechanism import Mechanism
 from flfw.inversion.objective import Given, Guess, Objective
 from flfw.inversion.victim import VictimModel
 from flfw.nets.net import Tensors
+from flfw.rng import torch_generator
 
 Nature: TypeAlias = Literal["fixed", "unbiased", "random"]
 
@@ -182,7 +183,7 @@ class AsNoise(Mechanism):
 
     def read(self, sent: Tensors) -> Tensors:
         """``precision.NAME``: one over the root mean square of a tensor's errors; 0 where there are none to see."""
-        rng = torch.Generator().manual_seed(0)  # of the measurement alone; the same for every observation
+        rng = torch_generator(0, "errors")  # of the measurement alone; the same for every observation
         at, squares = self.sized(sent, rng), dict.fromkeys(sent, torch.zeros(()))
         for _ in range(_MEASURED):
             moved = {n: v + _STEP * v.std(correction=0) * _drawn(v, rng) for n, v in at.items()}
