@@ -16,6 +16,7 @@ from flfw.inversion.automatic import Automatic
 from flfw.inversion.labels import NoLabels, recovered
 from flfw.inversion.mechanism import Mechanism
 from flfw.inversion.search import Found, Recipe, Target, invert
+from flfw.rng import torch_generator
 
 
 class GradientMatching(Attack, ABC):
