@@ -83,8 +83,14 @@ class Victims:
         return [psnr(a.numpy(), b.numpy()) for a, b in zip(self.truth, found, strict=True)]
 
 
-def pictures(count: int, dataset: str = "cifar10") -> tuple[Tensor, Tensor, str]:
-    """Images (count, C, H, W) in [0, 1], labels (count,), and which: the data set's if it is there, else noise."""
+def pictures(count: int, dataset: str = "cifar10", first: int = 0) -> tuple[Tensor, Tensor, str]:
+    """Images (count, C, H, W) in [0, 1], labels (count,), and which: the data set's if it is there, else noise.
+
+    Args:
+        count: how many.
+        dataset: of which training images are taken.
+        first: the position of the first of them.
+    """
     title, shape, _, _ = _KINDS[dataset]
     try:
         known = data.load(dataset)
@@ -92,17 +98,18 @@ def pictures(count: int, dataset: str = "cifar10") -> tuple[Tensor, Tensor, str]
         rng = numpy_generator(0, "pictures")
         x = torch.from_numpy(rng.random((count, *shape), dtype=np.float32))
         return x, torch.from_numpy(rng.integers(0, _CLASSES, count)), "random images"
-    x = torch.tensor(known.train_x[:count], dtype=torch.float32) / 255
-    return x, torch.tensor(known.train_y[:count]), title
+    taken = slice(first, first + count)
+    x = torch.tensor(known.train_x[taken], dtype=torch.float32) / 255
+    return x, torch.tensor(known.train_y[taken]), title
 
 
-def victims(network: str, count: int, dataset: str = "cifar10") -> Victims:
-    """So many victims of a network of ours, always the same."""
+def victims(network: str, count: int, dataset: str = "cifar10", first: int = 0) -> Victims:
+    """So many victims of a network of ours, always the same; `pictures` has the arguments."""
     _, shape, mean, std = _KINDS[dataset]
     with initialising(0, "net"):
         net = nets.build(network, shape, _CLASSES)
     inputs = Inputs.of(shape, mean, std)
-    x, y, _ = pictures(count, dataset)
+    x, y, _ = pictures(count, dataset, first)
     truth, labels = x.unsqueeze(1), y.unsqueeze(1)
     low, high = (inputs.normalise(torch.full(shape, end)) for end in (0.0, 1.0))
     start = torch.randn(truth.shape, generator=torch_generator(0, "start")).clamp(low, high)

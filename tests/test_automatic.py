@@ -12,7 +12,8 @@ from clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
 from clients.defences.low_precision import LowPrecision, LowPrecisionSettings
 from clients.defences.prune import Prune, PruneSettings
 from flfw.defence import Defence
-from flfw.inversion.automatic import AsNoise, Automatic
+from flfw.inversion.automatic import Automatic
+from flfw.inversion.settled import AsNoise, AsSelection, settled
 from flfw.inversion.victim import Inputs, PlainVictim
 from flfw.nets import Tensors, build, tensors
 from flfw.rng import initialising, torch_generator
@@ -135,30 +136,60 @@ def victim() -> tuple[PlainVictim, Tensors]:
 
 
 @pytest.mark.parametrize(
-    ("defence", "noise"),
+    ("defence", "kind", "noise"),
     [
-        (rounding(8), True),
-        (rounding(4, "stochastic"), True),
-        (DPGaussian(DPGaussianSettings(0.01)), True),
-        (rounding(1), False),
-        (Prune(PruneSettings(0.9)), False),
-        (DPGaussian(DPGaussianSettings(0.001, clip=0.5)), False),
+        (rounding(8), AsNoise, 1.0),
+        (rounding(4, "stochastic"), AsNoise, 1.0),
+        (DPGaussian(DPGaussianSettings(0.01)), AsNoise, 1.0),
+        (rounding(1), Automatic, None),
+        (Prune(PruneSettings(0.9)), AsSelection, None),
+        (DPGaussian(DPGaussianSettings(0.001, clip=0.5)), Automatic, 1.0),
+        (DPGaussian(DPGaussianSettings(0.0, clip=0.5)), Automatic, None),
     ],
-    ids=["8 bits", "4 bits, stochastic", "noise", "1 bit", "pruning", "noise within a bound"],
+    ids=["8 bits", "4 bits, stochastic", "noise", "1 bit", "pruning", "noise within a bound", "a bound"],
 )
-def test_a_defence_that_hands_everything_on_one_to_one_is_taken_for_noise(defence: Defence, noise: bool) -> None:
+def test_what_a_defence_is_is_found_out(defence: Defence, kind: type, noise: float | None) -> None:
     model, gradient = victim()
     sent = defence.update({n: v.clone() for n, v in gradient.items()}, rng())
-    told = Automatic(defence).settled(model, sent, torch.tensor([3]), 1, rng())
-    assert isinstance(told, AsNoise) is noise
-    assert told.noise == (1.0 if noise else None)
+    told = settled(Automatic(defence), model, sent, torch.tensor([3]), 1, rng())
+    assert type(told) is kind
+    assert told.noise == noise
+
+
+class OneInTwo(Defence):
+    """Hands on a random half of the entries, doubled."""
+
+    def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        return {n: 2 * v * (torch.rand(v.shape, generator=rng) < 0.5) for n, v in update.items()}
+
+
+def test_entries_that_were_kept_back_are_seen_in_what_was_sent() -> None:
+    model, gradient = victim()
+    sent = OneInTwo().update(gradient, rng())
+    told = settled(Automatic(OneInTwo()), model, sent, torch.tensor([3]), 1, rng())
+    assert isinstance(told, AsSelection)
+    found = told.apply(gradient, sent, told.read(sent))
+    for name, value in sent.items():
+        assert torch.equal(2 * found[name], value)
+
+
+def test_the_size_of_noise_within_a_bound_is_measured() -> None:
+    model, gradient = victim()
+    defence = DPGaussian(DPGaussianSettings(0.001, clip=0.5))
+    told = settled(Automatic(defence), model, defence.update(gradient, rng()), torch.tensor([3]), 1, rng())
+    assert isinstance(told, Automatic) and told.deviations is not None
+    for value in told.deviations.values():
+        assert float(value) == pytest.approx(0.001, rel=0.5)  # a bias of 10 entries is measured as well
+    left = told.left({n: v + 0.003 for n, v in gradient.items()}, gradient)
+    name = "extractor.2.weight"
+    assert float((left[name] - gradient[name]).mean()) == pytest.approx(3.0, rel=0.1)
 
 
 @pytest.mark.parametrize(("std", "right"), [(0.02, True), (0.02 * 2 / 3, False), (0.02 * 3 / 2, False)])
 def test_the_size_of_noise_is_measured(std: float, right: bool) -> None:
     model, gradient = victim()
     automatic = Automatic(DPGaussian(DPGaussianSettings(0.02)))
-    told = automatic.settled(model, gradient, torch.tensor([3]), 1, rng())
+    told = settled(automatic, model, gradient, torch.tensor([3]), 1, rng())
     assert isinstance(told, AsNoise)
     name = "extractor.2.weight"
     measured = 1 / float(told.read(gradient)[f"precision.{name}"])
@@ -167,7 +198,7 @@ def test_the_size_of_noise_is_measured(std: float, right: bool) -> None:
 
 def test_what_is_left_is_counted_in_deviations() -> None:
     model, gradient = victim()
-    told = Automatic(DPGaussian(DPGaussianSettings(0.02))).settled(model, gradient, None, 1, rng())
+    told = settled(Automatic(DPGaussian(DPGaussianSettings(0.02))), model, gradient, None, 1, rng())
     constants = told.read(gradient) if isinstance(told, AsNoise) else {}
     moved = {name: value + 0.04 for name, value in gradient.items()}
     left = told.apply(moved, gradient, constants) if isinstance(told, AsNoise) else {}

@@ -661,6 +661,7 @@ def twin(static: str, told: str, attack: str = "ig", **changes: Any) -> list[dic
 def test_static_and_adaptive_stand_side_by_side(tmp_path: Path) -> None:
     # As an audit of two vantages has them: every static entry before the adaptive ones.
     server, update = twin("static only", "leaks"), twin("static only", "leaks", vantage="client_update")
+    server[1]["knowing_gains"] = {"mean": 4.25, "low": 2.0, "high": 6.5}
     page = read(a_run(tmp_path / "run", entries=[server[0], update[0], server[1], update[1]]))
     glance = section(page, "Attack Round Verdict", "Static beside adaptive")
     order = [glance.index(f"{name} 0 ") for name in ("ig (server)", "ig told of prune (server)", "ig (client_update)")]
@@ -668,10 +669,18 @@ def test_static_and_adaptive_stand_side_by_side(tmp_path: Path) -> None:
     pairs = section(page, "Static beside adaptive", "How close the")
     assert "not told of the defence, then by one who is" in pairs
     row = "ig: 0 of 3, mean 24.0 dB static only ig told of prune: 2 of 3, mean 24.0 dB leaks"
-    assert f"0 server {row} 0 client_update {row}" in pairs
+    assert f"0 server {row} 4.2 2.0 to 6.5 0 client_update {row} – –" in pairs
     galleries = page.text[page.text.index("All reconstructions") :]
     assert galleries.index("ig told of prune (server), before") < galleries.index("ig (server), before")
     assert galleries.index("ig (server), before") < galleries.index("ig told of prune (client_update), before")
+
+
+def test_an_attack_that_was_outdone_by_who_knew_less_says_so(tmp_path: Path) -> None:
+    static, told = twin("static only", "inconclusive")
+    folder = a_run(tmp_path / "run", entries=[static, told | {"failures": 0}])
+    page = read(folder)
+    assert "but got further without knowing of the defence, so its failure is not evidence of protection" in page.text
+    assert "the same attack got further without knowing of the defence. Nothing follows from its failure" in page.text
 
 
 @pytest.mark.parametrize("column", [True, False])

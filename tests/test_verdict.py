@@ -17,8 +17,10 @@ from flfw import tape
 from flfw.audit import ladder
 from flfw.audit.auditor import auditing
 from flfw.audit.entries import breakdowns
+from flfw.audit.entries import entry as summed
 from flfw.audit.jobs import Solution
 from flfw.audit.recordings import Recordings
+from flfw.audit.scoring import FLOORS, Row
 from flfw.audit.verdict import CONTROL_DB, EASY_SHARE, Rung, verdict
 from flfw.defence import Defence
 from flfw.experiment import Experiment
@@ -302,6 +304,48 @@ def test_an_easy_rung_that_broke_is_not_called_too_weak() -> None:
     easy = Rung("easy", 0.0, False, stopped="crashed: it")
     word, reason = verdict(Rung("control", 150.0, True), easy, 0.0, True)
     assert word == "inconclusive" and "crashed: it" in reason and "stronger attack" not in reason
+
+
+def row(victim: int, db: float | None, recovered: bool = False) -> Row:
+    floors = {f"floor_{floor}": 8.0 for floor in FLOORS}
+    return {"victim": victim, "image": 0, "db": db, "psnr": db, "recovered": recovered, **floors}
+
+
+def told(rows: list[Row], untold: list[Row]) -> dict[str, Any]:
+    about = {"attack": "a", "adaptive": True, "batch": 1, "steps": 1, "iterations": 1}
+    passed = Rung("control", 150.0, True), Rung("easy", 30.0, True)
+    known: Row = dict.fromkeys(("ssim", "lpips", "rmsd", "gain", "rank", "candidates", "assignment_null", "client"))
+    known |= {"iterations": None, "failed": False, "succeeded": False, "exact": False, "exact_features": None}
+    known |= {"labels_found": None, "floor_features": None}
+    return summed(about, Solution("job", ()), [known | one for one in rows], len(rows), passed, 0, untold)
+
+
+def test_knowing_of_a_defence_is_compared_image_for_image() -> None:
+    found = told([row(0, 15.0), row(1, 12.0)], [row(1, 9.0), row(0, 10.0), row(2, 50.0)])  # +5 and +3
+    assert found["knowing_gains"]["mean"] == 4.0 and found["verdict"] == "no leak found"
+    assert told([row(0, 15.0)], [])["knowing_gains"] is None
+    assert told([row(0, None)], [row(0, 10.0)])["knowing_gains"]["mean"] == -2.0  # not given: its best floor, 8
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "word"),
+    [
+        ([10.0, 11.0, 12.0], [11.0, 12.0, 13.0], "inconclusive"),  # each is worse
+        ([10.0, 11.0, 12.0], [13.0, 8.0, 12.5], "no leak found"),  # worse by 0.2 dB, but not for sure
+        ([10.0], [10.5], "inconclusive"),  # of one image there is no interval
+    ],
+)
+def test_an_attack_that_does_worse_for_knowing_more_proves_nothing(
+    ours: list[float], theirs: list[float], word: str
+) -> None:
+    found = told([row(i, db) for i, db in enumerate(ours)], [row(i, db) for i, db in enumerate(theirs)])
+    assert found["verdict"] == word
+    assert ("poor use of what it knows" in found["reason"]) is (word == "inconclusive")
+
+
+def test_an_attack_that_recovers_fewer_for_knowing_more_proves_nothing() -> None:
+    found = told([row(0, 15.0), row(1, 30.0)], [row(0, 20.5, recovered=True), row(1, 9.0)])
+    assert found["verdict"] == "inconclusive" and "1 of 2 examples reconstructed" in found["reason"]
 
 
 def test_an_easy_rung_of_few_recordings_is_not_passed() -> None:

@@ -134,7 +134,7 @@ class Auditor(AbstractContextManager["Auditor"]):
         rows: list[Row] = []
         with Steps("attack", len(jobs)) as steps:
             for name in self._named:
-                below = Rung("easy", 0.0, False, stopped="it was not attacked")
+                below, untold = Rung("easy", 0.0, False, stopped="it was not attacked"), list[Row]()
                 for job in (job for job in jobs if job.attack == name):
                     solution = self._attacks.wait(job)
                     started = time.monotonic()
@@ -144,7 +144,8 @@ class Auditor(AbstractContextManager["Auditor"]):
                         below = easy(found, self.experiment.images, solution)
                         steps.done(f"{name} on the easy rung: {below.stopped or f'{below.psnr:.1f} dB'}")
                         continue
-                    several = self._entries(job, solution, found, (base, below))
+                    several = self._entries(job, solution, found, (base, below), untold if job.adaptive else [])
+                    untold = found  # an adaptive job follows the one that was not told
                     spent = round((time.monotonic() - started) / len(several), 3)
                     for about in several:
                         about["scoring_seconds"] = spent
@@ -177,19 +178,26 @@ class Auditor(AbstractContextManager["Auditor"]):
         return rows
 
     def _entries(
-        self, job: Job, solution: Solution, rows: list[Row], ladder: tuple[Rung, Rung]
+        self, job: Job, solution: Solution, rows: list[Row], ladder: tuple[Rung, Rung], untold: list[Row]
     ) -> list[dict[str, Any]]:
         """One for each vantage, and for each defence: a job that grants the defence is about defended clients only."""
         defences = [d for d in self._plan.defences() if d != "none"] if job.adaptive else self._plan.defences()
         which = [(vantage, defence) for vantage in self._plan.vantages(job.ticket) for defence in defences]
-        return [self._entry(job, solution, rows, ladder, *one) for one in which]
+        found = []
+        for vantage, defence in which:
+            about, asked = self._about(job, vantage, defence), self._probes(defence) * job.ticket.batch
+            own, other = ([row for row in all_ if row["defence"] == defence] for all_ in (rows, untold))
+            found.append(entry(about, solution, own, asked, ladder, self.experiment.seed, other))
+        return found
 
-    def _entry(
-        self, job: Job, solution: Solution, rows: list[Row], ladder: tuple[Rung, Rung], vantage: str, defence: str
-    ) -> dict[str, Any]:
-        attack, clients = self._named[job.attack], self.experiment.clients
+    def _probes(self, defence: str) -> int:
+        slots, clients = range(self.experiment.images), self.experiment.clients
+        return sum(self._plan.defence_of(slot % clients) == defence for slot in slots)
+
+    def _about(self, job: Job, vantage: str, defence: str) -> dict[str, Any]:
+        attack = self._named[job.attack]
         stands = standing(self.experiment, job, attack, defence != "none", vantage)
-        about = {
+        return {
             "attack": job.attack,
             "adaptive": stands.adaptive,
             "adaptation": stands.adaptation,
@@ -206,9 +214,6 @@ class Auditor(AbstractContextManager["Auditor"]):
             **asdict(attack.budget),
             "seeds": [self.experiment.seed],
         }
-        probes = sum(self._plan.defence_of(slot % clients) == defence for slot in range(self.experiment.images))
-        own = [row for row in rows if row["defence"] == defence]
-        return entry(about, solution, own, probes * job.ticket.batch, ladder, self.experiment.seed)
 
     def _note(self, refused: Iterable[str]) -> None:
         self.refused += [sentence for sentence in refused if sentence not in self.refused]

@@ -25,6 +25,7 @@ def entry(
     asked: int,
     ladder: tuple[Rung, Rung],
     seed: int,
+    untold: Sequence[Row] = (),
 ) -> dict[str, Any]:
     """Sum up one attack at one round.
 
@@ -35,12 +36,15 @@ def entry(
         asked: how many images were to be attacked; those without a row are failures.
         ladder: control and easy rung.
         seed: of the intervals.
+        untold: of an attack that adapts to a defence, the rows of the same one on the same images without.
     """
     control, easy = ladder
     failures = sum(row["failed"] for row in rows) + asked - len(rows)
     count = sum(row["recovered"] for row in rows)
     share = count / len(rows) if rows else 0.0  # of what was attacked; what was not recorded is a failure
-    word, reason = verdict(control, easy, share, about["adaptive"], failures / asked, _size(about))
+    gained = _gained(rows, untold, seed)
+    outdone = _outdone(gained, untold, count)
+    word, reason = verdict(control, easy, share, about["adaptive"], failures / asked, _size(about), outdone)
     if solution.stopped and word != "leaks":
         reason = f"{reason} {about['attack']} gave nothing: {solution.stopped}."
     images = any(row["psnr"] is not None for row in rows)
@@ -63,6 +67,7 @@ def entry(
         "share_recovered": share,
         "share_interval": list(statistics.share_interval(count, len(rows))) if rows else [0.0, 1.0],
         "gain": _spread(rows, "gain", seed),
+        "knowing_gains": gained,
         "worst": _worst(rows),
         "assignment": {"rule": _RULE, "null": _mean(rows, "assignment_null")} if about["batch"] > 1 else None,
         "floors": {floor: _mean(rows, f"floor_{floor}") for floor in FLOORS},
@@ -90,6 +95,30 @@ def write_rows(rows: Sequence[Row], path: Path) -> None:
     table = pd.DataFrame(rows).drop(columns="db", errors="ignore")
     whole = {name: "Int64" for name in ("rank", "candidates", "iterations") if name in table}
     table.astype(whole).to_csv(path, index=False)
+
+
+def _gained(rows: Sequence[Row], untold: Sequence[Row], seed: int) -> dict[str, float | None] | None:
+    """What knowing of a defence gained in dB, image for image; one that was not given counts as its best floor."""
+    other = {(row["victim"], row["image"]): _level(row) for row in untold}
+    gains = [_level(row) - other[at] for row in rows if (at := (row["victim"], row["image"])) in other]
+    if not gains:
+        return None
+    return statistics.interval(np.array(gains), None, numpy_generator(seed, "bootstrap")).as_dict()
+
+
+def _level(row: Row) -> float:
+    return max(row[f"floor_{floor}"] for floor in FLOORS) if row["db"] is None else row["db"]
+
+
+def _outdone(gained: Mapping[str, float | None] | None, untold: Sequence[Row], count: int) -> str:
+    """In words, by how much the attack that was not told is better; nothing where it is not, or may not be."""
+    others = sum(row["recovered"] for row in untold)
+    if others > count:
+        return f"{others} of {len(untold)} examples reconstructed"
+    if gained is None or gained["mean"] is None:
+        return ""
+    most = gained["mean"] if gained["high"] is None else gained["high"]
+    return f"{-gained['mean']:.1f} dB on average" if most < 0 else ""
 
 
 def _size(about: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from flfw.inversion.automatic import Automatic
 from flfw.inversion.labels import NoLabels, recovered
 from flfw.inversion.mechanism import Mechanism
 from flfw.inversion.search import Found, Recipe, Target, invert
+from flfw.inversion.settled import settled
 from flfw.rng import torch_generator
 
 
@@ -51,7 +52,7 @@ class GradientMatching(Attack, ABC):
             told = known.mechanism
             if isinstance(told, Automatic):
                 first = targets[0]
-                told = told.settled(known.model, first.sent, first.labels, first.batch, torch_generator(0, "settled"))
+                told = settled(told, known.model, first.sent, first.labels, first.batch, torch_generator(0, "settled"))
             several = invert(
                 known.model, targets, self.recipe(told), mechanism=told, box=known.box, compute=self.compute
             )

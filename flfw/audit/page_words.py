@@ -13,6 +13,7 @@ HEADLINE = """\
 {% set on_client = {'client_update': 'read on the client before it is sent', 'client_example': 'from one example’s gradient on the client'} %}
 {% macro when(setting) %}{{ turn(setting.entry.round) }}{% if setting.point %}, with {{ size(setting) }}{% endif %}{% if setting.entry.vantage in on_client %}, {{ on_client[setting.entry.vantage] }}{% endif %}{% endmacro %}
 {% macro easy_failed(setting) %}{% if setting.entry.ladder|default([], true)|selectattr('rung', 'equalto', 'easy')|rejectattr('passed')|list or not setting.entry.ladder %}yes{% endif %}{% endmacro %}
+{% macro outdone(setting) %}{% if setting.told and setting.failures * 2 < setting.total %}yes{% endif %}{% endmacro %}
 {% macro nearest(setting) %}
 {%- set first = setting.samples[0] if setting.samples else none -%}
 {%- if first and first.scores.psnr is not none %} <span class="measure">(best {{ first.scores.psnr|num }} dB
@@ -40,6 +41,7 @@ HEADLINE = """\
 {% elif verdict == 'static only' %}<strong class="verdict">Static only</strong>: {{ got(worst) }} from {{ run }} {{ when(worst) }}{{ nearest(worst) }}, but {{ took_no_account(worst)|trim }}, so this is not evidence of protection.
 {% elif verdict == 'inconclusive' and worst.entry.stopped %}<strong class="verdict">Inconclusive</strong>: {{ worst.name }} gave nothing ({{ worst.entry.stopped|trim('.') }}), so this says nothing about what {{ run }} leaks {{ when(worst) }}.
 {% elif verdict == 'inconclusive' and easy_failed(worst) %}<strong class="verdict">Inconclusive</strong>: {{ got(worst) }} from {{ run }} {{ when(worst) }}, but it did not solve the undefended easy case either, so its failure is not evidence of protection.
+{% elif verdict == 'inconclusive' and outdone(worst) %}<strong class="verdict">Inconclusive</strong>: {{ got(worst) }} from {{ run }} {{ when(worst) }}, but got further without knowing of the defence, so its failure is not evidence of protection.
 {% elif verdict == 'inconclusive' %}<strong class="verdict">Inconclusive</strong>: {{ got(worst) }} from {{ run }} {{ when(worst) }}, but it gave no result for {{ worst.failures }} of them, so its failure is not evidence of protection.
 {% elif verdict == 'attack broken' %}<strong class="verdict">Attack broken</strong>: the positive control of {{ worst.name }} failed, so this says nothing about {{ 'the defence ' ~ plain_defence if plain_defence else 'what ' ~ run ~ ' leaks' }}.
 {% else %}<strong class="verdict">{{ verdict|plain }}</strong>: {{ got(worst) }} from {{ run }} {{ when(worst) }}.
@@ -63,7 +65,7 @@ WORDS = """\
 {% if verdict == 'leaks' %}<b>Yes, it leaks.</b> {{ of }}{{ were }} rebuilt {{ {'images': 'well enough to be recognised', 'records': 'with values close to the true ones'}.get(scope.unit, 'closely') }}, and more closely than public look-alikes come.
 {% elif verdict == 'no leak found' %}<b>No leak was found.</b> {{ of }}{{ were }} rebuilt. The same attack does succeed on an unprotected easy case, so the test could have seen a leak of this kind. It does not prove that there is none.
 {% elif verdict == 'static only' %}<b>This cannot be told from the test.</b> {{ of }}{{ were }} rebuilt, but {% if setting.told %}the attacker, who is told of {{ setting.entry.defence }}, makes no use of what else the method hides{% elif settings|selectattr('entry.attack', 'equalto', setting.entry.attack)|selectattr('told')|list %}here the attack could not adapt to what the method or its defence hides{% else %}the attacker took no account of what the method or its defence hides{% endif %}. One who does may succeed, so this is no evidence of protection.
-{% elif verdict == 'inconclusive' %}<b>The test gave no answer.</b> {{ of }}{{ were }} rebuilt, but {% if setting.entry.stopped %}the attack gave nothing ({{ setting.entry.stopped|trim('.') }}){% elif easy_failed(setting) %}the same attack fails on an unprotected easy case as well{% else %}the attack gave no result for {{ setting.failures }} of them{% endif %}. Nothing follows from its failure.
+{% elif verdict == 'inconclusive' %}<b>The test gave no answer.</b> {{ of }}{{ were }} rebuilt, but {% if setting.entry.stopped %}the attack gave nothing ({{ setting.entry.stopped|trim('.') }}){% elif easy_failed(setting) %}the same attack fails on an unprotected easy case as well{% elif outdone(setting) %}the same attack got further without knowing of the defence{% else %}the attack gave no result for {{ setting.failures }} of them{% endif %}. Nothing follows from its failure.
 {% elif verdict == 'attack broken' %}<b>The test is not valid.</b> A check that must always succeed has failed, so the measurement itself is at fault. Nothing follows about the data, neither for better nor for worse.
 {% else %}<b>{{ verdict|plain }}.</b> {{ of }}{{ were }} rebuilt.{% endif %}
 {% endmacro %}

@@ -29,7 +29,13 @@ class Rung:
 
 
 def verdict(
-    control: Rung, easy: Rung, share_recovered: float, adaptive: bool, share_failed: float = 0.0, size: str = ""
+    control: Rung,
+    easy: Rung,
+    share_recovered: float,
+    adaptive: bool,
+    share_failed: float = 0.0,
+    size: str = "",
+    outdone: str = "",
 ) -> tuple[str, str]:
     """The verdict and its reason.
 
@@ -40,6 +46,7 @@ def verdict(
         adaptive: whether the attack knew all that stands between the data and what was sent.
         share_failed: of the target probes, those for which the attack gave no result at all.
         size: of the target in words, where it is larger than the easy rung's one example and one step.
+        outdone: where the same attack got further without knowing of the defence, by how much in words.
 
     >>> passed = Rung("control", 150.0, True)
     >>> verdict(passed, Rung("easy", 9.0, False), 0.0, True)[0]
@@ -68,6 +75,11 @@ def verdict(
         return "static only", (
             "The attack did not know, or made no use of, all that stands between the data and what was sent: its "
             "failure is not evidence of protection."
+        )
+    if outdone:
+        return "inconclusive", (
+            f"The attack reconstructed nothing, but not knowing of the defence it got further ({outdone}): it makes "
+            "poor use of what it knows, and its failure means nothing."
         )
     larger = f" That was with one example and one step; here it had {size}." if size else ""
     return "no leak found", (

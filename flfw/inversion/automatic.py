@@ -14,19 +14,13 @@ from flfw.inversion.descent import Evaluate
 from flfw.inversion.evaluation import Evaluation, fitting
 from flfw.inversion.graph import Graph
 from flfw.inversion.matching import inner
-from flfw.inversion.mechanism import Mechanism
 from flfw.inversion.objective import Given, Guess, Objective
-from flfw.inversion.victim import VictimModel
 from flfw.nets.net import Tensors
-from flfw.rng import torch_generator
 
 Nature: TypeAlias = Literal["fixed", "unbiased", "random"]
 
-_STEP = 0.3  # of the test for a derivative, in deviations of each tensor: coarser than what a compressor rounds to
+_STEP = 0.3
 _FAITHFUL = (0.5, 2.0)
-_ONE_TO_ONE = (0.92, 1.08)  # slopes of a defence that is as good as noise; pruning half the entries has 0.89
-_MEASURED = 8  # looks at a defence's errors
-_TINY = 1e-30
 
 
 class Defends(Protocol):
@@ -50,51 +44,34 @@ class Automatic:
         draws: of its randomness in each step, >= 2.
         factor: what the defence acts on, over what is compared; not 0.
         finished: whether what is attacked has passed through `update`, as what is sent has; a single step has not.
+        deviations: of what is random in each tensor, where it is known; see `counting`.
     """
 
-    noise: float | None = None  # as of a `flfw.inversion.mechanism.Mechanism`: nothing is known of any
-
-    def __init__(self, defence: Defends, draws: int = 16, factor: float = 1.0, finished: bool = True) -> None:
+    def __init__(
+        self,
+        defence: Defends,
+        draws: int = 16,
+        factor: float = 1.0,
+        finished: bool = True,
+        deviations: Tensors | None = None,
+    ) -> None:
         self.defence, self.draws, self._factor, self._finished = defence, draws, factor, finished
+        self.deviations = deviations
 
-    def settled(
-        self, victim: VictimModel, sent: Tensors, labels: Tensor | None, batch: int, rng: torch.Generator
-    ) -> Automatic | Mechanism:
-        """What to search with: the defence as noise, where it is as good as that, else the defence itself.
+    @property
+    def noise(self) -> float | None:
+        """As of a `flfw.inversion.mechanism.Mechanism`: 1 where what is left is counted in deviations."""
+        return None if self.deviations is None else 1.0
 
-        It is noise where it hands on, one to one, a small change and twice the size: then what it adds is measured, in
-        each tensor, rather than run through in every step, and an attack may take likelihoods.
+    def counting(self, deviations: Tensors) -> Automatic:
+        """The same, with what is left of a trial counted in deviations, a positive one for each tensor by its name."""
+        return Automatic(self.defence, self.draws, self._factor, self._finished, deviations)
 
-        Args:
-            victim: of the client.
-            sent: what it sent, by name.
-            labels: (batch,) its labels; None: any are tried.
-            batch: how many examples.
-            rng: of the guess at which the defence is tried, and of the defence.
-        """
-        x = torch.rand((batch, *victim.inputs.shape), generator=rng).to(victim.inputs.mean.device)
-        y = torch.zeros(batch, dtype=torch.int64, device=x.device) if labels is None else labels
-        observed, constants = victim.observed(sent)
-        example = {n: v.detach() for n, v in victim.gradient(x, y, victim.unknown, constants).items()}
-        noise = AsNoise(self, example)
-        at = noise.sized(observed, rng)
-        low, high = _ONE_TO_ONE
-        slopes = self._response(at, rng), self._growth(at, rng)
-        return noise if all(low <= float(slope) <= high for slope in slopes) else self
-
-    def _response(self, at: Tensors, rng: torch.Generator) -> Tensor:
-        """How much of a small change comes out, as a mean over the tensors."""
-        change = {n: _STEP * v.std(correction=0) * _drawn(v, rng) for n, v in at.items()}
-        state = rng.get_state()
-        up, down = (self.defended({n: v + way * change[n] for n, v in at.items()}, _from(state)) for way in (1, -1))
-        slopes = [((up[n] - down[n]) * c).sum() / (2 * c.square().sum()).clamp(min=_TINY) for n, c in change.items()]
-        return torch.stack(slopes).mean()
-
-    def _growth(self, at: Tensors, rng: torch.Generator) -> Tensor:
-        """By how much twice the size comes out larger, over twice: 1 for noise and rounding, less for a bound."""
-        state = rng.get_state()
-        one, two = (self.defended({n: k * v for n, v in at.items()}, _from(state)) for k in (1, 2))
-        return inner({n: two[n] - one[n] for n in at}, at) / inner(at, at).clamp(min=_TINY)
+    def left(self, found: Tensors, observed: Tensors) -> Tensors:
+        """What a distance is to compare with what was sent."""
+        if self.deviations is None:
+            return found
+        return {n: value + (found[n] - value) / self.deviations[n] for n, value in observed.items()}
 
     def sent(self, trial: Tensors, rng: torch.Generator, *, faithful: bool, nature: Nature = "fixed") -> Tensors:
         """What the client would have sent, in the mean over its randomness; differentiable in ``trial``.
@@ -137,14 +114,14 @@ class Automatic:
             at: gradients at which to try, by name.
             rng: of the change and of the defence's randomness, which is the same before and after.
         """
-        change = {n: _STEP * v.std(correction=0) * _drawn(v, rng) for n, v in at.items()}
+        change = changed(at, rng)
         state = rng.get_state()
         with torch.no_grad():
-            up, down = (self.defended({n: v + way * change[n] for n, v in at.items()}, _from(state)) for way in (1, -1))
+            up, down = (self.defended({n: v + way * change[n] for n, v in at.items()}, again(state)) for way in (1, -1))
         response = {name: (up[name] - down[name]) / 2 for name in at}
         leaves = {name: value.detach().clone().requires_grad_() for name, value in at.items()}
         with torch.enable_grad():
-            seen = inner(self.defended(leaves, _from(state)), response)
+            seen = inner(self.defended(leaves, again(state)), response)
         if not seen.requires_grad:
             return False
         pulled = torch.autograd.grad(seen, list(leaves.values()), allow_unused=True, materialize_grads=True)
@@ -158,47 +135,6 @@ class Automatic:
         found = self.defence.gradients(own, rng)
         found = self.defence.update(found, rng) if self._finished else found
         return {name: value / self._factor for name, value in found.items()}
-
-
-@final
-class AsNoise(Mechanism):
-    """A defence that is as good as noise: what is left of a trial, in deviations of what the defence adds.
-
-    Args:
-        automatic: the defence.
-        example: a gradient of the client's network, at which its errors are measured.
-    """
-
-    def __init__(self, automatic: Automatic, example: Tensors) -> None:
-        super().__init__({})
-        self._automatic, self._example = automatic, example
-
-    def sized(self, sent: Tensors, rng: torch.Generator) -> Tensors:
-        """The example, each tensor scaled so that after the defence it is of the size of what was sent."""
-        own = self._example
-        for _ in range(3):
-            found = self._automatic.defended(own, rng)
-            own = {n: v * _rms(sent[n]) / _rms(found[n]).clamp(min=_TINY) for n, v in own.items()}
-        return own
-
-    def read(self, sent: Tensors) -> Tensors:
-        """``precision.NAME``: one over the root mean square of a tensor's errors; 0 where there are none to see."""
-        rng = torch_generator(0, "errors")  # of the measurement alone; the same for every observation
-        at, squares = self.sized(sent, rng), dict.fromkeys(sent, torch.zeros(()))
-        for _ in range(_MEASURED):
-            moved = {n: v + _STEP * v.std(correction=0) * _drawn(v, rng) for n, v in at.items()}
-            found = self._automatic.defended(moved, rng)
-            squares = {n: squares[n] + (found[n] - v).square().mean() / _MEASURED for n, v in moved.items()}
-        return {f"precision.{n}": torch.where(v > 0, v.rsqrt(), 0.0) for n, v in squares.items()}
-
-    def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
-        """What was sent plus what is left of the trial, in deviations."""
-        return {n: value + (trial[n] - value) * constants[f"precision.{n}"] for n, value in sent.items()}
-
-    @property
-    def noise(self) -> float | None:
-        """1: `apply` counts in deviations."""
-        return 1.0
 
 
 @final
@@ -228,7 +164,7 @@ class Staged(Evaluation):
         self._objective, self._automatic = objective, automatic
         self._trial = Graph(objective.trial, (guess, given), compute)
         self._pull = Graph(torch.func.grad(pulled), (guess, given, given["observed"]), compute)
-        self._prior = vmap(grad_and_value(objective.prior))
+        self._prior = vmap(grad_and_value(objective.weighed))
         sent = sum(value.numel() * value.element_size() for value in given["observed"].values())
         self.together = fitting(max(self._trial.bytes, self._pull.bytes) + 3 * sent, len(guess["x"]), compute)
         self._found: tuple[bool, Nature] | None = None  # of the first trial, for all
@@ -246,7 +182,7 @@ class Staged(Evaluation):
             slopes = {name: torch.stack([slope[name] for slope, _ in found]) for name in observed[0]}
             matched = torch.stack([one for _, one in found])
             gradients: dict[str, Any] = dict(self._pull(guess, given, slopes))
-            slope, prior = self._prior(guess["x"])
+            slope, prior = self._prior(guess["x"], given)
             gradients["x"] = gradients["x"] + slope
             return gradients, matched + prior, matched
 
@@ -260,20 +196,22 @@ class Staged(Evaluation):
         leaves = {name: trial[name].detach().requires_grad_() for name in observed}
         with torch.enable_grad():
             sent = self._automatic.sent(leaves, rng, faithful=faithful, nature=nature)
-            matched = self._objective.distance(sent, observed)
+            matched = self._objective.distance(self._automatic.left(sent, observed), observed)
             slopes = torch.autograd.grad(matched, list(leaves.values()), allow_unused=True, materialize_grads=True)
         return dict(zip(leaves, slopes, strict=True)), matched.detach()
 
 
-def _rms(value: Tensor) -> Tensor:
-    return value.square().mean().sqrt()
+def changed(at: Tensors, rng: torch.Generator) -> Tensors:
+    """A random change by a third of each tensor's deviation: coarser than what a compressor rounds to."""
+    return {n: _STEP * v.std(correction=0) * _drawn(v, rng) for n, v in at.items()}
+
+
+def again(state: Tensor) -> torch.Generator:
+    """A generator that draws what another one drew from a state on."""
+    rng = torch.Generator()
+    rng.set_state(state)
+    return rng
 
 
 def _drawn(like: Tensor, rng: torch.Generator) -> Tensor:
     return torch.randn(like.shape, generator=rng, device=rng.device).to(like.device)
-
-
-def _from(state: Tensor) -> torch.Generator:
-    rng = torch.Generator()
-    rng.set_state(state)
-    return rng

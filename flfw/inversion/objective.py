@@ -18,7 +18,7 @@ Guess: TypeAlias = Tensors
 searched for, and ``model.NAME`` for each tensor that the attacker does not hold."""
 
 Given: TypeAlias = dict[str, Tensors]
-"""What stays as it is during a search: ``observed``, ``constants`` and ``labels``."""
+"""What stays as it is during a search: ``observed``, ``constants``, ``labels`` and the prior's ``weights``."""
 
 _MODEL = "model."
 
@@ -50,7 +50,7 @@ class Problem:
 
 @final
 class Objective:
-    """``distance(what the guess would have sent, what was sent) + prior(guess)``, a pure function of two records.
+    """``distance(what the guess would have sent, what was sent) + strength * prior(guess)``, pure in two records.
 
     Args:
         victim: computes the gradient of a guess.
@@ -64,8 +64,12 @@ class Objective:
     ) -> None:
         self.victim, self.distance, self.prior, self.mechanism = victim, distance, prior, mechanism
 
-    def given(self, problem: Problem) -> Given:
+    def given(self, problem: Problem, strength: float = 1.0) -> Given:
         """What a search for one problem does not change.
+
+        Args:
+            problem: the search.
+            strength: what the prior is multiplied with.
 
         Raises:
             BadInput: what was sent is not of this victim, or not finite.
@@ -75,7 +79,8 @@ class Objective:
         if self.mechanism:
             constants = {**constants, **self.mechanism.read(observed)}
         labels = {} if problem.labels is None else {"hard": problem.labels}
-        return {"observed": observed, "constants": constants, "labels": labels}
+        weights = {"prior": self.victim.inputs.mean.new_tensor(strength)}
+        return {"observed": observed, "constants": constants, "labels": labels, "weights": weights}
 
     def trial(self, guess: Guess, given: Given) -> Tensors:
         """The gradient of a guess, before any mechanism."""
@@ -93,4 +98,8 @@ class Objective:
     def __call__(self, guess: Guess, given: Given) -> tuple[Tensor, Tensor]:
         """The objective, and the distance in it; scalars."""
         matched = self.matched(self.trial(guess, given), given)
-        return matched + self.prior(guess["x"]), matched
+        return matched + self.weighed(guess["x"], given), matched
+
+    def weighed(self, x: Tensor, given: Given) -> Tensor:
+        """The prior of a guess (B, ...), times its strength."""
+        return given["weights"]["prior"] * self.prior(x)

@@ -20,7 +20,7 @@ from flfw.inversion.descent import Best, Descent
 from flfw.inversion.evaluation import Evaluation, Fused, stacked, stacked_given
 from flfw.inversion.matching import Distance
 from flfw.inversion.mechanism import Mechanism
-from flfw.inversion.objective import Objective, Problem
+from flfw.inversion.objective import Guess, Objective, Problem
 from flfw.inversion.priors import Prior, none
 from flfw.inversion.victim import VictimModel
 from flfw.nets.net import Tensors
@@ -35,6 +35,25 @@ def normal(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """One search of several, each of which begins where the one before it ended.
+
+    Attributes:
+        distance: of a trial and what was sent.
+        descent: how to move.
+        prior: of a guess.
+        strength: what the prior is multiplied with, >= 0; stages that differ in nothing else share their graphs.
+        through: whether a mechanism that is known stands in the objective.
+    """
+
+    distance: Distance
+    descent: Descent
+    prior: Prior = none
+    strength: float = 1.0
+    through: bool = True
+
+
+@dataclass(frozen=True)
 class Recipe:
     """How to search.
 
@@ -46,6 +65,7 @@ class Recipe:
         restarts: at most so many starts, >= 1; the one with the lowest distance counts.
         solved: a distance below which a search is over, and needs no other start; 0: never.
         boxed: whether a guess is kept in the box on its way; at the end it is in any case.
+        opening: searches made before this one, from each start.
     """
 
     distance: Distance
@@ -55,6 +75,12 @@ class Recipe:
     restarts: int = 1
     solved: float = 0.0
     boxed: bool = True
+    opening: tuple[Stage, ...] = ()
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """All of them; what counts of a search is the distance in the last."""
+        return *self.opening, Stage(self.distance, self.descent, self.prior)
 
 
 @dataclass(frozen=True)
@@ -145,10 +171,8 @@ class _Run:
         compute: Compute,
     ) -> None:
         self._victim, self._recipe, self._box, self._compute = victim, recipe, box, compute
-        self._automatic = mechanism if isinstance(mechanism, Automatic) else None
-        written = None if isinstance(mechanism, Automatic) else mechanism
-        self._objective = Objective(victim, recipe.distance, recipe.prior, written)
-        self._evaluation: Evaluation | None = None
+        self._mechanism = mechanism
+        self._built: dict[tuple[Distance, Prior, bool], tuple[Objective, Evaluation]] = {}
         inputs, device = victim.inputs, victim.inputs.mean.device
         low, high = (inputs.normalise(torch.full(inputs.shape, end, device=device)) for end in box)
         self._bounds = (low, high) if recipe.boxed else None
@@ -156,18 +180,32 @@ class _Run:
     def searched(self, targets: Sequence[Target]) -> list[Found]:
         """One search for each, in chunks that fit into memory."""
         problems = [self._problem(target) for target in targets]
-        chunks = -(-len(problems) // self._built(problems[0]).together)
+        together = min(self._evaluation(stage, problems[0])[1].together for stage in self._recipe.stages)
+        chunks = -(-len(problems) // together)
         width = -(-len(problems) // chunks)  # of like size, so that few graphs are needed
         found: list[Found] = []
         for at in range(0, len(problems), width):
             found += self._chunk(problems[at : at + width], [target.rng for target in targets[at : at + width]])
         return found
 
-    def _chunk(self, problems: Sequence[Problem], rngs: Sequence[torch.Generator]) -> Iterator[Found]:
-        given = stacked_given([self._objective.given(problem) for problem in problems])
-        evaluate = self._built(problems[0]).of(given, rngs)
+    def _chunk(self, problems: Sequence[Problem], rngs: Sequence[torch.Generator]) -> list[Found]:
         guess = stacked([problem.guess for problem in problems])
-        return self._found(self._recipe.descent.descend(evaluate, guess, self._bounds, self._recipe.solved), problems)
+        went = torch.zeros(len(problems), dtype=torch.bool)
+        before = 0
+        *opening, last = self._recipe.stages
+        for stage in opening:
+            best = self._descended(stage, problems, rngs, guess, 0.0)
+            guess, went = best.guess, went | (best.objective < best.first).cpu()  # False where both are infinite
+            before += stage.descent.iterations
+        best = self._descended(last, problems, rngs, guess, self._recipe.solved)
+        return list(self._found(best, problems, went | (best.objective < best.first).cpu(), before))
+
+    def _descended(
+        self, stage: Stage, problems: Sequence[Problem], rngs: Sequence[torch.Generator], guess: Guess, solved: float
+    ) -> Best:
+        objective, evaluation = self._evaluation(stage, problems[0])
+        given = stacked_given([objective.given(problem, stage.strength) for problem in problems])
+        return stage.descent.descend(evaluation.of(given, rngs), guess, self._bounds, solved)
 
     def _problem(self, target: Target) -> Problem:
         device = self._victim.inputs.mean.device
@@ -178,24 +216,25 @@ class _Run:
             logits = normal((count, self._victim.classes), target.rng).to(device)
         return Problem(target.sent, target.labels, start, self._victim.unknown, logits)
 
-    def _built(self, problem: Problem) -> Evaluation:
-        if self._evaluation is None:
-            example = problem.guess, self._objective.given(problem), self._compute
-            if self._automatic:
-                self._evaluation = Staged(self._objective, self._automatic, *example)
-            else:
-                self._evaluation = Fused(self._objective, *example)
-        return self._evaluation
+    def _evaluation(self, stage: Stage, problem: Problem) -> tuple[Objective, Evaluation]:
+        like = stage.distance, stage.prior, stage.through
+        if like not in self._built:
+            told = self._mechanism if stage.through else None
+            automatic = isinstance(told, Automatic)
+            objective = Objective(self._victim, stage.distance, stage.prior, None if automatic else told)
+            example = problem.guess, objective.given(problem), self._compute
+            evaluation = Staged(objective, told, *example) if automatic else Fused(objective, *example)
+            self._built[like] = objective, evaluation
+        return self._built[like]
 
-    def _found(self, best: Best, problems: Sequence[Problem]) -> Iterator[Found]:
+    def _found(self, best: Best, problems: Sequence[Problem], went: Tensor, before: int) -> Iterator[Found]:
         inputs = self._victim.inputs
         samples = (best.guess["x"] * inputs.std + inputs.mean).clamp(*self._box)
         for i, problem in enumerate(problems):
-            went = bool(best.objective[i] < best.first[i])  # False where both are infinite
             labels = problem.labels if problem.labels is not None else best.guess["labels"][i].argmax(-1)
             yield Found(
-                samples[i] if went else torch.full_like(samples[i], torch.nan),
-                float(best.matched[i]) if went else inf,
+                samples[i] if went[i] else torch.full_like(samples[i], torch.nan),
+                float(best.matched[i]) if went[i] else inf,
                 labels,
-                None if not went or bool(best.unsolved[i]) else int(best.iterations[i]),
+                None if not went[i] or bool(best.unsolved[i]) else before + int(best.iterations[i]),
             )
