@@ -25,9 +25,15 @@ def short_name(plugin: str) -> str:
 
 
 def method(experiment: Experiment) -> tuple[type[FederatedStrategy], Any]:
-    """The server half and the method's hyper-parameters."""
+    """The server half and the method's hyper-parameters.
+
+    Beside an attack of its name (`hyperfl` and the attack on it), NAME.FIELD is the attack's, and the method's fields
+    stand without a name.
+    """
     cls = plugins.find(plugins.METHOD, experiment.method, FederatedStrategy)
-    return cls, settings(cls.Settings, short_name(experiment.method), experiment.set, bare=True)
+    name = short_name(experiment.method)
+    alike = name in map(short_name, experiment.attacks)
+    return cls, settings(cls.Settings, "" if alike else name, experiment.set, bare=True)
 
 
 def blank_model(experiment: Experiment) -> nn.Module:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -172,24 +172,31 @@ def _values(runs: Iterable[Experiment], figure: Figure) -> list[float]:
     """The figure in each run's result, in the paper's unit."""
     values = []
     for experiment in runs:
-        value: Any = _result(experiment)
-        for key in figure.name.split("."):
-            value = _member(value, key)
+        value = _under(_result(experiment), figure.name.split("."))
         if not isinstance(value, int | float):
             raise RunFailed(f"{_folder(experiment) / 'result.json'} has no {figure.name}.")
         values.append(value * figure.factor)
     return values
 
 
-def _member(value: Any, key: str) -> Any:
-    """What stands under a key, of a list under ``name=value``; None: nothing does, or several entries do."""
+def _under(value: Any, keys: Sequence[str]) -> Any:
+    """What stands under some keys; None: nothing does, or several entries of a list do.
+
+    A key into a list is ``name=value``, or several such with commas between; ``*`` is the mean over all its entries.
+    """
+    if not keys:
+        return value
+    key, rest = keys[0], keys[1:]
     if isinstance(value, Mapping):
-        return value.get(key)
+        return _under(value.get(key), rest)
     if not isinstance(value, list):
         return None
-    name, _, wanted = key.partition("=")
-    entries = [entry for entry in value if isinstance(entry, Mapping) and str(entry.get(name)) == wanted]
-    return entries[0] if len(entries) == 1 else None
+    if key == "*":
+        each = [_under(entry, rest) for entry in value]
+        return fmean(each) if each and all(isinstance(one, int | float) for one in each) else None
+    wanted = dict(part.split("=", 1) for part in key.split(","))
+    entries = [one for one in value if all(str(one.get(name)) == text for name, text in wanted.items())]
+    return _under(entries[0], rest) if len(entries) == 1 else None
 
 
 def _result(experiment: Experiment) -> dict[str, Any]:

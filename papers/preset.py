@@ -19,8 +19,8 @@ class Figure:
     """A number of result.json.
 
     Attributes:
-        name: where it stands: ``final.acc_local``; in a list, in the only entry with a value:
-            ``audit.vantage=server.seconds``.
+        name: where it stands: ``final.acc_local``; in a list, in the only entry with some values:
+            ``audit.attack=ig,round=0.seconds``; or in each of its entries, for their mean: ``rounds.*.seconds``.
         words: what it is.
         factor: from its unit to the paper's; accuracies are shares and the papers print per cent.
         yes: where the paper prints Y or N, the least mean that is a Y; None: it prints the number.

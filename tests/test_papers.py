@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import pandas as pd
 import pytest
 
-from flfw import data, plugins
+from flfw import data, parts, plugins
 from flfw.assignments import settings
 from flfw.checkpoint import locked
 from flfw.data import partition
@@ -26,7 +26,6 @@ from flfw.defence import Defence
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.provenance import code_hash
-from flfw.strategy import FederatedStrategy
 from papers import cells, command, fedcg, hyperfl, published, show
 from papers.cells import Outcome
 from papers.layout import Sheet, number, sheet
@@ -127,11 +126,10 @@ def preset_of(path: str, scale: Scale) -> Preset:
 def test_every_cell_resolves_to_experiments_that_fit_what_there_is(table: str, scale: Scale) -> None:
     for cell in published.table(table).cells:
         for experiment in preset_of(cell.path, scale).experiments:
-            assert experiment.attacks == () and experiment.net != "auto" and experiment.split != "auto"
+            assert experiment.net != "auto" and experiment.split != "auto"
             assert Experiment.from_run_config(experiment.to_run_config()) == experiment
             if experiment.method in plugins.names(plugins.METHOD):
-                method = plugins.find(plugins.METHOD, experiment.method, FederatedStrategy)
-                settings(method.Settings, experiment.method, experiment.set, bare=True)
+                parts.method(experiment)
             if experiment.split in partition.schemes():
                 settings(partition.scheme(experiment.split), experiment.split, experiment.set)
 
@@ -157,6 +155,31 @@ def test_hyperfl_s_settings_are_the_paper_s() -> None:
     assert (quick.rounds, quick.local_epochs) == (10, 1)
     fedavg = preset_of("hyperfl.1/FedAvg/CINIC-10/20", "full")
     assert (fedavg.figure.name, [f.name for f in fedavg.also]) == ("final.acc_global", ["final.acc_local"])
+
+
+def test_hyperfl_s_table_of_attacks_has_the_paper_s_budget_and_ours_beside_it() -> None:
+    preset = preset_of("hyperfl.3/HyperFL/CIFAR-10/psnr", "full")
+    (run,) = preset.experiments
+    assert (run.images, run.audit_rounds, run.attack, run.net, run.lr) == (
+        50,
+        "0,last",
+        ("ig", "hyperfl"),
+        "cnn2",
+        0.02,
+    )
+    assert run.set == ("ig.iterations=10000", "ig.signed=false", "hyperfl.iterations=10000")
+    assert preset.figure.name == "audit.attack=ig,round=0.psnr.mean"
+    beside = ["audit.attack=hyperfl,round=0.psnr.mean", "audit.attack=ig,round=200.psnr.mean"]
+    assert [figure.name for figure in preset.also] == beside
+    (control,) = preset_of("hyperfl.3/FedAvg/CIFAR-10/ssim", "full").experiments
+    assert control == replace(run, method="fedavg", attack=("ig",), set=run.set[:2])  # the same images and budget
+
+
+def test_hyperfl_s_table_of_times_is_of_whole_rounds() -> None:
+    preset = preset_of("hyperfl.4/HyperFL", "quick")
+    (run,) = preset.experiments
+    assert (run.dataset, run.clients, run.rounds, run.local_epochs, run.attacks) == ("emnist", 20, 2, 5, ())
+    assert preset.figure.name == "rounds.*.seconds" and preset.figure.factor == 1
 
 
 def test_fedcg_s_settings_are_the_paper_s() -> None:
@@ -517,6 +540,29 @@ def test_mean_and_deviation_over_seeds(tmp_path: Path) -> None:
     assert outcome.value == pytest.approx(30)
     assert outcome.deviation == pytest.approx(700**0.5)  # (20^2 + 10^2 + 30^2) / 2
     assert outcome.notes == ("A note.",)
+
+
+LIST = [{"attack": "ig", "round": 0, "psnr": 1.0}, {"attack": "ig", "round": 2, "psnr": 2.0}, {"round": 2, "psnr": 6.0}]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("final.of.attack=ig,round=2.psnr", 2.0),
+        ("final.of.round=0.psnr", 1.0),
+        ("final.of.*.psnr", 3.0),
+        ("final.of.attack=ig.psnr", None),  # two entries
+        ("final.of.round=5.psnr", None),
+        ("final.of.*.attack", None),  # words, and one without
+        ("final.of.psnr=1.0,round=0.attack", None),  # a word
+    ],
+)
+def test_a_figure_in_a_list_is_found_by_what_stands_beside_it(tmp_path: Path, name: str, value: float | None) -> None:
+    preset = replace(fake(tmp_path, ({"of": LIST},)), figure=Figure(name, "a figure", 1))
+    if value is None:
+        assert cells.measured(cell("fedavg"), preset).reason.endswith(f"has no {name}.")
+    else:
+        assert cells.read(cell("fedavg"), preset).value == value
 
 
 def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
