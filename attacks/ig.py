@@ -66,6 +66,7 @@ class IG(GradientMatching):
     """Cosine matching."""
 
     Settings = IGSettings
+    tuned_on = "MNIST training images 0-5 and digits 0-5 of scikit-learn (the schedule when told of a defence)"
 
     @property
     def budget(self) -> Budget:

@@ -56,7 +56,7 @@ def finish(experiment: Experiment, task: Task, notes: list[str], auditor: Audito
     assert folder is not None, "the experiment was checked"
     training = json.loads((folder / "training.json").read_text())
     notes = [*notes, *_remarks(training)]
-    about: dict[str, Any] = {"audit": [], "recordings": None, "weights": None}
+    about: dict[str, Any] = {"audit": [], "recordings": None, "weights": None, "tuned_on": []}
     stopped = None
     if auditor:
         try:
@@ -99,7 +99,8 @@ def audit(auditor: Auditor, out: Path, notes: list[str]) -> dict[str, Any]:
     write_rows(rows, out / "audit.csv")
     recordings = Recordings(auditor.source / "observations")
     notes += [*breakdowns(entries), *recordings.remarks(auditor.refused)]
-    return {"audit": entries, "recordings": recordings.summary(auditor.refused), "weights": auditor.weights}
+    origins = {"weights": auditor.weights, "tuned_on": auditor.tuned_on}
+    return {"audit": entries, "recordings": recordings.summary(auditor.refused), **origins}
 
 
 def audit_again(experiment: Experiment, source: Path, out: Path, notes: list[str], auditor: Auditor) -> None:
@@ -114,7 +115,8 @@ def audit_again(experiment: Experiment, source: Path, out: Path, notes: list[str
     """
     about = audit(auditor, out, notes)
     earlier = _earlier(source)
-    provenance = {**earlier["provenance"], "code": code_hash(), "weights": about["weights"], "from": str(source)}
+    origins = {name: about[name] for name in ("weights", "tuned_on")}
+    provenance = {**earlier["provenance"], "code": code_hash(), **origins, "from": str(source)}
     again = {
         "flfw": flfw.__version__,
         "config": _config(experiment),
@@ -192,7 +194,7 @@ def _write(
                 "digest": task.dataset.digest,
             },
             "weights": about["weights"],
-            "tuned_on": [],
+            "tuned_on": about["tuned_on"],
             "resumed": training["resumed"],
         },
         "environment": environment(_TRANSPORT[training["engine"]]),

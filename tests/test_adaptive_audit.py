@@ -93,6 +93,8 @@ def test_of_a_partly_defended_run_the_adaptive_attack_is_on_the_defended_alone(t
     about = [(e["defence"], e["adaptation"], e["images"]) for e in entries]
     assert about == [("prune", None, 1), ("none", None, 1), ("prune", "written", 1)]
     assert [e["adaptive"] for e in entries] == [False, True, True]
+    (tuned,) = json.loads((tmp_path / "run" / "result.json").read_text())["provenance"]["tuned_on"]
+    assert tuned == f"ig: {IG.tuned_on}"
 
 
 def test_an_attack_that_makes_nothing_of_a_defence_runs_once(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -47,6 +47,8 @@ class Attack(ABC):
     Settings: ClassVar[type] = NoSettings
     models: ClassVar[Models] = frozenset()
     """What of it the attack makes use of when it is granted; the rest it takes to be absent."""
+    tuned_on: ClassVar[str] = ""
+    """The data by which its default settings were chosen, in words; empty: they are a paper's, or were not tried."""
 
     def __init__(self, settings: Any = None, compute: Compute | None = None) -> None:
         self.settings = self.Settings() if settings is None else settings
@@ -80,3 +82,8 @@ class Attack(ABC):
         Raises:
             NotApplicable: the network gives this attack nothing to work on.
         """
+
+
+def tuned_on(attacks: Mapping[str, Attack]) -> list[str]:
+    """For the provenance: each attack whose defaults were chosen by results, and by whose."""
+    return [f"{name}: {attack.tuned_on}" for name, attack in attacks.items() if attack.tuned_on]

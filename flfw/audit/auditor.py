@@ -15,6 +15,7 @@ import numpy as np
 
 from flfw import parts
 from flfw.audit import perceptual
+from flfw.audit.attack import tuned_on
 from flfw.audit.entries import entry
 from flfw.audit.jobs import EXAMPLE, Job, Solution, Ticket
 from flfw.audit.knowledge import standing
@@ -108,6 +109,11 @@ class Auditor(AbstractContextManager["Auditor"]):
             return None
         about = {"sha256": self._perceptual.sha256, "official": self._perceptual.official}
         return {"lpips": {"file": str(self.experiment.lpips_weights), **about}}
+
+    @property
+    def tuned_on(self) -> list[str]:
+        """By which data the attacks' defaults were chosen, for the provenance."""
+        return tuned_on(self._named)
 
     def tickets(self) -> list[Ticket]:
         """What a whole run of the experiment probes and this audit attacks, but for the control."""

@@ -16,7 +16,7 @@ from typing import Any, final
 from torch import nn
 
 import flfw
-from flfw.audit.attack import Attack
+from flfw.audit.attack import Attack, tuned_on
 from flfw.audit.entries import breakdowns, entry, write_rows
 from flfw.audit.foreign.attempt import Pair, attempt, standing
 from flfw.audit.foreign.case import Case, Chosen, Victim, choose, lone_examples
@@ -110,7 +110,7 @@ def audit(
     kept = Recordings(Path(recordings))
     chosen = choose(case, kept, rounds, truth, batch, victims)
     entries, rows = _Audit(case, kept, chosen, folder).run(attacks)
-    _write(folder, config, kept, entries, rows)
+    _write(folder, config, kept, entries, rows, tuned_on(attacks))
     return folder
 
 
@@ -240,7 +240,12 @@ class _Audit:
 
 
 def _write(
-    folder: Path, config: dict[str, Any], kept: Recordings, entries: list[dict[str, Any]], rows: list[Row]
+    folder: Path,
+    config: dict[str, Any],
+    kept: Recordings,
+    entries: list[dict[str, Any]],
+    rows: list[Row],
+    tuned: list[str],
 ) -> None:
     from flfw.audit.report import write_report
 
@@ -254,7 +259,7 @@ def _write(
             "lock": requirements_hash(),
             "data": origin,
             "weights": None,
-            "tuned_on": [],
+            "tuned_on": tuned,
             "resumed": [],
         },
         "environment": environment("the app's own"),
