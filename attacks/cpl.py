@@ -23,12 +23,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from attacks.dlg import DLGSettings, least_squares
-from flfw.audit.attack import Budget
-from flfw.audit.gradient_matching import GradientMatching
-from flfw.inversion.automatic import Automatic
-from flfw.inversion.mechanism import Mechanism
-from flfw.inversion.search import Recipe
+from attacks.dlg import DLGSettings, LeastSquares
 
 
 @dataclass(frozen=True)
@@ -39,24 +34,19 @@ class CPLSettings(DLGSettings):
 
 
 @final
-class CPL(GradientMatching):
+class CPL(LeastSquares):
     """Squared distance from a patterned start, with the label read off."""
 
     Settings = CPLSettings
-
-    @property
-    def budget(self) -> Budget:
-        """As set."""
-        return Budget(self.settings.iterations, self.settings.restarts, "lowest squared distance")
 
     @property
     def labels(self) -> str:
         """Read off the last layer."""
         return "recovered"
 
-    def recipe(self, told: Mechanism | Automatic | None) -> Recipe:
-        """DLG's, from another start."""
-        return least_squares(self.settings, told, start=patterned)
+    def start(self, shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+        """A pattern."""
+        return patterned(shape, rng)
 
 
 def patterned(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:

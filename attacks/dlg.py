@@ -16,8 +16,12 @@ Departures  1. A search that diverges or gets stuck is begun again from another 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import final
+
+import torch
+from torch import Tensor
 
 from flfw.audit.attack import Budget
 from flfw.audit.gradient_matching import GradientMatching
@@ -26,7 +30,7 @@ from flfw.inversion.automatic import Automatic
 from flfw.inversion.descent import LBFGS
 from flfw.inversion.matching import gaussian_likelihood, relative_distance
 from flfw.inversion.mechanism import Mechanism
-from flfw.inversion.search import Recipe, Start, normal
+from flfw.inversion.search import Recipe, normal
 
 
 @dataclass(frozen=True)
@@ -45,9 +49,8 @@ class DLGSettings:
         require(self.solved >= 0, "solved >= 0", solved=self.solved)
 
 
-@final
-class DLG(GradientMatching):
-    """Squared distance, image and label."""
+class LeastSquares(GradientMatching, ABC):
+    """The search of DLG and of the attacks that differ from it in labels and start alone."""
 
     Settings = DLGSettings
 
@@ -57,29 +60,32 @@ class DLG(GradientMatching):
         return Budget(self.settings.iterations, self.settings.restarts, "lowest squared distance")
 
     @property
+    @abstractmethod
+    def labels(self) -> str:
+        """How it comes by the labels."""
+
+    def start(self, shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+        """A first guess (B, ...), in normalised units."""
+        return normal(shape, rng)
+
+    def recipe(self, told: Mechanism | Automatic | None) -> Recipe:
+        """Relative squared distance, or a likelihood where the size of the noise is known; L-BFGS, no prior."""
+        noise = None if told is None else told.noise
+        return Recipe(
+            distance=relative_distance if noise is None else gaussian_likelihood(noise),
+            descent=LBFGS(self.settings.iterations, self.settings.lr),
+            start=self.start,
+            restarts=self.settings.restarts,
+            solved=self.settings.solved,
+            boxed=False,
+        )
+
+
+@final
+class DLG(LeastSquares):
+    """Squared distance, image and label."""
+
+    @property
     def labels(self) -> str:
         """Part of the guess."""
         return "searched for"
-
-    def recipe(self, told: Mechanism | Automatic | None) -> Recipe:
-        """Relative squared distance, L-BFGS, no prior."""
-        return least_squares(self.settings, told)
-
-
-def least_squares(chosen: DLGSettings, told: Mechanism | Automatic | None, start: Start = normal) -> Recipe:
-    """The search of DLG and of the attacks that differ from it in labels or start alone.
-
-    Args:
-        chosen: the settings.
-        told: what is known to stand between the gradient and what was sent.
-        start: draws the first guess.
-    """
-    noise = None if told is None else told.noise
-    return Recipe(
-        distance=relative_distance if noise is None else gaussian_likelihood(noise),
-        descent=LBFGS(chosen.iterations, chosen.lr),
-        start=start,
-        restarts=chosen.restarts,
-        solved=chosen.solved,
-        boxed=False,
-    )

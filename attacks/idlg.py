@@ -17,30 +17,14 @@ from __future__ import annotations
 
 from typing import final
 
-from attacks.dlg import DLGSettings, least_squares
-from flfw.audit.attack import Budget
-from flfw.audit.gradient_matching import GradientMatching
-from flfw.inversion.automatic import Automatic
-from flfw.inversion.mechanism import Mechanism
-from flfw.inversion.search import Recipe
+from attacks.dlg import LeastSquares
 
 
 @final
-class IDLG(GradientMatching):
+class IDLG(LeastSquares):
     """Squared distance, with the label read off."""
-
-    Settings = DLGSettings
-
-    @property
-    def budget(self) -> Budget:
-        """As set."""
-        return Budget(self.settings.iterations, self.settings.restarts, "lowest squared distance")
 
     @property
     def labels(self) -> str:
         """Read off the last layer."""
         return "recovered"
-
-    def recipe(self, told: Mechanism | Automatic | None) -> Recipe:
-        """DLG's."""
-        return least_squares(self.settings, told)
