@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
+from clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings, bounded
 from clients.defences.low_precision import LowPrecision, LowPrecisionSettings
 from clients.defences.prune import Prune, PruneSettings
 from flfw.defence import Defence
@@ -170,7 +170,72 @@ def test_entries_that_were_kept_back_are_seen_in_what_was_sent() -> None:
     assert isinstance(told, AsSelection)
     found = told.apply(gradient, sent, told.read(sent))
     for name, value in sent.items():
-        assert torch.equal(2 * found[name], value)
+        torch.testing.assert_close(found[name], value)
+
+
+class LastLayerNoise(Defence):
+    """Noise on the classifier alone; all else is sent as it is."""
+
+    def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        noisy = {n: v + 0.5 * torch.randn(v.shape, generator=rng) for n, v in update.items() if n.startswith("class")}
+        return update | noisy
+
+
+def test_what_is_sent_without_noise_beside_noise_counts_most() -> None:
+    model, gradient = victim()
+    sent = LastLayerNoise().update(gradient, rng())
+    told = settled(Automatic(LastLayerNoise()), model, sent, torch.tensor([3]), 1, rng())
+    assert isinstance(told, AsNoise)
+    precision = told.read(sent)
+    exact = [float(v) for n, v in precision.items() if "classifier" not in n]
+    assert min(exact) > 100 * float(precision["precision.classifier.weight"])
+    assert float(precision["precision.classifier.weight"]) == pytest.approx(2, rel=0.1)
+
+
+class Offset(Defence):
+    """Adds the same numbers each time."""
+
+    def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        return {n: v + 0.5 for n, v in update.items()}
+
+
+def test_what_is_added_each_time_is_taken_away_and_no_noise() -> None:
+    model, gradient = victim()
+    told = settled(Automatic(Offset()), model, Offset().update(gradient, rng()), torch.tensor([3]), 1, rng())
+    assert isinstance(told, Automatic) and told.noise is None
+
+
+class Remembers(Defence):
+    """Sends what it kept back the last time as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: Tensors = {}
+
+    def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        whole = {n: v + self.kept.get(n, 0) for n, v in update.items()}
+        self.kept = {n: v / 2 for n, v in whole.items()}
+        return self.kept
+
+
+def test_a_defence_that_remembers_is_each_time_as_the_client_began() -> None:
+    automatic, ones = Automatic(Remembers()), {"w": torch.ones(2)}
+    for _ in range(3):
+        assert torch.equal(automatic.defended(ones, rng())["w"], torch.full((2,), 0.5))
+
+
+class ScaledHalf(Defence):
+    """The larger half of each tensor, bounded: its factor depends on what goes in."""
+
+    def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        kept = {n: v * (v.abs() >= v.abs().flatten().median()) for n, v in update.items()}
+        return bounded(kept, 0.1)
+
+
+def test_a_selection_whose_factor_depends_on_the_size_is_no_selection() -> None:
+    model, gradient = victim()
+    told = settled(Automatic(ScaledHalf()), model, ScaledHalf().update(gradient, rng()), torch.tensor([3]), 1, rng())
+    assert isinstance(told, Automatic)
 
 
 def test_the_size_of_noise_within_a_bound_is_measured() -> None:

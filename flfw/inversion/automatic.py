@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any, Literal, Protocol, TypeAlias, final
 
 import torch
@@ -132,8 +133,9 @@ class Automatic:
     def defended(self, trial: Tensors, rng: torch.Generator) -> Tensors:
         """What the client would have sent, by its own code, in the units of the trial."""
         own = {name: value * self._factor for name, value in trial.items()}  # new ones: a defence may work in place
-        found = self.defence.gradients(own, rng)
-        found = self.defence.update(found, rng) if self._finished else found
+        defence = deepcopy(self.defence)  # which may remember what it was called with
+        found = defence.gradients(own, rng)
+        found = defence.update(found, rng) if self._finished else found
         return {name: value / self._factor for name, value in found.items()}
 
 
