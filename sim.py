@@ -33,6 +33,8 @@ class Command:
     cut short."""
     compare: tuple[Path, ...] = ()
     """Print two or more finished runs beside each other, image for image where they share them, and stop."""
+    figures: tuple[Path, ...] = ()
+    """Draw finished runs for a paper, into --out or the first one's figures/, with the numbers as CSV, and stop."""
     from_: Annotated[Path | None, tyro.conf.arg(name="from")] = None
     """Attack what an earlier run recorded; writes into --out, or beside it as audit-N."""
     purge: Path | None = None
@@ -79,6 +81,11 @@ def main(arguments: list[str]) -> int:
             from flfw.compare import table
 
             print(table(command.compare))
+            return 0
+        if command.figures:
+            from papers.figures import write
+
+            print(*write(command.figures, command.experiment.out, data_root=command.experiment.data_root), sep="\n")
             return 0
         if command.purge:
             print(_purge(command.purge))
@@ -136,6 +143,7 @@ def _refuse_two_tasks(command: Command) -> None:
     asked = {"--resume": command.resume, "--estimate": command.estimate, "--show-split": command.show_split}
     asked |= {"--table or --cell": command.table or command.cell, "--from": command.from_, "--purge": command.purge}
     asked |= {"--matrix or --seeds": command.matrix or command.seeds, "--compare": command.compare}
+    asked |= {"--figures": command.figures}
     given = [flag for flag, value in asked.items() if value]
     if len(given) > 1:
         raise BadInput(f"Expected one of {', '.join(asked)}, got {' and '.join(given)}; each does a thing of its own.")

@@ -32,6 +32,7 @@ FREE_ON_RESUME = (
     "compression",
     "observations_gb",
     "keep_observations",
+    "keep_state",
     "pictures",
     "lpips_weights",
     "ray_address",
@@ -143,6 +144,8 @@ class Experiment:
     """Recordings may grow to so many GB (1e9 bytes); what does not fit is left out, and said."""
     keep_observations: int = -1
     """After the audit, keep the recordings of the last so many recorded rounds (0 has the ladder); -1: of all."""
+    keep_state: bool = False
+    """Keep the clients' private tensors in state/ once the run is over; for figures."""
     ray_address: str = ""
     """A running Ray cluster to join, as host:port or auto; by default Ray is started and ended with the run."""
     data_root: Path | None = None

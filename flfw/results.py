@@ -82,7 +82,7 @@ def tidy(experiment: Experiment) -> None:
     for kind in ("observations", "examples") if experiment.keep_observations >= 0 else ():
         if is_recorded(folder / kind):
             keep_last(folder / kind, experiment.keep_observations)
-    for name in ("state", "queue"):
+    for name in ("queue",) if experiment.keep_state else ("state", "queue"):
         shutil.rmtree(folder / name, ignore_errors=True)
     (folder / "tidying.json").unlink()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from flwr.app import Context
@@ -44,15 +45,15 @@ def serve(grid: Grid, context: Context) -> None:
         if not (is_trained(folder) or is_complete(folder)):
             federate(grid, experiment)
         if not is_complete(folder):
-            _fetch(clients, folder)
+            _fetch(clients, folder, ("truth", "examples", *(["state"] if experiment.keep_state else [])))
             with auditing(experiment, task, folder) as auditor:
                 finish(experiment, task, notes, auditor)
         shutil.rmtree(clients, ignore_errors=True)
     print(folder / "report.html", flush=True)
 
 
-def _fetch(clients: Path, folder: Path) -> None:
+def _fetch(clients: Path, folder: Path, kinds: Iterable[str]) -> None:
     """What virtual clients left in a folder that they could know of joins what it belongs to."""
-    for kind in ("truth", "examples"):
+    for kind in kinds:
         if (clients / kind).exists():
             shutil.copytree(clients / kind, folder / kind, dirs_exist_ok=True)

@@ -406,7 +406,7 @@ def test_a_run_at_work_is_nobody_elses(
         (
             "--estimate",
             "Expected one of --resume, --estimate, --show-split, --table or --cell, --from, --purge, --matrix or "
-            "--seeds, --compare, got --resume and --estimate; ",
+            "--seeds, --compare, --figures, got --resume and --estimate; ",
         ),
         ("--lr 0.5", "Expected lr=0.01 as in "),
     ],

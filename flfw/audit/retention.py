@@ -20,6 +20,7 @@ from flfw.tape import MANIFEST, Line, sweep
 _GIVES_AWAY = (
     *("observations", "examples", "truth", "reconstructions", "queue", "state", "checkpoint"),
     *("pictures", "report.html", "report.pdf"),  # a report has the pictures inside
+    "figures",  # clients' embeddings, and which classes they hold most of
 )
 _LOCKS = (".run", ".server")
 

@@ -1,0 +1,208 @@
+"""From the numbers of a figure to the figure: readable in grey, with the names beside what they name.
+
+Each function draws nothing but the rows it is given, touches none of matplotlib's global state, and returns a `Figure`
+that `rendered` turns into bytes.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+from math import isfinite, nan
+from typing import Any, Literal, NamedTuple
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from flfw.audit.figures import spread
+
+Format = Literal["svg", "png", "pdf"]
+Rows = Sequence[Mapping[str, Any]]
+"""A table: a row for each, with the same columns; None where there is no number."""
+
+MARKS = "os^Dv<>PX*"
+"""A form for each run or group."""
+
+OTHERS = "others"
+"""The group of those that are in no group of their own."""
+
+_TEXT, _FRAME, _GRID = "#222222", "#999999", "#e6e6e6"
+_STYLE: Any = {
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": _FRAME,
+    "axes.labelcolor": _TEXT,
+    "axes.axisbelow": True,
+    "xtick.color": _FRAME,
+    "ytick.color": _FRAME,
+    "xtick.labelcolor": _TEXT,
+    "ytick.labelcolor": _TEXT,
+    "text.color": _TEXT,
+    "grid.color": _GRID,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4.5,
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "flfw",  # the same figure, the same bytes
+    "pdf.fonttype": 42,  # publishers refuse Type 3
+}
+_DATED = {"svg": "Date", "pdf": "CreationDate"}
+_INKS = ("#12304f", "#a63f12", "#4a9c97", "#8ab4d0", "#e6c46a")  # from dark to light: apart in grey, too
+_SHADES = LinearSegmentedColormap.from_list("ink", ["#12304f", "#2f7f8c", "#c77f3a", "#efd78b"])
+_MOST_MARKED = 12  # points of a line with a mark each; of more, about as many
+_MOST_NUMBERED = 40  # clients with their number beside them
+_HALO = [withStroke(linewidth=1.5, foreground="white")]  # around a number that lies over another client's mark
+_COLUMNS = 3
+_AFTER: Mapping[str, Any] = {}
+_BEFORE: Mapping[str, Any] = {"linestyle": (0, (4, 2)), "markerfacecolor": "white"}
+_LEADER = {"arrowstyle": "-", "linewidth": 0.7, "relpos": (0.0, 0.5), "shrinkA": 1, "shrinkB": 4}
+_LINE = 12.0  # from a label to the next, in points
+
+
+class _End(NamedTuple):
+    """Where a line ends, its name and its colour."""
+
+    x: float
+    y: float
+    name: str
+    ink: str
+
+
+@rc_context(_STYLE)
+def training(rows: Rows, title: str) -> Figure:
+    """Mean training loss by round, and below it accuracy: dashed before local training, solid after it.
+
+    Args:
+        rows: ``run``, ``round``, ``loss``, ``acc_global`` and ``acc_local``, a row a run and round.
+        title: stands above both.
+    """
+    names = list(dict.fromkeys(row["run"] for row in rows))
+    figure = _blank(6.4, max(5.6, 0.65 * len(names)), title)  # tall enough for the names of many
+    above, below = figure.subplots(2, sharex=True, height_ratios=(2, 3))
+    above.set_title("Mean training loss")
+    below.set(title="Accuracy before and after local training", xlabel="round")
+    below.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+    losses, accuracies = [], []
+    for name, ink, mark in zip(names, cycle(_INKS), cycle(MARKS)):
+        own, of = [row for row in rows if row["run"] == name], "" if len(names) == 1 else f"{name}, "
+        losses += _curve(above, own, "loss", name, ink, mark)
+        accuracies += _curve(below, own, "acc_local", f"{of}after", ink, mark)
+        accuracies += _curve(below, own, "acc_global", f"{of}before", ink, mark, _BEFORE)
+    _by_round(above)
+    _by_round(below)
+    figure.draw_without_rendering()  # the layout decides how tall the axes are, and so how far apart names must be
+    _name_ends(above, losses)
+    _name_ends(below, accuracies)
+    return figure
+
+
+@rc_context(_STYLE)
+def measures(rows: Rows, title: str) -> Figure:
+    """A small plot for each measure, by round; of one that is nowhere negative from zero on.
+
+    Args:
+        rows: ``round`` and any measures, a row a round.
+        title: stands above all.
+    """
+    names = [name for name in rows[0] if name != "round"]
+    wide = min(_COLUMNS, len(names))
+    tall = -(-len(names) // wide)
+    figure = _blank(max(2.5 * wide, 4.0), 2.1 * tall + 0.5, title)
+    for place, name in enumerate(names, 1):
+        axes = figure.add_subplot(tall, wide, place, title=name.replace("_", " "))
+        _curve(axes, rows, name, name, _INKS[0], MARKS[0])
+        _by_round(axes)
+        if place > len(names) - wide:
+            axes.set_xlabel("round")
+        axes.ticklabel_format(axis="y", useOffset=False)
+        known = [row[name] for row in rows if row[name] is not None]
+        if min(known) >= 0:
+            axes.set_ylim(0, 1.06 * max(known) or 1)
+    return figure
+
+
+@rc_context(_STYLE)
+def embeddings(rows: Rows, title: str) -> Figure:
+    """Clients in the plane, each with the form and shade of its group, and its number where there are not too many.
+
+    Args:
+        rows: ``client``, ``group``, ``x`` and ``y``, a row a client.
+        title: stands above.
+    """
+    figure = _blank(6.0, 4.4, title)
+    axes = figure.add_subplot(xticks=[], yticks=[])
+    axes.set_xlabel("only who is near whom has a meaning: the axes have no unit")
+    many, names = len(rows) > _MOST_NUMBERED, sorted({row["group"] for row in rows}, key=_in_order)
+    for place, (name, mark) in enumerate(zip(names, cycle(MARKS))):
+        x, y = ([row[key] for row in rows if row["group"] == name] for key in ("x", "y"))
+        shade = "white" if name == OTHERS else _SHADES(place / max(len(names) - 1, 1))
+        look: Any = {"s": 20 if many else 55, "marker": mark, "edgecolor": _TEXT, "linewidth": 0.3 if many else 0.6}
+        axes.scatter(x, y, color=shade, label=name, **look)
+    for row in () if many else rows:
+        at = row["x"], row["y"]
+        axes.annotate(str(row["client"]), at, (5, 4), textcoords="offset points", fontsize=7, path_effects=_HALO)
+    axes.set_aspect("equal", adjustable="datalim")
+    axes.set_box_aspect(1)
+    axes.margins(0.08)
+    axes.spines[:].set_visible(True)
+    beside: Any = {"loc": "center left", "bbox_to_anchor": (1.02, 0.5), "frameon": False, "alignment": "left"}
+    axes.legend(title="dominant classes", **beside)
+    return figure
+
+
+@rc_context(_STYLE)
+def rendered(figure: Figure, form: Format) -> bytes:
+    """The file's bytes, the same for the same figure."""
+    file = io.BytesIO()
+    dated = {_DATED[form]: None} if form in _DATED else {}
+    figure.savefig(file, format=form, dpi=200, metadata=dated)
+    return file.getvalue()
+
+
+def _blank(width: float, height: float, title: str) -> Figure:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold", wrap=True)
+    return figure
+
+
+def _by_round(axes: Axes) -> None:
+    axes.grid(axis="y")
+    axes.tick_params(length=0)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
+
+
+def _curve(
+    axes: Axes, rows: Rows, column: str, name: str, ink: str, mark: str, style: Mapping[str, Any] = _AFTER
+) -> list[_End]:
+    """Draw a line; where it ends, if it has a point."""
+    points = [(row["round"], nan if row[column] is None else row[column]) for row in rows]
+    every = -(-len(points) // _MOST_MARKED)
+    axes.plot(*zip(*points, strict=True), color=ink, marker=mark, markevery=every, clip_on=False, zorder=3, **style)
+    return [_End(x, y, name, ink) for x, y in points if isfinite(y)][-1:]
+
+
+def _name_ends(axes: Axes, ends: Sequence[_End]) -> None:
+    """Write each name at the right, level with its line's end or as near to that as the others leave room."""
+    low, high = axes.get_ylim()
+    box = axes.get_window_extent().transformed(axes.figure.dpi_scale_trans.inverted())
+    tall = 72 * box.height  # in points
+    levels = [(end.y - low) / (high - low) * tall for end in ends]
+    for end, level in zip(ends, spread(levels, _LINE, 0.0, tall), strict=True):
+        at, leader = (1.04, level / tall), {**_LEADER, "color": end.ink}
+        axes.annotate(end.name, (end.x, end.y), at, textcoords="axes fraction", va="center", arrowprops=leader)
+
+
+def _in_order(group: str) -> tuple[bool, list[int]]:
+    """Groups of classes by their numbers, those without a class at the end."""
+    numbers = [int(word) for word in group.replace("–", " ").replace(",", " ").split() if word.isdigit()]
+    return not numbers, numbers

@@ -1,0 +1,196 @@
+"""Figures from finished runs, the numbers beside each as CSV: ``python -m papers.figures RUN [OTHER ...]``.
+
+    training    mean training loss, and accuracy before and after local training, by round, of all runs together
+    measures    what the first run's method measures beside these, by round
+    embeddings  t-SNE of the private embeddings of the first run's clients, marked by the classes they hold most of
+
+Each is a table of numbers first, and `papers.drawing` makes a figure of nothing but that table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from matplotlib.figure import Figure
+
+from flfw import data, parts
+from flfw.errors import BadInput
+from flfw.experiment import require
+from flfw.matrix.rows import Finished, read
+from flfw.sealed import write_whole
+from papers import drawing
+from papers.drawing import Rows
+from papers.embeddings import embeddings, perplexity
+
+NAMES = ("training", "measures", "embeddings")
+
+
+# --- from runs to files ---
+
+
+def write(
+    folders: Sequence[Path],
+    out: Path | None = None,
+    form: drawing.Format = "svg",
+    only: Iterable[str] = (),
+    data_root: Path | None = None,
+) -> list[Path]:
+    """Draw finished runs; the files, each figure and behind it its numbers.
+
+    Args:
+        folders: of the runs; what shows one run shows the first.
+        out: where to write; None: ``figures`` in the first run's folder. Files of an earlier call are replaced.
+        form: of the figures.
+        only: names of figures, see `NAMES`. Without any it is all, and one for which the first run has no numbers is
+            left out, with a line on stderr that says why.
+        data_root: where the data lie now; None: where the run found them.
+
+    Raises:
+        BadInput: a run is not finished, was not trained or has other data than the first, or there are no numbers for
+            a figure that was asked for by its name.
+    """
+    runs, only = _runs(folders), tuple(only)
+    out = out or runs[0].folder / "figures"
+    require(out.is_dir() or not out.exists(), "a folder for the figures", out=out)
+    made: dict[str, tuple[Rows, Figure]] = {}
+    for name in only or NAMES:
+        try:
+            made[name] = _made(name, runs, data_root)
+        except BadInput as error:
+            if only or name == "training":
+                raise
+            print(f"left out: {name}: {error}", file=sys.stderr)
+    out.mkdir(parents=True, exist_ok=True)
+    files = {}
+    for name, (rows, figure) in made.items():
+        files[out / f"{name}.{form}"] = drawing.rendered(figure, form)
+        files[out / f"{name}.csv"] = _csv(rows)
+    for path, content in files.items():
+        write_whole(path, content)
+    return list(files)
+
+
+def _made(name: str, runs: Sequence[Finished], data_root: Path | None) -> tuple[Rows, Figure]:
+    first = runs[0]
+    if name == "training":
+        rows = training(runs)
+        return rows, drawing.training(rows, _title(runs))
+    if name == "measures":
+        rows = measures(first)
+        return rows, drawing.measures(rows, _title([first]))
+    rows = embeddings(first.folder, data_root)
+    about = f"the clients' embeddings, t-SNE of perplexity {perplexity(len(rows)):.3g}"
+    return rows, drawing.embeddings(rows, f"{_title([first])}: {about}")
+
+
+def _csv(rows: Rows) -> bytes:
+    file = io.StringIO()
+    table = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return file.getvalue().encode()
+
+
+def _runs(folders: Sequence[Path]) -> list[Finished]:
+    require(len({folder.resolve() for folder in folders}) == len(folders), "each run once", runs=_words(folders))
+    runs = [read(folder) for folder in folders]
+    sets = dict.fromkeys(str(one.result["config"].get("dataset")) for one in runs)
+    require(len(sets) == 1, "runs on the same data in one figure", datasets=_words(sets))
+    return runs
+
+
+def _title(runs: Sequence[Finished]) -> str:
+    kinds = list(dict.fromkeys(map(_kind, runs)))
+    return f"{' and '.join(kinds)} on {data.title(str(runs[0].result['config'].get('dataset')))}"
+
+
+def _kind(one: Finished) -> str:
+    """The method, with the defence if there is one."""
+    config = one.result["config"]
+    method, defence = (parts.short_name(str(config.get(key) or "none")) for key in ("method", "defence"))
+    return method if defence == "none" else f"{method} with {defence}"
+
+
+def _names(runs: Sequence[Finished]) -> list[str]:
+    """What tells the runs apart: what was run, or else their folders' names, or else their paths."""
+    paths = [str(one.folder) for one in runs]
+    for names in (list(map(_kind, runs)), [one.folder.resolve().name for one in runs]):
+        if len(set(names)) == len(names):
+            return names
+    return paths
+
+
+def _words(found: Iterable[object]) -> str:
+    return " and ".join(map(str, found))
+
+
+# --- the numbers ---
+
+
+def training(runs: Sequence[Finished]) -> Rows:
+    """A row a run and round: ``run``, ``round``, ``loss``, ``acc_global``, ``acc_local``.
+
+    Raises:
+        BadInput: a run was not trained, or is damaged.
+    """
+    keys = ("loss", "acc_global", "acc_local")
+    named = zip(_names(runs), runs, strict=True)
+    return [{"run": name, **row} for name, one in named for row in _rounds(one, lambda row: {k: row[k] for k in keys})]
+
+
+def measures(one: Finished) -> Rows:
+    """A row a round: ``round``, and what the method measures beside loss and accuracy.
+
+    Raises:
+        BadInput: it measures nothing else, was not trained, or is damaged.
+    """
+    rows = _rounds(one, lambda row: row["extra"])
+    names = list(dict.fromkeys(name for row in rows for name, value in row.items() if value is not None))
+    require(len(names) > 1, "a method that measures more than loss and accuracy", method=_kind(one))
+    return [{name: row.get(name) for name in names} for row in rows]
+
+
+def _rounds(one: Finished, values_of: Callable[[Any], Mapping[str, Any]]) -> Rows:
+    """A row a round: ``round`` and some numbers, None where there is none."""
+    rounds = one.result.get("rounds")
+    if not rounds:
+        raise BadInput(f"Expected a run with rounds of training, got {one.folder} without; name another.")
+    try:
+        return [{"round": int(row["round"]), **{n: _number(v) for n, v in values_of(row).items()}} for row in rounds]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BadInput(f"Expected rounds of this version in {one.folder}, got damaged ones: {error!r}.") from error
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+# --- the command ---
+
+
+def main(arguments: list[str]) -> int:
+    """The command; returns 0, or 2 where what was asked for cannot be drawn."""
+    parser = argparse.ArgumentParser(prog="python -m papers.figures", description="Draw finished runs for a paper.")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders; what shows one run shows the first")
+    parser.add_argument("--out", type=Path, help="folder to write; default: figures in the first run's")
+    parser.add_argument("--format", choices=get_args(drawing.Format), default="svg", help="of the figures")
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=[], help="default: all that the runs have")
+    parser.add_argument("--data-root", type=Path, help="folder of the data sets; default: where the run found them")
+    asked = parser.parse_args(arguments)
+    try:
+        written = write(asked.runs, asked.out, asked.format, asked.only, asked.data_root)
+    except BadInput as error:
+        print(f"figures: {error}", file=sys.stderr)
+        return 2
+    print("\n".join(map(str, written)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
