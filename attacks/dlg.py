@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from math import inf
 from typing import final
 
 import torch
@@ -44,7 +45,7 @@ class DLGSettings:
 
     def __post_init__(self) -> None:
         require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
-        require(self.lr > 0, "lr > 0", lr=self.lr)
+        require(0 < self.lr < inf, "0 < lr < inf", lr=self.lr)
         require(self.restarts >= 1, "restarts >= 1", restarts=self.restarts)
         require(self.solved >= 0, "solved >= 0", solved=self.solved)
 

@@ -25,6 +25,7 @@ Departures  1. 1,000 iterations by default (inversefed: 4,800; breaching: 24,000
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal, final
 
 from flfw.audit.attack import Budget
@@ -55,9 +56,9 @@ class IGSettings:
 
     def __post_init__(self) -> None:
         require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
-        require(self.lr > 0, "lr > 0", lr=self.lr)
-        require(self.tv >= 0, "tv >= 0", tv=self.tv)
-        require(self.tv_told >= 0, "tv_told >= 0", tv_told=self.tv_told)
+        require(0 < self.lr < inf, "0 < lr < inf", lr=self.lr)
+        require(0 <= self.tv < inf, "0 <= tv < inf", tv=self.tv)
+        require(0 <= self.tv_told < inf, "0 <= tv_told < inf", tv_told=self.tv_told)
         require(self.restarts >= 1, "restarts >= 1", restarts=self.restarts)
 
 

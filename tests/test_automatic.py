@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -12,6 +14,7 @@ from clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings, bounded
 from clients.defences.low_precision import LowPrecision, LowPrecisionSettings
 from clients.defences.prune import Prune, PruneSettings
 from flfw.defence import Defence
+from flfw.errors import BadInput
 from flfw.inversion.automatic import Automatic
 from flfw.inversion.settled import AsNoise, AsSelection, settled
 from flfw.inversion.victim import Inputs, PlainVictim
@@ -224,30 +227,57 @@ def test_a_defence_that_remembers_is_each_time_as_the_client_began() -> None:
         assert torch.equal(automatic.defended(ones, rng())["w"], torch.full((2,), 0.5))
 
 
-class ScaledHalf(Defence):
-    """The larger half of each tensor, bounded: its factor depends on what goes in."""
+def larger_half(update: Tensors) -> Tensors:
+    return {n: v * (v.abs() >= v.abs().flatten().median()) for n, v in update.items()}
+
+
+class BoundedHalf(Defence):
+    """The larger half of each tensor, of joint norm at most 0.1."""
 
     def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
-        kept = {n: v * (v.abs() >= v.abs().flatten().median()) for n, v in update.items()}
-        return bounded(kept, 0.1)
+        return bounded(larger_half(update), 0.1)
 
 
-def test_a_selection_whose_factor_depends_on_the_size_is_no_selection() -> None:
+class UnitHalves(Defence):
+    """The larger half of each tensor, of norm 1."""
+
+    def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        return {n: v / v.norm() for n, v in larger_half(update).items()}
+
+
+@pytest.mark.parametrize(
+    ("defence", "factor"),
+    [(BoundedHalf(), "one for all"), (UnitHalves(), "one for each"), (Prune(PruneSettings(0.5)), 1)],
+)
+def test_the_factor_of_a_selection_is_known_or_fitted(defence: Defence, factor: Any) -> None:
     model, gradient = victim()
-    told = settled(Automatic(ScaledHalf()), model, ScaledHalf().update(gradient, rng()), torch.tensor([3]), 1, rng())
-    assert isinstance(told, Automatic)
+    sent = defence.update({n: v.clone() for n, v in gradient.items()}, rng())
+    told = settled(Automatic(defence), model, sent, torch.tensor([3]), 1, rng())
+    assert isinstance(told, AsSelection)
+    assert told.factor == factor if isinstance(factor, str) else told.factor == pytest.approx(factor)
+    found = told.apply(gradient, sent, told.read(sent))
+    for name, value in sent.items():
+        torch.testing.assert_close(found[name], value)
 
 
-def test_the_size_of_noise_within_a_bound_is_measured() -> None:
+class OffsetElsewhere(Defence):
+    """Adds the same numbers each time, by code that no derivative passes."""
+
+    def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        return {n: torch.from_numpy(v.detach().numpy() + np.float32(0.5)) for n, v in update.items()}
+
+
+def test_a_fixed_addition_outside_the_graph_is_no_noise() -> None:
     model, gradient = victim()
-    defence = DPGaussian(DPGaussianSettings(0.001, clip=0.5))
-    told = settled(Automatic(defence), model, defence.update(gradient, rng()), torch.tensor([3]), 1, rng())
-    assert isinstance(told, Automatic) and told.deviations is not None
-    for value in told.deviations.values():
-        assert float(value) == pytest.approx(0.001, rel=0.5)  # a bias of 10 entries is measured as well
-    left = told.left({n: v + 0.003 for n, v in gradient.items()}, gradient)
-    name = "extractor.2.weight"
-    assert float((left[name] - gradient[name]).mean()) == pytest.approx(3.0, rel=0.1)
+    told = settled(Automatic(OffsetElsewhere()), model, OffsetElsewhere().update(gradient, rng()), None, 1, rng())
+    assert isinstance(told, Automatic) and told.noise is None
+
+
+def test_what_was_sent_by_another_network_is_refused() -> None:
+    model, gradient = victim()
+    short = {n: v for n, v in gradient.items() if n != "classifier.bias"}
+    with pytest.raises(BadInput, match=r"Expected classifier\.bias, which .* shares"):
+        settled(Automatic(Offset()), model, short, None, 1, rng())
 
 
 @pytest.mark.parametrize(("std", "right"), [(0.02, True), (0.02 * 2 / 3, False), (0.02 * 3 / 2, False)])

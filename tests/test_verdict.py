@@ -321,10 +321,13 @@ def told(rows: list[Row], untold: list[Row]) -> dict[str, Any]:
 
 
 def test_knowing_of_a_defence_is_compared_image_for_image() -> None:
-    found = told([row(0, 15.0), row(1, 12.0)], [row(1, 9.0), row(0, 10.0), row(2, 50.0)])  # +5 and +3
+    found = told([row(0, 15.0), row(1, 12.0)], [row(1, 9.0), row(0, 10.0)])  # +5 and +3
     assert found["knowing_gains"]["mean"] == 4.0 and found["verdict"] == "no leak found"
     assert told([row(0, 15.0)], [])["knowing_gains"] is None
-    assert told([row(0, None)], [row(0, 10.0)])["knowing_gains"]["mean"] == -2.0  # not given: its best floor, 8
+    assert told([row(0, None)], [row(0, None)])["knowing_gains"] is None  # nothing was measured
+    failed = told([row(i, 12.0 if i else None) for i in range(3)], [row(i, 10.0) for i in range(3)])
+    assert failed["knowing_gains"]["mean"] == 2.0  # of those that both gave
+    assert failed["verdict"] == "inconclusive" and "for 3 examples instead of 2" in failed["reason"]
 
 
 @pytest.mark.parametrize(

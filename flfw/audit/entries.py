@@ -43,7 +43,7 @@ def entry(
     count = sum(row["recovered"] for row in rows)
     share = count / len(rows) if rows else 0.0  # of what was attacked; what was not recorded is a failure
     gained = _gained(rows, untold, seed)
-    outdone = _outdone(gained, untold, count)
+    outdone = _outdone(gained, rows, untold, count)
     word, reason = verdict(control, easy, share, about["adaptive"], failures / asked, _size(about), outdone)
     if solution.stopped and word != "leaks":
         reason = f"{reason} {about['attack']} gave nothing: {solution.stopped}."
@@ -98,23 +98,23 @@ def write_rows(rows: Sequence[Row], path: Path) -> None:
 
 
 def _gained(rows: Sequence[Row], untold: Sequence[Row], seed: int) -> dict[str, float | None] | None:
-    """What knowing of a defence gained in dB, image for image; one that was not given counts as its best floor."""
-    other = {(row["victim"], row["image"]): _level(row) for row in untold}
-    gains = [_level(row) - other[at] for row in rows if (at := (row["victim"], row["image"])) in other]
+    """What knowing of a defence gained in dB, image for image, of those that both attacks gave; None: there is none."""
+    other = {(row["victim"], row["image"]): row["db"] for row in untold if row["db"] is not None}
+    given = [((row["victim"], row["image"]), row["db"]) for row in rows if row["db"] is not None]
+    gains = [db - other[at] for at, db in given if at in other]
     if not gains:
         return None
     return statistics.interval(np.array(gains), None, numpy_generator(seed, "bootstrap")).as_dict()
 
 
-def _level(row: Row) -> float:
-    return max(row[f"floor_{floor}"] for floor in FLOORS) if row["db"] is None else row["db"]
-
-
-def _outdone(gained: Mapping[str, float | None] | None, untold: Sequence[Row], count: int) -> str:
+def _outdone(gained: Mapping[str, float | None] | None, rows: Sequence[Row], untold: Sequence[Row], count: int) -> str:
     """In words, by how much the attack that was not told is better; nothing where it is not, or may not be."""
     others = sum(row["recovered"] for row in untold)
     if others > count:
         return f"{others} of {len(untold)} examples reconstructed"
+    given, those = (sum(row["db"] is not None for row in several) for several in (rows, untold))
+    if untold and given < those:
+        return f"it gave something for {those} examples instead of {given}"
     if gained is None or gained["mean"] is None:
         return ""
     most = gained["mean"] if gained["high"] is None else gained["high"]

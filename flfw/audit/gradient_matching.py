@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from flfw.inversion.automatic import Automatic
 from flfw.inversion.labels import NoLabels, recovered
 from flfw.inversion.mechanism import Mechanism
 from flfw.inversion.search import Found, Recipe, Target, invert
-from flfw.inversion.settled import settled
+from flfw.inversion.settled import alike, settled
 from flfw.rng import torch_generator
 
 
@@ -48,15 +48,13 @@ class GradientMatching(Attack, ABC):
             groups[id(known.model), id(known.mechanism), known.batch].append(i)
         for members in groups.values():
             known = knowledge[members[0]]
-            targets = [self._target(observations[i], knowledge[i], rngs[i]) for i in members]
-            told = known.mechanism
-            if isinstance(told, Automatic):
-                first = targets[0]
-                told = settled(told, known.model, first.sent, first.labels, first.batch, torch_generator(0, "settled"))
-            several = invert(
-                known.model, targets, self.recipe(told), mechanism=told, box=known.box, compute=self.compute
-            )
-            found |= zip(members, map(_reconstruction, several), strict=True)
+            targets = {i: self._target(observations[i], knowledge[i], rngs[i]) for i in members}
+            for told, those in _told(known, targets):
+                several = [targets[i] for i in those]
+                guesses = invert(
+                    known.model, several, self.recipe(told), mechanism=told, box=known.box, compute=self.compute
+                )
+                found |= zip(those, map(_reconstruction, guesses), strict=True)
         return [found[i] for i in range(len(observations))]
 
     def _target(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Target:
@@ -74,6 +72,21 @@ class GradientMatching(Attack, ABC):
             return recovered(known.model, sent, known.batch, self.labels, rng)
         except NoLabels as error:
             raise NotApplicable(str(error)) from error
+
+
+def _told(known: Knowledge, targets: Mapping[int, Target]) -> list[tuple[Mechanism | Automatic | None, list[int]]]:
+    """What is known to stand in between, with the targets for which it is that.
+
+    A defence may act on one victim and not on another, as a bound does: each finds out by what itself sent.
+    """
+    told = known.mechanism
+    if not isinstance(told, Automatic):
+        return [(told, list(targets))]
+    groups: dict[Any, tuple[Mechanism | Automatic | None, list[int]]] = {}
+    for i, target in targets.items():
+        own = settled(told, known.model, target.sent, target.labels, target.batch, torch_generator(0, "settled"))
+        groups.setdefault(alike(own) or i, (own, []))[1].append(i)
+    return list(groups.values())
 
 
 def _reconstruction(found: Found) -> Reconstruction:

@@ -83,7 +83,8 @@ def standing(experiment: Experiment, job: Job, attack: Attack, defended: bool, v
     way = adaptation(experiment, ticket, vantage) if defended else "nothing to adapt to"
     if defended:
         granted.append(_of_the_defence(experiment, job, way, vantage))
-    knows = way == "nothing to adapt to" or job.adaptive
+    # Labels that are read off what was sent are read as if nothing had been done to it.
+    knows = way == "nothing to adapt to" or (job.adaptive and attack.labels in _LABELS)
     seen_through = ticket.steps == 1 or steps is not None
     return Standing(tuple(granted), not hidden and knows and seen_through, way if job.adaptive else None)
 

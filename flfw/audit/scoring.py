@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from math import isnan
+from math import isfinite
 from pathlib import Path
 from typing import Any, final
 
@@ -135,7 +135,7 @@ def _labels_found(exchange: Exchange, truth: Truth, found: Reconstruction | None
 
 def _failed(found: Reconstruction, truth: Truth) -> bool:
     """Whether an attack gave nothing that can be compared: it diverged, or it is of another shape."""
-    diverged = found.matching_loss is not None and isnan(found.matching_loss)
+    diverged = found.matching_loss is not None and not isfinite(found.matching_loss)
     return diverged or found.samples.shape != truth.samples.shape or not bool(found.samples.isfinite().all())
 
 

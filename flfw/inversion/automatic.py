@@ -132,11 +132,12 @@ class Automatic:
 
     def defended(self, trial: Tensors, rng: torch.Generator) -> Tensors:
         """What the client would have sent, by its own code, in the units of the trial."""
-        own = {name: value * self._factor for name, value in trial.items()}  # new ones: a defence may work in place
+        # New ones, for a defence may work in place; and where clients' tensors and generators are, on the CPU.
+        own = {name: value.cpu() * self._factor for name, value in trial.items()}
         defence = deepcopy(self.defence)  # which may remember what it was called with
         found = defence.gradients(own, rng)
         found = defence.update(found, rng) if self._finished else found
-        return {name: value / self._factor for name, value in found.items()}
+        return {name: value.to(trial[name].device) / self._factor for name, value in found.items()}
 
 
 @final

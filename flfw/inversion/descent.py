@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import cos, pi
+from math import cos, inf, pi
 from typing import Literal, TypeAlias, final
 
 import torch
@@ -111,7 +111,7 @@ class Adam(Descent):
 
     def __post_init__(self) -> None:
         require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
-        require(self.lr > 0, "lr > 0", lr=self.lr)
+        require(0 < self.lr < inf, "0 < lr < inf", lr=self.lr)
 
     def rate(self, done: int) -> float:
         """The step size after so many steps."""
@@ -173,7 +173,7 @@ class LBFGS(Descent):
         require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
         require(self.inner >= 1, "inner >= 1", inner=self.inner)
         require(self.history >= 1, "history >= 1", history=self.history)
-        require(self.lr > 0, "lr > 0", lr=self.lr)
+        require(0 < self.lr < inf, "0 < lr < inf", lr=self.lr)
 
     @torch.no_grad()
     def descend(self, evaluate: Evaluate, guess: Guess, box: tuple[Tensor, Tensor] | None, solved: float) -> Best:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+import torch
 from torch import Tensor
 
 Prior: TypeAlias = Callable[[Tensor], Tensor]
@@ -20,7 +21,9 @@ def total_variation(x: Tensor) -> Tensor:
     """
     if x.dim() < 3:
         return x.new_zeros(())
-    return (x[..., 1:, :] - x[..., :-1, :]).abs().mean() + (x[..., 1:] - x[..., :-1]).abs().mean()
+    differences = (x[..., 1:, :] - x[..., :-1, :]), (x[..., 1:] - x[..., :-1])
+    means = [each.abs().mean() for each in differences if each.numel()]  # an image may be one pixel wide
+    return torch.stack(means).sum() if means else x.new_zeros(())
 
 
 def neighbour_differences(scale: float) -> Prior:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Literal, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -46,6 +46,7 @@ def settled(
         batch: how many examples.
         rng: of the guess at which the defence is tried, and of the defence.
     """
+    victim.check(sent)
     x = torch.rand((batch, *victim.inputs.shape), generator=rng).to(victim.inputs.mean.device)
     y = torch.zeros(batch, dtype=torch.int64, device=x.device) if labels is None else labels
     observed, constants = victim.observed(sent)
@@ -56,7 +57,7 @@ def settled(
     noise = AsNoise(automatic, example)
     at = noise.sized(observed, rng)
     nature, faithful = automatic.nature(at, rng), automatic.is_faithful(at, rng)
-    if nature == "fixed" and faithful:
+    if nature == "fixed" and (faithful or _adds_the_same(automatic, at, rng)):
         return automatic
     low, high = _ONE_TO_ONE
     one_to_one = all(low <= float(slope(automatic, at, rng)) <= high for slope in (_response, _growth))
@@ -65,25 +66,45 @@ def settled(
     return automatic if nature == "fixed" else automatic.counting(_deviations(automatic, at, rng))
 
 
+def alike(found: Automatic | Mechanism) -> str:
+    """What several victims have in common that may be searched for at once; empty: this one has deviations of its own.
+
+    Selections and noise read what differs off each observation.
+    """
+    if isinstance(found, AsSelection):
+        return f"selection {found.factor:.4g}" if isinstance(found.factor, float) else f"selection, {found.factor}"
+    if isinstance(found, AsNoise):
+        return "noise"
+    return "itself" if found.noise is None else ""
+
+
+Factor: TypeAlias = float | Literal["one for all", "one for each"]
+"""What is sent over what goes in: always the same, or unknown, of all tensors together or of each."""
+
+
 @final
 class AsSelection(Mechanism):
     """A defence that keeps entries back: a trial counts where something was sent.
 
     Args:
-        factor: what is sent over what goes in, where anything is sent.
+        factor: an unknown one, as a bound has, is that with the least squares.
     """
 
-    def __init__(self, factor: float) -> None:
+    def __init__(self, factor: Factor) -> None:
         super().__init__({})
-        self._factor = factor
+        self.factor = factor
 
     def read(self, sent: Tensors) -> Tensors:
-        """``support.NAME``: the factor where an entry was sent, else 0."""
-        return {f"support.{name}": self._factor * (value != 0).to(value.dtype) for name, value in sent.items()}
+        """``support.NAME``: 1 where an entry was sent, else 0."""
+        return {f"support.{name}": (value != 0).to(value.dtype) for name, value in sent.items()}
 
     def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
         """The trial's entries at the places of those that were sent, as they would have been."""
-        return {name: trial[name] * constants[f"support.{name}"] for name in sent}
+        there = {n: trial[n] * constants[f"support.{n}"] for n in sent}
+        if self.factor == "one for each":
+            return {n: v * _fitting({n: v}, {n: sent[n]}) for n, v in there.items()}
+        factor = self.factor if isinstance(self.factor, float) else _fitting(there, sent)
+        return {n: v * factor for n, v in there.items()}
 
 
 @final
@@ -139,22 +160,44 @@ def _kept_back(tensors: Tensors) -> bool:
     return zeros >= _KEPT_BACK * sum(value.numel() for value in tensors.values())
 
 
-def _selects(automatic: Automatic, example: Tensors, rng: torch.Generator) -> float | None:
-    """The one factor with which every entry comes out that does not come out as 0, as some do; None: there is none.
+def _fitting(values: Tensors, sent: Tensors) -> Tensor:
+    """The factor of some tensors that brings them nearest to what was sent."""
+    return inner(values, sent) / inner(values, values).clamp(min=_TINY)
 
-    It is tried on entries of which none is 0, and again on twice as large ones, for a bound has another factor there.
+
+def _selects(automatic: Automatic, example: Tensors, rng: torch.Generator) -> Factor | None:
+    """The factor of the entries that do not come out as 0, as some do; None: they have none in common.
+
+    It is tried on entries of which none is 0, and again on twice as large ones.
     """
     at = {n: v + c for (n, v), c in zip(example.items(), changed(example, rng).values(), strict=True)}
-    factors = []
+    sizes = []
     for size in (1, 2):
         found = automatic.defended({n: size * v for n, v in at.items()}, rng)
         if not _kept_back(found):
             return None
-        factors += [(found[n] / (size * v))[(found[n] != 0) & (v != 0)] for n, v in at.items()]
-    several = torch.cat(factors)
-    if not len(several) or bool((several - several.mean()).abs().max() > _ALIKE * several.mean().abs()):
+        sizes.append([(found[n] / (size * v))[(found[n] != 0) & (v != 0)] for n, v in at.items()])
+    if not all(_alike(several) for tensors in sizes for several in tensors):
         return None
-    return float(several.mean())
+    one, two = (torch.cat(tensors) for tensors in sizes)
+    if _alike(torch.cat([one, two])):
+        return float(one.mean())
+    return "one for all" if _alike(one) and _alike(two) else "one for each"
+
+
+def _alike(factors: Tensor) -> bool:
+    """Whether they are one; also of none."""
+    return not len(factors) or bool((factors - factors.mean()).abs().max() <= _ALIKE * factors.mean().abs())
+
+
+def _adds_the_same(automatic: Automatic, at: Tensors, rng: torch.Generator) -> bool:
+    """Whether what a defence that is not random adds does not depend on what goes in."""
+    change = changed(at, rng)
+    errors = []
+    for moved in (at, {n: v + change[n] for n, v in at.items()}):
+        found = automatic.defended(moved, rng)
+        errors.append({n: found[n] - v for n, v in moved.items()})
+    return all(_rms(errors[1][n] - error) <= _ALIKE * _rms(error) for n, error in errors[0].items())
 
 
 def _response(automatic: Automatic, at: Tensors, rng: torch.Generator) -> Tensor:
