@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import TypeGuard, final
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from flfw.client import FederatedClient
+from flfw.defence import Defence
+from flfw.low_rank import LowRankSGD
 from flfw.nets.hypernetwork import GeneratedNet
+from flfw.optimisers import SGD, Optimiser
+
+_MOST_MOMENTUM = 0.95  # with more, so many steps stay in factors that dense ones are faster
 
 
 @final
 class HyperFLClient(FederatedClient):
-    """Steps A and B of the paper's algorithm 1."""
+    """Steps A and B of the paper's algorithm 1.
+
+    Step B follows the hypernetwork's gradient in factors (`flfw.low_rank`), unless the settings say ``dense``. It is
+    computed densely as well where that form does not hold: for Adam, for a momentum above 0.95, and under a defence
+    that acts on the gradients of local steps, which must be handed the whole gradient.
+    """
 
     @property
     def net(self) -> GeneratedNet:
@@ -31,20 +41,30 @@ class HyperFLClient(FederatedClient):
         return {"hypernet.*": self.at.settings.clip, "embedding": self.at.settings.clip}
 
     def train(self) -> dict[str, float]:
-        """Returns the mean loss of the last epoch, step A's loss, and the share of dead hidden units afterwards."""
-        classifier_loss = self._train_classifier()
-        loss = self.descend(
-            self.moving(),
-            self.at.experiment.local_epochs,
-            self.optimiser(),
-            purpose="hypernetwork",
-            clips=self.clips(),
-        )
+        """Returns the mean loss of the last epoch, step A's, and what became of the hypernetwork.
+
+        That is the share of hidden units that are dead afterwards, and by how much of its length theta changed.
+        """
+        before, classifier_loss = self._theta(), self.train_classifier()
+        loss = self.train_hypernetwork()
         with torch.no_grad():
             dead = (self.net.hypernet.hidden_units(self.net.embedding) == 0).float().mean()
-        return {"loss": loss, "classifier_loss": classifier_loss, "dead_hidden_units": float(dead)}
+        change = (self._theta() - before).norm() / before.norm()
+        about = {"dead_hidden_units": float(dead), "theta_change": float(change)}
+        return {"loss": loss, "classifier_loss": classifier_loss, **about}
 
-    def _train_classifier(self) -> float:
+    @torch.no_grad()
+    def _theta(self) -> Tensor:
+        """All that the hypernetwork generates now, in one vector."""
+        return torch.cat([value.flatten() for value in self.net.extractor_weights().values()])
+
+    def accuracy(self, part: str = "test") -> float:
+        """Share of the client's own examples that the model gets right; its extractor is generated once for all."""
+        with self.net.generated_once():
+            return super().accuracy(part)
+
+    def train_classifier(self) -> float:
+        """Step A; returns the mean loss of the last epoch."""
         settings = self.at.settings
         with torch.no_grad():
             theta = self.net.extractor_weights()  # fixed during step A, so generated once
@@ -62,3 +82,25 @@ class HyperFLClient(FederatedClient):
             purpose="classifier",
             loss=loss,
         )
+
+    def train_hypernetwork(self) -> float:
+        """Step B; returns the mean loss of the last epoch."""
+        epochs, plain, purpose = self.at.experiment.local_epochs, self.optimiser(), "hypernetwork"
+        if not self._low_rank(plain):
+            return self.descend(self.moving(), epochs, plain, purpose=purpose, clips=self.clips())
+        bound = self.at.settings.clip
+        optimiser = LowRankSGD(self.net, plain, clip=bound, embedding_clip=bound)
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            features = self.net.features(self.at.task.inputs.normalise(x), optimiser.generated)
+            return cross_entropy(self.net.classifier(features), y)
+
+        mean = self.descend(optimiser.generated, epochs, optimiser, purpose=purpose, loss=loss)
+        optimiser.write()
+        return mean
+
+    def _low_rank(self, plain: Optimiser) -> TypeGuard[SGD]:
+        defence = self.at.defence
+        hooked = defence is not None and type(defence).gradients is not Defence.gradients
+        wanted = self.at.settings.step == "low_rank" and not hooked
+        return wanted and isinstance(plain, SGD) and plain.momentum <= _MOST_MOMENTUM

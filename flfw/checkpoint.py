@@ -211,6 +211,8 @@ def stored_experiment(folder: Path) -> Stored:
     Raises:
         BadInput: there is nothing to go on from, or it is damaged.
     """
+    if not folder.exists():
+        raise BadInput(f"Expected a run's folder, got {folder}, which does not exist.")
     found = sealed(folder / "checkpoint", "experiment")
     if not found:
         raise BadInput(f"Expected a run with a checkpoint, got {folder} without; start it anew.")

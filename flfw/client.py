@@ -19,6 +19,7 @@ from torch.nn.functional import cross_entropy
 
 from flfw.defence import Defence
 from flfw.experiment import Experiment
+from flfw.factored_upload import expand
 from flfw.nets.net import Tensors, matches
 from flfw.optimisers import Optimiser, clip_norm
 from flfw.rng import initialising, torch_generator
@@ -78,6 +79,9 @@ class FederatedClient(NumPyClient, ABC):
         self.download_names = [name for name in names if matches(name, at.method.downloads)]
         self.private_names = [name for name in names if name not in self.download_names]
         self._received: Mapping[str, np.ndarray] = {}
+        self._form = at.method.factored_upload(at.settings)
+        if self._form:
+            self._form.refuse_beside(at.experiment.defence, at.defence)
         self.device = torch.device("cuda" if at.experiment.gpus_per_client and torch.cuda.is_available() else "cpu")
 
     @abstractmethod
@@ -143,10 +147,8 @@ class FederatedClient(NumPyClient, ABC):
         started = time.monotonic()
         metrics = self._train_between_evaluations(received, version)
         self._keep_private(version)
-        sent = self._defended({name: value.cpu() for name, value in self.outgoing().items()})
-        check_upload(sent, self.at.method.uploads, self.at.experiment.method, self.at.partition)
-        seconds = time.monotonic() - started
-        return sent, {**metrics, "num-examples": len(self._own("train")), "seconds": seconds}
+        sent = self._leaving()
+        return sent, {**metrics, "num-examples": len(self._own("train")), "seconds": time.monotonic() - started}
 
     def evaluate_named(self, received: Mapping[str, np.ndarray], version: int) -> dict[str, Any]:
         """Accuracy as received and after one more local training, which is not kept."""
@@ -188,7 +190,7 @@ class FederatedClient(NumPyClient, ABC):
         return self.at.defence.gradients(found, rng) if self.at.defence else found
 
     def stepped(self, x: Tensor, y: Tensor, steps: int) -> Tensors:
-        """What a probe of several local steps sends: the uploaded tensors after them, as training sends its own.
+        """What a probe of several local steps sends: the uploaded tensors after them, as the server has training's own.
 
         Args:
             x: raw inputs (B, ...) in [0, 1], all of them in every step.
@@ -200,9 +202,7 @@ class FederatedClient(NumPyClient, ABC):
             yield self.at.defence.batch(x, y, rng) if self.at.defence else (x, y)
 
         self.descend(self.moving(), steps, self.optimiser(), purpose="probe", clips=self.clips(), batches=batches)
-        sent = self._defended({name: value.cpu() for name, value in self.outgoing().items()})
-        check_upload(sent, self.at.method.uploads, self.at.experiment.method, self.at.partition)
-        return sent
+        return expand(self._leaving(), self._received)
 
     def descend(
         self,
@@ -289,6 +289,12 @@ class FederatedClient(NumPyClient, ABC):
             return found
         leaving = {n: g for n, g in found.items() if matches(n, self.at.method.uploads)}
         return {**found, **self.at.defence.gradients(leaving, rng)}
+
+    def _leaving(self) -> Tensors:
+        """What leaves after local training: defended, checked, and in the form in which the method sends it."""
+        sent = self._defended({name: value.cpu() for name, value in self.outgoing().items()})
+        check_upload(sent, self.at.method.uploads, self.at.experiment.method, self.at.partition)
+        return self._form.compress(sent, self._received) if self._form else sent
 
     def _defended(self, sent: Tensors) -> Tensors:
         """Let the defence change the change of what is sent; tensors that were not received have none."""

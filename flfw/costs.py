@@ -35,6 +35,7 @@ from flfw.audit.probe import RUNGS, ladder_net
 from flfw.client import FederatedClient, Workplace
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
+from flfw.factored_upload import expand
 from flfw.inversion.victim import PlainVictim, VictimModel
 from flfw.nets import Tensors
 from flfw.rng import initialising, torch_generator
@@ -103,11 +104,12 @@ def _client_costs(experiment: Experiment, folder: Path, costs: Costs) -> None:
         epoch = max(_fastest_s(lambda: work(more)) - one, 0.0) / (more - 1)
     scale = fmean(sizes) / sizes[partition]
     costs |= {"epoch_s": scale * epoch, "fixed_s": scale * max(one - epoch, 0.0), "peak_gib": _peak_gib()}
-    costs |= {"largest": max(sizes) / fmean(sizes), "up": nbytes(record), "down": nbytes(arrays)}
-    sent = unpack(record)
+    sent = expand(unpack(record), views(arrays))  # as the server has it, and as probes are sent
+    costs |= {"largest": max(sizes) / fmean(sizes), "up": nbytes(pack(sent)), "down": nbytes(arrays)}
+    costs["message"] = nbytes(record)
     updates = [Update(partition, sizes[partition], sent)] * 4
     summed = _fastest_s(lambda: method(settings).aggregate(iter(updates)))
-    costs["reply_s"] = summed / len(updates) + _fastest_s(lambda: unpack(record))
+    costs["reply_s"] = summed / len(updates) + _fastest_s(lambda: expand(unpack(record), views(arrays)))
     costs["write_s"] = _fastest_s(lambda: (folder / hashlib.sha256(data := save(sent)).hexdigest()).write_bytes(data))
 
 

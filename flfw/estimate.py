@@ -51,11 +51,15 @@ class Memory:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run will cost; ``disk_bytes``: recordings, checkpoint, the clients' private state."""
+    """What a run will cost.
+
+    ``sent_bytes``: of a client's upload in a round. ``disk_bytes``: recordings, checkpoint, the clients' private state.
+    """
 
     experiment: Experiment
     seconds: Seconds
     memory: Memory
+    sent_bytes: int
     disk_bytes: int
     measured_on: str
 
@@ -76,7 +80,7 @@ def estimate(experiment: Experiment) -> Estimate:
     said = f"{hardware()}, in {time.monotonic() - started:.0f} s at a load of {load:.1f}; others at work add to it"
     said += "; from one local epoch only, which takes long" if client["epoch_s"] > LONG_S else ""
     costs = (experiment, actors, client, audit)
-    return Estimate(experiment, _seconds(*costs), _memory(*costs), _disk(*costs), said)
+    return Estimate(experiment, _seconds(*costs), _memory(*costs), int(client["message"]), _disk(*costs), said)
 
 
 def lines(found: Estimate) -> str:
@@ -87,6 +91,7 @@ def lines(found: Estimate) -> str:
     return (
         f"time    about {_time(time.total)}: start {_time(time.start)}, {spent}\n"
         f"memory  about {memory.total_gib:.1f} GiB: driver {memory.driver_gib:.1f} GiB, {clients}\n"
+        f"sent    about {found.sent_bytes / 1e6:,.1f} MB by a client in a round\n"
         f"disk    about {found.disk_bytes / 1e6:,.0f} MB\nfrom    {found.measured_on}"
     )
 

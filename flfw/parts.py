@@ -90,7 +90,10 @@ def check(experiment: Experiment) -> None:
     """
     for resolve in (client, defence, attacks):
         resolve(experiment)
-    cls, model = method(experiment)[0], blank_model(experiment)
+    (cls, chosen), model = method(experiment), blank_model(experiment)
+    form = cls.factored_upload(chosen)
+    if form and experiment.defended_partitions:
+        form.refuse_beside(experiment.defence, defence(experiment))
     if cls.uploads and not any(matches(name, cls.uploads) for name, _ in model.named_parameters()):
         shared = ", ".join(cls.uploads)
         raise BadInput(f"Expected a network with {shared} to share, got net={experiment.net} without; choose another.")

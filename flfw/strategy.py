@@ -19,6 +19,7 @@ from flwr.serverapp.strategy import Strategy
 from torch import nn
 
 from flfw.checkpoint import Snapshot
+from flfw.factored_upload import FactoredUpload, FactorReader
 from flfw.faults import Failure, Tolerance, read_metrics, read_update
 from flfw.inversion.local_steps import LocalSteps
 from flfw.inversion.victim import PlainVictim, VictimModel
@@ -123,6 +124,11 @@ class FederatedStrategy(Strategy, ABC):
     @classmethod
     def local_steps(cls, settings: Any, lr: float, steps: int) -> LocalSteps | None:
         """A client's local training as an attacker can write it out; None: it holds more than steps on one loss."""
+        return None
+
+    @classmethod
+    def factored_upload(cls, settings: Any) -> FactoredUpload | None:
+        """How the change of some uploads travels as factors; None: whole. It takes one broadcast for all clients."""
         return None
 
     @abstractmethod
@@ -245,8 +251,11 @@ class FederatedStrategy(Strategy, ABC):
         when = f"round {server_round}"
         failed += self.roster.unfit_among(self.cohort(server_round))
 
+        form = self.factored_upload(self.settings)
+        reader = FactorReader(form, self.uploads, arrays) if form else None
+
         def checked(reply: Message) -> tuple[Tensors, dict[str, Any], int]:
-            return read_update(reply, self.uploads, arrays)
+            return reader(reply) if reader else read_update(reply, self.uploads, arrays)
 
         for partition, (tensors, metrics, size) in self.roster.receive(messages, replies, when, checked, failed):
             rows.append({"round": server_round, "client": partition, **metrics, "upload_bytes": size})

@@ -5,7 +5,8 @@ Paper       Guo et al., "A New Federated Learning Framework Against Gradient Inv
 Symbols     varphi hypernetwork, v embedding (N(0,1)^64, the same start for all), theta = h(v; varphi) extractor,
             phi classifier, eta_g, eta_h, eta_v the learning rates of phi, varphi, v.
 Down        hypernet.*
-Up          hypernet.* after local training: 14.9 million numbers for CNN 1, 128 times FedAvg's upload.
+Up          hypernet.* after local training: 14.9 million numbers for CNN 1, 128 times FedAvg's upload; with
+            upload=factors the change of the heads as its few axes, coded (docs/methods/hyperfl.md).
 Private     embedding, classifier.*, kept by the client from round to round; the extractor is never stored or sent.
 Client      clients/hyperfl.py
 A probe     one gradient of the hypernetwork with the classifier as it is (the paper's step B).
@@ -28,11 +29,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import final
+from typing import Literal, final
 
 from torch import nn
 
 from flfw.experiment import require
+from flfw.factored_upload import FactoredUpload
 from flfw.inversion.generated import GeneratedVictim
 from flfw.inversion.victim import Inputs
 from flfw.nets import Net, Tensors
@@ -51,6 +53,9 @@ class HyperFLSettings(LocalTraining):
     classifier_lr: float = 0.1  # eta_g, > 0
     classifier_epochs: int = 1  # passes over the data in step A
     clip: float = 50.0  # L2 bound of a step's gradient, once for varphi and once for v; > 0
+    step: Literal["low_rank", "dense"] = "low_rank"  # how step B is computed; the same but for rounding, see the client
+    upload: Literal["dense", "factors"] = "dense"  # factors: the heads' change as its few axes, rounded and deflated
+    upload_error: float = 1e-3  # of upload=factors: error of all that is sent, over its change (L2); in (0, 1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,6 +64,7 @@ class HyperFLSettings(LocalTraining):
         require(self.classifier_lr > 0, "classifier_lr > 0", classifier_lr=self.classifier_lr)
         require(self.classifier_epochs >= 1, "classifier_epochs >= 1", classifier_epochs=self.classifier_epochs)
         require(self.clip > 0, "clip > 0", clip=self.clip)
+        require(0 < self.upload_error < 1, "0 < upload_error < 1", upload_error=self.upload_error)
 
 
 @final
@@ -79,6 +85,11 @@ class HyperFL(FederatedStrategy):
         """A client whose hypernetwork is known, and whose embedding and classifier are not."""
         assert isinstance(model, GeneratedNet)
         return GeneratedVictim(model, received, inputs)
+
+    @classmethod
+    def factored_upload(cls, settings: HyperFLSettings) -> FactoredUpload | None:
+        """The heads, which all are fed by the same hidden units; the trunk is small."""
+        return FactoredUpload("hypernet.heads.*", settings.upload_error) if settings.upload == "factors" else None
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
         """The mean hypernetwork, weighted by examples."""

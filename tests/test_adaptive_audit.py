@@ -16,7 +16,8 @@ from flfw import parts
 from flfw import run as whole
 from flfw.audit.adaptation import adaptation, mechanism
 from flfw.audit.auditor import Auditor
-from flfw.audit.jobs import EXAMPLE, Ticket
+from flfw.audit.jobs import EXAMPLE, Job, Ticket
+from flfw.audit.knowledge import standing
 from flfw.audit.observation import Reconstruction
 from flfw.audit.queue import Queue
 from flfw.defence import Defence
@@ -101,6 +102,22 @@ def test_an_attack_that_makes_nothing_of_a_defence_runs_once(tmp_path: Path) -> 
     (entry,) = audited(tmp_path / "run", net="linear", attack=("analytic",), defence="prune", set=())
     assert not entry["adaptive"] and entry["adaptation"] is None
     assert "not granted: the labels, of which it makes no use" in entry["granted"]
+
+
+def test_who_normalises_by_the_batch_is_not_seen_through() -> None:
+    job = Job("ig", TARGET, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), vantage="server")
+    colour = {"dataset": "cifar10", "side": 0}
+    plain, normalised = (standing(asked(net=net, **colour), job, IG(), False) for net in ("lenet", "convnet32"))
+    assert plain.adaptive and not normalised.adaptive
+    assert any("BatchNorm" in words for words in normalised.granted)
+
+
+def test_a_search_that_does_not_fit_is_said_once_and_not_tried_again(tmp_path: Path) -> None:
+    (entry,) = audited(tmp_path / "run", attack_memory_gb=1e-6, set=("ig.iterations=3",))
+    assert entry["verdict"] == "inconclusive" and entry["failures"] == 2 and entry["tries"] == 1
+    assert entry["stopped"].startswith("not possible: Expected a search whose step fits into 1e-06 GB, got a batch of")
+    notes = json.loads((tmp_path / "run" / "result.json").read_text())["notes"]
+    assert any("--attack-memory-gb." in note and not note.endswith("..") for note in notes)
 
 
 def test_how_one_adapts() -> None:

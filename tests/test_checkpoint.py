@@ -220,6 +220,9 @@ def test_there_must_be_something_to_resume(tmp_path: Path, capsys: pytest.Captur
     assert sim.main(["--resume", str(tmp_path)]) == 2
     said = f"sim.py: Expected a run with a checkpoint, got {tmp_path} without; start it anew.\n"
     assert capsys.readouterr().err == said
+    assert sim.main(["--resume", str(tmp_path / "none")]) == 2
+    said = f"sim.py: Expected a run's folder, got {tmp_path / 'none'}, which does not exist.\n"
+    assert capsys.readouterr().err == said
 
 
 def test_other_code_is_noted(small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,10 +131,11 @@ def test_a_measurement_that_fails_is_reported(
 
 
 def test_lines_are_few(small: Experiment) -> None:
-    found = Estimate(small, seconds(small), module._memory(small, 1, CLIENT, {}), 2_500_000, "a machine")
+    found = Estimate(small, seconds(small), module._memory(small, 1, CLIENT, {}), 1_040_000, 2_500_000, "a machine")
     assert lines(found).splitlines() == [
         "time    about 27.1 s: start 4.0 s, training 23.1 s (2 rounds of 7.8 s), audit 0.0 s",
         "memory  about 1.0 GiB: driver 1.0 GiB, clients 1 x 1.0 GiB",
+        "sent    about 1.0 MB by a client in a round",
         "disk    about 2 MB",
         "from    a machine",
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from flwr.app import Array, ArrayRecord
 from torch import nn
 
 from flfw.nets.net import matches
-from flfw.wire import SharingViolation, check_upload, nbytes, pack, shared, unpack, views
+from flfw.wire import SharingViolation, check_upload, deflate, inflate, nbytes, pack, shared, unpack, views
 
 TENSORS = {
     "float32": torch.tensor([[1.5, -2.0, 3.0], [0.0, float("inf"), float("nan")]]),
@@ -90,6 +92,65 @@ def test_bytes_are_the_arrays_with_their_headers() -> None:
     record = pack({"a": torch.zeros(2, 3), "b": torch.zeros(5, dtype=torch.int64), "c": torch.tensor(True)})
     assert nbytes(record) == (128 + 24) + (128 + 40) + (128 + 1)
     assert nbytes(ArrayRecord({})) == 0
+
+
+COUNTS = {
+    "signs": [[0, -1, 1, -2]],
+    "several": [[1, 2, 3], [300, -300, 0], [0, 0, 0], [70_000, 1, 2], [2**31 - 1, -(2**31), 5]],
+    "no columns": np.zeros((0, 4)),
+    "one row": [[7], [0]],
+}
+
+
+@pytest.mark.parametrize("columns", COUNTS.values(), ids=COUNTS.keys())
+def test_inflating_undoes_deflating(columns) -> None:
+    columns = np.asarray(columns, np.int32)
+    found = inflate(*deflate(columns), columns.shape[1])
+    assert found.dtype == np.int32
+    np.testing.assert_array_equal(found, columns)
+
+
+def test_a_column_has_as_many_planes_as_its_largest_number_needs() -> None:
+    # The sign takes a bit: 127 and -128 are 254 and 255, and 128 is 256.
+    columns = np.array([[0, 0], [127, -128], [128, 0], [-(2**15), 0], [2**15, 0], [2**23, 0]], np.int32)
+    assert deflate(columns)[1].tolist() == [0, 1, 2, 2, 3, 4]
+
+
+def test_small_numbers_take_few_bytes() -> None:
+    rng = np.random.default_rng(0)
+    columns = np.stack([rng.integers(-8, 8, 10_000), np.zeros(10_000), rng.random(10_000) < 0.01]).astype(np.int32)
+    stream, _ = deflate(columns)
+    assert len(stream) < 10_000 * (4 + 0.2) / 8 * 1.1  # 4 bits a number in the first column, next to nothing after it
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda stream, planes: (stream, planes + 4), "up to 5 bytes a number, of which 4 is the most"),
+        (lambda stream, planes: (stream, planes[:1]), "a stream of other than 4 bytes"),
+        (lambda stream, planes: (stream, np.append(planes, planes)), "a stream of other than 16 bytes"),
+        (lambda stream, planes: (stream[:-1], planes), "a stream of other than 8 bytes"),
+        (lambda stream, planes: (np.append(stream, stream), planes), "a stream of other than 8 bytes"),
+        (lambda stream, planes: (stream[:0], planes), "a stream of other than 8 bytes"),
+        (lambda stream, planes: (stream + 1, planes), "a stream that cannot be inflated"),
+        (lambda stream, planes: (deflate(np.ones((9, 10**6), np.int32))[0], planes), "a stream of other than 8 bytes"),
+    ],
+)
+def test_a_stream_of_something_else_is_refused(spoil, reason) -> None:
+    stream, planes = spoil(*deflate(np.array([[1, -2, 3, 4], [5, 6, 7, 8]], np.int32)))
+    with pytest.raises(ValueError, match=reason):
+        inflate(stream, planes, 4)
+
+
+def test_no_more_is_inflated_than_was_announced() -> None:
+    bomb, planes = deflate(np.ones((1, 10**7), np.int32))
+    assert len(bomb) < 10**5
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="a stream of other than 4 bytes"):
+        inflate(bomb, planes, 4)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10**6
 
 
 @pytest.mark.parametrize(

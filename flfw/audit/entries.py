@@ -45,8 +45,10 @@ def entry(
     gained = _gained(rows, untold, seed)
     outdone = _outdone(gained, rows, untold, count)
     word, reason = verdict(control, easy, share, about["adaptive"], failures / asked, _size(about), outdone)
+    if word == "no leak found" and about.get("adaptation"):
+        reason += " The undefended network was attacked as by who knows of nothing: how it adapts was not tried there."
     if solution.stopped and word != "leaks":
-        reason = f"{reason} {about['attack']} gave nothing: {solution.stopped}."
+        reason = f"{reason} {about['attack']} gave nothing: {solution.stopped.rstrip('.')}."
     images = any(row["psnr"] is not None for row in rows)
     tabular = any(row["floor_features"] is not None for row in rows)
     return {
@@ -85,7 +87,9 @@ def breakdowns(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     broke = [(f"at round {e['round']}", e["attack"], e["stopped"]) for e in entries]
     broke += [("on the easy case", e["attack"], e["ladder"][1]["stopped"]) for e in entries]
     told = [(where, attack, why) for where, attack, why in broke if why and not why.startswith("not applicable")]
-    return list(dict.fromkeys(f"The attack {attack} gave nothing {where}: {why}." for where, attack, why in told))
+    return list(
+        dict.fromkeys(f"The attack {attack} gave nothing {where}: {why.rstrip('.')}." for where, attack, why in told)
+    )
 
 
 def write_rows(rows: Sequence[Row], path: Path) -> None:

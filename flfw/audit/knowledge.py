@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from flfw import nets, parts
 from flfw.audit.adaptation import adaptation, mechanism
@@ -72,21 +73,30 @@ def standing(experiment: Experiment, job: Job, attack: Attack, defended: bool, v
     ]
     if vantage == "client_update":
         granted.append("the same update, read on the client before it is sent")
-    if hidden:
-        names = ", ".join(hidden)
-        granted.append(f"not granted: the client's private tensors ({names}), which are searched for as well")
+    by_batch = any(isinstance(module, _BatchNorm) for module in model.modules())
+    granted += _hidden_from(hidden, by_batch)
     steps = _unrolled(experiment, ticket, attack)
     if steps:
         granted.append(f"how these steps are made ({experiment.method}'s optimiser), through all of which it searches")
     elif ticket.steps > 1:
         granted.append("not made use of: how the weights moved between the steps; their mean gradient is attacked")
+    by_batch = any(isinstance(module, _BatchNorm) for module in model.modules())
     way = adaptation(experiment, ticket, vantage) if defended else "nothing to adapt to"
     if defended:
         granted.append(_of_the_defence(experiment, job, way, vantage))
     # Labels that are read off what was sent are read as if nothing had been done to it.
     knows = way == "nothing to adapt to" or (job.adaptive and attack.labels in _LABELS)
     seen_through = ticket.steps == 1 or steps is not None
-    return Standing(tuple(granted), not hidden and knows and seen_through, way if job.adaptive else None)
+    return Standing(
+        tuple(granted), not hidden and not by_batch and knows and seen_through, way if job.adaptive else None
+    )
+
+
+def _hidden_from(hidden: Sequence[str], by_batch: bool) -> Iterator[str]:
+    if hidden:
+        yield f"not granted: the client's private tensors ({', '.join(hidden)}), which are searched for as well"
+    if by_batch:
+        yield "not made use of: that BatchNorm takes the batch's statistics in training; the running ones are taken"
 
 
 def _of_the_defence(experiment: Experiment, job: Job, way: str, vantage: str) -> str:

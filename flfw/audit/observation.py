@@ -35,7 +35,8 @@ class Observation:
         round: the round after which it was seen; 0 is before training.
         client: the partition that answered.
         slot: which probe of its round.
-        sent: what the client sent, by name: of a probe of one step its gradient, else tensors after training.
+        sent: what the client sent, by name: of a probe of one step its gradient, else tensors after training; factors
+            (`flfw.factored_upload`) multiplied out.
         received: what the client had received, by name.
         point: of a probe, what its round and rung have several of: ``batch-16``, a point of a curve; else the rung.
     """

@@ -11,6 +11,7 @@ from typing import Any, final
 
 from flfw.audit.observation import Observation, Vantage
 from flfw.errors import BadInput
+from flfw.factored_upload import Unfit, expand
 from flfw.nets.net import Tensors
 from flfw.tape import COMPRESSIONS, FORMAT, MANIFEST, Damaged, Line, exchange_id, read
 
@@ -171,6 +172,11 @@ class Recordings:
         if key not in received:
             received[key] = read(folder, entry, line["compression"])
         probe = "rung" in config and isinstance(config.get("slot"), int)
+        sent = read(folder, line["sent_by_client"], line["compression"])
+        try:  # what a server makes of factors, an attacker there can make of them
+            sent = expand(sent, {name: value.numpy() for name, value in received[key].items()})
+        except Unfit as error:
+            raise Damaged(f"the client {error}") from error
         return Observation(
             vantage=Vantage.CLIENT_EXAMPLE if line["place"] else Vantage.SERVER,
             source="probe" if probe else "update",
@@ -178,7 +184,7 @@ class Recordings:
             round=line["round"],
             client=line["client"],
             slot=config["slot"] if probe else self._place(line),
-            sent=read(folder, line["sent_by_client"], line["compression"]),
+            sent=sent,
             received=received[key],
             point=str(config.get("point", "")) if probe else "update",
         )

@@ -20,6 +20,7 @@ from flfw.audit.jobs import Job, Solution, solved
 from flfw.audit.knowledge import grant
 from flfw.audit.queue import Queue
 from flfw.audit.recordings import Recordings
+from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.rng import torch_generator
 
@@ -49,6 +50,9 @@ def solve(job: Job) -> Solution:
     except NotApplicable as error:
         seconds = time.monotonic() - started
         return solved(job, [None] * len(seen), seconds, stopped=f"not applicable: {error}", refused=refused)
+    except BadInput as error:  # it would be the same if tried again
+        seconds = time.monotonic() - started
+        return solved(job, [None] * len(seen), seconds, stopped=f"not possible: {error}", refused=refused)
     seconds = time.monotonic() - started
     if len(found) != len(observations):
         raise RuntimeError(f"it returned {len(found)} reconstructions of {len(observations)}")

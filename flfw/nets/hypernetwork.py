@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from math import prod, sqrt
 from typing import Literal
 
@@ -81,6 +82,7 @@ class GeneratedNet(nn.Module):
         self.embedding = nn.Parameter(torch.randn(embedding))
         self.classifier = net.classifier
         self._extractor = (net.extractor.to("meta"),)  # in a tuple: its weights are not this module's
+        self._kept: Tensors | None = None
 
     def extractor_weights(self) -> Tensors:
         """The extractor's tensors as the hypernetwork generates them now."""
@@ -92,4 +94,15 @@ class GeneratedNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Class scores (B, classes) of network inputs (B, ...)."""
-        return self.classifier(self.features(x, self.extractor_weights()))
+        weights = self.extractor_weights() if self._kept is None else self._kept
+        return self.classifier(self.features(x, weights))
+
+    @contextmanager
+    def generated_once(self) -> Iterator[None]:
+        """Inside, all forward passes use the extractor generated now, without a graph: for evaluation."""
+        with torch.no_grad():
+            self._kept = self.extractor_weights()
+        try:
+            yield
+        finally:
+            self._kept = None

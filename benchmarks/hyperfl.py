@@ -1,0 +1,277 @@
+"""What a client of HyperFL costs: ``python -m benchmarks.hyperfl [--json] [--threads 1] [--only P3 P4]``.
+
+A client of the paper: 600 images in batches of 50, an epoch on the classifier, five on hypernetwork and embedding;
+CNN 1 on Fashion-MNIST, CNN 2 on CIFAR-10 (from $FLFW_DATA, else random pixels), images as they are.
+
+- P3: the 60 steps on the hypernetwork, with what is done once before and after them, over 60 steps of FedAvg on the
+  same network.
+- P4: a client's whole round in straightforward code (`straightforward`) over ours. That is autograd through the whole
+  hypernetwork, ``torch.optim.SGD`` and ``clip_grad_norm_``, with the extractor generated in every forward pass.
+
+First a round of both sides of P4 in float64 is compared, tensor by tensor: a change further than 1e-10 of its norm from
+the other side's ends this with exit code 1, and nothing is timed. Then the sides take turns, A B A B, so that a busy
+machine hurts both alike, and are timed in seconds of the processor; a ratio is the median of the turns'. The last line
+of the output is one JSON object.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from benchmarks import output
+from clients.hyperfl import HyperFLClient
+from flfw import nets, parts
+from flfw.client import FederatedClient, Workplace
+from flfw.data import Dataset
+from flfw.data.partition import Split
+from flfw.errors import BadInput
+from flfw.experiment import Experiment
+from flfw.nets.hypernetwork import GeneratedNet
+from flfw.rng import numpy_generator, torch_generator
+from flfw.task import Task
+
+_EXACT = 1e-10
+_IMAGES = 600
+_CLIP, _MOMENTUM, _WEIGHT_DECAY, _CLASSIFIER_LR = 50.0, 0.5, 5e-4, 0.1
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network, and the data and step size that the paper gives it."""
+
+    net: str
+    dataset: str
+    shape: tuple[int, int, int]
+    lr: float
+
+    @property
+    def experiment(self) -> Experiment:
+        """The paper's, of which one client is looked at."""
+        return Experiment(dataset=self.dataset, net=self.net, split="dominant", augment="none", clients=20, lr=self.lr)
+
+
+_CASES = {"cnn1": Case("cnn1", "fmnist", (1, 28, 28), 0.01), "cnn2": Case("cnn2", "cifar10", (3, 32, 32), 0.02)}
+
+
+@cache
+def images(case: Case) -> Dataset:
+    """The training images of the first client; random ones where the files are missing."""
+    try:
+        task = Task.of(case.experiment, None)
+    except BadInput:
+        rng = numpy_generator(0, "pictures")
+        x = rng.integers(0, 256, (_IMAGES, *case.shape), dtype=np.uint8)
+        y, mean, title = rng.integers(0, 10, _IMAGES), (0.5,) * case.shape[0], "random pixels"
+        return Dataset(title, x, y, x, y, 10, mean, mean, title, None)
+    own = task.split.train[0]
+    x, y = np.asarray(task.dataset.train_x[own]), np.asarray(task.dataset.train_y[own])
+    return dataclasses.replace(task.dataset, train_x=x, train_y=y, test_x=x, test_y=y)
+
+
+def client(case: Case, method: str, precision: torch.dtype = torch.float32) -> FederatedClient:
+    """A client that holds these images, with a fresh model."""
+    dataset, nobody = images(case), np.zeros(0, np.int64)
+    if precision == torch.float64:
+        x = dataset.train_x / 255  # which are not converted to float32 any more
+        dataset = dataclasses.replace(dataset, train_x=x, test_x=x)
+    everything = (np.arange(len(dataset.train_y)),)
+    task = Task(dataset, Split(everything, everything, (nobody,), nobody, nobody, nobody), case.net)
+    experiment = dataclasses.replace(case.experiment, method=method)
+    half, settings = parts.method(experiment)
+    made = parts.client(experiment)(Workplace(experiment, task, half, settings, 0, 1, None, None))
+    made.model.to(precision)
+    return made
+
+
+def straightforward(net: GeneratedNet, x: Tensor, y: Tensor, case: Case) -> None:
+    """A client's round as one would write it first.
+
+    Args:
+        net: trained in place.
+        x: normalised images (N, C, H, W).
+        y: labels (N,).
+        case: with the step size.
+    """
+
+    def batches(purpose: str, epochs: int) -> Iterator[Tensor]:
+        rng = torch_generator(case.experiment.seed, purpose, 1, 0)  # in the order in which ours come
+        for _ in range(epochs):
+            yield from torch.randperm(len(x), generator=rng).split(case.experiment.batch_size)
+
+    classifier, hypernet = list(net.classifier.parameters()), list(net.hypernet.parameters())
+    sgd = partial(torch.optim.SGD, momentum=_MOMENTUM, weight_decay=_WEIGHT_DECAY)
+    frozen = [*hypernet, net.embedding]
+    for parameter in frozen:
+        parameter.requires_grad_(False)
+    optimiser = sgd(classifier, lr=_CLASSIFIER_LR)
+    for chosen in batches("classifier", 1):
+        optimiser.zero_grad()
+        cross_entropy(net(x[chosen]), y[chosen]).backward()
+        optimiser.step()
+    for parameter in frozen:
+        parameter.requires_grad_(True)
+    optimiser = sgd(frozen, lr=case.lr)
+    for chosen in batches("hypernetwork", case.experiment.local_epochs):
+        optimiser.zero_grad()
+        cross_entropy(net(x[chosen]), y[chosen]).backward()
+        nn.utils.clip_grad_norm_(hypernet, _CLIP)
+        nn.utils.clip_grad_norm_([net.embedding], _CLIP)
+        optimiser.step()
+
+
+def by_hand(made: FederatedClient, case: Case) -> None:
+    """The straightforward round on a client's own model and images."""
+    assert isinstance(made.model, GeneratedNet)
+    x, y = made.at.task.examples("train", np.arange(_IMAGES))
+    straightforward(made.model, made.at.task.inputs.normalise(x), y, case)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Of the processor, on all threads."""
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
+def apart(case: Case) -> float:
+    """How far a round of ours is from a straightforward one in float64, over how far that goes; the worst tensor's."""
+    ours, other = (client(case, "hyperfl", torch.float64) for _ in range(2))
+    start = {name: value.clone() for name, value in nets.tensors(other.model).items()}
+    ours.train()
+    by_hand(other, case)
+    found, expected = nets.tensors(ours.model), nets.tensors(other.model)
+    errors = [(found[n] - value).norm() / (value - start[n]).norm() for n, value in expected.items()]
+    return float(torch.stack(errors).max())  # NaN if one is
+
+
+def gate(cases: Iterable[Case]) -> dict[str, float]:
+    """The errors; exits with 1 where the two sides do not compute the same, as NaN does not."""
+    exact = {case.net: apart(case) for case in cases}
+    if far := {name: error for name, error in exact.items() if not error <= _EXACT}:
+        got = ", ".join(f"{name}={error:.2g}" for name, error in far.items())
+        sys.exit(
+            f"Expected the same change of every tensor on both sides (<= {_EXACT:g}), got {got}; nothing was timed."
+        )
+    return exact
+
+
+def steps(case: Case) -> tuple[float, float]:
+    """Seconds of our steps on the hypernetwork, and of FedAvg's."""
+    ours, plain = client(case, "hyperfl"), client(case, "fedavg")
+    assert isinstance(ours, HyperFLClient)
+    ours.train_classifier()
+    return seconds(ours.train_hypernetwork), seconds(plain.train)
+
+
+def rounds(case: Case) -> tuple[float, float]:
+    """Seconds of a straightforward round, and of ours."""
+    other, ours = client(case, "hyperfl"), client(case, "hyperfl")
+    return seconds(partial(by_hand, other, case)), seconds(ours.train)
+
+
+@dataclass(frozen=True)
+class Section:
+    """What was found for one claim.
+
+    Attributes:
+        title: in words.
+        figures: by network.
+        goals: by network.
+        at_most: whether a goal is the most that is wanted, or the least.
+        beside: more of interest, by network.
+    """
+
+    title: str
+    figures: Mapping[str, float]
+    goals: Mapping[str, float]
+    at_most: bool
+    beside: Mapping[str, Mapping[str, float]]
+
+    @property
+    def met(self) -> dict[str, bool]:
+        """Whether each goal is reached."""
+        return {
+            n: value <= self.goals[n] if self.at_most else value >= self.goals[n] for n, value in self.figures.items()
+        }
+
+    def lines(self, name: str) -> list[str]:
+        """For people."""
+        wanted = "<=" if self.at_most else ">="
+        said = [f"{name}, {self.title}:"]
+        for net, value in self.figures.items():
+            more = ", ".join(f"{key} {number:.4g}" for key, number in self.beside[net].items())
+            outcome = "met" if self.met[net] else "missed"
+            said.append(f"  {net}  {value:5.2f}  (goal {wanted} {self.goals[net]:.2f}: {outcome}); {more}")
+        return said
+
+
+def ratios(
+    title: str,
+    measure: Callable[[Case], tuple[float, float]],
+    sides: tuple[str, str],
+    goals: Mapping[str, float],
+    at_most: bool,
+    turns: int,
+) -> Section:
+    """A claim about a ratio of two sides, which `measure` times in one turn."""
+    found = {name: [measure(case) for _ in range(turns)] for name, case in _CASES.items()}
+    figures = {name: statistics.median(a / b for a, b in several) for name, several in found.items()}
+    beside = {
+        name: {
+            f"{side}_s": statistics.median(column)
+            for side, column in zip(sides, zip(*several, strict=True), strict=True)
+        }
+        for name, several in found.items()
+    }
+    return Section(title, figures, goals, at_most, beside)
+
+
+def p3(quick: bool) -> Section:
+    """Client step over FedAvg's."""
+    title, goals = "steps on the hypernetwork over steps of FedAvg", {"cnn1": 1.40, "cnn2": 1.25}
+    return ratios(title, steps, ("ours", "fedavg"), goals, at_most=True, turns=1 if quick else 9)
+
+
+def p4(quick: bool) -> Section:
+    """Client round, how much faster."""
+    title, goals = "a straightforward round of a client over ours", {"cnn1": 8.0, "cnn2": 4.0}
+    return ratios(title, rounds, ("straightforward", "ours"), goals, at_most=False, turns=1 if quick else 3)
+
+
+_SECTIONS: dict[str, Callable[[bool], Section]] = {"P3": p3, "P4": p4}
+
+
+def main() -> None:
+    """Check, measure and print."""
+    flags = output.parser(__doc__)
+    flags.add_argument("--threads", type=int, default=1, help="of both sides (1)")
+    flags.add_argument("--only", nargs="+", choices=list(_SECTIONS), default=list(_SECTIONS))
+    flags.add_argument("--quick", action="store_true", help="one turn each: does it work at all?")
+    asked = flags.parse_args()
+    torch.set_num_threads(asked.threads)
+    exact = gate(_CASES.values())
+    sections = {name: measure(asked.quick) for name, measure in _SECTIONS.items() if name in asked.only}
+    found: dict[str, Any] = {name: dict(section.figures) for name, section in sections.items()}
+    for part in ("goals", "met", "beside"):
+        found[part.removesuffix("s")] = {name: dict(getattr(section, part)) for name, section in sections.items()}
+    found |= {"exact": exact, "threads": asked.threads, "quick": asked.quick}
+    found["images"] = {name: images(case).name for name, case in _CASES.items()}
+    lines = [f"exact: {', '.join(f'{name} {error:.1e}' for name, error in exact.items())} (goal <= {_EXACT:g})"]
+    lines += [line for name, section in sections.items() for line in section.lines(name)]
+    output.say(found, lines, only_json=asked.json)
+
+
+if __name__ == "__main__":
+    main()
