@@ -79,6 +79,7 @@ class LeastSquares(GradientMatching, ABC):
             restarts=self.settings.restarts,
             solved=self.settings.solved,
             boxed=False,
+            lost=1.0 if noise is None else inf,  # relative squared distance of no gradient at all
         )
 
 

@@ -210,8 +210,8 @@ def test_ig_budget_is_what_was_set() -> None:
     ("wrong", "line"),
     [
         ({"iterations": 0}, "Expected iterations >= 1, got iterations=0."),
-        ({"lr": 0.0}, "Expected lr > 0, got lr=0.0."),
-        ({"tv": -1.0}, "Expected tv >= 0, got tv=-1.0."),
+        ({"lr": 0.0}, "Expected 0 < lr < inf, got lr=0.0."),
+        ({"tv": -1.0}, "Expected 0 <= tv < inf, got tv=-1.0."),
         ({"restarts": 0}, "Expected restarts >= 1, got restarts=0."),
     ],
 )

@@ -333,9 +333,9 @@ def test_the_data_never_leave_the_box_and_what_was_given_stays_as_it_is(descent:
     ("make", "line"),
     [
         (lambda: Adam(0, 0.1), "Expected iterations >= 1, got iterations=0."),
-        (lambda: Adam(1, 0.0), "Expected lr > 0, got lr=0.0."),
+        (lambda: Adam(1, 0.0), "Expected 0 < lr < inf, got lr=0.0."),
         (lambda: LBFGS(0), "Expected iterations >= 1, got iterations=0."),
-        (lambda: LBFGS(1, lr=-1.0), "Expected lr > 0, got lr=-1.0."),
+        (lambda: LBFGS(1, lr=-1.0), "Expected 0 < lr < inf, got lr=-1.0."),
         (lambda: LBFGS(1, inner=0), "Expected inner >= 1, got inner=0."),
         (lambda: LBFGS(1, history=0), "Expected history >= 1, got history=0."),
     ],

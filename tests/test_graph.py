@@ -198,7 +198,7 @@ def assert_alike(several: Sequence[Found], others: Sequence[Found]) -> None:
 def test_one_search_that_does_not_fit_is_refused_in_one_line() -> None:
     line = (
         r"Expected a search whose step fits into 1e-09 GB, got a batch of 2 that takes \S+ GB; "
-        r"lower --victim-batch or raise --attack-memory-gb\."
+        r"lower --victim-batch or --victim-steps, or raise --attack-memory-gb\."
     )
     with pytest.raises(BadInput, match=f"^{line}$"):
         searched(1, Compute(memory_gb=1e-9))

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import inf
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +14,11 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 from flfw.errors import BadInput
 from flfw.inversion import evaluation, graph
 from flfw.inversion.closed_form import linear_inputs
-from flfw.inversion.descent import Adam
+from flfw.inversion.descent import Adam, Best, Descent
 from flfw.inversion.generated import GeneratedVictim
 from flfw.inversion.matching import cosine_distance, gaussian_likelihood, squared_distance
 from flfw.inversion.priors import Prior, energy, none, total_variation, weighted
-from flfw.inversion.search import Found, Recipe, Start, Target, invert
+from flfw.inversion.search import Found, Recipe, Stage, Start, Target, invert
 from flfw.inversion.victim import Inputs, PlainVictim, VictimModel
 from flfw.nets import Net, Tensors, build, tensors
 from flfw.nets.hypernetwork import GeneratedNet
@@ -614,6 +615,46 @@ def test_what_is_solved_is_not_searched_for_again() -> None:
     assert found[0].matched < 1e-4 < found[1].matched
     assert found[0].iterations is not None and found[0].iterations < 60
     assert found[1].iterations is None  # it was never solved
+
+
+@pytest.mark.parametrize(("lost", "found"), [(0.5, False), (3.0, True)])
+def test_a_search_that_ends_too_far_off_found_nothing(lost: float, found: bool) -> None:
+    """The distance only grows, by 1 at least, while the prior falls: by its objective the search goes on well."""
+    victim = linear_victim()
+    _, target = linear_target(victim)
+
+    def far(trial: Tensors, observed: Tensors) -> Tensor:
+        return 1.0 + squared_distance(trial, observed) * 1e-6
+
+    (one,) = invert(victim, [target], Recipe(far, signed(3, 0.01), lambda z: z.sum(), lost=lost))
+    assert bool(one.samples.isfinite().all()) is found
+    assert (one.matched < inf) is found
+
+
+def test_stages_go_on_from_where_the_last_one_ended_and_the_last_alone_is_reported() -> None:
+    victim = linear_victim()
+    x, target = linear_target(victim)
+    seen: list[float] = []
+
+    def noted(trial: Tensors, observed: Tensors) -> Tensor:
+        return squared_distance(trial, observed)
+
+    class Watched(Descent):
+        iterations = 2
+
+        def descend(self, evaluate: Any, guess: Any, box: Any, solved: float) -> Best:
+            seen.append(float(guess["x"].mean()))
+            return Adam(2, 0.5, signed=True, schedule="constant").descend(evaluate, guess, None, solved)
+
+    upwards, downwards = (lambda z: -z.sum()), (lambda z: z.sum())
+    opening = Stage(noted, Watched(), upwards, strength=1e6), Stage(noted, Watched(), upwards, strength=1e6)
+    recipe = Recipe(noted, Watched(), downwards, lambda shape, rng: torch.zeros(shape), boxed=False, opening=opening)
+    (found,) = invert(victim, [target], recipe)
+    # Two signed steps of 0.5 in each stage; of the last guess of a stage the next one starts.
+    assert seen == pytest.approx([0.0, 1.0, 2.0], abs=1e-4)
+    expected = squared_distance(victim.gradient(found.samples, found.labels, {}, {}), target.sent)
+    assert found.matched == pytest.approx(float(expected), rel=1e-3)
+    assert x.shape == found.samples.shape
 
 
 def test_labels_that_nobody_granted_are_searched_for() -> None:

@@ -65,6 +65,7 @@ class Recipe:
         restarts: at most so many starts, >= 1; the one with the lowest distance counts.
         solved: a distance below which a search is over, and needs no other start; 0: never.
         boxed: whether a guess is kept in the box on its way; at the end it is in any case.
+        lost: a distance beyond which a search has led nowhere: that of a guess whose gradient is 0, where it is known.
         opening: searches made before this one, from each start.
     """
 
@@ -75,6 +76,7 @@ class Recipe:
     restarts: int = 1
     solved: float = 0.0
     boxed: bool = True
+    lost: float = inf
     opening: tuple[Stage, ...] = ()
 
     @property
@@ -137,8 +139,8 @@ def invert(
         compute: what may be used of the machine.
 
     Returns:
-        One for each target. A search whose every start left the finite numbers, or came no closer than it was at the
-        start, has found nothing: its samples are NaN.
+        One for each target. A search whose every start left the finite numbers, came no closer than it was at the
+        start, or is lost, has found nothing: its samples are NaN.
 
     Raises:
         BadInput: what was sent is of another network or not finite, or one search does not fit into memory.
@@ -198,7 +200,8 @@ class _Run:
             guess, went = best.guess, went | (best.objective < best.first).cpu()  # False where both are infinite
             before += stage.descent.iterations
         best = self._descended(last, problems, rngs, guess, self._recipe.solved)
-        return list(self._found(best, problems, went | (best.objective < best.first).cpu(), before))
+        went = (went | (best.objective < best.first).cpu()) & (best.matched <= self._recipe.lost).cpu()  # False for NaN
+        return list(self._found(best, problems, went, before))
 
     def _descended(
         self, stage: Stage, problems: Sequence[Problem], rngs: Sequence[torch.Generator], guess: Guess, solved: float

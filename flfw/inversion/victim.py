@@ -62,12 +62,6 @@ class VictimModel(ABC):
     """
 
     def __init__(self, model: nn.Module, known: Tensors, shared: Sequence[str], inputs: Inputs) -> None:
-        strange = [name for name in known if name not in model.state_dict()]
-        if strange:
-            raise BadInput(
-                f"Expected tensors of the network ({', '.join(list(model.state_dict())[:4])} ...), got {strange[0]}; "
-                "rename what is known."
-            )
         self.model, self.inputs = model.eval(), inputs
         everything = {name: value.detach() for name, value in model.state_dict().items()}
         self.known = {name: known[name] for name in everything if name in known}
