@@ -91,8 +91,9 @@ class Experiment:
     """Client-side defence: a file of clients/defences/, or package.module:Class."""
     defended: str = "all"
     """Which clients use the defence: all, or partition numbers such as 3,5."""
-    attack: tuple[str, ...] = ("ig",)
-    """Attacks of the audit (files of attacks/, or package.module:Class), or none."""
+    attack: tuple[str, ...] = ("ig", "auto")
+    """Attacks of the audit (files of attacks/, or package.module:Class), or none. auto: the attack that bears the
+    method's name, if there is one."""
     audit_rounds: str = "0,last"
     """Rounds after which clients are probed; 0 is before training."""
     victim_batch: int = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfw import data, nets
+from flfw import data, nets, plugins
 from flfw.assignments import settings
 from flfw.data import feed, partition
 from flfw.errors import BadInput
@@ -20,8 +21,17 @@ from flfw.inversion.victim import Inputs
 from flfw.rng import numpy_generator
 
 
-def resolve(experiment: Experiment) -> Experiment:
-    """The experiment with every ``auto`` replaced by what the data set's card says."""
+def resolve(experiment: Experiment, methods: Sequence[str] = ()) -> Experiment:
+    """The experiment with every ``auto`` replaced: by what the data set's card says, by the method's own attack.
+
+    Args:
+        experiment: as asked for.
+        methods: that are attacked alike; empty: the experiment's.
+    """
+    if "auto" in experiment.attack:
+        written = [name for name in methods or (experiment.method,) if name in plugins.names(plugins.ATTACK)]
+        named = [name for word in experiment.attack for name in (written if word == "auto" else [word])]
+        experiment = dataclasses.replace(experiment, attack=tuple(dict.fromkeys(named)))
     if "auto" not in (experiment.net, experiment.split, experiment.augment):
         return experiment  # as client processes get it; to look at a large folder again takes long
     dataset = data.absolute(experiment.dataset)

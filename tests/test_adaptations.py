@@ -169,7 +169,7 @@ LIKELY = [
 ]
 
 
-@pytest.mark.parametrize(("made", "tolerance"), LIKELY, ids=lambda value: str(getattr(value, "settings", value)))
+@pytest.mark.parametrize(("made", "tolerance"), LIKELY, ids=[str(made[0].settings) for made, _ in LIKELY])
 def test_the_true_gradient_is_as_likely_as_its_noise(made: tuple[Defence, Mechanism], tolerance: float) -> None:
     defence, mechanism = made
     true = a_gradient(size=10.0)

@@ -63,7 +63,7 @@ def test_hyperfl_extractors_have_the_papers_size(name: str, size: int, features:
 
 
 @pytest.mark.parametrize(
-    ("name", "sides"), [("cnn1", [24, 24, 12, 10, 10, 5]), ("cnn2", [28, 28, 14, 12, 12, 6, 6, 6, 3])]
+    ("name", "sides"), [("cnn1", [24, 12, 12, 10, 5, 5]), ("cnn2", [28, 14, 14, 12, 6, 6, 6, 3, 3])]
 )
 def test_hyperfl_extractors_go_through_the_papers_resolutions(name: str, sides: list[int]) -> None:
     x, seen = some_inputs(name), []
@@ -73,6 +73,25 @@ def test_hyperfl_extractors_go_through_the_papers_resolutions(name: str, sides: 
         x = layer(x)
         seen.append(x.shape[-1])
     assert seen == sides
+
+
+@pytest.mark.parametrize("name", ["cnn1", "cnn2"])
+def test_pooling_before_the_rectifier_is_the_papers_network(name: str) -> None:
+    """Bit for bit in the scores, and in the gradients but for the order of sums."""
+    net, x = fresh(name), some_inputs(name)
+    layers = list(net.extractor)
+    for at, layer in enumerate(net.extractor):
+        if isinstance(layer, nn.MaxPool2d):  # as printed: convolution, rectifier, pooling
+            layers[at], layers[at + 1] = layers[at + 1], layer
+    printed = Net(nn.Sequential(*layers), net.classifier)
+    assert torch.equal(net(x), printed(x))
+    weights = list(net.parameters())
+    for found, expected in zip(gradients(net(x), weights), gradients(printed(x), weights), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def gradients(scores: Tensor, weights: list[nn.Parameter]) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(scores.square().sum(), weights)
 
 
 @pytest.mark.parametrize(("name", "size"), [("cnn1", 14_943_424), ("cnn2", 13_733_920)])

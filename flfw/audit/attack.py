@@ -16,6 +16,9 @@ from flfw.strategy import NoSettings
 Models: TypeAlias = frozenset[Literal["defence", "steps"]]
 """What can stand between the data and what is sent: a client-side defence, several local steps."""
 
+Private: TypeAlias = Literal["searched for", "not needed"]
+"""What becomes of tensors that a client keeps to itself."""
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -62,6 +65,15 @@ class Attack(ABC):
         Those that are not ``given`` are not granted.
         """
         return "given"
+
+    @property
+    def private(self) -> Private:
+        """What becomes of a client's private tensors.
+
+        A search for them makes no use of what an architecture gives away, and counts as static. ``not needed`` is for
+        an attack that reads them off what was sent, or does without.
+        """
+        return "searched for"
 
     @property
     @abstractmethod

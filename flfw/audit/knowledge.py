@@ -74,27 +74,29 @@ def standing(experiment: Experiment, job: Job, attack: Attack, defended: bool, v
     if vantage == "client_update":
         granted.append("the same update, read on the client before it is sent")
     by_batch = any(isinstance(module, _BatchNorm) for module in model.modules())
-    granted += _hidden_from(hidden, by_batch)
+    granted += _hidden_from(hidden, attack, by_batch)
     steps = _unrolled(experiment, ticket, attack)
     if steps:
         granted.append(f"how these steps are made ({experiment.method}'s optimiser), through all of which it searches")
     elif ticket.steps > 1:
         granted.append("not made use of: how the weights moved between the steps; their mean gradient is attacked")
-    by_batch = any(isinstance(module, _BatchNorm) for module in model.modules())
     way = adaptation(experiment, ticket, vantage) if defended else "nothing to adapt to"
     if defended:
         granted.append(_of_the_defence(experiment, job, way, vantage))
     # Labels that are read off what was sent are read as if nothing had been done to it.
     knows = way == "nothing to adapt to" or (job.adaptive and attack.labels in _LABELS)
     seen_through = ticket.steps == 1 or steps is not None
-    return Standing(
-        tuple(granted), not hidden and not by_batch and knows and seen_through, way if job.adaptive else None
-    )
+    copes = (not hidden or attack.private == "not needed") and not by_batch
+    return Standing(tuple(granted), copes and knows and seen_through, way if job.adaptive else None)
 
 
-def _hidden_from(hidden: Sequence[str], by_batch: bool) -> Iterator[str]:
+def _hidden_from(hidden: Sequence[str], attack: Attack, by_batch: bool) -> Iterator[str]:
     if hidden:
-        yield f"not granted: the client's private tensors ({', '.join(hidden)}), which are searched for as well"
+        made_of_them = {
+            "searched for": "which are searched for as well",
+            "not needed": "which it reads off what was sent, or does without",
+        }
+        yield f"not granted: the client's private tensors ({', '.join(hidden)}), {made_of_them[attack.private]}"
     if by_batch:
         yield "not made use of: that BatchNorm takes the batch's statistics in training; the running ones are taken"
 

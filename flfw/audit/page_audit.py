@@ -101,7 +101,7 @@ RESULTS = """\
 ATTACKER = """\
 {% macro stance(setting) %}
 {% set entry = setting.entry %}{% set twin = twins[setting.key] %}
-{% if setting.told %}It is told of {{ entry.defence }} and adapts to it, {{ 'with the defence’s own code in the objective' if entry.adaptation == 'automatic' else 'with what is written for it' }}{{ '' if entry.adaptive else ', but makes no use of all else that stands between the data and what it reads: it counts as static' }}.{% elif entry.adaptive %}It knows all that stands between the data and what it reads.{% elif twin %}It is static: it is not told of {{ entry.defence }}. The same attack, told of it, has a description of its own.{% else %}It is static: it takes no account of what the method or a defence hides.{% endif %}
+{% if setting.told %}It is told of {{ entry.defence }} and adapts to it, {{ 'with the defence’s own code in the objective' if entry.adaptation == 'automatic' else 'with what is written for it' }}{{ '' if entry.adaptive else ', but makes no use of all else that stands between the data and what it reads: it counts as static' }}.{% elif entry.adaptive %}It takes account of all that stands between the data and what it reads.{% elif twin %}It is static: it is not told of {{ entry.defence }}. The same attack, told of it, has a description of its own.{% else %}It is static: it takes no account of what the method or a defence hides.{% endif %}
 {% endmacro %}
 <section id="attacker" aria-labelledby="attacker-title">
 <h2 id="attacker-title">What the attacker had</h2>

@@ -1,4 +1,8 @@
-"""The victim whose extractor a hypernetwork generates, at the price of a plain network."""
+"""The victim whose extractor a hypernetwork generates, at the price of a plain network.
+
+To it embedding and classifier are unknown. `flfw.inversion.extractor` has the victims of an attacker who reads the
+extractor off.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +31,14 @@ class GeneratedVictim(VictimModel):
         model: a freshly initialised `GeneratedNet`.
         known: the hypernetwork's tensors, ``hypernet.*``.
         inputs: the input space.
+
+    Attributes:
+        targets: shape of each generated tensor by its name.
     """
 
     def __init__(self, model: GeneratedNet, known: Tensors, inputs: Inputs) -> None:
         super().__init__(model, known, ("hypernet.*",), inputs)
-        self._net = model
+        self._net, self.targets = model, model.hypernet.targets
         heads = range(len(model.hypernet.heads))
         self._weight_names = [f"hypernet.heads.{k}.weight" for k in heads]
         self._bias_names = [f"hypernet.heads.{k}.bias" for k in heads]
@@ -56,10 +63,20 @@ class GeneratedVictim(VictimModel):
 
     def gradient(self, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensors:
         """The hypernetwork's gradient for a guess of data, embedding and classifier, in the same coordinates."""
-        embedding, basis = unknown["embedding"], constants["basis"]
-        before = self.known["hypernet.trunk.weight"] @ embedding + self.known["hypernet.trunk.bias"]
+        theta = linear(torch.relu(self._before(unknown["embedding"])), self._weight, self._bias)
+        theta_gradient = grad(self._loss)(theta, x, y, unknown)
+        return self.handed_on(theta_gradient, unknown["embedding"], constants["basis"])
+
+    def handed_on(self, theta_gradient: Tensor, embedding: Tensor, basis: Tensor) -> Tensors:
+        """The hypernetwork's gradient, in the same coordinates, for one of what it generates.
+
+        Args:
+            theta_gradient: (generated,) with respect to the extractor's tensors, one after the other.
+            embedding: (embedding,) that the extractor is generated from.
+            basis: (hidden, r) as `observed` found it.
+        """
+        before = self._before(embedding)
         hidden = torch.relu(before)
-        theta_gradient = grad(self._loss)(linear(hidden, self._weight, self._bias), x, y, unknown)
         trunk_bias = linear(theta_gradient, self._weight.T) * (before > 0)
         inside = hidden @ basis
         outside = (hidden @ hidden - inside @ inside).clamp_min(0)  # squared length of the rest of h
@@ -72,11 +89,13 @@ class GeneratedVictim(VictimModel):
             "trunk.bias": trunk_bias,
         }
 
+    def _before(self, embedding: Tensor) -> Tensor:
+        """(hidden,): the hidden units before the rectifier."""
+        return self.known["hypernet.trunk.weight"] @ embedding + self.known["hypernet.trunk.bias"]
+
     def _loss(self, theta: Tensor, x: Tensor, y: Tensor, unknown: Tensors) -> Tensor:
-        shapes = self._net.hypernet.targets
-        weights = {
-            name: part.view(shape) for (name, shape), part in zip(shapes.items(), theta.split(self._sizes), strict=True)
-        }
+        parts = zip(self.targets.items(), theta.split(self._sizes), strict=True)
+        weights = {name: part.view(shape) for (name, shape), part in parts}
         features = self._net.features(self.inputs.normalise(x), weights)
         classifier = {
             name.removeprefix("classifier."): t for name, t in unknown.items() if name.startswith("classifier")

@@ -81,7 +81,7 @@ def summary(folder: Path) -> str:
 
 def _run(matrix: Matrix, experiment: Experiment, out: Path | None) -> tuple[Path, dict[str, str], tuple[Cell, ...]]:
     """The folder, why cells failed, by their names, and all cells."""
-    experiment = resolve(experiment)
+    experiment = resolve(experiment, matrix.methods)
     matrix = matrix.filled(experiment)
     folder = (out or experiment.out or Path("runs") / _default_name(experiment)).absolute()
     question = matrix.question(experiment)

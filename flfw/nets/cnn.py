@@ -11,7 +11,10 @@ from flfw.nets.net import Net
 
 
 def _block(channels_in: int, channels_out: int, kernel: int, padding: int) -> list[nn.Module]:
-    return [nn.Conv2d(channels_in, channels_out, kernel, padding=padding), nn.LeakyReLU(0.01), nn.MaxPool2d(2)]
+    """Convolution, rectifier, pooling: the last two change places, which a growing function allows, at a quarter of the
+    rectifier's work.
+    """
+    return [nn.Conv2d(channels_in, channels_out, kernel, padding=padding), nn.MaxPool2d(2), nn.LeakyReLU(0.01)]
 
 
 def cnn1(shape: tuple[int, ...], classes: int) -> Net:

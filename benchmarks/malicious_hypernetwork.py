@@ -1,0 +1,97 @@
+"""What a malicious server reads off: ``python -m benchmarks.malicious_hypernetwork [--json] [--dataset mnist]``.
+
+HyperFL with the fully connected ``mlp``. An honest server broadcasts the hypernetwork as it was initialised. A
+malicious one broadcasts `serving(...)`, which generates, from whatever embedding, an extractor whose first layer sorts
+examples into bins (`flfw.inversion.imprint`). Both then read the extractor's gradient off a client's, and single
+examples off that, in closed form: no search, no labels, no embedding, no classifier.
+
+For batches of 1, 4, 16 and 64 training images, twenty of each, it prints the share of images that are read off: some
+reading has a PSNR above 40 dB. The bins are chosen on 1,000 test images, which count as public. Data from $FLFW_DATA,
+or the digits that need none. The last line of the output is one JSON object.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from benchmarks import output
+from flfw import data, nets
+from flfw.audit.score import psnr
+from flfw.errors import BadInput
+from flfw.inversion.closed_form import linear_inputs
+from flfw.inversion.extractor import extractor_of
+from flfw.inversion.imprint import alone_in_their_bins, imprint
+from flfw.inversion.shared_gradient import read, serving
+from flfw.inversion.victim import Inputs
+from flfw.nets.hypernetwork import GeneratedNet
+from flfw.rng import initialising, numpy_generator
+
+_BATCHES, _REPEATS, _PUBLIC, _FOUND = (1, 4, 16, 64), 20, 1000, 40.0
+
+
+def shares(dataset: data.Dataset, malicious: bool) -> dict[str, float]:
+    """The share of images that are read off, by batch size."""
+    inputs = Inputs.of(dataset.shape, dataset.mean, dataset.std)
+    with initialising(0, "generated"):
+        client = GeneratedNet(nets.build("mlp", dataset.shape, dataset.classes), 64, 128, "fan_in")
+    broadcast = {name: value for name, value in nets.tensors(client).items() if name.startswith("hypernet.")}
+    extractor = extractor_of(client)
+    if malicious:
+        public = inputs.normalise(_pixels(dataset.test_x[:_PUBLIC])).flatten(1).mean(1)
+        broadcast = serving(broadcast, imprint(extractor, public))
+        client.load_state_dict(broadcast, strict=False)
+    rng, found = numpy_generator(0, "batches"), {}
+    for batch in _BATCHES:
+        hits = [
+            _read_off(client, broadcast, inputs, dataset, rng.choice(len(dataset.train_x), batch, False), malicious)
+            for _ in range(_REPEATS)
+        ]
+        found[str(batch)] = sum(hits) / (batch * _REPEATS)
+    return found
+
+
+def _read_off(
+    client: GeneratedNet, broadcast: nets.Tensors, inputs: Inputs, dataset: data.Dataset, of: np.ndarray, binned: bool
+) -> int:
+    """How many of a batch's images are among the readings."""
+    x, y = _pixels(dataset.train_x[of]), torch.from_numpy(dataset.train_y[of])
+    names = [name for name, _ in client.named_parameters() if name.startswith("hypernet.")]
+    weights = [client.get_parameter(name) for name in names]
+    sent = torch.autograd.grad(cross_entropy(client(inputs.normalise(x)), y), weights)
+    gradient = read(client.hypernet.targets, broadcast, dict(zip(names, sent, strict=True))).gradient
+    if binned:
+        readings = alone_in_their_bins(extractor_of(client), gradient)
+    else:
+        weight, bias = list(gradient.values())[:2]
+        held = bias != 0
+        readings = linear_inputs(weight[held], bias[held], int(held.sum()))
+    images = (readings.view(-1, *inputs.shape) * inputs.std + inputs.mean).clamp(0, 1).numpy()
+    return sum(any(psnr(true[None], image[None]) > _FOUND for image in images) for true in x.numpy())
+
+
+def _pixels(images: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.array(images)).float() / 255
+
+
+def main() -> None:
+    """Both servers, on the same batches."""
+    parser = output.parser(__doc__)
+    parser.add_argument("--dataset", default="digits", help="digits (default), mnist, fmnist, ...")
+    arguments = parser.parse_args()
+    try:
+        dataset = data.load(arguments.dataset, None)
+    except BadInput as error:
+        sys.exit(str(error))
+    found = {name: shares(dataset, name == "malicious") for name in ("honest", "malicious")}
+    lines = [f"{dataset.name}: share of a batch's images read off in closed form", "batch  honest  malicious"]
+    lines += [f"{b:5d}  {found['honest'][str(b)]:6.0%}  {found['malicious'][str(b)]:9.0%}" for b in _BATCHES]
+    output.say({"dataset": dataset.name, "share_read_off": found}, lines, only_json=arguments.json)
+
+
+if __name__ == "__main__":
+    main()
