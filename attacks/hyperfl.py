@@ -79,6 +79,7 @@ class HyperFL(Attack):
     """Inversion of what a hypernetwork hands on."""
 
     Settings = HyperFLSettings
+    tuned_on = "MNIST training images 100-103 (the weight of the total variation)"
 
     @property
     def budget(self) -> Budget:

@@ -62,7 +62,7 @@ class Case:
         return Experiment(dataset=self.dataset, net=self.net, split="dominant", augment="none", clients=20, lr=self.lr)
 
 
-_CASES = {"cnn1": Case("cnn1", "fmnist", (1, 28, 28), 0.01), "cnn2": Case("cnn2", "cifar10", (3, 32, 32), 0.02)}
+CASES = {"cnn1": Case("cnn1", "fmnist", (1, 28, 28), 0.01), "cnn2": Case("cnn2", "cifar10", (3, 32, 32), 0.02)}
 
 
 @cache
@@ -80,15 +80,17 @@ def images(case: Case) -> Dataset:
     return dataclasses.replace(task.dataset, train_x=x, train_y=y, test_x=x, test_y=y)
 
 
-def client(case: Case, method: str, precision: torch.dtype = torch.float32) -> FederatedClient:
-    """A client that holds these images, with a fresh model."""
+def client(
+    case: Case, method: str, precision: torch.dtype = torch.float32, count: int = _IMAGES, epochs: int = 5
+) -> FederatedClient:
+    """A client that holds the first ``count`` of these images, with a fresh model."""
     dataset, nobody = images(case), np.zeros(0, np.int64)
     if precision == torch.float64:
         x = dataset.train_x / 255  # which are not converted to float32 any more
         dataset = dataclasses.replace(dataset, train_x=x, test_x=x)
-    everything = (np.arange(len(dataset.train_y)),)
+    everything = (np.arange(count),)
     task = Task(dataset, Split(everything, everything, (nobody,), nobody, nobody, nobody), case.net)
-    experiment = dataclasses.replace(case.experiment, method=method)
+    experiment = dataclasses.replace(case.experiment, method=method, local_epochs=epochs)
     half, settings = parts.method(experiment)
     made = parts.client(experiment)(Workplace(experiment, task, half, settings, 0, 1, None, None))
     made.model.to(precision)
@@ -226,7 +228,7 @@ def ratios(
     turns: int,
 ) -> Section:
     """A claim about a ratio of two sides, which `measure` times in one turn."""
-    found = {name: [measure(case) for _ in range(turns)] for name, case in _CASES.items()}
+    found = {name: [measure(case) for _ in range(turns)] for name, case in CASES.items()}
     figures = {name: statistics.median(a / b for a, b in several) for name, several in found.items()}
     beside = {
         name: {
@@ -261,13 +263,13 @@ def main() -> None:
     flags.add_argument("--quick", action="store_true", help="one turn each: does it work at all?")
     asked = flags.parse_args()
     torch.set_num_threads(asked.threads)
-    exact = gate(_CASES.values())
+    exact = gate(CASES.values())
     sections = {name: measure(asked.quick) for name, measure in _SECTIONS.items() if name in asked.only}
     found: dict[str, Any] = {name: dict(section.figures) for name, section in sections.items()}
     for part in ("goals", "met", "beside"):
         found[part.removesuffix("s")] = {name: dict(getattr(section, part)) for name, section in sections.items()}
     found |= {"exact": exact, "threads": asked.threads, "quick": asked.quick}
-    found["images"] = {name: images(case).name for name, case in _CASES.items()}
+    found["images"] = {name: images(case).name for name, case in CASES.items()}
     lines = [f"exact: {', '.join(f'{name} {error:.1e}' for name, error in exact.items())} (goal <= {_EXACT:g})"]
     lines += [line for name, section in sections.items() for line in section.lines(name)]
     output.say(found, lines, only_json=asked.json)

@@ -27,8 +27,8 @@ def settings(cls: type[S], plugin: str, assignments: Sequence[str], *, bare: boo
         if not (prefix == plugin or (bare and not prefix)):
             continue
         if name not in hints:
-            known = ", ".join(hints) or "none"
-            raise BadInput(f"Expected a field of {plugin} among {known}; got {target}.")
+            known, whose = ", ".join(hints) or "none", plugin or "the method"
+            raise BadInput(f"Expected a field of {whose} among {known}; got {target}.")
         values[name] = _convert(text, hints[name], target)
     return cls(**values)
 

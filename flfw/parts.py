@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch import nn
@@ -88,6 +88,7 @@ def check(experiment: Experiment) -> None:
     Raises:
         BadInput: an unknown plug-in, a field it does not have, or a value out of its range.
     """
+    _refuse_fields_of_a_method_that_shares_its_name(experiment)
     for resolve in (client, defence, attacks):
         resolve(experiment)
     (cls, chosen), model = method(experiment), blank_model(experiment)
@@ -107,3 +108,19 @@ def check(experiment: Experiment) -> None:
             raise BadInput(
                 f"Expected --set for a plug-in of this run among {', '.join(sorted(present))}; got {target}."
             )
+
+
+def _refuse_fields_of_a_method_that_shares_its_name(experiment: Experiment) -> None:
+    """Say how a method's fields are written beside an attack of its name, where they were not written so."""
+    from flfw.audit.attack import Attack
+
+    name = short_name(experiment.method)
+    alike = [attack for attack in experiment.attacks if short_name(attack) == name]
+    if not alike:
+        return
+    own = get_type_hints(plugins.find(plugins.METHOD, experiment.method, FederatedStrategy).Settings)
+    attacks_own = get_type_hints(plugins.find(plugins.ATTACK, alike[0], Attack).Settings)
+    for target, text in map(split_assignment, experiment.set):
+        plugin, _, field = target.rpartition(".")
+        if plugin == name and field in own and field not in attacks_own:
+            raise BadInput(f"Expected --set {field}={text}, for {name} is an attack here too, got {target}={text}.")

@@ -20,6 +20,8 @@ from attacks.ig import IG, IGSettings
 from flfw import data, nets
 from flfw import run as whole
 from flfw.audit.attack import Budget, NotApplicable
+from flfw.audit.jobs import Job, Ticket
+from flfw.audit.knowledge import standing
 from flfw.audit.observation import Knowledge, Observation, Reconstruction, Vantage
 from flfw.audit.recordings import Recordings
 from flfw.audit.score import psnr
@@ -667,6 +669,8 @@ def test_an_audit_says_that_it_leaks(tmp_path: Path) -> None:
     assert entry["verdict"] == "leaks" and entry["share_recovered"] == 1.0
     assert [rung["passed"] for rung in entry["ladder"]] == [True, True]
     assert "not granted: the labels, of which it makes no use" in entry["granted"]
+    assert entry["adaptive"] is True
+    assert any(line.endswith("which it reads off what was sent, or does without") for line in entry["granted"])
 
 
 def test_what_a_trained_client_kept_private_is_read_off_the_recorded_bytes(tmp_path: Path) -> None:
@@ -699,3 +703,16 @@ def test_what_a_trained_client_kept_private_is_read_off_the_recorded_bytes(tmp_p
             assert error(found.weights[name], value.detach()) < 1e-5, name
         embeddings.append(embedding)
     assert len(embeddings) == 3 and not torch.equal(embeddings[0], embeddings[1])
+
+
+@pytest.mark.parametrize(("variant", "adaptive"), [("closed_form", True), ("joint", False), ("two_stage", False)])
+@pytest.mark.parametrize("method", ["hyperfl", "fedper"])
+def test_only_an_attack_that_has_no_need_of_private_tensors_is_adaptive(
+    method: str, variant: Any, adaptive: bool
+) -> None:
+    experiment = Experiment(method=method, dataset="digits", net="mlp")
+    job = Job("hyperfl", Ticket("target", 0, "", 1, 1, "target"), (), Path("none"), {}, (1, 8, 8), 10, (0.5,), (0.5,))
+    stands = standing(experiment, job, HyperFL(HyperFLSettings(variant=variant)), defended=False)
+    assert stands.adaptive is adaptive
+    several = dataclasses.replace(job, ticket=Ticket("target", 0, "", 1, 4, "target"))
+    assert not standing(experiment, several, HyperFL(HyperFLSettings(variant=variant)), defended=False).adaptive

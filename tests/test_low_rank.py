@@ -367,7 +367,7 @@ def test_step_a_generates_the_extractor_once_and_step_b_never_through_the_hypern
 
 
 def test_a_gate_that_is_not_passed_ends_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = dataclasses.replace(benchmark._CASES["cnn1"])
+    case = dataclasses.replace(benchmark.CASES["cnn1"])
     for error, passes in ((9e-11, True), (2e-10, False), (float("nan"), False)):
         monkeypatch.setattr(benchmark, "apart", lambda _, error=error: error)
         if passes:

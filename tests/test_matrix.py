@@ -110,6 +110,8 @@ def test_cells_differ_in_nothing_but_their_axes_and_the_settings_of_those(tmp_pa
     assert [cell.folder.name for cell in cells] == ["a-none-s0", "a-prune-s0", "b.c-D-none-s0", "b.c-D-prune-s0"]
     assert cells[0].experiment.set == ("lr=1", "analytic.x=1")
     assert cells[1].experiment.set == given.set
+    attacked = Matrix(("a", "analytic"), ("none",), ("analytic",), (0,)).cells(given, tmp_path)
+    assert "analytic.x=1" in attacked[0].experiment.set  # the attack's, though the method of its name is not here
     same = {replace(c.experiment, method="", defence="", out=None, set=()) for c in cells}
     assert same == {replace(given, method="", defence="", out=None, set=())}
 

@@ -103,7 +103,7 @@ class Matrix:
     def _assignments(self, assignments: Sequence[str], present: set[str]) -> tuple[str, ...]:
         """What ``--set`` says to this cell: a run refuses the settings of a plug-in that is not in it."""
         absent = {short_name(name) for name in {*self.methods, *self.defences} - present}
-        absent -= {short_name(name) for name in present}
+        absent -= {short_name(name) for name in present.union(self.attacks)}
         return tuple(a for a in assignments if split_assignment(a)[0].rpartition(".")[0] not in absent)
 
     def question(self, experiment: Experiment) -> dict[str, Any]:
