@@ -35,13 +35,21 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 import torch
+from torch import nn
 
 from flfw.audit.attack import Attack, Budget, NotApplicable, Private
 from flfw.audit.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.experiment import require
 from flfw.inversion.descent import LBFGS, Adam
 from flfw.inversion.embedding_search import search
-from flfw.inversion.extractor import HeadlessVictim, SurrogateVictim, extractor_of, named, read_off
+from flfw.inversion.extractor import (
+    HeadlessVictim,
+    SurrogateVictim,
+    ends_fully_connected,
+    extractor_of,
+    named,
+    read_off,
+)
 from flfw.inversion.generated import GeneratedVictim
 from flfw.inversion.matching import Distance, cosine_distance, relative_distance
 from flfw.inversion.priors import total_variation, weighted
@@ -52,6 +60,7 @@ from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.net import Net, Tensors
 
 _LAST, _FINER = 10, 1e-2  # the last search: one over its share of the iterations; its step size over the first
+_NOTHING = 1 - 1e-6  # of either distance, just below that of a guess whose gradient is 0
 _INNER, _SMOOTH = 20, 1e-3  # evaluations in a step of L-BFGS; the weight of the total variation there, over the other
 
 
@@ -95,10 +104,11 @@ class HyperFL(Attack):
         """The closed form needs none."""
         return "not used" if self.settings.variant == "closed_form" else "given"
 
-    @property
-    def private(self) -> Private:
-        """The closed form reads the embedding off, and does without the classifier."""
-        return "not needed" if self.settings.variant == "closed_form" else "searched for"
+    def private(self, model: nn.Module, batch: int) -> Private:
+        """The closed form has no need of them where it knows delta: of one example, at a fully connected layer."""
+        if self.settings.variant != "closed_form" or not isinstance(model, GeneratedNet | Net):
+            return "searched for"
+        return "not needed" if batch == 1 and ends_fully_connected(extractor_of(model)) else "searched for in part"
 
     @property
     def _distances(self) -> tuple[str, ...]:
@@ -111,9 +121,12 @@ class HyperFL(Attack):
         """Search for all victims of one model at once; of one who sent nothing but zeros nothing is found."""
         found: dict[int, Reconstruction] = {}
         groups: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for known in knowledge:
+            _require_reading(known.model)
+            if self.settings.variant != "closed_form" and known.labels is None:
+                raise NotApplicable("its variants joint and two_stage need the labels: grant them")
         behind = [_behind(seen, known) for seen, known in zip(observations, knowledge, strict=True)]
         for i, known in enumerate(knowledge):
-            _require_reading(known.model)
             if any(bool(value.any()) for value in behind[i].values()):
                 groups[id(known.model), known.batch].append(i)
             else:
@@ -130,10 +143,8 @@ class HyperFL(Attack):
         model, batch, device = knowledge[0].model, knowledge[0].batch, knowledge[0].model.inputs.mean.device
         victim = SurrogateVictim(extractor_of(model.model), model.inputs, batch)
         unused = torch.zeros(batch, dtype=torch.int64, device=device)  # without labels, a search would look for them
-        targets = [
-            Target(victim.sent(read_off(model, gradient), rng), unused, rng)
-            for gradient, rng in zip(sent, rngs, strict=True)
-        ]
+        both = [(read_off(model, gradient), rng) for gradient, rng in zip(sent, rngs, strict=True)]
+        targets = [Target(victim.sent(reading, rng), unused, rng) for reading, rng in both]
         distances = {"cosine": cosine_distance, "relative": relative_distance, "features": victim.features}
         recipes = [self._recipe(distances[name]) if victim.linear else self._smooth() for name in self._distances]
         several = [invert(victim, targets, one, box=knowledge[0].box, compute=self.compute) for one in recipes]
@@ -146,17 +157,17 @@ class HyperFL(Attack):
         last = max(1, chosen.iterations // _LAST)
         if distance is relative_distance or last == chosen.iterations:
             adam = Adam(chosen.iterations, chosen.lr, chosen.signed)
-            return Recipe(relative_distance, adam, prior, restarts=chosen.restarts)
+            return Recipe(relative_distance, adam, prior, restarts=chosen.restarts, lost=_NOTHING)
         opening = Stage(distance, Adam(chosen.iterations - last, chosen.lr, chosen.signed), prior)
         finer = Adam(last, _FINER * chosen.lr, chosen.signed, "cosine")
-        return Recipe(relative_distance, finer, prior, restarts=chosen.restarts, opening=(opening,))
+        return Recipe(relative_distance, finer, prior, restarts=chosen.restarts, lost=_NOTHING, opening=(opening,))
 
     def _smooth(self) -> Recipe:
         """By the cosine distance and L-BFGS; an iteration is one evaluation."""
         inner = min(_INNER, self.settings.iterations)
         descent = LBFGS(self.settings.iterations // inner, inner=inner)
         prior = weighted((_SMOOTH * self.settings.tv, total_variation))
-        return Recipe(cosine_distance, descent, prior, restarts=self.settings.restarts)
+        return Recipe(cosine_distance, descent, prior, restarts=self.settings.restarts, lost=_NOTHING)
 
     def _with_labels(
         self, sent: list[Tensors], knowledge: list[Knowledge], rngs: list[torch.Generator]
@@ -169,7 +180,7 @@ class HyperFL(Attack):
             sent = [named(reading) for reading in search(generated, sent, rngs, first, self.compute)]
             victim = HeadlessVictim(victim.model, victim.inputs)
         adam, prior = Adam(chosen.iterations, chosen.lr, chosen.signed), weighted((chosen.tv, total_variation))
-        recipe = Recipe(cosine_distance, adam, prior, restarts=chosen.restarts)
+        recipe = Recipe(cosine_distance, adam, prior, restarts=chosen.restarts, lost=_NOTHING)
         targets = [_labelled(*of) for of in zip(sent, knowledge, rngs, strict=True)]
         several = invert(victim, targets, recipe, box=knowledge[0].box, compute=self.compute)
         return [_reconstruction(found) for found in several]
@@ -177,6 +188,7 @@ class HyperFL(Attack):
 
 def _behind(seen: Observation, known: Knowledge) -> Tensors:
     """The gradient behind an observation; of a hypernetwork's steps a sum of gradients, without weight decay."""
+    known.model.check(seen.sent)
     if known.weights and isinstance(known.model.model, GeneratedNet):
         return without_decay({name: seen.received[name] for name in seen.sent}, seen.sent)
     return mean_gradient(seen, known)
@@ -190,14 +202,14 @@ def _require_reading(victim: VictimModel) -> None:
     if not any(True for _ in extractor_of(model).parameters()):
         raise NotApplicable("it needs an extractor with weights, got one without")
     part = "hypernet." if isinstance(model, GeneratedNet) else "extractor."
-    private = [name for name in victim.unknown if name.startswith(part)]
-    if private:
-        raise NotApplicable(f"it needs {part}* to be shared, got {private[0]} private")
+    needed = [name for name, _ in model.named_parameters() if name.startswith(part)]
+    missing = [name for name in needed if name not in victim.known or name not in victim.shared]
+    if missing:
+        raise NotApplicable(f"it needs all of {part}* and its gradients, got none of {missing[0]}")
 
 
 def _labelled(sent: Tensors, known: Knowledge, rng: torch.Generator) -> Target:
-    if known.labels is None:
-        raise NotApplicable("its variants joint and two_stage need the labels: grant them")
+    assert known.labels is not None, "refused before"
     return Target(sent, known.labels, rng)
 
 

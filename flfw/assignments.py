@@ -11,7 +11,14 @@ from flfw.experiment import Scalar, require
 S = TypeVar("S")
 
 
-def settings(cls: type[S], plugin: str, assignments: Sequence[str], *, bare: bool = False) -> S:
+def settings(
+    cls: type[S],
+    plugin: str,
+    assignments: Sequence[str],
+    *,
+    bare: bool = False,
+    of_another: frozenset[str] = frozenset(),
+) -> S:
     """A plug-in's frozen dataclass of hyper-parameters, with what ``--set`` changes.
 
     Args:
@@ -19,6 +26,7 @@ def settings(cls: type[S], plugin: str, assignments: Sequence[str], *, bare: boo
         plugin: its name; assignments read ``plugin.field=value``.
         assignments: all that stood behind ``--set``; those of other plug-ins are passed over.
         bare: whether ``field=value`` without a plug-in's name is meant too (the method's).
+        of_another: fields of another plug-in of the same name; where they are not this one's too, they are passed over.
     """
     values: dict[str, Any] = {}
     hints = get_type_hints(cls)
@@ -26,9 +34,11 @@ def settings(cls: type[S], plugin: str, assignments: Sequence[str], *, bare: boo
         prefix, _, name = target.rpartition(".")
         if not (prefix == plugin or (bare and not prefix)):
             continue
+        if name not in hints and prefix and name in of_another:
+            continue
         if name not in hints:
-            known, whose = ", ".join(hints) or "none", plugin or "the method"
-            raise BadInput(f"Expected a field of {whose} among {known}; got {target}.")
+            known = ", ".join(hints) or "none"
+            raise BadInput(f"Expected a field of {plugin} among {known}; got {target}.")
         values[name] = _convert(text, hints[name], target)
     return cls(**values)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, get_type_hints
+import dataclasses
+from typing import Any
 
 import torch
 from torch import nn
@@ -27,13 +28,19 @@ def short_name(plugin: str) -> str:
 def method(experiment: Experiment) -> tuple[type[FederatedStrategy], Any]:
     """The server half and the method's hyper-parameters.
 
-    Beside an attack of its name (`hyperfl` and the attack on it), NAME.FIELD is the attack's, and the method's fields
-    stand without a name.
+    Beside an attack of its name, each takes what is its own; a field without a name is the method's.
     """
-    cls = plugins.find(plugins.METHOD, experiment.method, FederatedStrategy)
-    name = short_name(experiment.method)
-    alike = name in map(short_name, experiment.attacks)
-    return cls, settings(cls.Settings, "" if alike else name, experiment.set, bare=True)
+    cls, name = plugins.find(plugins.METHOD, experiment.method, FederatedStrategy), short_name(experiment.method)
+    alike = [fields(plugins.ATTACK, attack) for attack in experiment.attacks if short_name(attack) == name]
+    return cls, settings(cls.Settings, name, experiment.set, bare=True, of_another=frozenset().union(*alike))
+
+
+def fields(kind: plugins.Kind, name: str) -> frozenset[str]:
+    """What can be set of a method or an attack."""
+    from flfw.audit.attack import Attack
+
+    found: Any = plugins.find(kind, name, Attack if kind == plugins.ATTACK else FederatedStrategy)
+    return frozenset(field.name for field in dataclasses.fields(found.Settings))
 
 
 def blank_model(experiment: Experiment) -> nn.Module:
@@ -78,8 +85,12 @@ def attacks(experiment: Experiment) -> dict[str, Any]:
     from flfw.inversion.compute import Compute
 
     found: dict[str, Any] = {name: plugins.find(plugins.ATTACK, name, Attack) for name in experiment.attacks}
-    compute = Compute(experiment.attack_memory_gb, experiment.attack_compile)
-    return {name: cls(settings(cls.Settings, short_name(name), experiment.set), compute) for name, cls in found.items()}
+    compute, own = Compute(experiment.attack_memory_gb, experiment.attack_compile), short_name(experiment.method)
+    made = {}
+    for name, cls in found.items():
+        of_method = fields(plugins.METHOD, experiment.method) if short_name(name) == own else frozenset()
+        made[name] = cls(settings(cls.Settings, short_name(name), experiment.set, of_another=of_method), compute)
+    return made
 
 
 def check(experiment: Experiment) -> None:
@@ -88,7 +99,6 @@ def check(experiment: Experiment) -> None:
     Raises:
         BadInput: an unknown plug-in, a field it does not have, or a value out of its range.
     """
-    _refuse_fields_of_a_method_that_shares_its_name(experiment)
     for resolve in (client, defence, attacks):
         resolve(experiment)
     (cls, chosen), model = method(experiment), blank_model(experiment)
@@ -108,19 +118,3 @@ def check(experiment: Experiment) -> None:
             raise BadInput(
                 f"Expected --set for a plug-in of this run among {', '.join(sorted(present))}; got {target}."
             )
-
-
-def _refuse_fields_of_a_method_that_shares_its_name(experiment: Experiment) -> None:
-    """Say how a method's fields are written beside an attack of its name, where they were not written so."""
-    from flfw.audit.attack import Attack
-
-    name = short_name(experiment.method)
-    alike = [attack for attack in experiment.attacks if short_name(attack) == name]
-    if not alike:
-        return
-    own = get_type_hints(plugins.find(plugins.METHOD, experiment.method, FederatedStrategy).Settings)
-    attacks_own = get_type_hints(plugins.find(plugins.ATTACK, alike[0], Attack).Settings)
-    for target, text in map(split_assignment, experiment.set):
-        plugin, _, field = target.rpartition(".")
-        if plugin == name and field in own and field not in attacks_own:
-            raise BadInput(f"Expected --set {field}={text}, for {name} is an attack here too, got {target}={text}.")

@@ -38,6 +38,7 @@ from flfw.inversion.imprint import alone_in_their_bins, imprint
 from flfw.inversion.separation import directions, separate
 from flfw.inversion.shared_gradient import Reading, read, serving, without_decay
 from flfw.inversion.victim import Inputs, PlainVictim
+from flfw.nets import Net
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.optimisers import SGD
 from flfw.rng import initialising, torch_generator
@@ -546,7 +547,7 @@ def test_what_has_no_extractor_to_attack_is_not_applicable() -> None:
         attack(PlainVictim(nets.build("linear", (1, 8, 8), 10), received, ("*",), inputs))
     with pytest.raises(NotApplicable, match="an extractor, generated or shared, got Linear"):
         attack(PlainVictim(nn.Linear(64, 10), {}, ("*",), inputs))
-    with pytest.raises(NotApplicable, match=r"extractor\.\* to be shared, got extractor\.1\.weight private"):
+    with pytest.raises(NotApplicable, match=r"all of extractor\.\* and its gradients, got none of extractor\.1\.weight"):
         attack(PlainVictim(nets.build("mlp", (1, 8, 8), 10), {}, (), inputs))
 
 
@@ -705,14 +706,109 @@ def test_what_a_trained_client_kept_private_is_read_off_the_recorded_bytes(tmp_p
     assert len(embeddings) == 3 and not torch.equal(embeddings[0], embeddings[1])
 
 
-@pytest.mark.parametrize(("variant", "adaptive"), [("closed_form", True), ("joint", False), ("two_stage", False)])
-@pytest.mark.parametrize("method", ["hyperfl", "fedper"])
-def test_only_an_attack_that_has_no_need_of_private_tensors_is_adaptive(
-    method: str, variant: Any, adaptive: bool
-) -> None:
-    experiment = Experiment(method=method, dataset="digits", net="mlp")
-    job = Job("hyperfl", Ticket("target", 0, "", 1, 1, "target"), (), Path("none"), {}, (1, 8, 8), 10, (0.5,), (0.5,))
-    stands = standing(experiment, job, HyperFL(HyperFLSettings(variant=variant)), defended=False)
-    assert stands.adaptive is adaptive
-    several = dataclasses.replace(job, ticket=Ticket("target", 0, "", 1, 4, "target"))
-    assert not standing(experiment, several, HyperFL(HyperFLSettings(variant=variant)), defended=False).adaptive
+STANDS: list[tuple[dict[str, Any], bool]] = [
+    ({}, True),
+    ({"method": "fedper"}, True),
+    ({"variant": "joint"}, False),
+    ({"variant": "two_stage"}, False),
+    ({"steps": 4}, False),
+    ({"batch": 2}, False),  # told apart or not, which nobody knows beforehand
+    (
+        {"net": "lenet", "shape": (1, 28, 28)},
+        False,
+    ),  # whose extractor ends in a convolution: all of delta is searched for
+    ({"method": "fedper", "net": "lenet5", "shape": (1, 32, 32)}, False),
+    ({"method": "fedper", "net": "convnet32", "shape": (3, 32, 32), "dataset": "cifar10"}, False),  # BatchNorm
+    ({"defence": "prune"}, False),
+    ({"method": "fedavg", "batch": 2}, True),  # where nothing is hidden
+]
+
+
+@pytest.mark.parametrize(
+    ("case", "adaptive"), STANDS, ids=lambda case: " ".join(map(str, case.values())) if isinstance(case, dict) else None
+)
+def test_only_who_reads_off_all_that_is_hidden_is_adaptive(case: dict[str, Any], adaptive: bool) -> None:
+    about = {"method": "hyperfl", "net": "mlp", "dataset": "digits", "defence": "none"}
+    experiment = Experiment(**{**about, **{key: value for key, value in case.items() if key in about}})
+    ticket = Ticket("target", 0, "", case.get("batch", 1), case.get("steps", 1), "target")
+    job = Job("hyperfl", ticket, (), Path("none"), {}, case.get("shape", (1, 8, 8)), 10, (0.5,), (0.5,))
+    attack = HyperFL(HyperFLSettings(variant=case.get("variant", "closed_form")))
+    assert standing(experiment, job, attack, experiment.defence != "none").adaptive is adaptive
+
+
+# --- what is refused, and what is said of nothing ---
+
+
+def test_a_search_that_explains_nothing_has_found_nothing() -> None:
+    federation = Federation("mlp", digits("mlp", 0), tiny=True)
+    silent = dict(federation.sent[0])
+    silent["hypernet.heads.3.bias"] = torch.zeros_like(
+        silent["hypernet.heads.3.bias"]
+    )  # of the last layer's bias: delta
+    federation.seen = [dataclasses.replace(federation.seen[0], sent=silent)]
+    for distance in ("relative", "cosine"):
+        (found,) = federation.run(iterations=30, distance=distance)
+        assert bool(found.samples.isnan().all()), distance
+
+
+def test_a_batch_without_a_gradient_of_the_last_bias_gives_numbers_or_nothing() -> None:
+    federation = Federation("mlp", digits("mlp", 0, 2), tiny=True)
+    silent = dict(federation.sent[0])
+    silent["hypernet.heads.3.bias"] = torch.zeros_like(silent["hypernet.heads.3.bias"])
+    federation.seen = [dataclasses.replace(federation.seen[0], sent=silent)]
+    (found,) = federation.run(iterations=60, distance="cosine")
+    assert bool(found.samples.isfinite().all()) and found.matching_loss is not None and found.matching_loss < 1
+
+
+@pytest.mark.parametrize("variant", ["closed_form", "two_stage", "joint"])
+def test_what_is_not_finite_is_refused_before_anything_is_computed_of_it(variant: Any) -> None:
+    federation = Federation("mlp", digits("mlp", 0, 2), tiny=True)
+    broken = {n: v * torch.nan if n == "hypernet.heads.2.weight" else v for n, v in federation.sent[0].items()}
+    federation.seen = [dataclasses.replace(federation.seen[0], sent=broken)]
+    with pytest.raises(BadInput, match=r"finite numbers in hypernet\.heads\.2\.weight"):
+        federation.run(iterations=5, variant=variant)
+
+
+def test_an_extractor_of_which_a_layer_was_not_sent_is_not_applicable() -> None:
+    federation = Federation("mlp", digits("mlp", 0), tiny=True)
+    observations, known = federation.shared_as_it_is()
+    frozen = tuple(n for n in observations[0].sent if n != "extractor.3.weight")
+    victim = PlainVictim(known[0].model.model, observations[0].received, frozen, federation.inputs)
+    observations[0] = dataclasses.replace(observations[0], sent={n: observations[0].sent[n] for n in frozen})
+    with pytest.raises(NotApplicable, match=r"got none of extractor\.3\.weight"):
+        HyperFL().run(observations, [Knowledge(victim, 1, None)], generators(1))
+
+
+def test_batch_normalisation_uses_the_statistics_that_were_received() -> None:
+    """In the surrogate, at the true image: with other running statistics its gradient is far off."""
+    with initialising(0, "normalised"):
+        net = Net(
+            nn.Sequential(
+                nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 8), nn.ReLU()
+            ),
+            nn.Linear(8, 10),
+        ).eval()
+    received = {n: v.clone() for n, v in nets.tensors(net).items()}
+    received["extractor.1.running_mean"] += 0.5
+    received["extractor.1.running_var"] *= 3
+    inputs, (x, y) = inputs_of("mlp"), digits("mlp", 0)
+    net.load_state_dict(received)
+    loss = cross_entropy(net(inputs.normalise(x)), y)
+    parameters = dict(net.named_parameters())
+    sent = dict(zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True))
+    layers = [nn.BatchNorm2d(4) if isinstance(layer, nn.BatchNorm2d) else layer for layer in net.extractor]
+    fresh = Net(nn.Sequential(*layers), net.classifier).eval()  # the attacker's, with initial statistics
+    victim = SurrogateVictim(extractor_of(fresh), inputs, 1)
+    reading = read_off(PlainVictim(fresh, received, tuple(sent), inputs), sent)
+    observed, constants = victim.observed(victim.sent(reading, torch_generator(0, "x")))
+    found = victim.gradient(x, y, victim.unknown, constants)
+    for name, value in observed.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_reading_keeps_the_precision_of_what_was_sent() -> None:
+    client, (x, y) = small().double(), digits("mlp", 0)
+    found = read(client.hypernet.targets, hypernet(client), sent_by(client, "mlp", x.double(), y))
+    assert found.embedding is not None and error(found.embedding, client.embedding.detach()) < 1e-12
+    for name, value in client.extractor_weights().items():
+        assert found.weights[name].dtype == torch.float64 and error(found.weights[name], value.detach()) < 1e-12

@@ -295,13 +295,9 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
             "Expected a field of ig among iterations, lr, tv, tv_told, signed, restarts, labels; got ig.clip.",
         ),
         (
-            ["--set", "hyperfl.embedding=32"],
-            "Expected --set embedding=32, for hyperfl is an attack here too, got hyperfl.embedding=32.",
-        ),
-        (
-            ["--set", "clap=1"],
-            "Expected a field of the method among optimiser, momentum, weight_decay, embedding, hidden, head_init, "
-            "classifier_lr, classifier_epochs, clip, step, upload, upload_error; got clap.",
+            ["--set", "hyperfl.clap=1"],
+            "Expected a field of hyperfl among optimiser, momentum, weight_decay, embedding, hidden, head_init, "
+            "classifier_lr, classifier_epochs, clip, step, upload, upload_error; got hyperfl.clap.",
         ),
         (["--set", "dominant.clip=1"], "Expected a field of dominant among train, test, disjoint; got dominant.clip."),
         (

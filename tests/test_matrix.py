@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 import torch
 
-from flfw import matrix, results
+from flfw import matrix, parts, results
 from flfw.audit.statistics import share_interval
 from flfw.compare import table
 from flfw.defence import Defence
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from flfw.matrix import Matrix, parse, tables
+from flfw.matrix.cells import settled
 from flfw.matrix.findings import combine, comparisons, reference, uneven_budgets
 from flfw.matrix.page import render
 from flfw.matrix.picture import Mark, Panel, draw, place
@@ -110,10 +111,24 @@ def test_cells_differ_in_nothing_but_their_axes_and_the_settings_of_those(tmp_pa
     assert [cell.folder.name for cell in cells] == ["a-none-s0", "a-prune-s0", "b.c-D-none-s0", "b.c-D-prune-s0"]
     assert cells[0].experiment.set == ("lr=1", "analytic.x=1")
     assert cells[1].experiment.set == given.set
-    attacked = Matrix(("a", "analytic"), ("none",), ("analytic",), (0,)).cells(given, tmp_path)
-    assert "analytic.x=1" in attacked[0].experiment.set  # the attack's, though the method of its name is not here
     same = {replace(c.experiment, method="", defence="", out=None, set=()) for c in cells}
     assert same == {replace(given, method="", defence="", out=None, set=())}
+
+
+def test_an_attack_that_bears_a_methods_name_keeps_its_settings_where_that_method_is_not(tmp_path: Path) -> None:
+    given = replace(SMALL, set=("hyperfl.iterations=3", "hyperfl.hidden=16"))
+    cells = Matrix(("hyperfl", "fedper"), ("none",), ("ig", "hyperfl"), (0,)).cells(given, tmp_path)
+    assert [cell.experiment.set for cell in cells] == [given.set, ("hyperfl.iterations=3",)]
+    for cell in cells:
+        assert parts.attacks(cell.experiment)["hyperfl"].settings.iterations == 3
+    assert parts.method(cells[0].experiment)[1].hidden == 16
+
+
+def test_attacks_are_the_same_for_all_methods(tmp_path: Path) -> None:
+    for axis in ((), ("ig", "auto")):
+        matrix = Matrix(("hyperfl", "fedper"), attacks=axis)
+        filled = settled(matrix, replace(SMALL, attack=("ig", "auto")))[0]
+        assert filled.attacks == ("ig", "hyperfl")
 
 
 # --- runs ---

@@ -583,7 +583,7 @@ def test_plain_words_name_what_was_given_and_what_was_not(tmp_path: Path) -> Non
     assert "The attacker was given: the true labels." in words
     assert "It was not given: that the client uses prune." in words
     assert "The clients defended what they sent with prune." in words
-    assert "100 steps of search from each of 2 starting points" in words
+    assert "100 steps in each of 2 searches" in words
 
 
 def test_images_stay_images_where_every_attempt_failed(tmp_path: Path) -> None:

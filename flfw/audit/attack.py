@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
+from torch import nn
 
 from flfw.audit.observation import Knowledge, Observation, Reconstruction
 from flfw.inversion.compute import Compute
@@ -16,7 +17,7 @@ from flfw.strategy import NoSettings
 Models: TypeAlias = frozenset[Literal["defence", "steps"]]
 """What can stand between the data and what is sent: a client-side defence, several local steps."""
 
-Private: TypeAlias = Literal["searched for", "not needed"]
+Private: TypeAlias = Literal["searched for", "searched for in part", "not needed"]
 """What becomes of tensors that a client keeps to itself."""
 
 
@@ -66,12 +67,15 @@ class Attack(ABC):
         """
         return "given"
 
-    @property
-    def private(self) -> Private:
+    def private(self, model: nn.Module, batch: int) -> Private:
         """What becomes of a client's private tensors.
 
-        A search for them makes no use of what an architecture gives away, and counts as static. ``not needed`` is for
-        an attack that reads them off what was sent, or does without.
+        A search for them, or for what they make of the data, makes no use of what an architecture gives away, and
+        counts as static. ``not needed`` is for an attack that reads all of it off what was sent, or does without.
+
+        Args:
+            model: of the client, with or without numbers in it.
+            batch: examples in a probe.
         """
         return "searched for"
 

@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from flfw import nets, parts
 from flfw.audit.adaptation import adaptation, mechanism
-from flfw.audit.attack import Attack
+from flfw.audit.attack import Attack, Private
 from flfw.audit.jobs import EXAMPLE, Job, Ticket
 from flfw.audit.observation import Knowledge, Observation, Vantage
 from flfw.audit.probe import ladder_net
@@ -74,7 +74,8 @@ def standing(experiment: Experiment, job: Job, attack: Attack, defended: bool, v
     if vantage == "client_update":
         granted.append("the same update, read on the client before it is sent")
     by_batch = any(isinstance(module, _BatchNorm) for module in model.modules())
-    granted += _hidden_from(hidden, attack, by_batch)
+    private = attack.private(model, ticket.batch)
+    granted += _hidden_from(hidden, private, by_batch)
     steps = _unrolled(experiment, ticket, attack)
     if steps:
         granted.append(f"how these steps are made ({experiment.method}'s optimiser), through all of which it searches")
@@ -86,17 +87,20 @@ def standing(experiment: Experiment, job: Job, attack: Attack, defended: bool, v
     # Labels that are read off what was sent are read as if nothing had been done to it.
     knows = way == "nothing to adapt to" or (job.adaptive and attack.labels in _LABELS)
     seen_through = ticket.steps == 1 or steps is not None
-    copes = (not hidden or attack.private == "not needed") and not by_batch
+    copes = (not hidden or private == "not needed") and not by_batch
     return Standing(tuple(granted), copes and knows and seen_through, way if job.adaptive else None)
 
 
-def _hidden_from(hidden: Sequence[str], attack: Attack, by_batch: bool) -> Iterator[str]:
+_MADE_OF_THEM: dict[Private, str] = {
+    "searched for": "which are searched for as well",
+    "searched for in part": "of which it reads off what it can, and searches for what they make of the data",
+    "not needed": "which it reads off what was sent, or does without",
+}
+
+
+def _hidden_from(hidden: Sequence[str], private: Private, by_batch: bool) -> Iterator[str]:
     if hidden:
-        made_of_them = {
-            "searched for": "which are searched for as well",
-            "not needed": "which it reads off what was sent, or does without",
-        }
-        yield f"not granted: the client's private tensors ({', '.join(hidden)}), {made_of_them[attack.private]}"
+        yield f"not granted: the client's private tensors ({', '.join(hidden)}), {_MADE_OF_THEM[private]}"
     if by_batch:
         yield "not made use of: that BatchNorm takes the batch's statistics in training; the running ones are taken"
 

@@ -22,7 +22,6 @@ from flfw.inversion.shared_gradient import Reading, read
 from flfw.inversion.victim import Inputs, VictimModel
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.net import Tensors
-from flfw.rng import torch_generator
 
 _EXTRACTOR, _CLASSIFIER, _WEIGHTS, _GRADIENT = "extractor.", "classifier.", "weights.", "gradient."
 _COTANGENTS, _FREE, _SIZE = "cotangents", "directions", "size"
@@ -44,15 +43,17 @@ def read_off(victim: VictimModel, gradient: Tensors) -> Reading:
     """
     if isinstance(victim.model, GeneratedNet):
         return read(victim.model.hypernet.targets, victim.known, gradient)
-    names = [name for name, _ in extractor_of(victim.model).named_parameters()]
-    weights, own = ({name: several[_EXTRACTOR + name] for name in names} for several in (victim.known, gradient))
-    return Reading(weights, own)
+    extractor = extractor_of(victim.model)
+    held = {name: victim.known.get(_EXTRACTOR + name) for name in extractor.state_dict()}
+    weights = {name: value for name, value in held.items() if value is not None}
+    return Reading(weights, {name: gradient[_EXTRACTOR + name] for name, _ in extractor.named_parameters()})
 
 
 class ReadVictim(VictimModel, ABC):
     """A `VictimModel` of an extractor that was read off, so that its weights differ from client to client.
 
-    What was sent is, to it, a `Reading` with names: `named`. The coordinates are the extractor's tensors.
+    What was sent is, to it, a `Reading` with names: `named`. The coordinates are the extractor's parameters; buffers,
+    such as the running statistics of BatchNorm, are taken from the reading where it has them.
 
     Args:
         model: see `VictimModel`.
@@ -64,6 +65,7 @@ class ReadVictim(VictimModel, ABC):
     def __init__(self, model: nn.Module, known: Tensors, names: tuple[str, ...], inputs: Inputs) -> None:
         super().__init__(model, known, (), inputs)
         self._names = names
+        self._buffers = tuple(name for name, _ in model.named_buffers())
 
     def check(self, sent: Tensors) -> None:
         """Refuse what is no reading of this extractor, or not finite; see `VictimModel.check`."""
@@ -81,14 +83,19 @@ class ReadVictim(VictimModel, ABC):
     def gradient(self, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensors:
         """By automatic differentiation in the extractor."""
         weights = {name: constants[_WEIGHTS + name] for name in self._names}
-        return grad(self.loss)(weights, self.inputs.normalise(x), y, unknown, constants)
+        buffers = {name: constants[_WEIGHTS + name] for name in self._buffers if _WEIGHTS + name in constants}
+
+        def loss(weights: Tensors) -> Tensor:
+            return self.loss({**buffers, **weights}, self.inputs.normalise(x), y, unknown, constants)
+
+        return grad(loss)(weights)
 
     @abstractmethod
     def loss(self, weights: Tensors, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensor:
         """What has the gradient of the client's loss, for the true inputs and unknown tensors.
 
         Args:
-            weights: of the extractor.
+            weights: of the extractor, and its buffers.
             x: network inputs (B, ...).
             y: labels (B,).
             unknown: see `VictimModel.gradient`.
@@ -123,12 +130,10 @@ class SurrogateVictim(ReadVictim):
         with torch.no_grad():
             blank = torch.zeros(1, *inputs.shape, device=next(iter(weights.values())).device)
             self._width = layers(blank).numel()
-        last = layers.get_submodule(self.last)
-        self.linear = isinstance(last, nn.Linear) and f"{self.last}.bias" in weights
+        self.linear = ends_fully_connected(extractor)
         self._batch = batch
         if not self.linear:
-            start = torch.randn((batch, self._width), generator=torch_generator(0, _COTANGENTS))
-            self.unknown = {_COTANGENTS: start.to(inputs.mean.device)}
+            self.unknown = {_COTANGENTS: torch.zeros(batch, self._width, device=inputs.mean.device)}
         elif batch > 1:
             self.unknown = {_COTANGENTS: torch.zeros(batch, batch, device=inputs.mean.device)}
 
@@ -137,12 +142,13 @@ class SurrogateVictim(ReadVictim):
 
         Args:
             reading: of this extractor.
-            rng: of the search for those of several examples.
+            rng: of the search for those of several examples, and of where a search for all of them begins.
         """
         weight, bias = f"{self.last}.weight", f"{self.last}.bias"
         if not self.linear:
             length = torch.stack([value.norm() for value in reading.gradient.values()]).norm()
-            return {**named(reading), _SIZE: _SMALL * length / self._width**0.5}
+            start = torch.randn((self._batch, self._width), generator=rng).to(length)
+            return {**named(reading), _SIZE: _SMALL * length / self._width**0.5, _COTANGENTS: start}
         of_weight, of_bias = reading.gradient[weight], reading.gradient[bias]
         if self._batch == 1:
             return {**named(reading), _COTANGENTS: of_bias[None]}
@@ -151,9 +157,10 @@ class SurrogateVictim(ReadVictim):
         if found is not None:
             cotangents, size = found.outputs, _OFF * found.outputs.norm(dim=1).mean()
         else:
-            mean_input = of_weight.T @ of_bias / (of_bias @ of_bias)
+            square = of_bias @ of_bias
+            inputs = (of_weight.T @ of_bias / square).norm() if bool(square) else of_weight.shape[1] ** 0.5
             cotangents = (of_bias / self._batch).repeat(self._batch, 1)
-            size = of_weight.norm() / mean_input.norm() * self._batch**-0.5
+            size = of_weight.norm() / inputs * self._batch**-0.5
         free = torch.cat([size * basis, basis.new_zeros(self._batch - len(basis), len(of_bias))])
         return {**named(reading), _COTANGENTS: cotangents, _FREE: free}
 
@@ -173,7 +180,7 @@ class SurrogateVictim(ReadVictim):
     def _cotangents(self, unknown: Tensors, constants: Tensors) -> Tensor:
         """(B, n): the derivatives at the outputs."""
         if not self.linear:
-            return constants[_SIZE] * unknown[_COTANGENTS]
+            return constants[_SIZE] * (constants[_COTANGENTS] + unknown[_COTANGENTS])
         if self._batch == 1:
             return constants[_COTANGENTS]
         return constants[_COTANGENTS] + unknown[_COTANGENTS] @ constants[_FREE]
@@ -219,3 +226,18 @@ def up_to_last_layer(extractor: nn.Module) -> tuple[nn.Module, str]:
     places = [(at, name) for at, (name, layer) in enumerate(extractor.named_children()) if list(layer.parameters())]
     last, name = places[-1]
     return extractor[: last + 1], name
+
+
+def ends_fully_connected(extractor: nn.Module) -> bool:
+    """Whether the last layer with weights is fully connected, has a bias, and comes after a flattening of each example.
+
+    >>> ends_fully_connected(nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.ReLU()))
+    True
+    >>> ends_fully_connected(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()))
+    False
+    """
+    layers = up_to_last_layer(extractor)[0]
+    if not isinstance(layers, nn.Sequential) or not isinstance(layers[-1], nn.Linear):
+        return False
+    flat = [layer for layer in layers if isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) == (1, -1)]
+    return layers[-1].bias is not None and bool(flat)

@@ -47,8 +47,8 @@ class Reading:
 def read(targets: Mapping[str, torch.Size], hypernetwork: Tensors, gradient: Tensors) -> Reading:
     """The generated network, its gradient and the embedding, from a hypernetwork and its gradient.
 
-    Where the hidden layer is dead, h = 0, nothing is said of the embedding, and the network is known all the same: it
-    consists of the heads' biases.
+    The network is generated from v, which changes less in several steps than h. Where the hidden layer is dead, h = 0,
+    nothing is said of v, and the network is known all the same: it consists of the heads' biases.
 
     Args:
         targets: shape of each generated tensor by its name, in the order of the heads.
@@ -87,7 +87,7 @@ def _embedding(gradient: Tensors) -> Tensor | None:
         return None
     embedding = trunk.T @ d / (d @ d)
     explained = (trunk - torch.outer(d, embedding)).norm() <= _RANK_ONE * trunk.norm()
-    return embedding.float() if bool(explained) else None
+    return embedding.to(gradient["hypernet.trunk.weight"].dtype) if bool(explained) else None
 
 
 def _hidden(gradient: Tensors, heads: int) -> Tensor:
@@ -95,7 +95,8 @@ def _hidden(gradient: Tensors, heads: int) -> Tensor:
     both = [[gradient[f"hypernet.heads.{k}.{part}"].double() for part in ("weight", "bias")] for k in range(heads)]
     length = torch.stack([bias @ bias for _, bias in both]).sum()
     product = torch.stack([weight.T @ bias for weight, bias in both]).sum(0)
-    return (product / length).float() if bool(length > 0) else torch.zeros_like(product).float()
+    hidden = product / length if bool(length > 0) else torch.zeros_like(product)
+    return hidden.to(gradient["hypernet.heads.0.weight"].dtype)
 
 
 def without_decay(received: Tensors, sent: Tensors) -> Tensors:
@@ -119,7 +120,7 @@ def without_decay(received: Tensors, sent: Tensors) -> Tensors:
     pure = left <= torch.maximum(_PURE * (after - before).norm(dim=0).max(), _ROUNDING * length.sqrt())
     pure &= length > 0
     factor = product[pure].sum() / length[pure].sum() if bool(pure.any()) else 1.0
-    return {name: (factor * received[name].double() - sent[name].double()).float() for name in received}
+    return {name: (factor * value.double() - sent[name].double()).to(value.dtype) for name, value in received.items()}
 
 
 def serving(hypernetwork: Tensors, weights: Tensors) -> Tensors:

@@ -81,8 +81,7 @@ def summary(folder: Path) -> str:
 
 def _run(matrix: Matrix, experiment: Experiment, out: Path | None) -> tuple[Path, dict[str, str], tuple[Cell, ...]]:
     """The folder, why cells failed, by their names, and all cells."""
-    experiment = resolve(experiment, matrix.methods)
-    matrix = matrix.filled(experiment)
+    matrix, experiment = settled(matrix, experiment)
     folder = (out or experiment.out or Path("runs") / _default_name(experiment)).absolute()
     question = matrix.question(experiment)
     _check_folder(folder, question)
@@ -93,6 +92,13 @@ def _run(matrix: Matrix, experiment: Experiment, out: Path | None) -> tuple[Path
     with locked(folder / _LOCK / "run"):
         failed = _run_all(cells, lambda failures: tables.write(folder, question, cells, failures))
     return folder, failed, cells
+
+
+def settled(matrix: Matrix, experiment: Experiment) -> tuple[Matrix, Experiment]:
+    """Both without anything left open: every axis filled, the same attacks for all methods."""
+    asked = dataclasses.replace(experiment, attack=matrix.attacks or experiment.attack)
+    resolved = resolve(asked, matrix.methods)
+    return dataclasses.replace(matrix, attacks=resolved.attack).filled(resolved), resolved
 
 
 def _complaint(failed: Mapping[str, str], cells: Sequence[Cell], folder: Path) -> str:

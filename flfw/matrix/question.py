@@ -12,7 +12,8 @@ from typing import Any, final
 from flfw.assignments import split_assignment
 from flfw.errors import BadInput
 from flfw.experiment import Experiment, require
-from flfw.parts import short_name
+from flfw.parts import fields, short_name
+from flfw.plugins import ATTACK
 
 AXES = ("methods", "defences", "attacks", "seeds")
 NO_DEFENCE = "none"
@@ -103,8 +104,13 @@ class Matrix:
     def _assignments(self, assignments: Sequence[str], present: set[str]) -> tuple[str, ...]:
         """What ``--set`` says to this cell: a run refuses the settings of a plug-in that is not in it."""
         absent = {short_name(name) for name in {*self.methods, *self.defences} - present}
-        absent -= {short_name(name) for name in present.union(self.attacks)}
-        return tuple(a for a in assignments if split_assignment(a)[0].rpartition(".")[0] not in absent)
+        absent -= {short_name(name) for name in present}
+        return tuple(a for a in assignments if self._meant(*split_assignment(a)[0].rpartition(".")[::2], absent))
+
+    def _meant(self, plugin: str, field: str, absent: set[str]) -> bool:
+        """Whether ``plugin.field`` concerns somebody in a cell; an attack may bear an absent method's name."""
+        attacks = [name for name in self.attacks if short_name(name) == plugin]
+        return plugin not in absent or any(field in fields(ATTACK, name) for name in attacks)
 
     def question(self, experiment: Experiment) -> dict[str, Any]:
         """All that decides the numbers of a filled matrix, as matrix.json holds it."""
