@@ -31,6 +31,7 @@ def resolve(experiment: Experiment, methods: Sequence[str] = ()) -> Experiment:
     if "auto" in experiment.attack:
         written = [name for name in methods or (experiment.method,) if name in plugins.names(plugins.ATTACK)]
         named = [name for word in experiment.attack for name in (written if word == "auto" else [word])]
+        require(bool(named), "an attack beside auto, since none bears the method's name", attack="auto")
         experiment = dataclasses.replace(experiment, attack=tuple(dict.fromkeys(named)))
     if "auto" not in (experiment.net, experiment.split, experiment.augment):
         return experiment  # as client processes get it; to look at a large folder again takes long

@@ -19,6 +19,7 @@ import sim
 from flfw.assignments import settings
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
+from flfw.task import resolve
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -420,3 +421,27 @@ def test_help_is_quick_and_needs_no_torch(tmp_path) -> None:
         "import sys, sim; sim.parse([]); print([m for m in ('torch', 'flwr', 'numpy', 'pandas') if m in sys.modules])"
     )
     assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("method", "asked", "attacks"),
+    [
+        ("hyperfl", ("ig", "auto"), ("ig", "hyperfl")),
+        ("fedavg", ("ig", "auto"), ("ig",)),
+        ("hyperfl", ("auto",), ("hyperfl",)),
+        ("hyperfl", ("hyperfl", "auto"), ("hyperfl",)),
+        ("hyperfl", ("analytic",), ("analytic",)),
+    ],
+)
+def test_a_method_is_attacked_by_what_bears_its_name(
+    method: str, asked: tuple[str, ...], attacks: tuple[str, ...]
+) -> None:
+    assert resolve(Experiment(method=method, attack=asked)).attacks == attacks
+    assert Experiment().attack == ("ig", "auto")
+
+
+def test_auto_alone_is_refused_where_no_attack_bears_the_methods_name() -> None:
+    with pytest.raises(
+        BadInput, match="Expected an attack beside auto, since none bears the method's name, got attack=auto"
+    ):
+        resolve(Experiment(method="fedavg", attack=("auto",)))
