@@ -107,6 +107,10 @@ def is_complete(preset: Preset) -> bool:
     return all(results.is_complete(_folder(experiment)) for experiment in preset.experiments)
 
 
+class NotMeasured(BadInput):
+    """The runs are complete, but what a figure needs was not given."""
+
+
 def measured(cell: Cell, preset: Preset) -> Outcome:
     """Run what has not been run, and read the results of all.
 
@@ -127,6 +131,8 @@ def measured(cell: Cell, preset: Preset) -> Outcome:
         for experiment in todo:
             _run_or_resume(experiment)
         return read(cell, preset)
+    except NotMeasured as error:
+        return Outcome(cell, "not run", str(error), preset)
     except (BadInput, RunFailed) as error:
         return Outcome(cell, "failed", str(error), preset)
 
@@ -145,6 +151,7 @@ def read(cell: Cell, preset: Preset) -> Outcome:
     """What the completed runs of a cell measured.
 
     Raises:
+        NotMeasured: the figure is of LPIPS, whose weights were not given.
         RunFailed: a result lacks the figure, or is damaged.
     """
     runs, figure = _chosen(preset), preset.figure
@@ -173,6 +180,8 @@ def _values(runs: Iterable[Experiment], figure: Figure) -> list[float]:
     values = []
     for experiment in runs:
         value = _under(_result(experiment), figure.name.split("."))
+        if value is None and ".lpips." in figure.name and not experiment.lpips_weights:
+            raise NotMeasured("LPIPS is not measured without the weights of its network: give --lpips-weights FILE")
         if not isinstance(value, int | float):
             raise RunFailed(f"{_folder(experiment) / 'result.json'} has no {figure.name}.")
         values.append(value * figure.factor)

@@ -589,6 +589,16 @@ def test_a_result_without_the_figure_is_a_failure(tmp_path: Path, figures: Mappi
     assert outcome.reason == f"{tmp_path / '1-0' / 'result.json'} has no final.test."
 
 
+@pytest.mark.parametrize(("weights", "status"), [(None, "not run"), (Path("alex.pth"), "failed")])
+def test_lpips_without_weights_was_not_measured(tmp_path: Path, weights: Path | None, status: str) -> None:
+    preset = fake(tmp_path, ({"lpips": None},))
+    runs = tuple(replace(run, lpips_weights=weights) for run in preset.variants[0])
+    preset = replace(preset, variants=(runs,), figure=Figure("final.lpips.mean", "LPIPS", 1))
+    outcome = cells.measured(cell("fedavg"), preset)
+    assert outcome.status == status
+    assert ("--lpips-weights" in outcome.reason) == (weights is None)
+
+
 def test_a_damaged_result_is_a_failure(tmp_path: Path) -> None:
     preset = fake(tmp_path, ({"test": 1},))
     (tmp_path / "1-0" / "result.json").write_text("{")
