@@ -105,10 +105,11 @@ class Matrix:
         """What ``--set`` says to this cell: a run refuses the settings of a plug-in that is not in it."""
         absent = {short_name(name) for name in {*self.methods, *self.defences} - present}
         absent -= {short_name(name) for name in present}
-        return tuple(a for a in assignments if self._meant(*split_assignment(a)[0].rpartition(".")[::2], absent))
+        return tuple(a for a in assignments if self._meant(split_assignment(a)[0], absent))
 
-    def _meant(self, plugin: str, field: str, absent: set[str]) -> bool:
+    def _meant(self, target: str, absent: set[str]) -> bool:
         """Whether ``plugin.field`` concerns somebody in a cell; an attack may bear an absent method's name."""
+        plugin, _, field = target.rpartition(".")
         attacks = [name for name in self.attacks if short_name(name) == plugin]
         return plugin not in absent or any(field in fields(ATTACK, name) for name in attacks)
 

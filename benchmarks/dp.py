@@ -1,0 +1,263 @@
+"""What a private step costs: ``python -m benchmarks.dp [--json] [--threads 1] [--only P1 P2] [--quick]``.
+
+A step on one batch: forward and backward, SGD. The private one clips each example's gradient layer by layer and adds
+Gaussian noise to the sum. Networks: that of Fed-CDP on images of MNIST's and of CIFAR's shape, and CNN 1 of HyperFL;
+batches of 5 and 64; random pixels.
+
+- P1: our clipped and noised step over a plain step.
+- P2: the step of Opacus with its hooks and clipping "per layer", which is for it every tensor by itself, over ours.
+
+First our clipped sums are compared with a loop over examples in float32, with bounds that clip some of them: a tensor
+further than 3e-5 of its norm from the loop's ends this with exit code 1, and nothing is timed. Then the sides take
+turns, A B A B, so that a busy machine hurts both alike, and are timed in seconds of the processor; a ratio is the
+median of the turns'. The last line of the output is one JSON object.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from math import inf
+
+import torch
+from opacus import GradSampleModule
+from opacus.optimizers import DPPerLayerOptimizer
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from benchmarks import output
+from flfw import nets
+from flfw.optimisers import SGD
+from flfw.perexample import ClippedSum, PerExample
+from flfw.rng import initialising, torch_generator
+
+_EXACT = 3e-5
+_CLASSES = 10
+_LR, _CLIP, _SIGMA = 0.05, 4.0, 6.0  # those of Fed-CDP
+
+Step = Callable[[], object]
+
+
+def fed_cdp_cnn(shape: tuple[int, int, int]) -> nn.Module:
+    """The image network of Fed-CDP: two 3x3 convolutions and a dense layer, nothing padded, no biases."""
+    height, width = (((side - 2) // 2 - 2) // 2 for side in shape[1:])
+    return nn.Sequential(
+        nn.Conv2d(shape[0], 32, 3, bias=False),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, bias=False),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * height * width, _CLASSES, bias=False),
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network, the shape of its images, and a batch."""
+
+    net: str
+    shape: tuple[int, int, int]
+    batch: int
+
+    def model(self) -> nn.Module:
+        """With the same weights each time."""
+        with initialising(0, "model"):
+            return nets.build("cnn1", self.shape, _CLASSES) if self.net == "hyperfl" else fed_cdp_cnn(self.shape)
+
+    def examples(self) -> tuple[Tensor, Tensor]:
+        """Pixels in [0, 1] and labels; the same each time."""
+        rng = torch_generator(0, "pictures")
+        x = torch.rand(self.batch, *self.shape, generator=rng)
+        return x, torch.randint(0, _CLASSES, (self.batch,), generator=rng)
+
+    @property
+    def steps(self) -> int:
+        """How many in a turn: some tens of milliseconds."""
+        return max(2, 160 // self.batch)
+
+
+_SHAPES = {"mnist": (1, 28, 28), "cifar": (3, 32, 32), "hyperfl": (1, 28, 28)}
+CASES = {f"{net}_{batch}": Case(net, shape, batch) for net, shape in _SHAPES.items() for batch in (5, 64)}
+
+
+def plain(case: Case) -> Step:
+    """A step of SGD."""
+    model, (x, y), optimiser = case.model(), case.examples(), SGD(_LR)
+    parameters = dict(model.named_parameters())
+
+    def step() -> None:
+        found = torch.autograd.grad(cross_entropy(model(x), y), list(parameters.values()))
+        optimiser.step(parameters, dict(zip(parameters, found, strict=True)))
+
+    return step
+
+
+def clipped(tested: PerExample, model: nn.Module, x: Tensor, y: Tensor, bound: float | dict[str, float]) -> ClippedSum:
+    """Of cross-entropy."""
+    return tested.clipped_sum(lambda: cross_entropy(model(x), y, reduction="none"), bound)
+
+
+def ours(case: Case) -> Step:
+    """A step of SGD with the clipped and noised sum; the step size makes it the mean."""
+    model, (x, y), optimiser = case.model(), case.examples(), SGD(_LR / case.batch)
+    parameters, tested, rng = dict(model.named_parameters()), PerExample(model), torch_generator(0, "noise")
+    noise = torch.empty(nets.numel(parameters))
+    pieces = noise.split([parameter.numel() for parameter in parameters.values()])
+    pieces = [piece.view_as(like) for piece, like in zip(pieces, parameters.values(), strict=True)]
+
+    def step() -> None:
+        sums = clipped(tested, model, x, y, _CLIP).sums
+        noise.normal_(0, _SIGMA * _CLIP, generator=rng)
+        for total, piece in zip(sums.values(), pieces, strict=True):
+            total.add_(piece)
+        optimiser.step(parameters, sums)
+
+    return step
+
+
+def opacus(case: Case) -> Step:
+    """The same by the hooks and the optimiser that Opacus's PrivacyEngine sets up for it."""
+    model, (x, y) = GradSampleModule(case.model()), case.examples()
+    parameters = list(model.parameters())
+    optimiser = DPPerLayerOptimizer(
+        torch.optim.SGD(parameters, lr=_LR),
+        noise_multiplier=_SIGMA,
+        max_grad_norm=[_CLIP] * len(parameters),
+        expected_batch_size=case.batch,
+        generator=torch_generator(0, "noise"),
+    )
+
+    def step() -> None:
+        optimiser.zero_grad()
+        cross_entropy(model(x), y).backward()
+        optimiser.step()
+
+    return step
+
+
+def naive(
+    model: nn.Module, groups: Mapping[str, tuple[str, ...]], x: Tensor, y: Tensor, bounds: Mapping[str, float]
+) -> dict[str, Tensor]:
+    """The clipped sums, one example after another."""
+    parameters = dict(model.named_parameters())
+    sums = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
+    for i in range(len(x)):
+        loss = cross_entropy(model(x[i : i + 1]), y[i : i + 1])
+        own = dict(zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True))
+        for group, names in groups.items():
+            norm = torch.cat([own[name].flatten() for name in names]).norm()
+            for name in names:
+                sums[name] += own[name] / max(1.0, float(norm) / bounds[group])
+    return sums
+
+
+def apart(case: Case) -> float:
+    """How far our sums are from the loop's, over their norms; the worst tensor's."""
+    model, (x, y) = case.model(), case.examples()
+    tested = PerExample(model)
+    norms = clipped(tested, model, x, y, inf).norms
+    bounds = dict(zip(tested.groups, ((norms.amin(0) + norms.amax(0)) / 2).tolist(), strict=True))
+    found, expected = clipped(tested, model, x, y, bounds).sums, naive(model, tested.groups, x, y, bounds)
+    errors = [(found[name] - value).norm() / value.norm() for name, value in expected.items()]
+    return float(torch.stack(errors).max())  # NaN if one is
+
+
+def gate(cases: Mapping[str, Case]) -> dict[str, float]:
+    """The errors; exits with 1 where the sums are not the loop's, as NaN is not."""
+    exact = {name: apart(case) for name, case in cases.items()}
+    if far := {name: error for name, error in exact.items() if not error <= _EXACT}:
+        got = ", ".join(f"{name}={error:.2g}" for name, error in far.items())
+        sys.exit(f"Expected the clipped sums of a loop over examples (<= {_EXACT:g}), got {got}; nothing was timed.")
+    return exact
+
+
+def milliseconds(step: Step, times: int) -> float:
+    """Of the processor for one of several steps, on all threads."""
+    started = time.process_time()
+    for _ in range(times):
+        step()
+    return 1000 * (time.process_time() - started) / times
+
+
+@dataclass(frozen=True)
+class Section:
+    """A claim about the ratio of two sides' steps.
+
+    Attributes:
+        title: in words.
+        upper: the side that is divided.
+        lower: the side it is divided by.
+        goal: for every case.
+        at_most: whether the goal is the most that is wanted, or the least.
+    """
+
+    title: str
+    upper: Callable[[Case], Step]
+    lower: Callable[[Case], Step]
+    goal: float
+    at_most: bool
+
+    def measure(self, case: Case, turns: int) -> tuple[float, float, float]:
+        """The ratio, and milliseconds of a step on both sides: medians."""
+        sides = self.upper(case), self.lower(case)
+        for side in sides:
+            milliseconds(side, 3)  # first steps set things up
+        found = [[milliseconds(side, case.steps) for side in sides] for _ in range(turns)]
+        upper, lower = (statistics.median(column) for column in zip(*found, strict=True))
+        return statistics.median(a / b for a, b in found), upper, lower
+
+    def met(self, ratio: float) -> bool:
+        """Whether the goal is reached."""
+        return ratio <= self.goal if self.at_most else ratio >= self.goal
+
+
+_SECTIONS = {
+    "P1": Section("clipped and noised step over a plain step", ours, plain, 1.20, at_most=True),
+    "P2": Section("step of Opacus, clipped per layer by hooks, over ours", opacus, ours, 1.6, at_most=False),
+}
+
+
+def lines(name: str, section: Section, found: Mapping[str, tuple[float, float, float]]) -> Iterable[str]:
+    """For people."""
+    yield f"{name}, {section.title}:"
+    for case, (ratio, upper, lower) in found.items():
+        outcome = f"goal {'<=' if section.at_most else '>='} {section.goal:.2f}: "
+        outcome += "met" if section.met(ratio) else "missed"
+        yield f"  {case:10}  {ratio:5.2f}  ({outcome}); {upper:.2f} ms over {lower:.2f} ms"
+
+
+def main() -> None:
+    """Check, measure and print."""
+    flags = output.parser(__doc__)
+    flags.add_argument("--threads", type=int, default=1, help="of all sides (1)")
+    flags.add_argument("--only", nargs="+", choices=list(_SECTIONS), default=list(_SECTIONS))
+    flags.add_argument("--quick", action="store_true", help="one turn each: does it work at all?")
+    asked = flags.parse_args()
+    torch.set_num_threads(asked.threads)
+    exact = gate(CASES)
+    sections = {name: section for name, section in _SECTIONS.items() if name in asked.only}
+    found = {
+        name: {key: section.measure(case, 1 if asked.quick else 15) for key, case in CASES.items()}
+        for name, section in sections.items()
+    }
+    say = {name: {case: several[0] for case, several in values.items()} for name, values in found.items()}
+    said = [f"exact: {', '.join(f'{name} {error:.1e}' for name, error in exact.items())} (goal <= {_EXACT:g})"]
+    said += [line for name, section in sections.items() for line in lines(name, section, found[name])]
+    rest = {
+        "goal": {name: section.goal for name, section in sections.items()},
+        "met": {n: {case: s.met(ratio) for case, ratio in say[n].items()} for n, s in sections.items()},
+        "milliseconds": {n: {case: list(v[1:]) for case, v in values.items()} for n, values in found.items()},
+        "exact": exact,
+        "threads": asked.threads,
+        "quick": asked.quick,
+    }
+    output.say({**say, **rest}, said, only_json=asked.json)
+
+
+if __name__ == "__main__":
+    main()

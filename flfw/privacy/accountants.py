@@ -1,0 +1,310 @@
+"""Epsilons of Gaussian mechanisms that follow on each other: three accountants, and what follows from an epsilon.
+
+    prv      Opacus' composition of privacy loss distributions (Gopi, Lee and Wutschitz, NeurIPS 2021): the tightest.
+             It reports an upper bound that is about 0.01 above its estimate. Where no phase is sampled the sum of
+             Gaussian losses is one Gaussian, and its epsilon is computed exactly (Balle and Wang, ICML 2018).
+    rdp      Opacus' Renyi divergences (Mironov, Talwar and Zhang, 2019) and conversion (Balle et al., AISTATS 2020).
+    moments  the same divergences with the conversion of 2017, min over a of RDP(a) + log(1/delta) / (a - 1), and the
+             orders of that time: valid, looser, and what many papers print.
+
+All three are upper bounds for a unit more or a unit less, at any number of adaptively chosen steps; that the direction
+in which Opacus' PRV looks, a unit less, is the worse one is proved for Renyi divergences only. The same input gives the
+same number on every machine: how large a computation may get is counted in its points and not in seconds.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache, partial
+from math import exp, inf, isfinite, log, sqrt
+from typing import Any, Literal, TypeAlias, final, get_args
+
+import numpy as np
+
+from flfw.errors import BadInput
+from flfw.experiment import require
+from flfw.privacy.mechanism import Mechanism, Mechanisms, Phase, phases
+
+Accountant: TypeAlias = Literal["prv", "rdp", "moments"]
+
+_MOMENTS_ORDERS = (1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0, 4.5, *map(float, range(5, 64)), 128.0, 256.0, 512.0)
+_FEW = (1.01, 1.02, 1.05)  # beside Opacus' own orders, 1.1 to 63, for very large epsilons
+_MANY = (*range(64, 128, 4), *range(128, 256, 16), *range(256, 512, 32), 512, 640, 768, 1000)  # for very small ones
+_LEAST, _MOST = 1e-3, 1e6  # multipliers: below, epsilon is above 500000; above, noise counts as this much
+_POINTS, _REACH = 4e6, 300.0  # what a PRV may take: grid points in all (about 8 s), and the privacy loss it spans
+_ERROR, _ERROR_MOST, _ERROR_SHARE = 0.01, 0.08, 0.005  # of a PRV's epsilon: as Opacus has it; the most, of a large one
+_GOAL = 1e-3  # noise_for ends this near below its target
+
+
+@final
+@dataclass(frozen=True)
+class Accounted:
+    """An epsilon and how it was come by.
+
+    Attributes:
+        epsilon: an upper bound, >= 0; inf: there is none.
+        accountant: prv, rdp or moments; exact: a Gaussian's own; none: there was nothing to compute.
+        notes: sentences on what was not done as asked, and why.
+    """
+
+    epsilon: float
+    accountant: str
+    notes: tuple[str, ...] = ()
+
+
+def account(parts: Sequence[Phase], delta: float, accountant: Accountant = "prv") -> Accounted:
+    """The epsilon of phases one after the other.
+
+    Args:
+        parts: the phases; their order does not matter.
+        delta: probability in (0, 1) with which epsilon may fail; below one over the number of units, or it says little.
+        accountant: which. If PRV is beyond its means, RDP takes its place and a note says why.
+
+    Raises:
+        BadInput: delta or the accountant is none, or Opacus is not installed.
+    """
+    require(0 < delta < 1, "0 < delta < 1", delta=delta)
+    require(
+        accountant in get_args(Accountant), f"accountant among {', '.join(get_args(Accountant))}", accountant=accountant
+    )
+    used = [part for part in parts if part.steps > 0]
+    if not used:
+        return Accounted(0.0, "none")
+    if min(part.multiplier for part in used) == 0:
+        return Accounted(inf, "none", ("There is no noise on what is bounded, so no epsilon holds.",))
+    if min(part.multiplier for part in used) < _LEAST:
+        little = (
+            f"The noise is less than {_LEAST:g} of what one unit can change: an epsilon that large is not computed."
+        )
+        return Accounted(inf, "none", (little,))
+    merged: dict[tuple[float, float], int] = {}
+    for part in used:
+        key = min(part.multiplier, _MOST), part.rate
+        merged[key] = merged.get(key, 0) + part.steps
+    composed = tuple((z, q, steps) for (z, q), steps in merged.items())
+    if accountant == "moments":
+        return _moments(composed, delta)
+    return _rdp(composed, delta) if accountant == "rdp" else _prv(composed, delta)
+
+
+def epsilon(mechanism: Mechanisms, delta: float, accountant: Accountant = "prv") -> float:
+    """Of one clipped example or client, or what is clipped, under a mechanism or several in turn: `account` in short.
+
+    >>> epsilon(Mechanism(noise_multiplier=0.0, steps=1), delta=1e-5)
+    inf
+    >>> round(epsilon(Mechanism(noise_multiplier=6.0, steps=100), delta=1e-5), 2)
+    8.0
+    """
+    return account(phases(mechanism), delta, accountant).epsilon
+
+
+def noise_for(
+    target_epsilon: float, mechanism: Mechanisms, delta: float, accountant: Accountant = "prv"
+) -> tuple[float, Accounted]:
+    """The smallest noise multiplier that keeps a target, and what it gives: an epsilon at most 0.001 below the target.
+
+    Args:
+        target_epsilon: > 0 and finite.
+        mechanism: one or several in turn; their own noise multipliers are replaced, all by the same.
+        delta: as for `account`.
+        accountant: as for `account`.
+
+    Raises:
+        BadInput: a value out of range, nothing that is clipped, or a target below what the accountant can show.
+    """
+    require(0 < target_epsilon < inf, "0 < target_epsilon < inf", target_epsilon=target_epsilon)
+    several = (mechanism,) if isinstance(mechanism, Mechanism) else tuple(mechanism)
+    for part in several:
+        require(part.clip < inf, "clip < inf", clip=part.clip)
+        require(part.steps >= 1, "steps >= 1", steps=part.steps)
+        require(part.participations != 0, "participations >= 1", participations=part.participations)
+
+    def spent(sigma: float, by: Accountant) -> Accounted:
+        return account(phases([replace(part, noise_multiplier=sigma) for part in several]), delta, by)
+
+    if accountant != "prv" or target_epsilon < 0.05:  # where the error of PRV is much of what it says
+        return _bisected(target_epsilon, partial(spent, by=accountant), 1.0, 2.0)
+    near = _bisected(target_epsilon, partial(spent, by="rdp"), 1.0, 2.0)[0]  # quick, and PRV need not look far from it
+    return _bisected(target_epsilon, partial(spent, by="prv"), near, 1.1)
+
+
+def _bisected(
+    target: float, spent: Callable[[float], Accounted], start: float, factor: float
+) -> tuple[float, Accounted]:
+    """Bisection between noise that is too little and enough; two times of three where a power law would end."""
+    high, found = start, spent(start)
+    while found.epsilon > target:
+        least, high = found.epsilon, 2 * high
+        require(high <= _MOST, "a target_epsilon that the accountant can show", target_epsilon=target, least=least)
+        found = spent(high)
+    low = high / factor
+    while (lower := spent(low)).epsilon <= target:
+        low, high, found = low / factor, low, lower
+    tries = 0
+    while target - found.epsilon > _GOAL and high / low - 1 > 1e-12:
+        part, tries = 0.5, tries + 1
+        if tries % 3 and isfinite(lower.epsilon) and found.epsilon > 0:
+            part = log(lower.epsilon / (target - _GOAL / 2)) / log(lower.epsilon / found.epsilon)
+        middle = low * (high / low) ** min(max(part, 0.01), 0.99)
+        tried = spent(middle)
+        if tried.epsilon <= target:
+            high, found = middle, tried
+        else:
+            low, lower = middle, tried
+    return high, found
+
+
+def steps_within(
+    budget: float, one: Mechanism, delta: float, accountant: Accountant = "prv", spent: Sequence[Mechanism] = ()
+) -> int:
+    """How often a mechanism, such as a round, can be repeated before epsilon would exceed a budget.
+
+    Args:
+        budget: the largest epsilon that is allowed, > 0 and finite.
+        one: a single round, with its steps and participations.
+        delta: as for `account`; the same for all rounds together.
+        accountant: as for `account`.
+        spent: what was done before and counts against the same budget.
+
+    Returns:
+        A number of repetitions that keeps the budget, while one more does not; 0: not even one does.
+
+    Raises:
+        BadInput: a value out of range.
+    """
+    require(0 < budget < inf, "0 < budget < inf", budget=budget)
+    require(one.steps >= 1, "steps >= 1", steps=one.steps)
+    require(one.participations != 0, "participations >= 1", participations=one.participations)
+    before, again = phases(spent) if spent else (), one.phase()
+
+    def keeps(times: int) -> bool:
+        repeated = replace(again, steps=times * again.steps)
+        return account((*before, repeated), delta, accountant).epsilon <= budget
+
+    low = steps_within(budget, one, delta, "rdp", spent) if accountant == "prv" else 0
+    low = low if low and keeps(low) else 0
+    stride = max(1, low // 16)
+    while keeps(low + stride):
+        low, stride = low + stride, 2 * stride
+    high = low + stride
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if keeps(middle) else (low, middle)
+    return low
+
+
+Composed: TypeAlias = tuple[tuple[float, float, int], ...]  # multiplier, rate and steps, no two of the same two
+
+
+@cache
+def _opacus() -> tuple[Any, Any, Any]:
+    """Opacus' analysis of Renyi divergences, its PRV and its RDP accountant; imported when needed: it takes seconds."""
+    try:
+        from opacus.accountants import PRVAccountant, RDPAccountant
+        from opacus.accountants.analysis import rdp
+    except ImportError as error:
+        raise BadInput("Expected the package opacus, got none: pip install flfw[papers].") from error
+    return rdp, PRVAccountant, RDPAccountant
+
+
+@lru_cache(maxsize=65536)
+def _divergence(z: float, q: float, order: float) -> float:
+    """RDP of one step at an order > 1; inf where Opacus' series for it fails, which only makes a bound looser."""
+    module = _opacus()[0]
+    try:
+        return float(module.compute_rdp(q=q, noise_multiplier=z, steps=1, orders=order))
+    except (ValueError, OverflowError):
+        return inf
+
+
+def _divergences(composed: Composed, orders: Sequence[float]) -> np.ndarray:
+    return np.array([sum(steps * _divergence(z, q, order) for z, q, steps in composed) for order in orders])
+
+
+def _moments(composed: Composed, delta: float) -> Accounted:
+    orders = np.array(_MOMENTS_ORDERS)
+    found = _divergences(composed, _MOMENTS_ORDERS) + log(1 / delta) / (orders - 1)
+    return Accounted(float(found.min()), "moments", _at_the_end(int(found.argmin()), len(orders)))
+
+
+@cache
+def _orders() -> tuple[float, ...]:
+    return (*_FEW, *map(float, (*_opacus()[2].DEFAULT_ALPHAS, *_MANY)))
+
+
+def _rdp(composed: Composed, delta: float) -> Accounted:
+    module, orders = _opacus()[0], _orders()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Optimal order is the", UserWarning)  # a note says it instead
+        found, best = module.get_privacy_spent(orders=list(orders), rdp=_divergences(composed, orders), delta=delta)
+    if not isfinite(found):
+        return Accounted(inf, "rdp", ("No order has a finite divergence.",))
+    return Accounted(max(0.0, float(found)), "rdp", _at_the_end(orders.index(float(best)), len(orders)))
+
+
+def _at_the_end(place: int, count: int) -> tuple[str, ...]:
+    if 0 < place < count - 1:
+        return ()
+    end = "smallest" if place == 0 else "largest"
+    return (f"The accountant's best order is the {end} it has: epsilon holds, but is larger than it need be.",)
+
+
+def _prv(composed: Composed, delta: float) -> Accounted:
+    if all(q == 1 for _, q, _ in composed):
+        return Accounted(_gaussian(sqrt(sum(steps / z**2 for z, _, steps in composed)), delta), "exact")
+    rough = _rdp(composed, delta)
+    # Opacus spans the loss from -L to L, with a mesh that narrows as the root of the steps.
+    reach = _rdp(composed, delta / 4000).epsilon + 3
+    points = 2 * reach * len(composed) * sqrt(sum(n for *_, n in composed) * log(12000 / delta) / 2)
+    error = _ERROR
+    while points / error > _POINTS and 2 * error <= min(_ERROR_MOST, _ERROR_SHARE * rough.epsilon):
+        error *= 2
+    if reach > _REACH:
+        why = "the privacy loss is too large for it"
+    elif delta < 1e-12 or delta > 0.5:  # rounding would be most of it, or the epsilon below 0
+        why = f"delta={delta:g} is not one it can resolve"
+    elif points / error > _POINTS:
+        why = f"it would take {points / error:.1g} points"
+    else:
+        try:
+            return Accounted(_prv_epsilon(composed, delta, error), "prv", _coarser(error))
+        except (RuntimeError, ValueError, ArithmeticError, Warning) as failure:
+            why = f"it failed ({' '.join(str(failure).split())[:80].rstrip('.')})"
+    return replace(rough, notes=(f"The RDP accountant took the place of PRV: {why}.", *rough.notes))
+
+
+def _coarser(error: float) -> tuple[str, ...]:
+    return () if error == _ERROR else (f"The PRV accountant's error, which epsilon includes, is {error:g}, not 0.01.",)
+
+
+@lru_cache(maxsize=256)
+def _prv_epsilon(composed: Composed, delta: float, error: float) -> float:
+    accountant = _opacus()[1]()
+    accountant.history = list(composed)
+    # A phase that is not sampled has log(1 - q) = -inf, which is right; any other warning is a failure.
+    with warnings.catch_warnings(), np.errstate(divide="ignore"):
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "Optimal order is the", UserWarning)  # of the span, which may be too wide
+        found = float(accountant.get_epsilon(delta, eps_error=error))
+    if not isfinite(found) or found < 0:
+        raise ArithmeticError(f"epsilon={found}")
+    return found
+
+
+def _gaussian(mu: float, delta: float) -> float:
+    """The least epsilon at delta of telling N(0, 1) from N(mu, 1): delta = P(-e/mu + mu/2) - exp(e) P(-e/mu - mu/2)."""
+    from scipy.optimize import brentq
+    from scipy.stats import norm
+
+    def excess(e: float) -> float:
+        other = float(norm.logcdf(-e / mu - mu / 2))
+        return float(norm.cdf(-e / mu + mu / 2)) - exp(min(0.0, e + other)) - delta
+
+    above = mu**2 / 2 + mu * sqrt(2 * log(1 / delta))  # what zero-concentrated differential privacy gives
+    if excess(0.0) <= 0:
+        return 0.0
+    within = 1e-12 * max(1.0, above)
+    root: Any = brentq(excess, 0.0, above, xtol=within)
+    return float(root) + within

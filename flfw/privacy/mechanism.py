@@ -1,0 +1,156 @@
+"""The noisy sum of clipped gradients as an accountant sees it: a multiplier, a sampling rate and a number of steps.
+
+The L2 norm of what one example (or client) adds to a sum is at most its sensitivity. Gaussian noise of deviation z
+times the sensitivity makes the step a Gaussian mechanism of multiplier z, and that alone decides its privacy:
+
+    z = sigma / sqrt(M)            each of M groups of tensors clipped to C: the sensitivity is sqrt(M) C, not C
+    z = sigma sqrt(B) / sqrt(M)    with a draw of noise for each of B examples: their sum has deviation sqrt(B) sigma C
+
+Sampling makes z count for more if each example is drawn by a coin of its own, with probability q (Poisson), and the
+adversary never learns who was drawn. If either fails q counts as 1, and only the steps in which an example took part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, expm1, inf, log1p, sqrt
+from typing import Literal, TypeAlias, final
+
+from flfw.experiment import require
+
+Holder: TypeAlias = Literal["client", "server"]
+Clipped: TypeAlias = Literal["example", "client"]
+
+
+@final
+@dataclass(frozen=True)
+class Phase:
+    """Equal steps of a subsampled Gaussian mechanism of sensitivity 1.
+
+    Attributes:
+        multiplier: deviation of the noise over the sensitivity, >= 0; 0: no noise.
+        rate: probability with which the unit is drawn in a step, in (0, 1].
+        steps: how many, >= 0.
+    """
+
+    multiplier: float
+    rate: float
+    steps: int
+
+
+@final
+@dataclass(frozen=True)
+class Mechanism:
+    """What was done to the data, as one adversary meets it: who knows more of the sampling meets another mechanism.
+
+    Attributes:
+        noise_multiplier: sigma >= 0; the noise on the sum has deviation sigma C in each entry. 0: none.
+        steps: in which noise was added, of one client if clients add it, else of the server; >= 0.
+        clip: C > 0, the bound of each group's L2 norm; inf: nothing is clipped, so nothing can be claimed.
+        clipped: what is clipped to C, an example's gradient or a client's whole update.
+        groups: M >= 1, groups of tensors that are clipped one by one, each to C.
+        draws: noise once per ``batch``, or once per ``example`` in it. The latter is for an adversary that sees only
+            sums; to one that reads each noisy gradient it is noise per batch of one.
+        batch: B, examples in a step's batch, the same number in every step; 0: it varies or is not known.
+        noised_by: who adds the noise. Clients add theirs each for itself.
+        sampling_rate: q in (0, 1], the probability to be drawn in a step.
+        poisson: whether each is drawn by its own coin. Passes in shuffled order and batches of a fixed size are not.
+        hidden: whether this adversary never learns who was drawn. A server that picks the clients knows.
+        participations: the most steps in which one example (or client) takes part, at most ``steps``; None: all. It
+            counts where sampling gives no credit: 1 a pass for passes in shuffled order.
+        replication: r >= 1, clients that hold a copy of the same example.
+
+    Raises:
+        BadInput: a value out of its range, or noise per example with a batch that is not known.
+    """
+
+    noise_multiplier: float
+    steps: int
+    clip: float = 1.0
+    clipped: Clipped = "example"
+    groups: int = 1
+    draws: Literal["batch", "example"] = "batch"
+    batch: int = 0
+    noised_by: Holder = "client"
+    sampling_rate: float = 1.0
+    poisson: bool = False
+    hidden: bool = False
+    participations: int | None = None
+    replication: int = 1
+
+    def __post_init__(self) -> None:
+        sigma, taken = self.noise_multiplier, self.participations
+        require(0 <= sigma < inf, "0 <= noise_multiplier < inf", noise_multiplier=sigma)
+        require(self.clip > 0, "clip > 0", clip=self.clip)
+        require(0 < self.sampling_rate <= 1, "0 < sampling_rate <= 1", sampling_rate=self.sampling_rate)
+        for name, least in (("steps", 0), ("groups", 1), ("batch", 0), ("replication", 1)):
+            value = getattr(self, name)
+            require(isinstance(value, int) and value >= least, f"a whole number {name} >= {least}", **{name: value})
+        require(
+            taken is None or (isinstance(taken, int) and 0 <= taken <= self.steps),
+            f"a whole number 0 <= participations <= steps={self.steps}",
+            participations=taken,
+        )
+        require(self.clipped in ("example", "client"), "clipped=example or client", clipped=self.clipped)
+        require(self.draws in ("batch", "example"), "draws=batch or example", draws=self.draws)
+        require(self.noised_by in ("client", "server"), "noised_by=client or server", noised_by=self.noised_by)
+        require(self.draws == "batch" or self.batch >= 1, "batch >= 1 with draws=example", batch=self.batch)
+
+    @property
+    def multiplier(self) -> float:
+        """z: deviation of the noise on a step's sum over the L2 sensitivity of one clipped example or client."""
+        if self.clip == inf:
+            return 0.0
+        return self.noise_multiplier * sqrt(self.batch if self.draws == "example" else 1) / sqrt(self.groups)
+
+    @property
+    def amplified(self) -> bool:
+        """Whether the sampling may be counted: independent coins that the adversary does not see."""
+        return self.poisson and self.hidden and self.sampling_rate < 1
+
+    def phase(self, copies: int = 1, amplified: bool = True) -> Phase:
+        r"""What it is for a unit that counts several times in each client that holds it.
+
+        Let n be the copies of a unit in one sum. Together they change it by at most n times the sensitivity.
+
+        Replication: where each of r clients adds its own noise, the adversary gets r sums with r independent noises,
+        and each holds the unit: r runs of the mechanism, composed, i.e. r times the steps at the same multiplier (for
+        q = 1 that is z / sqrt(r); group privacy, z / r, would count the r noises as one). Where the server adds the
+        noise once, to the sum over the clients, the copies meet in one sum: n is r times as large, and steps are not.
+
+        Sampling: of n copies, each with its own coin, one at least is drawn with probability q' = 1 - (1 - q)^n, and
+        no more than n are. (z / n, q') bounds that: the hockey-stick divergence is jointly convex, a shift by k <= n
+        is a shift by n followed by scaling and more noise, and such bounds on single steps compose (Zhu, Dong and
+        Wang, AISTATS 2022). For small n q it is loose; group privacy may then be the better bound.
+
+        Without sampling: copies take part in at most copies p places, p the participations, with no more than
+        m = min(copies, B) in one batch of fixed size B. Gaussian steps compose by the sum of their squared shifts,
+        which is largest if the places stand together: ceil(copies p / m) steps with m copies each.
+
+        Args:
+            copies: of the clipped thing that the unit has in one client, >= 1: the examples of a patient.
+            amplified: False: take no credit for sampling although it may be counted.
+        """
+        require(copies >= 1, "copies >= 1", copies=copies)
+        at_server = self.noised_by == "server"
+        copied, runs = (self.replication, 1) if at_server else (1, self.replication)
+        if self.amplified and amplified:
+            n = copies * copied
+            rate = self.sampling_rate if n == 1 else -expm1(n * log1p(-self.sampling_rate))
+            return Phase(self.multiplier / n, rate, self.steps * runs)
+        fixed = self.batch if self.clipped == "example" and not self.poisson else 0
+        most = min(copies, fixed) if fixed else copies
+        taken = self.steps if self.participations is None else self.participations
+        together = min(self.steps, ceil(copies * taken / most))
+        return Phase(self.multiplier / (most * copied), 1.0, together * runs)
+
+
+Mechanisms: TypeAlias = Mechanism | Sequence[Mechanism]
+
+
+def phases(mechanisms: Mechanisms, copies: int = 1, amplified: bool = True) -> tuple[Phase, ...]:
+    """Of a mechanism, or of several that follow on each other, as `Mechanism.phase`."""
+    several = (mechanisms,) if isinstance(mechanisms, Mechanism) else tuple(mechanisms)
+    require(len(several) > 0, "at least one mechanism", mechanisms=len(several))
+    return tuple(mechanism.phase(copies, amplified) for mechanism in several)
