@@ -88,7 +88,7 @@ def client(
     if precision == torch.float64:
         x = dataset.train_x / 255  # which are not converted to float32 any more
         dataset = dataclasses.replace(dataset, train_x=x, test_x=x)
-    everything = (np.arange(count),)
+    everything = (np.arange(min(count, len(dataset.train_y))),)
     task = Task(dataset, Split(everything, everything, (nobody,), nobody, nobody, nobody), case.net)
     experiment = dataclasses.replace(case.experiment, method=method, local_epochs=epochs)
     half, settings = parts.method(experiment)

@@ -162,7 +162,7 @@ class FederatedClient(NumPyClient, ABC):
         for name, value in received.items():
             state[name].numpy()[...] = value
         if version and self.private_names:
-            for name, value in self._private_store().load(version).items():
+            for name, value in self._private_store().load(version, state).items():
                 state[name].copy_(value)
         self.model.to(self.device)
 

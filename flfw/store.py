@@ -34,11 +34,16 @@ class ClientStore:
         self._experiment, self._partition = experiment, partition
         self._folder = folder / experiment / f"client-{partition:04d}"
 
-    def load(self, version: int) -> Tensors:
+    def load(self, version: int, like: Tensors | None = None) -> Tensors:
         """The tensors saved after round ``version``.
 
+        Args:
+            version: the round.
+            like: what they must fit, by name; None: they are not compared with anything.
+
         Raises:
-            StateMissing: there is no such version, or it is damaged; starting afresh would silently change the method.
+            StateMissing: there is no such version, it is damaged, or of another shape; starting afresh would silently
+                change the method.
         """
         found = sealed(self._folder, _stem(version))
         if not found:
@@ -52,7 +57,13 @@ class ClientStore:
             raise StateMissing(str(error)) from error
         if whose != self._label(version):
             raise StateMissing(f"Expected private state of {self._label(version)} in {path}, got {whose}; restore it.")
-        return load(data)
+        tensors = load(data)
+        for name, value in tensors.items():
+            expected = value if like is None else like.get(name)
+            if expected is None or value.shape != expected.shape:
+                wanted = "to be a tensor of the model" if expected is None else f"of shape {tuple(expected.shape)}"
+                raise StateMissing(f"Expected private {name} {wanted}, got {tuple(value.shape)}; restore {path}.")
+        return tensors
 
     def save(self, version: int, tensors: Tensors, after: int) -> None:
         """Write a version in one step, readable by its owner only, and drop what no server can ask for any more.

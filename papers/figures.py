@@ -118,12 +118,10 @@ def _kind(one: Finished) -> str:
 
 
 def _names(runs: Sequence[Finished]) -> list[str]:
-    """What tells the runs apart: what was run, or else their folders' names, or else their paths."""
-    paths = [str(one.folder) for one in runs]
-    for names in (list(map(_kind, runs)), [one.folder.resolve().name for one in runs]):
-        if len(set(names)) == len(names):
-            return names
-    return paths
+    """What tells the runs apart: what was run, or else as much of the ends of their paths as it takes."""
+    places = [one.folder.resolve().parts for one in runs]
+    ends = ([str(Path(*place[-depth:])) for place in places] for depth in range(1, max(map(len, places)) + 1))
+    return next(names for names in (list(map(_kind, runs)), *ends) if len(set(names)) == len(names))
 
 
 def _words(found: Iterable[object]) -> str:

@@ -79,7 +79,7 @@ def test_runs_are_named_after_what_tells_them_apart(tmp_path: Path) -> None:
     same, again = written(tmp_path / "a" / "same"), written(tmp_path / "b" / "same")
     assert names(one, two) == {"hyperfl", "Method"}
     assert names(one, same) == {"one", "same"}
-    assert names(same, again) == {str(same), str(again)}
+    assert names(same, again) == {"a/same", "b/same"}
 
 
 @pytest.mark.parametrize(

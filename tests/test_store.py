@@ -175,3 +175,18 @@ def test_loaded_tensors_are_the_clients_own(tmp_path) -> None:
     store.save(1, holding(1.0), after=0)
     store.load(1)["embedding"].zero_()
     assert store.load(1)["embedding"][0] == 1
+
+
+@pytest.mark.parametrize("shape", [(4,), (1,), (3, 1)])
+def test_state_of_another_shape_is_refused(tmp_path, shape: tuple[int, ...]) -> None:
+    store = ClientStore(tmp_path, "run", 3)
+    store.save(1, holding(1), after=0)
+    assert store.load(1, holding(0))["embedding"].tolist() == [1.0, 1.0, 1.0]
+    with pytest.raises(
+        StateMissing, match=rf"Expected private embedding of shape {re.escape(str(shape))}, got \(3,\); "
+    ):
+        store.load(1, {"embedding": torch.zeros(shape)})
+    with pytest.raises(
+        StateMissing, match=r"Expected private embedding to be a tensor of the model, got \(3,\); restore"
+    ):
+        store.load(1, {"other": torch.zeros(3)})
