@@ -651,22 +651,16 @@ def test_only_fully_connected_extractors_can_be_imprinted() -> None:
 # --- in an audit ---
 
 
+def audited(out: Path, **changes: Any) -> Path:
+    """The folder of a run of one round on the digits."""
+    about: dict[str, Any] = {"method": "hyperfl", "attack": ("hyperfl",), "engine": "inproc"}
+    return whole.run(Experiment(**about, rounds=1, local_epochs=1, out=out, **changes))
+
+
 def test_an_audit_says_that_it_leaks(tmp_path: Path) -> None:
-    experiment = Experiment(
-        method="hyperfl",
-        net="mlp",
-        side=8,
-        clients=2,
-        rounds=1,
-        local_epochs=1,
-        images=2,
-        audit_rounds="0",
-        attack=("hyperfl",),
-        engine="inproc",
-        set=("hyperfl.iterations=200", "hyperfl.distance=relative", "hidden=16", "embedding=6"),
-        out=tmp_path / "run",
-    )
-    (entry,) = json.loads((whole.run(experiment) / "result.json").read_text())["audit"]
+    chosen = ("hyperfl.iterations=200", "hyperfl.distance=relative", "hidden=16", "embedding=6")
+    folder = audited(tmp_path / "run", net="mlp", side=8, clients=2, images=2, audit_rounds="0", set=chosen)
+    (entry,) = json.loads((folder / "result.json").read_text())["audit"]
     assert entry["verdict"] == "leaks" and entry["share_recovered"] == 1.0
     assert [rung["passed"] for rung in entry["ladder"]] == [True, True]
     assert "not granted: the labels, of which it makes no use" in entry["granted"]
@@ -676,22 +670,9 @@ def test_an_audit_says_that_it_leaks(tmp_path: Path) -> None:
 
 def test_what_a_trained_client_kept_private_is_read_off_the_recorded_bytes(tmp_path: Path) -> None:
     """Embeddings from the client's disk, which no attack may open, against the closed form of one recorded probe."""
-    experiment = Experiment(
-        method="hyperfl",
-        net="cnn1",
-        side=28,
-        clients=3,
-        rounds=1,
-        local_epochs=1,
-        images=3,
-        audit_rounds="last",
-        attack=("hyperfl",),
-        engine="inproc",
-        keep_state=True,
-        set=("hyperfl.iterations=1", "hyperfl.distance=cosine"),
-        out=tmp_path / "run",
-    )
-    folder = whole.run(experiment)
+    about: dict[str, Any] = {"net": "cnn1", "side": 28, "clients": 3, "images": 3, "keep_state": True}
+    chosen = ("hyperfl.iterations=1", "hyperfl.distance=cosine")
+    folder = audited(tmp_path / "run", audit_rounds="last", set=chosen, **about)
     stored, seen = stored_experiment(folder), Recordings(folder / "observations").probes("target", 1)
     embeddings = []
     for observation in seen:
