@@ -83,6 +83,10 @@ def test_pooling_before_the_rectifier_is_the_papers_network(name: str) -> None:
     for at, layer in enumerate(net.extractor):
         if isinstance(layer, nn.MaxPool2d):  # as printed: convolution, rectifier, pooling
             layers[at], layers[at + 1] = layers[at + 1], layer
+    blocks = {"cnn1": 2, "cnn2": 3}[name]
+    assert sum(isinstance(layer, nn.MaxPool2d) for layer in layers) == blocks
+    slopes = [layer.negative_slope for layer in layers if isinstance(layer, nn.LeakyReLU)]
+    assert slopes == [0.01] * (blocks + 1)
     printed = Net(nn.Sequential(*layers), net.classifier)
     assert torch.equal(net(x), printed(x))
     weights = list(net.parameters())
