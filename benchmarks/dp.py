@@ -41,21 +41,6 @@ _LR, _CLIP, _SIGMA = 0.05, 4.0, 6.0  # those of Fed-CDP
 Step = Callable[[], object]
 
 
-def fed_cdp_cnn(shape: tuple[int, int, int]) -> nn.Module:
-    """The image network of Fed-CDP: two 3x3 convolutions and a dense layer, nothing padded, no biases."""
-    height, width = (((side - 2) // 2 - 2) // 2 for side in shape[1:])
-    return nn.Sequential(
-        nn.Conv2d(shape[0], 32, 3, bias=False),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3, bias=False),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(64 * height * width, _CLASSES, bias=False),
-    )
-
-
 @dataclass(frozen=True)
 class Case:
     """A network, the shape of its images, and a batch."""
@@ -67,7 +52,7 @@ class Case:
     def model(self) -> nn.Module:
         """With the same weights each time."""
         with initialising(0, "model"):
-            return nets.build("cnn1", self.shape, _CLASSES) if self.net == "hyperfl" else fed_cdp_cnn(self.shape)
+            return nets.build(self.net, self.shape, _CLASSES)
 
     def examples(self) -> tuple[Tensor, Tensor]:
         """Pixels in [0, 1] and labels; the same each time."""
@@ -81,8 +66,8 @@ class Case:
         return max(2, 160 // self.batch)
 
 
-_SHAPES = {"mnist": (1, 28, 28), "cifar": (3, 32, 32), "hyperfl": (1, 28, 28)}
-CASES = {f"{net}_{batch}": Case(net, shape, batch) for net, shape in _SHAPES.items() for batch in (5, 64)}
+_NETS = {"mnist": ("cnn3x3", (1, 28, 28)), "cifar": ("cnn3x3", (3, 32, 32)), "hyperfl": ("cnn1", (1, 28, 28))}
+CASES = {f"{name}_{batch}": Case(*net, batch) for name, net in _NETS.items() for batch in (5, 64)}
 
 
 def plain(case: Case) -> Step:

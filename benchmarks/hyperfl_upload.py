@@ -28,7 +28,7 @@ from flwr.clientapp import ClientApp
 
 from benchmarks import output
 from flfw import parts
-from flfw.client import Workplace
+from flfw.aggregation import Update
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.factored_upload import FactoredUpload, FactorReader
@@ -36,9 +36,10 @@ from flfw.factors import Arrays, Layers, square
 from flfw.inprocess import InProcessGrid
 from flfw.nets import Tensors
 from flfw.store import ClientStore
-from flfw.strategy import Update, broadcast
+from flfw.strategy import broadcast
 from flfw.task import Task, resolve
 from flfw.wire import nbytes, pack, views
+from flfw.workplace import Workplace
 from strategies.hyperfl import HyperFL, HyperFLSettings
 
 _GOAL = 10.0

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeGuard, final
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from flfw.client import FederatedClient
+from flfw.client import FederatedClient, along
 from flfw.defence import Defence
 from flfw.low_rank import LowRankSGD
+from flfw.nets import Tensors
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.optimisers import SGD, Optimiser
 
@@ -69,10 +71,10 @@ class HyperFLClient(FederatedClient):
         with torch.no_grad():
             theta = self.net.extractor_weights()  # fixed during step A, so generated once
 
-        def loss(x: Tensor, y: Tensor) -> Tensor:
+        def follow(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
             with torch.no_grad():
                 features = self.net.features(self.at.task.inputs.normalise(x), theta)
-            return cross_entropy(self.net.classifier(features), y)
+            return along(cross_entropy(self.net.classifier(features), y), parameters)
 
         classifier = {f"classifier.{name}": p for name, p in self.net.classifier.named_parameters()}
         return self.descend(
@@ -80,7 +82,7 @@ class HyperFLClient(FederatedClient):
             settings.classifier_epochs,
             settings.optimiser_at(settings.classifier_lr),
             purpose="classifier",
-            loss=loss,
+            follow=follow,
         )
 
     def train_hypernetwork(self) -> float:
@@ -91,11 +93,11 @@ class HyperFLClient(FederatedClient):
         bound = self.at.settings.clip
         optimiser = LowRankSGD(self.net, plain, clip=bound, embedding_clip=bound)
 
-        def loss(x: Tensor, y: Tensor) -> Tensor:
+        def follow(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
             features = self.net.features(self.at.task.inputs.normalise(x), optimiser.generated)
-            return cross_entropy(self.net.classifier(features), y)
+            return along(cross_entropy(self.net.classifier(features), y), parameters)
 
-        mean = self.descend(optimiser.generated, epochs, optimiser, purpose=purpose, loss=loss)
+        mean = self.descend(optimiser.generated, epochs, optimiser, purpose=purpose, follow=follow)
         optimiser.write()
         return mean
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from flfw import parts
 from flfw.audit import probe
-from flfw.client import FederatedClient, Workplace
+from flfw.client import FederatedClient
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
 from flfw.provenance import code_hash
@@ -27,6 +27,7 @@ from flfw.site import Site
 from flfw.store import ClientStore
 from flfw.task import Task, resolve
 from flfw.wire import pack, views
+from flfw.workplace import Workplace
 
 server = ServerApp()
 client = ClientApp()
@@ -75,7 +76,7 @@ def answer_probe(message: Message, context: Context) -> Message:
 
         def example(x: Tensor, y: Tensor) -> Tensors:
             worker.install(received, config["version"])
-            return worker.local_gradient(x, y, worker.generator("probe"))
+            return worker.observed(x, y, worker.generator("probe"))
 
         at = worker.at
         site = Site.of(context.node_config, config["experiment"])

@@ -8,8 +8,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -17,47 +16,19 @@ from flwr.client import NumPyClient
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from flfw.defence import Defence
-from flfw.experiment import Experiment
 from flfw.factored_upload import expand
 from flfw.nets.net import Tensors, matches
 from flfw.optimisers import Optimiser, clip_norm
 from flfw.rng import initialising, torch_generator
 from flfw.store import ClientStore
-from flfw.strategy import FederatedStrategy
-from flfw.task import Task
 from flfw.wire import check_upload
+from flfw.workplace import Workplace
 
 _EVALUATION_BATCH = 500
 
 NDArrays = list[np.ndarray]
 
-
-@dataclass(frozen=True)
-class Workplace:
-    """All that one client needs for one message.
-
-    Attributes:
-        experiment: what is run.
-        task: the data and the network.
-        method: the server half, for its declaration of what is shared; the client's own copy of it.
-        settings: the method's hyper-parameters.
-        partition: which client this is.
-        round: which round.
-        defence: what the client does to what it sends, if anything.
-        store: where private tensors are kept; None for methods without any.
-        probe: numbers that tell a round's probes apart, so that no two bear the same noise; none in training.
-    """
-
-    experiment: Experiment
-    task: Task
-    method: type[FederatedStrategy]
-    settings: Any
-    partition: int
-    round: int
-    defence: Defence | None
-    store: ClientStore | None
-    probe: tuple[int, ...] = ()
+Follow: TypeAlias = Callable[[Mapping[str, Tensor], Tensor, Tensor], tuple[float, Tensors]]
 
 
 class FederatedClient(NumPyClient, ABC):
@@ -68,6 +39,7 @@ class FederatedClient(NumPyClient, ABC):
 
     Attributes:
         model: the method's model; its initial values are the same for all clients and come from the seed.
+        received: what was received in this round, by name; not to be written into.
         device: where it is trained: the GPU of which clients are given a share, else the CPU.
     """
 
@@ -78,7 +50,7 @@ class FederatedClient(NumPyClient, ABC):
         names = list(self.model.state_dict())
         self.download_names = [name for name in names if matches(name, at.method.downloads)]
         self.private_names = [name for name in names if name not in self.download_names]
-        self._received: Mapping[str, np.ndarray] = {}
+        self.received: Mapping[str, np.ndarray] = {}
         self._form = at.method.factored_upload(at.settings)
         if self._form:
             self._form.refuse_beside(at.experiment.defence, at.defence)
@@ -148,16 +120,16 @@ class FederatedClient(NumPyClient, ABC):
         metrics = self._train_between_evaluations(received, version)
         self._keep_private(version)
         sent = self._leaving()
-        return sent, {**metrics, "num-examples": len(self._own("train")), "seconds": time.monotonic() - started}
+        return sent, {**metrics, "num-examples": len(self.own("train")), "seconds": time.monotonic() - started}
 
     def evaluate_named(self, received: Mapping[str, np.ndarray], version: int) -> dict[str, Any]:
         """Accuracy as received and after one more local training, which is not kept."""
         metrics = self._train_between_evaluations(received, version)
-        return {**metrics, "num-examples": len(self._own("test"))}
+        return {**metrics, "num-examples": len(self.own("test"))}
 
     def install(self, received: Mapping[str, np.ndarray], version: int) -> None:
         """Put the received tensors, and the private ones of an earlier round if there was one, into the model."""
-        self._received = received
+        self.received = received
         state = self.model.state_dict()
         for name, value in received.items():
             state[name].numpy()[...] = value
@@ -189,6 +161,10 @@ class FederatedClient(NumPyClient, ABC):
         found = dict(zip(moving, (g.cpu() for g in torch.autograd.grad(loss, list(moving.values()))), strict=True))
         return self.at.defence.gradients(found, rng) if self.at.defence else found
 
+    def observed(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
+        """What somebody on the client reads of one example in local training: by default what a step on it follows."""
+        return self.local_gradient(x, y, rng)
+
     def stepped(self, x: Tensor, y: Tensor, steps: int) -> Tensors:
         """What a probe of several local steps sends: the uploaded tensors after them, as the server has training's own.
 
@@ -198,11 +174,11 @@ class FederatedClient(NumPyClient, ABC):
             steps: how many.
         """
 
-        def batches(rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        def again(rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
             yield self.at.defence.batch(x, y, rng) if self.at.defence else (x, y)
 
-        self.descend(self.moving(), steps, self.optimiser(), purpose="probe", clips=self.clips(), batches=batches)
-        return expand(self._leaving(), self._received)
+        self.descend(self.moving(), steps, self.optimiser(), purpose="probe", clips=self.clips(), batches=again)
+        return expand(self._leaving(), self.received)
 
     def descend(
         self,
@@ -211,7 +187,7 @@ class FederatedClient(NumPyClient, ABC):
         optimiser: Optimiser,
         *,
         purpose: str = "batches",
-        loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+        follow: Follow | None = None,
         clips: dict[str, float] | None = None,
         batches: Callable[[torch.Generator], Iterator[tuple[Tensor, Tensor]]] | None = None,
     ) -> float:
@@ -222,34 +198,37 @@ class FederatedClient(NumPyClient, ABC):
             epochs: passes over the client's training data, reshuffled each time.
             optimiser: makes the steps; a fresh one remembers nothing of earlier calls.
             purpose: names the generator of the shuffles, so that two calls in one round differ.
-            loss: of raw inputs and labels; default `loss`.
+            follow: the mean loss of a batch of raw inputs and labels, and what a step follows; default `follow`.
             clips: see `clips`.
             batches: of one epoch; default the client's own data.
 
         Returns:
-            The mean loss of the last epoch.
+            The mean loss of the last epoch; 0 where none of its batches held an example.
         """
         rng, values = self.generator(purpose), []
         for _ in range(epochs):
             values = []
-            for x, y in (batches or self._batches)(rng):
-                value = (loss or self.local_loss)(x, y)
-                found = dict(zip(parameters, torch.autograd.grad(value, list(parameters.values())), strict=True))
+            for x, y in (batches or self.batches)(rng):
+                value, found = (follow or self.follow)(parameters, x, y)
                 found = self._defended_gradients(found, rng)
                 for pattern, bound in (clips or {}).items():
                     clip_norm({n: g for n, g in found.items() if matches(n, [pattern])}, bound)
                 optimiser.step(parameters, found)
-                values.append(float(value.detach()))
+                values += [value] * bool(len(y))
                 del found  # before the next ones are computed: a hypernetwork's are 60 MB
-        return sum(values) / len(values)
+        return sum(values) / max(1, len(values))
+
+    def follow(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
+        """What a local step of the method follows: the mean loss of a batch and, by default, its gradient."""
+        return along(self.local_loss(x, y), parameters)
 
     def accuracy(self, part: str = "test") -> float:
         """Share of the client's own ``test`` or ``validation`` examples that the model gets right."""
         self.model.eval()
-        own, right = self._own(part), 0
+        own, right = self.own(part), 0
         with torch.no_grad():
             for start in range(0, len(own), _EVALUATION_BATCH):
-                x, y = self._examples("test", own[start : start + _EVALUATION_BATCH])
+                x, y = self.examples("test", own[start : start + _EVALUATION_BATCH])
                 right += int((self.model(self.at.task.inputs.normalise(x)).argmax(1) == y).sum())
         self.model.train()
         return right / len(own)
@@ -263,24 +242,27 @@ class FederatedClient(NumPyClient, ABC):
         before = self.accuracy()
         metrics = self.train()
         found = {"acc_global": before, "acc_local": self.accuracy()}
-        if len(self._own("validation")):
+        if len(self.own("validation")):
             found["acc_validation"] = self.accuracy("validation")
         return {**found, **metrics}
 
     def _named(self, parameters: NDArrays) -> dict[str, np.ndarray]:
         return dict(zip(self.download_names, parameters, strict=True))
 
-    def _own(self, part: str) -> np.ndarray:
+    def own(self, part: str) -> np.ndarray:
+        """The client's own ``train``, ``test`` or ``validation`` examples, as indices into the data set."""
         return getattr(self.at.task.split, part)[self.at.partition]
 
-    def _batches(self, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-        own = self._own("train")
+    def batches(self, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        """One pass over the client's training data, in shuffled order."""
+        own = self.own("train")
         order = torch.randperm(len(own), generator=rng).numpy()
         for start in range(0, len(own), self.at.experiment.batch_size):
-            x, y = self._examples("train", own[order[start : start + self.at.experiment.batch_size]], vary=rng)
+            x, y = self.examples("train", own[order[start : start + self.at.experiment.batch_size]], vary=rng)
             yield self.at.defence.batch(x, y, rng) if self.at.defence else (x, y)
 
-    def _examples(self, part: str, indices: np.ndarray, vary: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+    def examples(self, part: str, indices: np.ndarray, vary: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """See `flfw.task.Task.examples`; on the client's device."""
         x, y = self.at.task.examples(part, indices, vary)
         return x.to(self.device), y.to(self.device)
 
@@ -294,13 +276,13 @@ class FederatedClient(NumPyClient, ABC):
         """What leaves after local training: defended, checked, and in the form in which the method sends it."""
         sent = self._defended({name: value.cpu() for name, value in self.outgoing().items()})
         check_upload(sent, self.at.method.uploads, self.at.experiment.method, self.at.partition)
-        return self._form.compress(sent, self._received) if self._form else sent
+        return self._form.compress(sent, self.received) if self._form else sent
 
     def _defended(self, sent: Tensors) -> Tensors:
         """Let the defence change the change of what is sent; tensors that were not received have none."""
         if self.at.defence is None:
             return sent
-        before = {n: torch.tensor(self._received[n]) for n in sent if n in self._received}
+        before = {n: torch.tensor(self.received[n]) for n in sent if n in self.received}
         change = {n: sent[n] - value for n, value in before.items() if value.is_floating_point()}
         change = self.at.defence.update(change, self.generator("defence"))
         return {n: before[n] + change[n] if n in change else v for n, v in sent.items()}
@@ -317,3 +299,9 @@ class FederatedClient(NumPyClient, ABC):
                 "state in the node config or FLFW_STATE."
             )
         return self.at.store
+
+
+def along(loss: Tensor, parameters: Mapping[str, Tensor]) -> tuple[float, Tensors]:
+    """A mean loss as a number, and its gradient by parameter."""
+    found = torch.autograd.grad(loss, list(parameters.values()))
+    return float(loss.detach()), dict(zip(parameters, found, strict=True))

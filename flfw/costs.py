@@ -29,10 +29,11 @@ from flwr.app import ArrayRecord
 from safetensors.torch import save
 
 from flfw import machine, parts
+from flfw.aggregation import Update
 from flfw.audit.attack import NotApplicable
 from flfw.audit.observation import Knowledge, Observation, Vantage
 from flfw.audit.probe import RUNGS, ladder_net
-from flfw.client import FederatedClient, Workplace
+from flfw.client import FederatedClient
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
 from flfw.factored_upload import expand
@@ -40,9 +41,9 @@ from flfw.inversion.victim import PlainVictim, VictimModel
 from flfw.nets import Tensors
 from flfw.rng import initialising, torch_generator
 from flfw.store import ClientStore
-from flfw.strategy import Update
 from flfw.task import Task
 from flfw.wire import nbytes, pack, shared, unpack, views
+from flfw.workplace import Workplace
 
 MOST = 8
 """Processes, or images, in a measurement; more images take time in proportion."""

@@ -77,6 +77,8 @@ class Experiment:
     """Clients in all."""
     sample: int = 0
     """Clients drawn in each round; 0: all of them."""
+    sampling: Literal["fixed", "poisson"] = "fixed"
+    """How they are drawn: exactly so many, or each by a coin of its own, so that their number varies."""
     rounds: int = 10
     """Rounds of training."""
     local_epochs: int = 5
@@ -87,6 +89,20 @@ class Experiment:
     """Learning rate of the local steps."""
     seed: int = 0
     """Everything random is derived from it."""
+    target_epsilon: float = 0.0
+    """Find the least noise of the method that keeps this epsilon; 0: the noise is as set."""
+    epsilon_budget: float = 0.0
+    """Stop before the round that would exceed this epsilon; 0: no such end."""
+    delta: float = 1e-5
+    """Probability with which an epsilon may fail; to be below one over the number of whoever is protected."""
+    accountant: Literal["prv", "rdp", "moments"] = "prv"
+    """How epsilons are computed; all are upper bounds, prv the tightest, moments as in older papers."""
+    accounting: Literal["exact", "paper"] = "exact"
+    """paper: also as the method's paper counts, and a target and a budget by that; the true figure stands beside it."""
+    patient_examples: int = 0
+    """The most examples that one patient has at a client, for the privacy of patients; 0: not known."""
+    canaries: int = 0
+    """Examples that are left out by a coin, to measure from one run how much is certainly lost; 0: none."""
     defence: str = "none"
     """Client-side defence: a file of clients/defences/, or package.module:Class."""
     defended: str = "all"
@@ -163,6 +179,12 @@ class Experiment:
         require(0 < self.lr < inf, "0 < lr < inf", lr=self.lr)
         require(self.seed >= 0, "seed >= 0", seed=self.seed)
         require(self.side >= 0, "side >= 0", side=self.side)
+        require(0 < self.delta < 1, "0 < delta < 1", delta=self.delta)
+        for name in ("target_epsilon", "epsilon_budget"):
+            value = getattr(self, name)
+            require(0 <= value < inf, f"0 <= {name.replace('_', '-')} < inf", **{name: value})
+        for name in ("patient_examples", "canaries"):
+            require(getattr(self, name) >= 0, f"{name.replace('_', '-')} >= 0", **{name: getattr(self, name)})
         fits = bool(self.vantage) and set(self.vantage) <= set(VANTAGES) and len(set(self.vantage)) == len(self.vantage)
         require(fits, f"vantage among {', '.join(VANTAGES)}, each once", vantage=" ".join(self.vantage))
         self._check_resources()

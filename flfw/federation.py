@@ -173,7 +173,8 @@ def _strategy(experiment: Experiment, stamp: dict[str, Any]) -> FederatedStrateg
         experiment.round_deadline,
         replaces_the_dead=experiment.engine != "flwr",
     )
-    strategy = cls(settings, sample=experiment.sample, seed=experiment.seed, tolerance=tolerance)
+    drawing = {"sample": experiment.sample, "sampling": experiment.sampling, "seed": experiment.seed}
+    strategy = cls(settings, **drawing, tolerance=tolerance)
     strategy.stamp = stamp
     return strategy
 

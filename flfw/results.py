@@ -13,6 +13,7 @@ import pandas as pd
 
 import flfw
 from flfw import parts
+from flfw.accounting import Ledger
 from flfw.audit.auditor import Auditor
 from flfw.audit.entries import breakdowns, write_rows
 from flfw.audit.recordings import Recordings, is_recorded
@@ -201,7 +202,7 @@ def _write(
         "notes": notes,
         "rounds": training["rounds"],
         "final": _final(training["final"], training["clients"]),
-        "privacy": [],
+        "privacy": Ledger(experiment, task.split).entries(),
         "audit": about["audit"],
         "recordings": about["recordings"],
     }

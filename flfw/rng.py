@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,3 +38,8 @@ def initialising(seed: int, purpose: str, *numbers: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(_sequence(seed, purpose, numbers).generate_state(1, np.uint64)[0]) >> 1)
         yield
+
+
+def secret_generator() -> torch.Generator:
+    """A CPU torch generator that nobody can repeat, not even whoever knows the run's seed."""
+    return torch.Generator().manual_seed(secrets.randbits(63))

@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 
 from flfw import data, engine, parts, recorded, results
+from flfw.accounting import settle
 from flfw.audit.auditor import auditing
 from flfw.checkpoint import Checkpoints, locked, require_same_data, stored_experiment
 from flfw.errors import BadInput
@@ -130,8 +131,9 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[Experiment, Task
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # said below, on every run and not only when the cache is made
         task = Task.of(experiment, root)
+    experiment, settled = settle(experiment, task.split)
     task.check_victims(experiment)
-    return experiment, task, _remarks(experiment, task)
+    return experiment, task, [*_remarks(experiment, task), *settled]
 
 
 def default_name(experiment: Experiment) -> str:

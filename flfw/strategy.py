@@ -9,63 +9,34 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
+from flfw.aggregation import Update
 from flfw.checkpoint import Snapshot
+from flfw.cohorts import Sampling, drawn
 from flfw.factored_upload import FactoredUpload, FactorReader
 from flfw.faults import Failure, Tolerance, read_metrics, read_update
+from flfw.history import History
 from flfw.inversion.local_steps import LocalSteps
 from flfw.inversion.victim import PlainVictim, VictimModel
 from flfw.journal import Mark
 from flfw.nets import Net, Tensors
-from flfw.rng import numpy_generator
+from flfw.privacy.course import Course
+from flfw.privacy.mechanism import Mechanism
+from flfw.privacy.published import Published
 from flfw.roster import Roster
-from flfw.wire import nbytes, pack, shared
+from flfw.wire import nbytes, pack, shared, unpack
 
 
 @dataclass(frozen=True)
 class NoSettings:
     """The hyper-parameters of a plug-in that has none."""
-
-
-@dataclass(frozen=True)
-class Update:
-    """What one client sent in one round.
-
-    Attributes:
-        partition: the client.
-        examples: how many training examples stand behind it; the weight in a weighted mean.
-        tensors: the uploaded tensors by name.
-    """
-
-    partition: int
-    examples: int
-    tensors: Tensors
-
-
-@dataclass
-class History:
-    """What happened, a row a round, a client and round, and a probe that failed; columns of the CSVs."""
-
-    rounds: list[dict[str, Any]] = field(default_factory=list)
-    clients: list[dict[str, Any]] = field(default_factory=list)
-    probes: list[dict[str, Any]] = field(default_factory=list)
-
-    def rows_of(self, server_round: int) -> dict[str, list[dict[str, Any]]]:
-        """What there is of one round."""
-        return {name: [row for row in rows if row["round"] == server_round] for name, rows in vars(self).items()}
-
-    def extend(self, rows: Mapping[str, Sequence[dict[str, Any]]]) -> None:
-        """Add what there is of a round."""
-        for name, more in rows.items():
-            getattr(self, name).extend(more)
 
 
 class FederatedStrategy(Strategy, ABC):
@@ -77,11 +48,13 @@ class FederatedStrategy(Strategy, ABC):
     Args:
         settings: the method's hyper-parameters, an instance of ``Settings``.
         sample: clients drawn in each round; 0: all.
+        sampling: how they are drawn, see `flfw.cohorts`.
         seed: seed of the draw.
         tolerance: what becomes of clients that fail.
 
     Attributes:
         roster: the clients.
+        round: the one that is combined.
         state: the server's own tensors beside the broadcast model, for methods that have any: kept in checkpoints,
             never sent.
         last_round: the last round from which a client's update was used: the version of its private state to go on
@@ -99,10 +72,17 @@ class FederatedStrategy(Strategy, ABC):
     """The client half, if its name is neither the method's nor `sgd`."""
 
     def __init__(
-        self, settings: Any = None, *, sample: int = 0, seed: int = 0, tolerance: Tolerance | None = None
+        self,
+        settings: Any = None,
+        *,
+        sample: int = 0,
+        sampling: Sampling = "fixed",
+        seed: int = 0,
+        tolerance: Tolerance | None = None,
     ) -> None:
         self.settings = self.Settings() if settings is None else settings
-        self.sample, self.seed = sample, seed
+        self.sample, self.seed, self.round = sample, seed, 0
+        self.sampling: Sampling = sampling
         self.roster = Roster(tolerance or Tolerance())
         self.state: Tensors = {}
         self.last_round: dict[int, int] = {}
@@ -131,9 +111,34 @@ class FederatedStrategy(Strategy, ABC):
         """How the change of some uploads travels as factors; None: whole. It takes one broadcast for all clients."""
         return None
 
+    @classmethod
+    def mechanism(cls, settings: Any, course: Course) -> Mechanism | None:
+        """What a whole run does to the data for privacy, as the server meets it; None: nothing is claimed."""
+        return None
+
+    @classmethod
+    def as_published(cls, settings: Any, course: Course) -> Published | None:
+        """How the method's paper counts, where it does."""
+        return None
+
     @abstractmethod
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
         """The next broadcast tensors from the clients' uploads, which come one at a time, ordered by partition."""
+
+    def without_updates(self) -> Tensors:
+        """The next broadcast tensors where nobody was drawn: by default the same again."""
+        return self.broadcasted
+
+    @property
+    def expected(self) -> int:
+        """How many clients a round has or, drawn by coins, is expected to have."""
+        return self.sample or len(self.roster.nodes)
+
+    @property
+    def broadcasted(self) -> Tensors:
+        """What the clients of the round that is combined were sent."""
+        assert self._asked is not None, "configure_train comes first"
+        return unpack(self._asked[1])
 
     def message_for(self, partition: int, arrays: ArrayRecord) -> ArrayRecord:
         """What one client is sent; by default everybody is sent the same."""
@@ -141,11 +146,7 @@ class FederatedStrategy(Strategy, ABC):
 
     def cohort(self, server_round: int) -> list[int]:
         """The partitions that take part in a round, ascending."""
-        everyone = sorted(self.roster.nodes)
-        if not self.sample or self.sample >= len(everyone):
-            return everyone
-        drawn = numpy_generator(self.seed, "cohort", server_round).choice(everyone, self.sample, replace=False)
-        return sorted(int(p) for p in drawn)
+        return drawn(sorted(self.roster.nodes), self.sample, self.sampling, self.seed, server_round)
 
     def ask(
         self, partition: int, arrays: ArrayRecord, kind: str, server_round: int, extra: Mapping[str, Any] | None = None
@@ -199,7 +200,8 @@ class FederatedStrategy(Strategy, ABC):
         rows: list[dict[str, Any]] = []
         failed: list[Failure] = []
         updates = self._updates(server_round, replies, rows, failed)
-        arrays = pack(self.aggregate(updates))
+        self.round = server_round
+        arrays = pack(self.aggregate(updates) if messages else self.without_updates())
         for _ in updates:  # a method that combines nothing need not look at what came
             pass
         down = sum(nbytes(m.content.array_records["arrays"]) for m in messages)
@@ -261,7 +263,8 @@ class FederatedStrategy(Strategy, ABC):
             rows.append({"round": server_round, "client": partition, **metrics, "upload_bytes": size})
             self.last_round[partition] = server_round
             yield Update(partition, metrics["num-examples"], tensors)
-        self.roster.check_enough(len(rows), failed, when)
+        if messages or failed or self.sampling == "fixed":  # by coins it may be that nobody is drawn
+            self.roster.check_enough(len(rows), failed, when)
 
     def _record(
         self, server_round: int, rows: list[dict[str, Any]], failed: list[Failure], down: int, seconds: float
@@ -272,31 +275,10 @@ class FederatedStrategy(Strategy, ABC):
         row |= {"clients": len(rows), "failures": len(failed), "upload_bytes": sum(r["upload_bytes"] for r in rows)}
         row |= {"download_bytes": down, "seconds": round(seconds, 3)}
         known = {*standard, "round", "client", "upload_bytes", "num-examples", "seconds"}
-        row["extra"] = {key: _mean(rows, key) for key in rows[0] if key not in known}
+        row["extra"] = {key: _mean(rows, key) for key in (rows[0] if rows else ()) if key not in known}
         row["failed"] = [asdict(failure) for failure in failed]
         self.history.rounds.append(row)
         return row
-
-
-def weighted_mean(updates: Iterable[Update]) -> Tensors:
-    """The mean of the clients' tensors, weighted by their examples; sums in float64, results in the tensors' own type.
-
-    >>> one = Update(0, 1, {"w": torch.tensor([0.0])})
-    >>> weighted_mean([one, Update(1, 3, {"w": torch.tensor([4.0])})])
-    {'w': tensor([3.])}
-    """
-    sums: Tensors = {}
-    kinds: dict[str, torch.dtype] = {}
-    total = 0
-    for update in updates:
-        total += update.examples
-        for name, value in update.tensors.items():
-            kinds[name] = value.dtype
-            sums.setdefault(name, torch.zeros(value.shape, dtype=torch.float64)).add_(value, alpha=update.examples)
-    return {
-        name: (value / total if kinds[name].is_floating_point else (value / total).round()).to(kinds[name])
-        for name, value in sums.items()
-    }
 
 
 def _accuracies(reply: Message) -> dict[str, Any]:

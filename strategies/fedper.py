@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import final
 
+from flfw.aggregation import Update, weighted_mean
 from flfw.inversion.local_steps import LocalSteps
 from flfw.nets import Tensors
 from flfw.optimisers import LocalTraining
-from flfw.strategy import FederatedStrategy, Update, weighted_mean
+from flfw.strategy import FederatedStrategy
 
 
 @final

@@ -15,11 +15,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import final
 
+from flfw.aggregation import Update, weighted_mean
 from flfw.experiment import require
 from flfw.inversion.local_steps import LocalSteps
 from flfw.nets import Tensors
 from flfw.optimisers import LocalTraining
-from flfw.strategy import FederatedStrategy, Update, weighted_mean
+from flfw.strategy import FederatedStrategy
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from typing import Literal, final
 
 from torch import nn
 
+from flfw.aggregation import Update, weighted_mean
 from flfw.experiment import require
 from flfw.factored_upload import FactoredUpload
 from flfw.inversion.generated import GeneratedVictim
@@ -40,7 +41,7 @@ from flfw.inversion.victim import Inputs
 from flfw.nets import Net, Tensors
 from flfw.nets.hypernetwork import GeneratedNet, HeadInit
 from flfw.optimisers import LocalTraining
-from flfw.strategy import FederatedStrategy, Update, weighted_mean
+from flfw.strategy import FederatedStrategy
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import final
 
+from flfw.aggregation import Update
 from flfw.nets import Tensors
 from flfw.optimisers import LocalTraining
-from flfw.strategy import FederatedStrategy, Update
+from flfw.strategy import FederatedStrategy
 
 
 @final

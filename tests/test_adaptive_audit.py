@@ -184,7 +184,7 @@ def test_unrolled_steps_are_those_of_the_client(method: str, tmp_path: Path) -> 
 
 def client_model(experiment: Experiment, task: Any) -> torch.nn.Module:
     """What a client that has not trained yet holds."""
-    from flfw.client import Workplace
+    from flfw.workplace import Workplace
 
     method, settings = parts.method(experiment)
     at = Workplace(experiment, task, method, settings, 0, 0, None, None)

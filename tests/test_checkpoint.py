@@ -256,7 +256,8 @@ def cut_short(experiment: Experiment, after_round: int) -> Path:
 MOMENTUM = """
 from typing import final
 from flfw.optimisers import LocalTraining
-from flfw.strategy import FederatedStrategy, weighted_mean
+from flfw.aggregation import weighted_mean
+from flfw.strategy import FederatedStrategy
 
 
 @final

@@ -14,12 +14,13 @@ from clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings, bounded
 from clients.defences.low_precision import LowPrecision, LowPrecisionSettings, nearest, stochastic
 from flfw import parts
 from flfw.assignments import settings
-from flfw.client import FederatedClient, Workplace
+from flfw.client import FederatedClient
 from flfw.defence import Defence
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
 from flfw.task import Task
+from flfw.workplace import Workplace
 
 Rounding = Literal["nearest", "stochastic"]
 

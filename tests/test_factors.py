@@ -20,8 +20,9 @@ from torch import Tensor
 import sim
 from clients.defences.prune import Prune
 from flfw import engine, parts
+from flfw.aggregation import Update
 from flfw.audit.recordings import Recordings
-from flfw.client import FederatedClient, Workplace
+from flfw.client import FederatedClient
 from flfw.defence import Defence
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
@@ -32,11 +33,11 @@ from flfw.inprocess import InProcessGrid
 from flfw.nets import Tensors
 from flfw.site import Site
 from flfw.store import ClientStore
-from flfw.strategy import Update
 from flfw.tap import RecordingGrid
 from flfw.tape import FORMAT, MANIFEST, encode
 from flfw.task import Task, resolve
 from flfw.wire import SharingViolation, deflate, nbytes, pack
+from flfw.workplace import Workplace
 from strategies.hyperfl import HyperFL, HyperFLSettings
 
 REAL = Path(os.environ.get("FLFW_DATA", "no FLFW_DATA"))

@@ -15,11 +15,11 @@ from safetensors.torch import load_file
 
 import sim
 from flfw import apps, engine, federation
+from flfw.aggregation import Update, weighted_mean
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from flfw.faults import Tolerance, Unusable, in_one_line, read_metrics, read_update
 from flfw.inprocess import InProcessGrid
-from flfw.strategy import Update, weighted_mean
 from flfw.streaming import StreamingGrid
 from flfw.wire import pack
 from strategies.fedavg import FedAvg
@@ -33,7 +33,8 @@ FAULTY = """
     import torch
     from flfw.client import FederatedClient
     from flfw.defence import Defence
-    from flfw.strategy import FederatedStrategy, weighted_mean
+    from flfw.aggregation import weighted_mean
+    from flfw.strategy import FederatedStrategy
 
 
     @final

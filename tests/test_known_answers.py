@@ -24,6 +24,7 @@ from safetensors.torch import load_file, save, save_file
 from torch import Tensor, nn
 
 from flfw import run as whole
+from flfw.aggregation import Update, weighted_mean
 from flfw.audit.attack import Attack, Budget, NotApplicable
 from flfw.audit.auditor import Auditor
 from flfw.audit.observation import Knowledge, Observation, Reconstruction
@@ -31,7 +32,7 @@ from flfw.defence import Defence
 from flfw.experiment import Experiment
 from flfw.nets import Net, Tensors
 from flfw.optimisers import LocalTraining
-from flfw.strategy import FederatedStrategy, Update, weighted_mean
+from flfw.strategy import FederatedStrategy
 from flfw.task import Task, resolve
 from tests.pictures import save as save_picture
 

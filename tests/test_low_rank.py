@@ -18,7 +18,6 @@ from benchmarks import hyperfl as benchmark
 from benchmarks.hyperfl import Section
 from clients.hyperfl import HyperFLClient
 from flfw import parts
-from flfw.client import Workplace
 from flfw.data import Dataset
 from flfw.data.partition import Split
 from flfw.defence import Defence
@@ -29,6 +28,7 @@ from flfw.nets.hypernetwork import GeneratedNet
 from flfw.optimisers import SGD
 from flfw.rng import initialising, numpy_generator, torch_generator
 from flfw.task import Task
+from flfw.workplace import Workplace
 
 EXACT = 1e-10
 

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, leaky_relu, max_pool2d
 
 from flfw import engine, parts, plugins
-from flfw.client import FederatedClient, Workplace
+from flfw.aggregation import Update
+from flfw.client import FederatedClient
 from flfw.data import feed
 from flfw.experiment import Experiment
 from flfw.nets import Net
@@ -22,9 +23,10 @@ from flfw.nets.net import matches
 from flfw.rng import initialising, torch_generator
 from flfw.site import Site
 from flfw.store import ClientStore
-from flfw.strategy import FederatedStrategy, Update
+from flfw.strategy import FederatedStrategy
 from flfw.task import Task, resolve
 from flfw.wire import SharingViolation
+from flfw.workplace import Workplace
 
 METHODS = plugins.names(plugins.METHOD)
 

@@ -15,6 +15,7 @@ from flfw.rng import initialising, torch_generator
 SHAPES = {
     "cnn1": (1, 28, 28),
     "cnn2": (3, 32, 32),
+    "cnn3x3": (1, 28, 28),
     "convnet32": (3, 32, 32),
     "convnet64": (3, 32, 32),
     "lenet": (3, 32, 32),
@@ -62,10 +63,29 @@ def test_hyperfl_extractors_have_the_papers_size(name: str, size: int, features:
     assert numel(tensors(net.classifier)) == 128 * 10 + 10
 
 
+FED_CDP_SIZES = {
+    (1, 28, 28): 32 * 1 * 9 + 64 * 32 * 9 + 10 * 64 * 5 * 5,  # 28-26-13-11-5 pixels
+    (3, 32, 32): 32 * 3 * 9 + 64 * 32 * 9 + 10 * 64 * 6 * 6,  # 32-30-15-13-6
+    (2, 10, 15): 32 * 2 * 9 + 64 * 32 * 9 + 10 * 64 * 1 * 2,  # 10-8-4-2-1, 15-13-6-4-2
+}
+
+
+@pytest.mark.parametrize("shape", FED_CDP_SIZES)
+def test_fed_cdps_network_has_its_size_for_images_of_any_size(shape: tuple[int, int, int]) -> None:
+    net = fresh("cnn3x3", shape)
+    assert numel(tensors(net)) == FED_CDP_SIZES[shape]
+    assert net(torch.zeros(2, *shape)).tolist() == [[0.0] * 10] * 2  # no biases
+
+
 @pytest.mark.parametrize(
-    ("name", "sides"), [("cnn1", [24, 12, 12, 10, 5, 5]), ("cnn2", [28, 14, 14, 12, 6, 6, 6, 3, 3])]
+    ("name", "sides"),
+    [
+        ("cnn1", [24, 12, 12, 10, 5, 5]),
+        ("cnn2", [28, 14, 14, 12, 6, 6, 6, 3, 3]),
+        ("cnn3x3", [26, 13, 13, 11, 5, 5]),
+    ],
 )
-def test_hyperfl_extractors_go_through_the_papers_resolutions(name: str, sides: list[int]) -> None:
+def test_extractors_go_through_the_papers_resolutions(name: str, sides: list[int]) -> None:
     x, seen = some_inputs(name), []
     for layer in fresh(name).extractor:
         if isinstance(layer, nn.Flatten):
@@ -75,7 +95,7 @@ def test_hyperfl_extractors_go_through_the_papers_resolutions(name: str, sides: 
     assert seen == sides
 
 
-@pytest.mark.parametrize("name", ["cnn1", "cnn2"])
+@pytest.mark.parametrize("name", ["cnn1", "cnn2", "cnn3x3"])
 def test_pooling_before_the_rectifier_is_the_papers_network(name: str) -> None:
     """Bit for bit in the scores, and in the gradients but for the order of sums."""
     net, x = fresh(name), some_inputs(name)
@@ -83,10 +103,11 @@ def test_pooling_before_the_rectifier_is_the_papers_network(name: str) -> None:
     for at, layer in enumerate(net.extractor):
         if isinstance(layer, nn.MaxPool2d):  # as printed: convolution, rectifier, pooling
             layers[at], layers[at + 1] = layers[at + 1], layer
-    blocks = {"cnn1": 2, "cnn2": 3}[name]
+    blocks = {"cnn1": 2, "cnn2": 3, "cnn3x3": 2}[name]
     assert sum(isinstance(layer, nn.MaxPool2d) for layer in layers) == blocks
     slopes = [layer.negative_slope for layer in layers if isinstance(layer, nn.LeakyReLU)]
-    assert slopes == [0.01] * (blocks + 1)
+    assert slopes == ([] if name == "cnn3x3" else [0.01] * (blocks + 1))
+    assert sum(isinstance(layer, nn.ReLU) for layer in layers) == (blocks if name == "cnn3x3" else 0)
     printed = Net(nn.Sequential(*layers), net.classifier)
     assert torch.equal(net(x), printed(x))
     weights = list(net.parameters())
@@ -202,6 +223,9 @@ def test_convnets_pool_by_three_after_six_and_after_eight_blocks() -> None:
         ("convnet32", (1, 32, 32), "Expected inputs of 3x32x32 for net=convnet32, got 1x32x32; choose another --net."),
         ("lenet5", (1, 28, 28), "Expected inputs of Cx32x32 for net=lenet5, got 1x28x28; choose another --net."),
         ("lenet", (30,), "Expected inputs of CxHxW for net=lenet, got 30; choose another --net."),
+        ("cnn3x3", (2, 9, 10), "Expected inputs of at least Cx10x10 for net=cnn3x3, got 2x9x10; choose another --net."),
+        ("cnn3x3", (1, 28, 9), "Expected inputs of at least Cx10x10 for net=cnn3x3, got 1x28x9; choose another --net."),
+        ("cnn3x3", (30,), "Expected inputs of CxHxW for net=cnn3x3, got 30; choose another --net."),
         ("cnn1", (30,), "Expected inputs of 1x28x28 for net=cnn1, got 30; choose another --net."),
     ],
 )
@@ -214,7 +238,7 @@ def test_a_net_refuses_inputs_it_is_not_made_for(name: str, shape: tuple[int, ..
 def test_an_unknown_net_says_which_there_are() -> None:
     with pytest.raises(BadInput) as error:
         card("resnet")
-    there_are = "cnn1, cnn2, convnet32, convnet64, lenet, lenet5, linear, mlp"
+    there_are = "cnn1, cnn2, cnn3x3, convnet32, convnet64, lenet, lenet5, linear, mlp"
     assert str(error.value) == f"Expected a network among {there_are}; got net=resnet."
 
 

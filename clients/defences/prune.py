@@ -16,6 +16,7 @@ import torch
 from flfw.defence import Defence
 from flfw.experiment import require
 from flfw.nets import Tensors
+from flfw.pruning import keep_largest
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,4 @@ class Prune(Defence):
 
     def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
         """Keep the largest ``1 - ratio`` of each tensor's entries."""
-        return {name: _largest(value, self.settings.ratio) for name, value in update.items()}
-
-
-def _largest(value: torch.Tensor, ratio: float) -> torch.Tensor:
-    keep = value.numel() - int(ratio * value.numel())
-    kept = value.flatten().abs().topk(keep).indices
-    return torch.zeros_like(value).flatten().index_copy(0, kept, value.flatten()[kept]).view_as(value)
+        return {name: keep_largest(value, self.settings.ratio) for name, value in update.items()}

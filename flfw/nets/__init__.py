@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from flfw.errors import BadInput
-from flfw.nets.cnn import cnn1, cnn2
+from flfw.nets.cnn import cnn1, cnn2, cnn3x3
 from flfw.nets.convnet import convnet32, convnet64
 from flfw.nets.dense import linear, mlp
 from flfw.nets.lenet import lenet, lenet5
@@ -35,6 +35,7 @@ class NetCard:
 _CARDS = {
     "cnn1": NetCard(cnn1, side=28, channels=1),
     "cnn2": NetCard(cnn2, side=32, channels=3),
+    "cnn3x3": NetCard(cnn3x3),
     "convnet32": NetCard(convnet32, side=32, channels=3),
     "convnet64": NetCard(convnet64, side=32, channels=3),
     "lenet": NetCard(lenet),

@@ -1,12 +1,16 @@
-"""The convolutional networks of HyperFL (Guo et al., AAAI 2025, section 5.1): a generated extractor, one private layer.
+"""The convolutional networks of HyperFL and of Fed-CDP.
 
-CNN 1 serves 28x28 grey images, CNN 2 32x32 colour images. The 128-unit layer belongs to the extractor.
+HyperFL (Guo et al., AAAI 2025, section 5.1): a generated extractor, one private layer. CNN 1 serves 28x28 grey images,
+CNN 2 32x32 colour images. The 128-unit layer belongs to the extractor.
+
+Fed-CDP (Wei et al., ICDCS 2021): two 3x3 convolutions and one dense layer, none with a bias, for images of any size.
 """
 
 from __future__ import annotations
 
 from torch import nn
 
+from flfw.errors import BadInput
 from flfw.nets.net import Net
 
 
@@ -40,3 +44,27 @@ def cnn2(shape: tuple[int, ...], classes: int) -> Net:
         nn.LeakyReLU(0.01),
     )
     return Net(extractor, nn.Linear(128, classes))
+
+
+def cnn3x3(shape: tuple[int, ...], classes: int) -> Net:
+    """Fed-CDP's: 28-26-13-11-5 pixels and features 1600 for MNIST, 32-30-15-13-6 and 2304 for CIFAR-10.
+
+    Rectifier and pooling change places as in the others.
+
+    Raises:
+        BadInput: a side is below 10 pixels, of which nothing is left after the second pooling.
+    """
+    if min(shape[1:]) < 10:
+        got = "x".join(map(str, shape))
+        raise BadInput(f"Expected inputs of at least Cx10x10 for net=cnn3x3, got {got}; choose another --net.")
+    height, width = (((side - 2) // 2 - 2) // 2 for side in shape[1:])
+    extractor = nn.Sequential(
+        nn.Conv2d(shape[0], 32, 3, bias=False),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3, bias=False),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+    )
+    return Net(extractor, nn.Linear(64 * height * width, classes, bias=False))

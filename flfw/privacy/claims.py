@@ -20,6 +20,8 @@ from flfw.privacy.mechanism import Mechanism, Mechanisms, Phase, phases
 Unit: TypeAlias = Literal["example", "patient", "client"]
 Adversary: TypeAlias = Literal["server", "another client", "outsider"]
 
+ADVERSARIES: tuple[Adversary, ...] = get_args(Adversary)
+
 _SEES = {
     "server": "The server sees every client's messages and knows who takes part; it keeps to the protocol.",
     "another client": "Another client sees the models that it is sent, and does not work together with the server.",
@@ -98,7 +100,7 @@ def claim(
     """
     several = (mechanism,) if isinstance(mechanism, Mechanism) else tuple(mechanism)
     require(unit in get_args(Unit), f"unit among {', '.join(get_args(Unit))}", unit=unit)
-    require(adversary in get_args(Adversary), f"adversary among {', '.join(get_args(Adversary))}", adversary=adversary)
+    require(adversary in ADVERSARIES, f"adversary among {', '.join(ADVERSARIES)}", adversary=adversary)
     require(0 < delta < 1, "0 < delta < 1", delta=delta)
     require(rounds >= 0, "rounds >= 0", rounds=rounds)
     require(examples is None or examples >= 1, "examples >= 1", examples=examples)
@@ -120,6 +122,9 @@ def claim(
 def _unsupported(several: Sequence[Mechanism], unit: Unit, adversary: Adversary, examples: int | None) -> str:
     if several[0].noised_by == "server" and adversary == "server":
         return "The server adds the noise itself and sees every message without it: against it nothing is claimed."
+    void = next((part.void for part in several if part.void), "")
+    if void:
+        return void
     if any(part.clip == inf and part.steps for part in several):
         return f"Nothing is clipped, so one {unit} can change a sum by any amount: no noise is known to be enough."
     if several[0].clipped == "example" and unit != "example" and examples is None:

@@ -60,6 +60,7 @@ class Mechanism:
         participations: the most steps in which one example (or client) takes part, at most ``steps``; None: all. It
             counts where sampling gives no credit: 1 a pass for passes in shuffled order.
         replication: r >= 1, clients that hold a copy of the same example.
+        void: a sentence on why no epsilon holds, where something beside all this tells of the data; else empty.
 
     Raises:
         BadInput: a value out of its range, or noise per example with a batch that is not known.
@@ -78,6 +79,7 @@ class Mechanism:
     hidden: bool = False
     participations: int | None = None
     replication: int = 1
+    void: str = ""
 
     def __post_init__(self) -> None:
         sigma, taken = self.noise_multiplier, self.participations

@@ -1,0 +1,12 @@
+"""DP-FedAvg's client half: E epochs of noisy steps, or of plain ones before a clipped update."""
+
+from __future__ import annotations
+
+from typing import final
+
+from flfw.noisy_client import NoisyClient
+
+
+@final
+class DPFedAvgClient(NoisyClient):
+    """Local training on the whole model."""

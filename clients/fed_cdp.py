@@ -1,0 +1,61 @@
+"""Fed-CDP's client half: noisy steps whose bound may change from round to round, and compression around the noise."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from math import inf
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from flfw.nets import Tensors
+from flfw.noisy_client import NoisyClient
+from flfw.optimisers import Optimiser
+from flfw.perexample import Bound
+from flfw.pruning import keep_largest
+
+_LEAST = 1e-6  # a bound of 0 would clip everything to nothing: of a median of gradients that have vanished
+_AT_ONCE = 100
+
+
+@final
+class FedCDPClient(NoisyClient):
+    """L noisy steps of plain SGD."""
+
+    @property
+    def settings(self) -> Any:
+        """Fed-CDP's hyper-parameters."""
+        return self.at.settings
+
+    def optimiser(self) -> Optimiser:
+        """SGD with the learning rate of the round."""
+        done = max(0, self.at.round - 1)
+        return self.settings.optimiser_at(self.at.experiment.lr * self.settings.lr_decay**done)
+
+    def bound(self) -> Bound:
+        """C(t), or for each layer the median of the client's own norms."""
+        if self.settings.bound == "median":
+            return self._medians
+        return self.settings.clip_at(self.at.round, self.at.experiment.rounds)
+
+    @cached_property
+    def _medians(self) -> dict[str, float]:
+        """Over all own examples, of the norms at what was received."""
+        norms, own = [], self.own("train")
+        for start in range(0, len(own), _AT_ONCE):
+            x, y = self.examples("train", own[start : start + _AT_ONCE])
+            norms.append(self.clipped(x, y, inf).norms)
+        medians = torch.cat(norms).median(0).values.clamp(min=_LEAST).tolist()
+        return dict(zip(self.per_example.groups, medians, strict=True))
+
+    def summed(self, x: Tensor, y: Tensor, deviation: float) -> tuple[Tensor, Tensors]:
+        """The noisy sum, of which the smallest entries may be zeroed."""
+        where, ratio = self.settings.compress, self.settings.compress_ratio
+        losses, total = super().summed(x, y, deviation)
+        return losses, {n: keep_largest(v, ratio) for n, v in total.items()} if where == "after" else total
+
+    def finished(self, total: Tensors) -> Tensors:
+        """The sum before the noise."""
+        ratio = self.settings.compress_ratio
+        return {n: keep_largest(v, ratio) for n, v in total.items()} if self.settings.compress == "before" else total

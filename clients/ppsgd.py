@@ -1,0 +1,32 @@
+"""PPSGD's client half: for every batch a step of the head, then a noisy one of the extractor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import final
+
+from torch import Tensor
+
+from flfw.client import FederatedClient
+from flfw.nets import Tensors
+from flfw.noisy_client import NoisyClient
+
+
+@final
+class PPSGDClient(NoisyClient):
+    """Both parts in turn."""
+
+    def train(self) -> dict[str, float]:
+        """Returns the mean loss of the last epoch, after the head's steps, and `measures`."""
+        settings, moving = self.at.settings, self.moving()
+        head = {name: p for name, p in self.model.named_parameters() if name not in moving}
+        plain = settings.optimiser_at(settings.head_lr)
+
+        def follow(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
+            if len(y):
+                plain.step(head, FederatedClient.follow(self, head, x, y)[1])
+            return self.follow(parameters, x, y)
+
+        epochs = self.at.experiment.local_epochs
+        loss = self.descend(moving, epochs, self.optimiser(), follow=follow)
+        return {"loss": loss, **self.measures()}

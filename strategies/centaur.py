@@ -1,0 +1,53 @@
+"""CENTAUR: a private head, trained first and without noise, on an extractor that is trained with noise and shared.
+
+Paper       Shen et al., "Share Your Representation Only: Guaranteed Improvement of the Privacy-Utility Tradeoff in
+            Federated Learning", ICLR 2023; here as the baseline of Guo et al., AAAI 2025 (HyperFL), with noise at the
+            clients (unit=example). unit=client is the original's: a trusted server adds the noise.
+Symbols     C clip, sigma noise_multiplier, B batch.
+Down        extractor.*
+Up          extractor.* after local training; with unit=client what was received plus the clipped change.
+Private     classifier.*, kept by the client from round to round; it never leaves, so it takes no noise.
+Client      clients/centaur.py
+A probe     the noisy mean of the extractor's clipped gradients, with the head as it is.
+Claims      as dp_fedavg, for what is sent.
+Departures  those of dp_fedavg. The norm that is clipped is that of the extractor's gradient alone.
+
+    client k:  one epoch:  head <- SGD step               (extractor as it is)
+               E epochs:   extractor <- noisy SGD step    (head as it is)
+    server:    extractor <- sum_k n_k extractor_k / sum_k n_k
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from flfw.experiment import require
+from flfw.noisy import EitherUnit
+from flfw.noisy_strategy import EitherUnitStrategy
+from flfw.perexample import Grouping
+
+
+@dataclass(frozen=True)
+class CentaurSettings(EitherUnit):
+    """Private local training as in HyperFL's comparison, and the head's."""
+
+    noise_multiplier: float = 10.63
+    clip: float = 0.04
+    grouping: Grouping = "flat"
+    head_lr: float = 0.1  # of the head's SGD, > 0
+    head_epochs: int = 1  # passes over the data in which the head is trained, >= 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.head_lr > 0, "head_lr > 0", head_lr=self.head_lr)
+        require(self.head_epochs >= 1, "head_epochs >= 1", head_epochs=self.head_epochs)
+
+
+@final
+class Centaur(EitherUnitStrategy):
+    """Averaging of extractors."""
+
+    Settings = CentaurSettings
+    downloads = ("extractor.*",)
+    uploads = ("extractor.*",)

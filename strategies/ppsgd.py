@@ -1,0 +1,54 @@
+"""PPSGD: in every step the private head moves without noise, then the shared extractor with noise.
+
+Paper       Bietti et al., "Personalization Improves Privacy-Accuracy Tradeoffs in Federated Learning", ICML 2022; here
+            as the baseline of Guo et al., AAAI 2025 (HyperFL), with noise at the clients (unit=example). unit=client:
+            a trusted server adds the noise, as in the original.
+Symbols     C clip, sigma noise_multiplier, B batch.
+Down        extractor.*
+Up          extractor.* after local training; with unit=client what was received plus the clipped change.
+Private     classifier.*, kept by the client from round to round; it never leaves, so it takes no noise.
+Client      clients/ppsgd.py
+A probe     the noisy mean of the extractor's clipped gradients, with the head as it is.
+Claims      as dp_fedavg, for what is sent.
+Departures  1. those of dp_fedavg.
+            2. The authors of HyperFL step the head and then go back through the graph of before that step, which torch
+               refuses. Here the second step looks at the batch anew.
+            3. The original adds a personal model to a shared one and bounds both gradients jointly; here, as in
+               HyperFL's comparison, the personal part is the head.
+
+    client k, for each batch of E passes:  head <- SGD step;  extractor <- noisy SGD step with the new head
+    server:                                extractor <- sum_k n_k extractor_k / sum_k n_k
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from flfw.experiment import require
+from flfw.noisy import EitherUnit
+from flfw.noisy_strategy import EitherUnitStrategy
+from flfw.perexample import Grouping
+
+
+@dataclass(frozen=True)
+class PPSGDSettings(EitherUnit):
+    """Private local training as in HyperFL's comparison, and the head's."""
+
+    noise_multiplier: float = 10.63
+    clip: float = 0.04
+    grouping: Grouping = "flat"
+    head_lr: float = 0.1  # of the head's SGD, > 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.head_lr > 0, "head_lr > 0", head_lr=self.head_lr)
+
+
+@final
+class PPSGD(EitherUnitStrategy):
+    """Averaging of extractors."""
+
+    Settings = PPSGDSettings
+    downloads = ("extractor.*",)
+    uploads = ("extractor.*",)
