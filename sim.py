@@ -8,7 +8,7 @@ import sys
 from contextlib import redirect_stderr
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -195,15 +195,17 @@ def _show_split(experiment: Experiment) -> str:
 
 
 def _estimate(experiment: Experiment) -> str:
+    from flfw.accounting import Ledger
     from flfw.engine import check_resources
     from flfw.estimate import estimate, lines
     from flfw.run import check
 
     if experiment.ray_address:
         raise BadInput(f"Expected --estimate on this machine alone, got --ray-address {experiment.ray_address}.")
-    checked = check(experiment)[0]
+    checked, task, notes = check(experiment)
     check_resources(checked)
-    return lines(estimate(checked))
+    claims = _claimed(Ledger(checked, task.split).entries())
+    return "\n".join([*claims, *notes, lines(estimate(checked))])
 
 
 def _summary(folder: os.PathLike[str]) -> str:
@@ -216,6 +218,7 @@ def _summary(folder: os.PathLike[str]) -> str:
     lines = (
         [f"accuracy {final['acc_global']:.3f} as received, {final['acc_local']:.3f} after training"] if final else []
     )
+    lines += _claimed(result["privacy"])
     for entry in result["audit"]:
         where = f"{setting_name(entry, result['audit'])} at round {entry['round']}"
         if curve := entry.get("curve"):
@@ -223,6 +226,20 @@ def _summary(folder: os.PathLike[str]) -> str:
         best = f", best {entry['psnr']['max']:.1f} dB" if entry["psnr"] else ""
         lines.append(f"{where}: {entry['verdict']} ({entry['share_recovered']:.0%} recovered{best})")
     return "\n".join([*lines, *result["notes"], str(Path(folder) / "report.html")])
+
+
+def _claimed(privacy: list[dict[str, Any]]) -> list[str]:
+    """What a run claims: ``epsilon at most 2.75 for one example against server, another client, outsider``."""
+    against: dict[str, list[str]] = {}
+    for line in privacy:
+        if line["counted"] == "as published":
+            said = f"epsilon {float(line['epsilon']):.4f} for one {line['unit']} as the paper counts, adversaries"
+        else:
+            lower = line.get("lower")
+            least = f", at least {lower['epsilon']:.3g} ({lower['confidence']:.0%} sure)," if lower else ""
+            said = f"epsilon at most {float(line['epsilon']):.3g}{least} for one {line['unit']} against"
+        against.setdefault(said, []).append(line["adversary"])
+    return [f"{said} {', '.join(those)}" for said, those in against.items()]
 
 
 def _complain(error: object, code: int) -> int:

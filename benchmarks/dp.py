@@ -1,8 +1,8 @@
 """What a private step costs: ``python -m benchmarks.dp [--json] [--threads 1] [--only P1 P2] [--quick]``.
 
 A step on one batch: forward and backward, SGD. The private one clips each example's gradient layer by layer and adds
-Gaussian noise to the sum. Networks: that of Fed-CDP on images of MNIST's and of CIFAR's shape, and CNN 1 of HyperFL;
-batches of 5 and 64; random pixels.
+Gaussian noise to the sum; convolutions are done in the fixed way. Networks: that of Fed-CDP on
+images of MNIST's and of CIFAR's shape, and CNN 1 of HyperFL; batches of 5 and 64; random pixels.
 
 - P1: our clipped and noised step over a plain step.
 - P2: the step of Opacus with its hooks and clipping "per layer", which is for it every tensor by itself, over ours.
@@ -30,6 +30,7 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks import output
 from flfw import nets
+from flfw.noise import gaussian
 from flfw.optimisers import SGD
 from flfw.perexample import ClippedSum, PerExample
 from flfw.rng import initialising, torch_generator
@@ -90,16 +91,17 @@ def clipped(tested: PerExample, model: nn.Module, x: Tensor, y: Tensor, bound: f
 def ours(case: Case) -> Step:
     """A step of SGD with the clipped and noised sum; the step size makes it the mean."""
     model, (x, y), optimiser = case.model(), case.examples(), SGD(_LR / case.batch)
-    parameters, tested, rng = dict(model.named_parameters()), PerExample(model), torch_generator(0, "noise")
-    noise = torch.empty(nets.numel(parameters))
-    pieces = noise.split([parameter.numel() for parameter in parameters.values()])
-    pieces = [piece.view_as(like) for piece, like in zip(pieces, parameters.values(), strict=True)]
+    parameters, tested, rng = (
+        dict(model.named_parameters()),
+        PerExample(model, way="fixed"),
+        torch_generator(0, "noise"),
+    )
+    shapes = {name: parameter.shape for name, parameter in parameters.items()}
 
     def step() -> None:
         sums = clipped(tested, model, x, y, _CLIP).sums
-        noise.normal_(0, _SIGMA * _CLIP, generator=rng)
-        for total, piece in zip(sums.values(), pieces, strict=True):
-            total.add_(piece)
+        for name, noise in gaussian(shapes, _SIGMA * _CLIP, rng).items():
+            sums[name].add_(noise)
         optimiser.step(parameters, sums)
 
     return step
@@ -144,7 +146,7 @@ def naive(
 def apart(case: Case) -> float:
     """How far our sums are from the loop's, over their norms; the worst tensor's."""
     model, (x, y) = case.model(), case.examples()
-    tested = PerExample(model)
+    tested = PerExample(model, way="fixed")
     norms = clipped(tested, model, x, y, inf).norms
     bounds = dict(zip(tested.groups, ((norms.amin(0) + norms.amax(0)) / 2).tolist(), strict=True))
     found, expected = clipped(tested, model, x, y, bounds).sums, naive(model, tested.groups, x, y, bounds)

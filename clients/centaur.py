@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import final
 
+import torch
 from torch import Tensor
 
 from flfw.client import FederatedClient
@@ -18,12 +19,16 @@ class CentaurClient(NoisyClient):
 
     def train(self) -> dict[str, float]:
         """Returns the mean losses of the last epoch and of the head's, and `measures`."""
-        settings, moving = self.at.settings, self.moving()
-        head = {name: p for name, p in self.model.named_parameters() if name not in moving}
+        settings = self.at.settings
         plain = settings.optimiser_at(settings.head_lr)
 
         def follow(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
             return FederatedClient.follow(self, parameters, x, y)
 
-        head_loss = self.descend(head, settings.head_epochs, plain, purpose="head", follow=follow)
+        def passes(rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+            return FederatedClient.batches(self, rng)  # never Poisson ones: nothing here needs coins
+
+        head_loss = self.descend(
+            self.staying(), settings.head_epochs, plain, purpose="head", follow=follow, batches=passes
+        )
         return {**super().train(), "head_loss": head_loss}

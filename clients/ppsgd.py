@@ -18,8 +18,7 @@ class PPSGDClient(NoisyClient):
 
     def train(self) -> dict[str, float]:
         """Returns the mean loss of the last epoch, after the head's steps, and `measures`."""
-        settings, moving = self.at.settings, self.moving()
-        head = {name: p for name, p in self.model.named_parameters() if name not in moving}
+        settings, head = self.at.settings, self.staying()
         plain = settings.optimiser_at(settings.head_lr)
 
         def follow(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
@@ -28,5 +27,5 @@ class PPSGDClient(NoisyClient):
             return self.follow(parameters, x, y)
 
         epochs = self.at.experiment.local_epochs
-        loss = self.descend(moving, epochs, self.optimiser(), follow=follow)
+        loss = self.descend(self.moving(), epochs, self.optimiser(), follow=follow)
         return {"loss": loss, **self.measures()}

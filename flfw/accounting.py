@@ -2,6 +2,9 @@
 
 A target is met by the least noise, a budget by the last round that keeps it. Both are about what the method itself
 protects, an example or a client, against the server, or against an outsider where the server adds the noise.
+
+That whole clients are drawn in each round gives an example no credit, whoever looks: being drawn decides about all the
+other examples of its client too, so a round without the client is not the round without the example.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from flfw import parts
 from flfw.assignments import split_assignment
 from flfw.cohorts import most_participations
 from flfw.data.partition import Split
+from flfw.defence import Defence
 from flfw.errors import BadInput
 from flfw.experiment import Experiment, require
 from flfw.privacy.accountants import Accountant, account, noise_for
@@ -25,6 +29,10 @@ from flfw.privacy.mechanism import Mechanism, phases
 from flfw.privacy.published import Published
 
 _NOISE = "noise_multiplier"
+_FROM_THE_SEED = (
+    "The noise of this run comes from its seed, which the server and every client have: the figure is that of the same "
+    "run with noise_source=system."
+)
 
 
 def course(experiment: Experiment, split: Split) -> Course:
@@ -56,16 +64,30 @@ class Ledger:
     Args:
         experiment: resolved.
         split: of its data.
+        resumed: how often the run was gone on with. Each time a round may have been sent twice, and where nobody can
+            repeat the noise, with other noise: so many rounds more are counted then.
     """
 
     experiment: Experiment
     split: Split
+    resumed: int = 0
 
     @property
     def mechanism(self) -> Mechanism | None:
         """What the whole run does; None: the method claims nothing."""
         cls, settings = parts.method(self.experiment)
-        return cls.mechanism(settings, course(self.experiment, self.split))
+        found = cls.mechanism(settings, self._course(settings))
+        defence = parts.defence(self.experiment) if self.experiment.defended_partitions else None
+        if found and defence and type(defence).batch is not Defence.batch:
+            return replace(
+                found, void=f"{self.experiment.defence} changes batches: one example may be in several rows."
+            )
+        return found
+
+    def _course(self, settings: Any) -> Course:
+        known = course(self.experiment, self.split)
+        again = self.resumed if getattr(settings, "noise_source", "seed") == "system" else 0
+        return replace(known, rounds=known.rounds + again, participations=known.participations + again)
 
     @property
     def published(self) -> Published | None:
@@ -85,7 +107,7 @@ class Ledger:
 
     def entries(self) -> list[dict[str, Any]]:
         """``privacy`` of result.json: the claims and, if asked for, the paper's own figures, each with its kind."""
-        entries = [{**one.as_dict(), "counted": "exact"} for one in self.claims()]
+        entries = [{**one.as_dict(), "certainty": one.certainty, "counted": "exact"} for one in self.claims()]
         published = self.published if self.experiment.accounting == "paper" else None
         if published is None:
             return entries
@@ -99,7 +121,11 @@ class Ledger:
 
     def _claim(self, mechanism: Mechanism, unit: Unit, adversary: Adversary, examples: int | None) -> Claim:
         asked = self.experiment
-        return claim(mechanism, unit, adversary, asked.delta, asked.rounds, asked.accountant, examples)
+        found = claim(mechanism, unit, adversary, asked.delta, asked.rounds, asked.accountant, examples)
+        settings = parts.method(asked)[1]
+        if isinf(found.epsilon) or getattr(settings, "noise_source", "system") == "system":
+            return found
+        return replace(found, assumptions=(_FROM_THE_SEED, *found.assumptions))
 
 
 def settle(experiment: Experiment, split: Split) -> tuple[Experiment, list[str]]:
@@ -115,7 +141,11 @@ def settle(experiment: Experiment, split: Split) -> tuple[Experiment, list[str]]
     Raises:
         BadInput: the method claims nothing, the noise was set as well, or not even one round keeps the budget.
     """
-    notes: list[str] = []
+    notes = _remarks(experiment, split)
+    if experiment.target_epsilon and experiment.epsilon_budget:
+        raise BadInput(
+            "Expected either --target-epsilon or --epsilon-budget, got both; a target is met by the last round."
+        )
     if experiment.target_epsilon:
         experiment = _with_noise_for(experiment, split)
     if experiment.epsilon_budget:
@@ -126,6 +156,31 @@ def settle(experiment: Experiment, split: Split) -> tuple[Experiment, list[str]]
                 f"--epsilon-budget {experiment.epsilon_budget:g}."
             )
     return experiment, notes
+
+
+def _remarks(experiment: Experiment, split: Split) -> list[str]:
+    if Ledger(experiment, split).mechanism is None:
+        return []
+    notes, examples = [], sum(map(len, split.train))
+    if experiment.audited:
+        notes.append("Epsilons do not count the audit's probes, which are for whoever runs the experiment.")
+    if experiment.delta * examples >= 1:
+        notes.append(
+            f"delta={experiment.delta:g} is not below one over the {examples} examples: with such a probability one of "
+            "them may be given away whole."
+        )
+    return notes
+
+
+def require_settled(experiment: Experiment) -> None:
+    """Refuse to train for a target whose noise nobody has found: it would be trained with other noise.
+
+    Raises:
+        BadInput: saying what finds it.
+    """
+    found = any(split_assignment(one)[0].rpartition(".")[2] == _NOISE for one in experiment.set)
+    way = f"a run started by sim.py, which finds the noise for --target-epsilon, or {_NOISE}=... in set"
+    require(not experiment.target_epsilon or found, way, target_epsilon=experiment.target_epsilon)
 
 
 def _with_noise_for(experiment: Experiment, split: Split) -> Experiment:
@@ -141,17 +196,18 @@ def _with_noise_for(experiment: Experiment, split: Split) -> Experiment:
 
 
 def _within_budget(experiment: Experiment, split: Split) -> Experiment:
-    def keeps(rounds: int) -> bool:
+    def spent(rounds: int) -> float:
         counted, accountant = _goal(replace(experiment, rounds=rounds, audit_rounds="0"), split, "epsilon-budget")
-        return account(phases(counted), experiment.delta, accountant).epsilon <= experiment.epsilon_budget
+        return account(phases(counted), experiment.delta, accountant).epsilon
 
-    if keeps(experiment.rounds):
+    budget, least = experiment.epsilon_budget, spent(1)
+    require(least <= budget, f"epsilon-budget >= {least:.4g}, which one round takes", epsilon_budget=budget)
+    if spent(experiment.rounds) <= budget:
         return experiment
-    low, high = 0, experiment.rounds
+    low, high = 1, experiment.rounds
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if keeps(middle) else (low, middle)
-    require(low > 0, "an epsilon-budget that one round keeps", epsilon_budget=experiment.epsilon_budget)
+        low, high = (middle, high) if spent(middle) <= budget else (low, middle)
     return replace(experiment, rounds=low)
 
 
@@ -161,14 +217,11 @@ def _goal(experiment: Experiment, split: Split, flag: str) -> tuple[Mechanism, A
     found = ledger.mechanism
     if found is None:
         raise BadInput(f"Expected a method that claims privacy for --{flag}, got method={experiment.method}.")
+    published = ledger.published if experiment.accounting == "paper" else None
+    if published and found.clipped in published.units:
+        return published.units[found.clipped], published.accountant
     if found.void:
         raise BadInput(f"Expected settings with which something can be claimed for --{flag}. {found.void}")
-    published = ledger.published if experiment.accounting == "paper" else None
-    if published:
-        return published.units[found.clipped], published.accountant
-    return replace(found, hidden=found.hidden and not _seen_by_the_server(found)), experiment.accountant
-
-
-def _seen_by_the_server(mechanism: Mechanism) -> bool:
-    """Whether it is the server that the claim is against, who sees which clients were drawn."""
-    return mechanism.clipped == "client" and mechanism.noised_by == "client"
+    if found.clipped == "client":  # copies of an example in other clients are those clients'
+        found = replace(found, replication=1)
+    return found, experiment.accountant

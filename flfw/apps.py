@@ -17,6 +17,7 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
 from flfw import parts
+from flfw.accounting import require_settled
 from flfw.audit import probe
 from flfw.client import FederatedClient
 from flfw.experiment import Experiment
@@ -100,6 +101,7 @@ def _at_work(
     if config["code"] != code_hash():
         raise RuntimeError(f"runs other code ({code_hash()}) than the server ({config['code']}); install the same")
     experiment = resolve(Experiment.from_run_config(context.run_config))
+    require_settled(experiment)
     site, partition = Site.of(context.node_config, config["experiment"]), _partition(context)
     with _until(message.metadata.created_at + config["deadline"], context), _one_thread():
         method, settings = parts.method(experiment)

@@ -4,7 +4,7 @@ Random generators are not kept: each is derived from the seed, the round and its
 the server remembers which version of it belongs to the last round.
 
     experiment-SHA256.json          what is run, written before anything else
-    round-00003-SHA256.safetensors  the last round: model/* and server/* tensors, the rest in the metadata
+    round-00003-SHA256.safetensors  the last round: model/*, server/* and canaries/* tensors, the rest in the metadata
     history.jsonl                   a line a round; the metadata say how far it goes
 """
 
@@ -22,6 +22,7 @@ from uuid import uuid4
 from flwr.app import ArrayRecord
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
+from torch import Tensor
 
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
@@ -32,6 +33,7 @@ from flfw.sealed import seal, sealed, unseal
 from flfw.wire import pack, unpack
 
 _FORMAT = 1
+_SCORES = "canaries/scores"
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Snapshot:
         state: its own tensors, which are never sent.
         last_round: for each client the version of its private state that belongs to ``arrays``.
         recordings: where the record of observed messages ended; None: nothing is recorded.
+        scores: (M,) of the run's canaries so far, see `flfw.one_run_audit`; None: there are none.
     """
 
     round: int
@@ -51,6 +54,7 @@ class Snapshot:
     state: Tensors
     last_round: dict[int, int]
     recordings: Mark | None
+    scores: Tensor | None = None
 
 
 class Checkpoints:
@@ -108,6 +112,7 @@ class Checkpoints:
         }
         tensors = {f"model/{name}": value for name, value in unpack(snapshot.arrays).items()}
         tensors |= {f"server/{name}": value.detach().cpu().contiguous() for name, value in snapshot.state.items()}
+        tensors |= {} if snapshot.scores is None else {_SCORES: snapshot.scores.clone()}
         data = save(tensors, {"flfw": json.dumps(about)})
         self._drop_all_but(seal(self._folder, f"round-{snapshot.round:05d}", ".safetensors", data))
 
@@ -136,6 +141,7 @@ class Checkpoints:
                 state={n.removeprefix("server/"): v for n, v in tensors.items() if n.startswith("server/")},
                 last_round={int(p): int(r) for p, r in about["last_round"].items()},
                 recordings=about["recordings"],
+                scores=tensors.get(_SCORES),
             )
             self.resumed = list(about["resumed"])
             self._drop_all_but(path)

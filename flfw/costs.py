@@ -30,7 +30,9 @@ from safetensors.torch import save
 
 from flfw import machine, parts
 from flfw.aggregation import Update
+from flfw.audit.adaptation import hiding
 from flfw.audit.attack import NotApplicable
+from flfw.audit.jobs import tickets_of
 from flfw.audit.observation import Knowledge, Observation, Vantage
 from flfw.audit.probe import RUNGS, ladder_net
 from flfw.client import FederatedClient
@@ -109,7 +111,7 @@ def _client_costs(experiment: Experiment, folder: Path, costs: Costs) -> None:
     costs |= {"largest": max(sizes) / fmean(sizes), "up": nbytes(pack(sent)), "down": nbytes(arrays)}
     costs["message"] = nbytes(record)
     updates = [Update(partition, sizes[partition], sent)] * 4
-    summed = _fastest_s(lambda: method(settings).aggregate(iter(updates)))
+    summed = _fastest_s(lambda: method(settings, sample=len(updates)).combined(arrays, iter(updates), 1))
     costs["reply_s"] = summed / len(updates) + _fastest_s(lambda: expand(unpack(record), views(arrays)))
     costs["write_s"] = _fastest_s(lambda: (folder / hashlib.sha256(data := save(sent)).hexdigest()).write_bytes(data))
 
@@ -137,7 +139,8 @@ def _audit_costs(experiment: Experiment, folder: Path, costs: Costs) -> None:
         model = method.build_model(task.build_net(), settings)
     victim = method.victim_model(model, shared(worker.model.state_dict(), method.downloads), task.inputs)
     costs["target_s"] = _attacks_s(experiment, victim, experiment.victim_batch, worker.gradient)
-    costs["target_s"] *= 1 + bool(experiment.defended_partitions) * (experiment.adaptation != "none")  # told of it, too
+    target = tickets_of(experiment, 0)[0]
+    costs["target_s"] *= 1 + hiding(experiment, target, "server", bool(experiment.defended_partitions)).adapts
     costs["peak_gib"] = _peak_gib()
 
 

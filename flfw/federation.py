@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
@@ -27,7 +27,10 @@ from flfw.sealed import drop_unfinished, write_whole
 from flfw.strategy import FederatedStrategy, broadcast
 from flfw.streaming import StreamingGrid
 from flfw.tap import RecordingGrid
-from flfw.task import input_space
+from flfw.task import Task, input_space
+
+if TYPE_CHECKING:
+    from flfw.one_run_audit import Listener
 
 
 def federate(grid: Grid, experiment: Experiment) -> None:
@@ -69,6 +72,7 @@ class Federation:
         drop_unfinished(folder / "checkpoint")
         self._kept = Checkpoints(folder, experiment)
         self._strategy = _strategy(experiment, stamp={"experiment": self._kept.id, "code": code_hash()})
+        self._listener = self._strategy.watch = _listener(experiment)
         self._grid: Grid = StreamingGrid(grid)
         self._tap: RecordingGrid | None = None
         self._queue = Queue(folder / "queue")
@@ -91,6 +95,8 @@ class Federation:
         blind = self._enrol()
         if last := self._kept.last:
             strategy.restore(last, self._kept.history)
+            if self._listener and last.scores is not None:
+                self._listener.scores = last.scores
             self._announce_again(last.round)
         left = rounds - strategy.rounds_before
         with Steps("round", rounds, strategy.rounds_before) as self._steps:
@@ -105,6 +111,7 @@ class Federation:
             resumed=self._kept.resumed,
             engine=self._experiment.engine,
             without_gpu=blind,
+            scores=self._listener.scores.tolist() if self._listener else None,
         )
 
     def _enrol(self) -> bool:
@@ -145,6 +152,8 @@ class Federation:
                 self._note_probes(done, sent)
                 self._queue.announce(ticket)
         snapshot = self._strategy.snapshot(done, arrays, self._tap.mark if self._tap else None)
+        if self._listener:
+            snapshot = replace(snapshot, scores=self._listener.scores)
         self._kept.save(snapshot, self._strategy.history.rows_of(done))
 
     def _announce_again(self, done: int) -> None:
@@ -177,6 +186,14 @@ def _strategy(experiment: Experiment, stamp: dict[str, Any]) -> FederatedStrateg
     strategy = cls(settings, **drawing, tolerance=tolerance)
     strategy.stamp = stamp
     return strategy
+
+
+def _listener(experiment: Experiment) -> Listener | None:
+    if not experiment.canaries:
+        return None
+    from flfw.one_run_audit import Listener  # only then is an accountant needed here
+
+    return Listener(experiment, Task.of(experiment, experiment.data_root), *parts.method(experiment))
 
 
 def _line(row: dict[str, Any]) -> str:

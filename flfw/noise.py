@@ -31,8 +31,7 @@ def gaussian(
     """
     require(0 <= deviation < inf, "0 <= deviation < inf", deviation=deviation)
     sizes = [prod(shape) for shape in shapes.values()]
-    numbers = torch.zeros(sum(sizes))
-    if deviation:
-        numbers.normal_(0.0, deviation, generator=rng)
-    pieces = numbers.split(sizes)
+    total = sum(sizes)
+    numbers = torch.empty(total).normal_(0.0, deviation, generator=rng) if deviation else torch.zeros(total)
+    pieces = numbers.split_with_sizes(sizes)
     return {name: piece.view(shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}

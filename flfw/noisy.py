@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from math import inf, sqrt
+from dataclasses import dataclass, replace
+from math import inf, isfinite, sqrt
 from typing import Literal, TypeAlias
 
 import torch
+from torch import nn
 
+from flfw.errors import BadInput
 from flfw.experiment import require
 from flfw.nets.net import Tensors, matches
 from flfw.optimisers import LocalTraining
-from flfw.perexample import Grouping, grouped
+from flfw.perexample import Grouping, PerExample, grouped
 from flfw.privacy.course import Course
 from flfw.privacy.mechanism import Holder, Mechanism
 from flfw.rng import secret_generator, torch_generator
@@ -53,6 +55,24 @@ class Noise(LocalTraining):
     def update_deviation(self) -> float:
         """Of the noise that a client adds to its clipped update; 0: none."""
         return 0.0
+
+    def check_model(self, model: nn.Module, chosen: Sequence[str]) -> None:
+        """Refuse a model of which something would leave that is not clipped, or cannot be.
+
+        Args:
+            model: may be without numbers.
+            chosen: patterns of the tensors that are sent.
+
+        Raises:
+            BadInput: naming the layer.
+        """
+        if self.on_steps:
+            PerExample(model, chosen, grouping=self.grouping)
+        for name, _ in model.named_buffers():
+            if matches(name, chosen):
+                layer = type(model.get_submodule(name.rpartition(".")[0])).__name__
+                why = "its statistics follow no clipped gradient; choose a network without"
+                raise BadInput(f"Expected layers without buffers, got {layer} with {name}; {why}.")
 
     def groups(self, names: Iterable[str], chosen: Sequence[str] = ("*",)) -> int:
         """M: how many groups the chosen ones of some tensors make."""
@@ -112,11 +132,35 @@ class EitherUnit(NoisySteps):
         """Whether it is examples that are protected."""
         return self.unit == "example"
 
+    @property
+    def void(self) -> str:
+        """Why nothing can be claimed for examples; empty if something can."""
+        return ""
+
     def mechanism(self, course: Course, chosen: Sequence[str]) -> Mechanism:
         """That of the unit."""
         if self.on_steps:
-            return self.mechanism_of_steps(course, chosen)
+            return replace(self.mechanism_of_steps(course, chosen), void=self.void)
         return mechanism_of_updates(self, course, chosen, "server")
+
+
+@dataclass(frozen=True)
+class BesideOwnHead(EitherUnit):
+    """The same where clients train a head of their own without noise, and on it what is sent with noise."""
+
+    head_lr: float = 0.1  # of the head's SGD, > 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 < self.head_lr < inf, "0 < head_lr < inf", head_lr=self.head_lr)
+
+    @property
+    def void(self) -> str:
+        """The noise covers an example's own gradient, and not what the example does to all the others' by the head."""
+        return (
+            "The head learns from the same examples without noise, and the gradient of each goes through it: by the "
+            "head, one example changes those of all others in a batch, each by up to twice the bound."
+        )
 
 
 def mechanism_of_updates(noise: Noise, course: Course, chosen: Sequence[str], noised_by: Holder) -> Mechanism:
@@ -146,6 +190,8 @@ def mechanism_of_updates(noise: Noise, course: Course, chosen: Sequence[str], no
 def clipped_change(change: Tensors, bound: float, grouping: Grouping) -> Tensors:
     """A client's change with each group scaled down to an L2 norm of at most ``bound``.
 
+    A group whose norm is no number, or is infinite, becomes 0: there is nothing else that a bound holds for.
+
     Args:
         change: by name, floating.
         bound: > 0.
@@ -157,6 +203,7 @@ def clipped_change(change: Tensors, bound: float, grouping: Grouping) -> Tensors
     found: Tensors = {}
     for members in grouped(change, grouping).values():
         squares = [change[name].double().square().sum() for name in members]
-        scale = float((bound / torch.stack(squares).sum().sqrt()).clamp(max=1.0))
-        found |= {name: change[name] * scale for name in members}
+        norm = float(torch.stack(squares).sum().sqrt())
+        scale = min(1.0, bound / norm) if norm else 1.0
+        found |= {n: change[n] * scale if isfinite(norm) else torch.zeros_like(change[n]) for n in members}
     return {name: found[name] for name in change}

@@ -50,13 +50,18 @@ class NoisyClient(FederatedClient, ABC):
     @cached_property
     def per_example(self) -> PerExample:
         """Clips and sums the gradients of what is uploaded."""
-        return PerExample(self.model, self.at.method.uploads, grouping=self.privacy.grouping, way="rows")
+        return PerExample(self.model, self.at.method.uploads, grouping=self.privacy.grouping, way="fixed")
 
     @cached_property
     def noise(self) -> torch.Generator:
         """Of this client's noise in this round."""
         numbers = (self.at.round, self.at.partition, *self.at.probe)
         return self.privacy.generator(self.at.experiment.seed, "noise", *numbers)
+
+    @cached_property
+    def coins(self) -> torch.Generator:
+        """Of this client's Poisson batches in this round; as hard to repeat as the noise, for they are to be hidden."""
+        return self.privacy.generator(self.at.experiment.seed, "coins", self.at.round, self.at.partition)
 
     def bound(self) -> Bound:
         """C in this round."""
@@ -79,15 +84,24 @@ class NoisyClient(FederatedClient, ABC):
 
     def moving(self) -> dict[str, Tensor]:
         """What follows the noisy steps."""
-        return {n: p for n, p in self.model.named_parameters() if matches(n, self.at.method.uploads)}
+        return self._trained(uploaded=True)
+
+    def staying(self) -> dict[str, Tensor]:
+        """What is trained without noise, for it never leaves."""
+        return self._trained(uploaded=False)
+
+    def _trained(self, uploaded: bool) -> dict[str, Tensor]:
+        trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        return {n: p for n, p in trained.items() if matches(n, self.at.method.uploads) == uploaded}
 
     def follow(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
         """The mean loss of a batch and, where steps are clipped, the noisy mean of its clipped gradients."""
         if not self.privacy.on_steps:
             return super().follow(parameters, x, y)
-        probed, expected = bool(self.at.probe), self.at.experiment.batch_size
-        losses, total = self.summed(x, y, self.steps.deviation(1.0, len(y) if probed else expected))
-        divisor = expected if self.steps.batches == "poisson" and not probed else max(1, len(y))
+        probed, size = bool(self.at.probe), self.at.experiment.batch_size
+        losses, total = self.summed(x, y, self.steps.deviation(1.0, len(y) if probed else size))
+        coins = self.steps.batches == "poisson" and not probed
+        divisor = min(size, len(self.own("train"))) if coins else max(1, len(y))
         return float(losses.mean()) if len(y) else 0.0, {name: value.div_(divisor) for name, value in total.items()}
 
     def clipped(self, x: Tensor, y: Tensor, bound: Bound) -> ClippedSum:
@@ -128,7 +142,7 @@ class NoisyClient(FederatedClient, ABC):
             return
         own, size, defence = self.own("train"), self.at.experiment.batch_size, self.at.defence
         for _ in range(ceil(len(own) / size)):
-            coins = torch.rand(len(own), generator=rng).numpy() < size / len(own)
+            coins = torch.rand(len(own), generator=self.coins).numpy() < size / len(own)
             x, y = self.examples("train", own[coins], vary=rng)
             yield defence.batch(x, y, rng) if defence and len(y) else (x, y)
 
@@ -150,12 +164,12 @@ class NoisyClient(FederatedClient, ABC):
 
     def gradient(self, x: Tensor, y: Tensor) -> Tensors:
         """What a probe of one step sends. Where updates are clipped that is a clipped step, over minus its size."""
-        found = super().gradient(x, y)
         if not self.privacy.on_update:
-            return found
-        lr = self.at.experiment.lr
-        change = self._sanitised({name: -lr * value for name, value in found.items()})
-        return {name: value / -lr for name, value in change.items()}
+            return super().gradient(x, y)
+        lr, rng = self.at.experiment.lr, self.generator("probe")
+        change = self._sanitised({name: -lr * value for name, value in self.local_gradient(x, y, rng).items()})
+        found = {name: value / -lr for name, value in change.items()}
+        return self.at.defence.update(found, rng) if self.at.defence else found  # after the noise, as in training
 
     def outgoing(self) -> Tensors:
         """The uploaded tensors; where updates are clipped as what was received and the clipped change."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Iterable
 
+from torch import nn
+
 from flfw.aggregation import Update, noisy_mean, weighted_mean
 from flfw.nets.net import Tensors
 from flfw.noisy import EitherUnit
@@ -16,6 +18,11 @@ from flfw.strategy import FederatedStrategy
 
 class EitherUnitStrategy(FederatedStrategy, ABC):
     """Averages what noisy local steps made, weighted by examples; or clipped updates, with noise on their sum."""
+
+    @classmethod
+    def check_model(cls, model: nn.Module, settings: EitherUnit) -> None:
+        """Refuse layers that cannot be clipped example by example, and buffers."""
+        settings.check_model(model, cls.uploads)
 
     @classmethod
     def mechanism(cls, settings: EitherUnit, course: Course) -> Mechanism:

@@ -16,6 +16,7 @@ from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.inversion.mechanism import Mechanism
 from flfw.nets.net import matches
+from flfw.noisy import Noise
 from flfw.strategy import FederatedStrategy
 from flfw.task import input_space
 
@@ -102,12 +103,15 @@ def check(experiment: Experiment) -> None:
     for resolve in (client, defence, attacks):
         resolve(experiment)
     (cls, chosen), model = method(experiment), blank_model(experiment)
+    if experiment.canaries:
+        _refuse_canaries(experiment.method, cls, chosen, model)
     form = cls.factored_upload(chosen)
     if form and experiment.defended_partitions:
         form.refuse_beside(experiment.defence, defence(experiment))
     if cls.uploads and not any(matches(name, cls.uploads) for name, _ in model.named_parameters()):
         shared = ", ".join(cls.uploads)
         raise BadInput(f"Expected a network with {shared} to share, got net={experiment.net} without; choose another.")
+    cls.check_model(model, chosen)
     settings(partition.scheme(experiment.split), experiment.split, experiment.set)
     others = [experiment.split, *experiment.attacks, *([experiment.defence] if experiment.defence != "none" else [])]
     present = {short_name(name) for name in (experiment.method, *others)}
@@ -118,3 +122,14 @@ def check(experiment: Experiment) -> None:
             raise BadInput(
                 f"Expected --set for a plug-in of this run among {', '.join(sorted(present))}; got {target}."
             )
+
+
+def _refuse_canaries(method: str, cls: type[FederatedStrategy], chosen: Any, model: nn.Module) -> None:
+    """Unless the server has all that a client's steps depend on, and whole updates are not what is clipped."""
+    if isinstance(chosen, Noise) and chosen.on_update:
+        clips = "Expected a method that clips the gradients of single examples, or nothing, for --canaries"
+        raise BadInput(f"{clips}; got method={method}, which clips whole updates.")
+    shared = all(matches(name, cls.downloads) and matches(name, cls.uploads) for name in model.state_dict())
+    if not shared or cls.message_for is not FederatedStrategy.message_for:
+        whole = "Expected a method that sends the whole model to every client and gets it all back for --canaries"
+        raise BadInput(f"{whole}; got method={method}.")

@@ -68,7 +68,8 @@ class PerExample:
         model: its layers take inputs with the examples in the first dimension.
         chosen: patterns of the parameters that take part, of those that require a gradient: ``["extractor.*"]``.
         grouping: what is clipped together.
-        way: how convolutions are done; a way other than ``auto`` repeats results bit for bit on one machine.
+        way: how convolutions are done; any but ``auto`` repeats results bit for bit on one machine, in any process.
+            ``fixed`` is about as fast as ``auto``.
 
     Attributes:
         groups: the parameters of each group, by the group's name: a layer's, a tensor's, or ``all``.
@@ -95,6 +96,7 @@ class PerExample:
         self._gradients = {place: layer_gradients(layer, way) for place, layer in self._layers.items()}
         self.groups = grouped(self._parameters, grouping)
         self._checked: set[tuple[bool | str, ...]] = set()
+        self._last_bound: tuple[object, Tensor] = ((), torch.empty(0))
 
     def clipped_sum(self, losses: Callable[[], Tensor], bound: Bound) -> ClippedSum:
         """Of one batch.
@@ -117,7 +119,7 @@ class PerExample:
             return ClippedSum(sums, nothing, nothing, values.detach())
         require(values.requires_grad, "losses that depend on the chosen parameters", requires_grad=False)
         self._check(uses, values)
-        slopes = _gradients(values.sum(), [use.output for use in uses], last=True)
+        slopes = _gradients(values, [use.output for use in uses], last=True)
         return self._clipped(uses, slopes, bounds, values)
 
     def _bounds(self, bound: Bound) -> tuple[float, ...]:
@@ -170,23 +172,25 @@ class PerExample:
         Raises:
             BadInput: naming a layer.
         """
-        called = (len(losses) > 1, *(use.layer for use in uses))
+        examples = losses.shape
         for use in uses:
-            shape = tuple(use.inputs[0].shape)
-            if shape[:1] != losses.shape or (len(shape) < 2 and use.inputs[0].is_floating_point()):
-                why = f"its input of shape {shape} does not have the {len(losses)} examples first"
+            shape = use.inputs[0].shape
+            if shape[:1] != examples or (len(shape) < 2 and use.inputs[0].is_floating_point()):
+                why = f"its input of shape {tuple(shape)} does not have the {len(losses)} examples first"
                 raise _no_gradients(self._layers[use.layer], use.layer, why)
+        called = (len(losses) > 1, *[use.layer for use in uses])
         if called in self._checked:
             return
         names, parameters = list(self._parameters), list(self._parameters.values())
-        slopes = _gradients(losses.sum(), [use.output for use in uses])
-        own = _gradients(losses.sum(), parameters)
+        slopes = _gradients(losses, [use.output for use in uses])
+        own = _gradients(losses, parameters)
         if len(losses) > 1:
             for use, crossing in zip(uses, _gradients(losses[0], [use.output for use in uses]), strict=True):
                 if crossing is not None and bool(crossing[1:].any()):
                     why = "the loss of one example depends on what it makes of another"
                     raise _no_gradients(self._layers[use.layer], use.layer, why)
-        parts = self._parts(uses, slopes)
+        with torch.no_grad():
+            parts = self._parts(uses, slopes)
         for name, expected in zip(names, own, strict=True):
             if expected is None:
                 continue
@@ -200,33 +204,40 @@ class PerExample:
                 raise _no_gradients(self._layers[place], place, why)
         self._checked.add(called)
 
-    @torch.no_grad()
     def _parts(self, uses: Sequence[_Use], slopes: Sequence[Tensor | None]) -> dict[str, Part]:
         """The per-example gradients by parameter; without those on which no loss depends."""
-        found: dict[str, list[Part]] = {}
+        found: dict[str, Part] = {}
         for use, slope in zip(uses, slopes, strict=True):
             if slope is not None:
                 own = self._own[use.layer]
                 parts = self._gradients[use.layer].parts(use.inputs, slope, own)
                 for inner, name in own.items():
-                    found.setdefault(name, []).append(parts[inner])
-        return {name: added(parts) for name, parts in found.items()}
+                    found[name] = added(found[name], parts[inner]) if name in found else parts[inner]
+        return found
 
     @torch.no_grad()
     def _clipped(
-        self, uses: Sequence[_Use], slopes: Sequence[Tensor | None], bounds: Sequence[float], losses: Tensor
+        self, uses: Sequence[_Use], slopes: Sequence[Tensor | None], bounds: tuple[float, ...], losses: Tensor
     ) -> ClippedSum:
         parts = self._parts(uses, slopes)
         found = [[parts[name].norms for name in members if name in parts] for members in self.groups.values()]
         norms = torch.stack([_joint(several) if several else torch.zeros_like(losses) for several in found])
-        bound = bounds[0] if len(set(bounds)) == 1 else norms.new_tensor(bounds).unsqueeze(1)
-        scales = (bound / norms).clamp_(max=1.0)
+        bound = self._bound(bounds, norms)
+        scales = bound / torch.maximum(norms, bound)
+        of = {n: scale for names, scale in zip(self.groups.values(), scales.unbind(), strict=True) for n in names}
         sums = {}
-        for members, scale in zip(self.groups.values(), scales.unbind(), strict=True):
-            for name in members:
-                total = parts[name].weighted(scale) if name in parts else torch.zeros_like(self._parameters[name])
-                sums[name] = total.to(self._parameters[name].dtype)
-        return ClippedSum({name: sums[name] for name in self._parameters}, norms.t(), scales.t(), losses.detach())
+        for name, parameter in self._parameters.items():
+            total = parts[name].weighted(of[name]) if name in parts else torch.zeros_like(parameter)
+            sums[name] = total if total.dtype == parameter.dtype else total.to(parameter.dtype)
+        return ClippedSum(sums, norms.t(), scales.t(), losses.detach())
+
+    def _bound(self, bounds: tuple[float, ...], norms: Tensor) -> Tensor:
+        """As a tensor (groups, 1); the last ones are kept. The largest number stands for infinity."""
+        key = bounds, norms.dtype, norms.device
+        if self._last_bound[0] != key:
+            most = torch.finfo(norms.dtype).max
+            self._last_bound = key, norms.new_tensor([min(bound, most) for bound in bounds]).unsqueeze(1)
+        return self._last_bound[1]
 
 
 def _joint(norms: list[Tensor]) -> Tensor:
@@ -235,10 +246,11 @@ def _joint(norms: list[Tensor]) -> Tensor:
 
 
 def _gradients(
-    loss: Tensor, of: Sequence[Tensor] | Sequence[GradientEdge], last: bool = False
+    losses: Tensor, of: Sequence[Tensor] | Sequence[GradientEdge], last: bool = False
 ) -> Sequence[Tensor | None]:
-    """None where the loss does not depend on one; the graph stays unless this is the ``last`` pass over it."""
-    return torch.autograd.grad(loss, of, retain_graph=not last, allow_unused=True) if of else ()
+    """Those of the losses' sum, None where it does not depend on one; the graph stays unless ``last``."""
+    each = torch.ones_like(losses)
+    return torch.autograd.grad(losses, of, each, retain_graph=not last, allow_unused=True) if of else ()
 
 
 def _no_gradients(layer: nn.Module, place: str, why: str) -> BadInput:

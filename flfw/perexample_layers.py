@@ -4,7 +4,7 @@
 the outer product d a^T: it is never formed, its norm is |d| |a|, and the weighted sum over a batch is one product. A
 convolution's is a product of d (O, L) with the windows (L, n) that the kernel sees at the L output pixels. Copying the
 windows is half of the work where there are many channels, so there are several ways to do it. Which is fastest depends
-on the shape, and is found by trying them. Other layers' gradients come from Opacus.
+on the shape; it is found by trying them, or by a rule. Other layers' gradients come from Opacus.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, reduce
+from functools import cache, cached_property
+from math import prod
 from typing import Literal, TypeAlias, final, get_args
 
 import torch
@@ -22,8 +23,13 @@ from torch.nn.functional import pad
 
 from flfw.errors import BadInput
 
-Way: TypeAlias = Literal["auto", "rows", "planes", "convolution", "loop", "opacus"]
-"""How convolutions are done: ``auto`` tries; ``opacus`` leaves every layer to Opacus. All agree to rounding."""
+Way: TypeAlias = Literal["auto", "fixed", "rows", "planes", "convolution", "loop", "opacus"]
+"""How convolutions are done; all agree to rounding.
+
+``auto`` tries, and so may choose otherwise in another process. ``fixed`` goes by the shapes alone: ``rows`` where a
+pixel has at least as many channels (of a group) as a line of the output has pixels, else ``planes``; that is, windows
+are copied in the longer runs. ``opacus`` leaves every layer to Opacus.
+"""
 
 WAYS: tuple[str, ...] = get_args(Way)
 _CHUNKS = (4, 8)  # examples whose windows are copied at a time: as many as stay in a processor's cache
@@ -31,15 +37,9 @@ _TRIALS = 3
 
 
 class Part(ABC):
-    """One parameter's gradients, one for each of B examples."""
+    """One parameter's gradients, one for each of B examples; ``norms`` (B,) are their L2 norms."""
 
-    @cached_property
-    def norms(self) -> Tensor:
-        """Their L2 norms (B,)."""
-        return self._norms()
-
-    @abstractmethod
-    def _norms(self) -> Tensor: ...
+    norms: Tensor
 
     @abstractmethod
     def weighted(self, weights: Tensor) -> Tensor:
@@ -54,22 +54,22 @@ class Part(ABC):
 class Formed(Part):
     """Gradients that lie there: (B, ...), each of some size; an order of the dimensions makes it the parameter's."""
 
-    def __init__(self, values: Tensor, size: tuple[int, ...] = (), order: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self, values: Tensor, size: tuple[int, ...] = (), order: tuple[int, ...] = (), shape: tuple[int, ...] = ()
+    ) -> None:
         self._values = values if values.dim() == 2 else values.flatten(1)
-        self._size, self._order = size or values.shape[1:], order
-
-    def _norms(self) -> Tensor:
-        return torch.linalg.vector_norm(self._values, dim=1)
+        self._size, self._order, self._shape = size or values.shape[1:], order, shape
+        self.norms = torch.linalg.vector_norm(self._values, dim=1)  # now, while the values are in the cache
 
     def weighted(self, weights: Tensor) -> Tensor:
         """In one product."""
         found = torch.mv(self._values.t(), weights).view(self._size)
-        return found.permute(self._order).contiguous() if self._order else found
+        return found.permute(self._order).reshape(self._shape) if self._order else found
 
     def formed(self) -> Tensor:
         """All of them (B, ...)."""
         found = self._values.view(-1, *self._size)
-        return found.permute(0, *(1 + i for i in self._order)) if self._order else found
+        return found.permute(0, *(1 + i for i in self._order)).reshape(-1, *self._shape) if self._order else found
 
 
 @final
@@ -78,24 +78,20 @@ class Outer(Part):
 
     def __init__(self, bias: Formed, a: Tensor) -> None:
         self._bias, self._a = bias, a
-
-    def _norms(self) -> Tensor:
-        return self._bias.norms * torch.linalg.vector_norm(self._a, dim=1)
+        self.norms = bias.norms * torch.linalg.vector_norm(a, dim=1)
 
     def weighted(self, weights: Tensor) -> Tensor:
         """In one matrix product."""
-        return (self._bias.formed() * weights.unsqueeze(1)).t() @ self._a
+        return torch.mm(self._bias.formed().t() * weights, self._a)
 
     def formed(self) -> Tensor:
         """All of them (B, O, I)."""
         return self._bias.formed()[:, :, None] * self._a[:, None, :]
 
 
-def added(parts: Sequence[Part]) -> Part:
+def added(one: Part, other: Part) -> Part:
     """The gradients of a parameter that is used several times: the sum over its uses."""
-    if len(parts) == 1:
-        return parts[0]
-    return Formed(reduce(torch.add, (part.formed() for part in parts)).contiguous())
+    return Formed((one.formed() + other.formed()).contiguous())
 
 
 class LayerGradients(ABC):
@@ -167,11 +163,10 @@ class _OpacusGradients(LayerGradients):
         return {name: Formed(found[value].contiguous()) for name, value in own if name in wanted}
 
 
-# Convolutions, the padding being done.
-
-
 @dataclass(frozen=True)
 class _Shape:
+    """Of a convolution, the padding being done."""
+
     input: tuple[int, ...]  # of the whole batch (B, C, H, W)
     output: tuple[int, ...]  # (B, O, h, w)
     kernel: tuple[int, ...]
@@ -186,15 +181,14 @@ class _Shape:
         return (self.output[1], self.input[1] // self.groups, *self.kernel)
 
     @cached_property
-    def window(self) -> int:  # numbers that an output sees of its group's channels
-        return self.weight[1] * self.kernel[0] * self.kernel[1]
+    def layouts(self) -> dict[str, tuple[tuple[int, ...], ...]]:
+        """What some ways make of a weight: its size, and the order and the shape which make it a weight again."""
+        filters, channels, *kernel = self.weight
+        rows, planes = (filters, *kernel, channels), (self.groups, channels, *kernel, filters // self.groups)
+        return {"rows": (rows, (0, 3, 1, 2), self.weight), "planes": (planes, (0, 4, 1, 2, 3), self.weight)}
 
-    @cached_property
-    def pixels(self) -> int:  # outputs of a channel
-        return self.output[2] * self.output[3]
 
-
-# The gradients of a batch (B, O, window) from a and d, so many examples at a time.
+# The gradients of a batch from a and d, so many examples at a time; what a way makes of weights is in `_Shape.layouts`.
 _Conv2dWay: TypeAlias = Callable[[_Shape, int, Tensor, Tensor], Tensor]
 
 
@@ -215,26 +209,27 @@ class _Conv2dGradients(LayerGradients):
             a = inputs[0].to(d.dtype)
             a = pad(a, self._margins, mode=self._mode) if self._margins else a
             shape, way, chunk = self._plan(a, d)
-            size, order = shape.weight, None
-            if way == "rows":  # whose windows begin with their lines
-                size, order = (size[0], *shape.kernel, size[1]), (0, 3, 1, 2)
-            found["weight"] = Formed(_CONV2D_WAYS[way](shape, chunk, a, d).view(len(d), -1), size, order)
+            values = _CONV2D_WAYS[way](shape, chunk, a, d).view(len(d), -1)
+            found["weight"] = Formed(values, *shape.layouts.get(way, (shape.weight,)))
         return found
 
     def _plan(self, a: Tensor, d: Tensor) -> tuple[_Shape, str, int]:
         key = a.shape, d.dtype, d.device
         if key not in self._plans:  # what is found here takes a tenth of a small step
-            layer, a_size, d_size = self._layer, tuple(a.shape), tuple(d.shape)
-            shape = _Shape(
-                a_size, d_size, layer.kernel_size, layer.stride, layer.dilation, layer.groups, d.dtype, d.device
-            )
-            way, chunk = _fastest(shape) if self._way == "auto" else (self._way, _CHUNKS[0])
+            layer = self._layer
+            geometry = (layer.kernel_size, layer.stride, layer.dilation, layer.groups)
+            shape = _Shape(tuple(a.shape), tuple(d.shape), *geometry, d.dtype, d.device)
+            way, chunk = self._way, _chunks(shape)[-1]
+            if self._way == "auto":
+                way, chunk = _fastest(shape)
+            elif self._way == "fixed":
+                way = "rows" if shape.weight[1] >= shape.output[3] else "planes"
             self._plans[key] = shape, way, chunk
         return self._plans[key]
 
 
 def _rows(shape: _Shape, chunk: int, a: Tensor, d: Tensor) -> Tensor:
-    """A row of windows for each output pixel, copied a pixel's channels at a time; windows begin with their lines."""
+    """A row for each output pixel: its window, copied a pixel's channels at a time; windows begin with their lines."""
     (h, w), (step, across) = shape.output[2:], shape.stride
     channels, (down, right) = shape.weight[1], shape.dilation
     pixels = a.permute(0, 2, 3, 1).contiguous()
@@ -259,19 +254,22 @@ def _planes(shape: _Shape, chunk: int, a: Tensor, d: Tensor) -> Tensor:
 
 
 def _products(shape: _Shape, chunk: int, windows: Tensor, d: Tensor, transposed: bool) -> Tensor:
-    """The products of d with the windows, which overlap and so are copied first, for each example and group."""
-    size = (-1, shape.window, shape.pixels) if transposed else (-1, shape.pixels, shape.window)
-    left = d.reshape(len(d) * shape.groups, -1, shape.pixels)
+    """The products of d with the windows, which overlap and so are copied first, for each example and group.
+
+    Planes come first (n, L) x (L, O), and rows last (O, L) x (L, n): BLAS is faster so where windows are small.
+    """
+    filters, window = shape.weight[0] // shape.groups, prod(shape.weight[1:])
+    ds = d.reshape(len(d) * shape.groups, filters, -1)
+    size = (-1, window, ds.shape[2]) if transposed else (-1, ds.shape[2], window)
     if len(d) <= chunk:
-        right = windows.reshape(size)
-        return torch.bmm(left, right.transpose(1, 2) if transposed else right)
-    found = left.new_empty(*left.shape[:2], shape.window)
-    copied = windows.new_empty(chunk, *windows.shape[1:])
-    right = copied.view(size).transpose(1, 2) if transposed else copied.view(size)
+        copied = windows.reshape(size)
+        return torch.bmm(copied, ds.transpose(1, 2)) if transposed else torch.bmm(ds, copied)
+    found = ds.new_empty(len(ds), *((window, filters) if transposed else (filters, window)))
+    buffer = windows.new_empty(chunk, *windows.shape[1:])
     several = chunk * shape.groups
-    for some, ds, out in zip(windows.split(chunk), left.split(several), found.split(several), strict=True):
-        copied[: len(some)].copy_(some)
-        torch.bmm(ds, right[: len(ds)], out=out)
+    for some, left, out in zip(windows.split(chunk), ds.split(several), found.split(several), strict=True):
+        copied = buffer[: len(some)].copy_(some).view(size)
+        torch.bmm(*((copied, left.transpose(1, 2)) if transposed else (left, copied)), out=out)
     return found
 
 
@@ -295,6 +293,10 @@ def _weight_gradient(shape: _Shape, a: Tensor, d: Tensor, times: int) -> Tensor:
 _CONV2D_WAYS: dict[str, _Conv2dWay] = {"planes": _planes, "rows": _rows, "convolution": _convolution, "loop": _loop}
 
 
+def _chunks(shape: _Shape) -> tuple[int, ...]:  # worth trying; the last one is a good guess
+    return _CHUNKS if shape.device.type == "cpu" and shape.input[0] > _CHUNKS[-1] else (shape.input[0],)
+
+
 @cache
 def _fastest(shape: _Shape) -> tuple[str, int]:
     """The way, and how many examples at a time; tried once in a process for each shape, on ones."""
@@ -307,8 +309,8 @@ def _fastest(shape: _Shape) -> tuple[str, int]:
             torch.cuda.synchronize(shape.device)
         return time.perf_counter() - started
 
-    chunks = _CHUNKS if shape.device.type == "cpu" and len(d) > _CHUNKS[1] else (len(d),)
-    plans = [*((name, chunk) for name in ("planes", "rows") for chunk in chunks), ("convolution", 0), ("loop", 0)]
+    plans = [(name, chunk) for name in ("planes", "rows") for chunk in _chunks(shape)]
+    plans += [("convolution", 0), ("loop", 0)]
     for plan in plans:
         seconds(plan)  # what a first call sets up is not counted
     first = {plan: seconds(plan) for plan in plans}

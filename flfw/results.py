@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 import flfw
@@ -182,6 +183,8 @@ def _write(
     about: dict[str, Any],
     notes: list[str],
 ) -> None:
+    privacy, told = _privacy(experiment, task, training)
+    notes = [*notes, *told]
     result = {
         "flfw": flfw.__version__,
         "config": _config(experiment),
@@ -202,7 +205,7 @@ def _write(
         "notes": notes,
         "rounds": training["rounds"],
         "final": _final(training["final"], training["clients"]),
-        "privacy": Ledger(experiment, task.split).entries(),
+        "privacy": privacy,
         "audit": about["audit"],
         "recordings": about["recordings"],
     }
@@ -213,6 +216,18 @@ def _write(
     pd.json_normalize(rounds).to_csv(folder / "rounds.csv", index=False)
     pd.DataFrame(training["clients"]).to_csv(folder / "clients.csv", index=False)
     _publish(folder, result)
+
+
+def _privacy(experiment: Experiment, task: Task, training: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The claims, beside them what canaries found, and notes on that."""
+    ledger = Ledger(experiment, task.split, len(training["resumed"]))
+    entries = ledger.entries()
+    if task.canaries is None:
+        return entries, []
+    from flfw import one_run_audit
+
+    found = one_run_audit.lower(np.array(training["scores"]), task.canaries, experiment.delta)
+    return one_run_audit.beside_the_claims(entries, found, experiment, ledger.mechanism)
 
 
 def _final(rows: list[dict[str, Any]], history: list[dict[str, Any]]) -> dict[str, Any]:

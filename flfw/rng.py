@@ -10,6 +10,8 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+_WORDS = 624  # of 32 bits, in the state of torch's generator on the CPU
+
 
 def _sequence(seed: int, purpose: str, numbers: tuple[int, ...]) -> np.random.SeedSequence:
     # crc32, unlike hash(), is the same in every process.
@@ -41,5 +43,14 @@ def initialising(seed: int, purpose: str, *numbers: int) -> Iterator[None]:
 
 
 def secret_generator() -> torch.Generator:
-    """A CPU torch generator that nobody can repeat, not even whoever knows the run's seed."""
-    return torch.Generator().manual_seed(secrets.randbits(63))
+    """A CPU torch generator that nobody can repeat, not even whoever knows the run's seed.
+
+    Torch's generator takes only the lower 32 bits of a seed, which can be tried one after the other; so all 624 words
+    of its state come from the operating system.
+    """
+    generator = torch.Generator()
+    state = generator.get_state()  # as int64: the seed, a counter, the place, 624 words of 32 bits, and what is unused
+    words = np.frombuffer(secrets.token_bytes(4 * _WORDS), dtype=np.uint32).astype(np.int64)
+    state.view(torch.int64)[3 : 3 + _WORDS] = torch.from_numpy(words)
+    generator.set_state(state)
+    return generator

@@ -7,6 +7,7 @@ that holds a run of the same experiment is gone on with.
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,6 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 from flfw import run
 from flfw.audit.auditor import auditing
 from flfw.checkpoint import Checkpoints, locked, require_same_data, stored_experiment
+from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.federation import federate
 from flfw.results import finish, is_complete, is_trained
@@ -37,6 +39,9 @@ def serve(grid: Grid, context: Context) -> None:
     folder = home() / "runs" / (asked.out or run.default_name(asked))
     begun = (folder / "checkpoint").exists()
     experiment, task, notes = run.check(dataclasses.replace(asked, out=folder), new=not begun)
+    if (experiment.set, experiment.rounds) != (asked.set, asked.rounds):  # clients read the configuration as it is
+        found = f"set={shlex.join(experiment.set)!r} rounds={experiment.rounds}"
+        raise BadInput(f"Expected what target-epsilon or epsilon-budget asks for in the configuration; give {found}.")
     if begun:
         stored_experiment(folder).require_same(experiment, folder)
     clients = simulation(Checkpoints(folder, experiment).id)

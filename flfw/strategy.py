@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -61,6 +61,7 @@ class FederatedStrategy(Strategy, ABC):
             from.
         stamp: scalars that every message carries.
         rounds_before: how many rounds an earlier process did; Flower itself always counts from 1.
+        watch: is shown what the clients of a round were sent, and each update that is used; None: nobody watches.
     """
 
     Settings: ClassVar[type] = NoSettings
@@ -89,7 +90,9 @@ class FederatedStrategy(Strategy, ABC):
         self.history = History()
         self.stamp: dict[str, Any] = {}
         self.rounds_before = 0
+        self.watch: Callable[[Tensors, Update], None] | None = None
         self._asked: tuple[float, ArrayRecord, list[Message]] | None = None
+        self._sent: ArrayRecord | None = None
 
     @classmethod
     def build_model(cls, net: Net, settings: Any) -> nn.Module:
@@ -110,6 +113,14 @@ class FederatedStrategy(Strategy, ABC):
     def factored_upload(cls, settings: Any) -> FactoredUpload | None:
         """How the change of some uploads travels as factors; None: whole. It takes one broadcast for all clients."""
         return None
+
+    @classmethod
+    def check_model(cls, model: nn.Module, settings: Any) -> None:
+        """Refuse a model that the method cannot train, which may be without numbers; by default none is.
+
+        Raises:
+            BadInput: naming the layer.
+        """
 
     @classmethod
     def mechanism(cls, settings: Any, course: Course) -> Mechanism | None:
@@ -137,8 +148,13 @@ class FederatedStrategy(Strategy, ABC):
     @property
     def broadcasted(self) -> Tensors:
         """What the clients of the round that is combined were sent."""
-        assert self._asked is not None, "configure_train comes first"
-        return unpack(self._asked[1])
+        assert self._sent is not None, "configure_train or combined comes first"
+        return unpack(self._sent)
+
+    def combined(self, arrays: ArrayRecord, updates: Iterable[Update], server_round: int) -> Tensors:
+        """`aggregate`, for the clients of a round that were sent these arrays."""
+        self.round, self._sent = server_round, arrays
+        return self.aggregate(updates)
 
     def message_for(self, partition: int, arrays: ArrayRecord) -> ArrayRecord:
         """What one client is sent; by default everybody is sent the same."""
@@ -183,7 +199,7 @@ class FederatedStrategy(Strategy, ABC):
             self.roster.nodes = dict(enumerate(sorted(grid.get_node_ids())))
         fit = [p for p in self.cohort(server_round) if p not in self.roster.unfit]
         messages = [self.ask(p, arrays, "train", server_round, config) for p in fit]
-        self._asked = (time.monotonic(), arrays, messages)
+        self._asked, self._sent = (time.monotonic(), arrays, messages), arrays
         return messages
 
     def aggregate_train(
@@ -196,12 +212,12 @@ class FederatedStrategy(Strategy, ABC):
         """
         server_round += self.rounds_before
         assert self._asked is not None, "configure_train comes first"
-        started, _, messages = self._asked
+        started, broadcasted, messages = self._asked
         rows: list[dict[str, Any]] = []
         failed: list[Failure] = []
         updates = self._updates(server_round, replies, rows, failed)
         self.round = server_round
-        arrays = pack(self.aggregate(updates) if messages else self.without_updates())
+        arrays = pack(self.combined(broadcasted, updates, server_round) if messages else self.without_updates())
         for _ in updates:  # a method that combines nothing need not look at what came
             pass
         down = sum(nbytes(m.content.array_records["arrays"]) for m in messages)
@@ -253,6 +269,7 @@ class FederatedStrategy(Strategy, ABC):
         when = f"round {server_round}"
         failed += self.roster.unfit_among(self.cohort(server_round))
 
+        sent = self.broadcasted if self.watch else {}
         form = self.factored_upload(self.settings)
         reader = FactorReader(form, self.uploads, arrays) if form else None
 
@@ -262,7 +279,10 @@ class FederatedStrategy(Strategy, ABC):
         for partition, (tensors, metrics, size) in self.roster.receive(messages, replies, when, checked, failed):
             rows.append({"round": server_round, "client": partition, **metrics, "upload_bytes": size})
             self.last_round[partition] = server_round
-            yield Update(partition, metrics["num-examples"], tensors)
+            update = Update(partition, metrics["num-examples"], tensors)
+            if self.watch:
+                self.watch(sent, update)
+            yield update
         if messages or failed or self.sampling == "fixed":  # by coins it may be that nobody is drawn
             self.roster.check_enough(len(rows), failed, when)
 

@@ -64,7 +64,8 @@ def encode(tensors: Mapping[str, np.ndarray], compression: str) -> Encoded:
     Raises:
         SafetensorError: an array is not of numbers that the format knows.
     """
-    data = save(dict(tensors), {"format": str(FORMAT)})
+    # Of an array whose entries do not lie in order, safetensors writes them in the order in which they lie.
+    data = save({name: np.ascontiguousarray(value) for name, value in tensors.items()}, {"format": str(FORMAT)})
     size, suffix = len(data), ".safetensors"
     if compression == "gzip":
         data, suffix = gzip.compress(data, compresslevel=1, mtime=0), ".safetensors.gz"

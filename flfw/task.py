@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfw import data, nets, plugins
+from flfw import canaries, data, nets, plugins
 from flfw.assignments import settings
+from flfw.canaries import Canaries
 from flfw.data import feed, partition
 from flfw.errors import BadInput
 from flfw.experiment import Experiment, require
@@ -68,12 +69,14 @@ class Task:
         split: which examples each client holds.
         net: the network's name.
         augment: how training images are varied.
+        canaries: examples of which some were left out to see whether that is found out; None: there are none.
     """
 
     dataset: data.Dataset
     split: partition.Split
     net: str
     augment: data.Augmentation = "none"
+    canaries: Canaries | None = None
 
     @classmethod
     def of(cls, experiment: Experiment, data_root: Path | None) -> Task:
@@ -83,9 +86,12 @@ class Task:
         if experiment.normalise != "own":
             mean, std = feed.constants(experiment.normalise, dataset.shape)
             dataset = dataclasses.replace(dataset, mean=mean, std=std)
-        split = _split(dataset.name, data_root, _side(experiment), scheme, experiment.clients, experiment.seed)
+        cut = (dataset.name, data_root, _side(experiment), scheme, experiment.clients, experiment.seed)
         augment = "none" if experiment.augment == "auto" else experiment.augment
-        return cls(dataset, split, experiment.net, augment)
+        if not experiment.canaries:
+            return cls(dataset, _split(*cut), experiment.net, augment)
+        chosen, split, labels = _with_canaries(*cut, experiment.canaries)
+        return cls(dataclasses.replace(dataset, train_y=labels), split, experiment.net, augment, chosen)
 
     @cached_property
     def inputs(self) -> Inputs:
@@ -112,10 +118,13 @@ class Task:
     def victims(self, client: int, slot: int, batch: int, seed: int) -> np.ndarray:
         """Training indices (batch,) of one probe: the client's own examples, or the data set's reserved victims.
 
-        The same slot is the same examples in every round, so that rounds can be compared.
+        Canaries, with their wrong labels, are none. The same slot is the same examples in every round, so that rounds
+        can be compared.
         """
         reserved = np.asarray(self.dataset.victims, dtype=np.int64)
         pool = reserved[client :: len(self.split.train)] if len(reserved) else self.split.train[client]
+        if self.canaries:
+            pool = pool[~np.isin(pool, self.canaries.indices)]
         order = numpy_generator(seed, "victims", client).permutation(len(pool))
         chosen = pool[order[slot * batch : (slot + 1) * batch]]
         if len(chosen) < batch:
@@ -143,3 +152,13 @@ def _split(
     name: str, root: Path | None, side: int | None, scheme: partition.Scheme, clients: int, seed: int
 ) -> partition.Split:
     return partition.split(_dataset(name, root, side), scheme, clients, seed)
+
+
+@lru_cache(maxsize=4)
+def _with_canaries(
+    name: str, root: Path | None, side: int | None, scheme: partition.Scheme, clients: int, seed: int, count: int
+) -> tuple[Canaries, partition.Split, np.ndarray]:
+    """The canaries, the split without those that are left out, and the training part's labels with theirs."""
+    dataset, split = _dataset(name, root, side), _split(name, root, side, scheme, clients, seed)
+    chosen = canaries.draw(split, dataset.train_y, dataset.classes, count, seed)
+    return chosen, canaries.without_left_out(split, chosen), canaries.relabelled(dataset.train_y, chosen)

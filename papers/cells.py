@@ -2,6 +2,7 @@
 
 Each experiment has a folder of its own, named after all that decides its numbers, so that tables share runs. A folder
 that was completed is read, one that was cut short is resumed, and one that holds no checkpoint yet is started anew.
+Where no whole run is needed (`papers.preset.Source`) the folder holds a result.json and nothing else.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf, isfinite
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Literal
@@ -18,12 +20,19 @@ from typing import Any, Literal
 from flfw import data, plugins, results, run
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import FREE_ON_RESUME, Experiment
-from flfw.sealed import sealed
-from flfw.task import resolve
+from flfw.provenance import code_hash
+from flfw.sealed import sealed, write_whole
+from flfw.task import Task, resolve
+from papers import planned, timing
 from papers.preset import Figure, Preset
 from papers.published import Cell
 
 Status = Literal["measured", "not run", "failed"]
+
+_WITHOUT_A_RUN: Mapping[str, Callable[[Experiment, Task], dict[str, Any]]] = {
+    "plan": planned.plan,
+    "clock": timing.clocked,
+}
 
 
 @dataclass(frozen=True)
@@ -35,8 +44,8 @@ class Outcome:
         status: whether there is a number.
         reason: why not, in one line.
         preset: how it is measured, if that is known.
-        value: mean over the seeds, in the paper's unit; Y or N where the paper prints these.
-        deviation: sample standard deviation over the seeds; None with one seed, and of Y or N.
+        value: mean over the seeds, in the paper's unit; Y or N where the paper prints these, or another word.
+        deviation: sample standard deviation over the seeds; None with one seed, and of words.
         also: the figures beside it, by name: means over the seeds.
         runs: the experiments that count: one a seed.
         codes: hashes of the code that ran them.
@@ -49,7 +58,7 @@ class Outcome:
     preset: Preset | None = None
     value: float | str | None = None
     deviation: float | None = None
-    also: Mapping[str, float] = field(default_factory=dict)
+    also: Mapping[str, float | str] = field(default_factory=dict)
     runs: tuple[Experiment, ...] = ()
     codes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -57,7 +66,7 @@ class Outcome:
 
 def obstacle(cell: Cell, preset: Preset | None) -> str:
     """Why a cell cannot be run in this version, whatever data there are; empty if it can."""
-    if cell.value is None:
+    if cell.value is None and not (preset and preset.figure.absent):
         return f"paper value not available{f' ({cell.note})' if cell.note else ''}"
     if preset is None:
         return f"no preset for {cell.table} in this version"
@@ -85,7 +94,8 @@ def placed(preset: Preset, given: Experiment, folder: Path) -> Preset:
 
     def place(experiment: Experiment) -> Experiment:
         whole = resolve(experiment)
-        return replace(whole, **{**free, "out": folder.absolute() / folder_name(whole)})
+        name = folder_name(whole) if preset.source == "run" else f"{preset.source}-{folder_name(whole)}"
+        return replace(whole, **{**free, "out": folder.absolute() / name})
 
     return replace(preset, variants=tuple(tuple(map(place, runs)) for runs in preset.variants))
 
@@ -129,7 +139,10 @@ def measured(cell: Cell, preset: Preset) -> Outcome:
         return Outcome(cell, "not run", str(error), preset)
     try:
         for experiment in todo:
-            _run_or_resume(experiment)
+            if preset.source == "run":
+                _run_or_resume(experiment)
+            else:
+                _without_a_run(experiment, preset.source)
         return read(cell, preset)
     except NotMeasured as error:
         return Outcome(cell, "not run", str(error), preset)
@@ -147,6 +160,14 @@ def _run_or_resume(experiment: Experiment) -> None:
     run.run(experiment)
 
 
+def _without_a_run(experiment: Experiment, source: str) -> None:
+    experiment, task, notes = run.check(experiment, new=False)
+    result = {"notes": notes, "provenance": {"code": code_hash()}} | _WITHOUT_A_RUN[source](experiment, task)
+    folder = _folder(experiment)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / "result.json", json.dumps(result, indent=1, allow_nan=False).encode())
+
+
 def read(cell: Cell, preset: Preset) -> Outcome:
     """What the completed runs of a cell measured.
 
@@ -156,13 +177,15 @@ def read(cell: Cell, preset: Preset) -> Outcome:
     """
     runs, figure = _chosen(preset), preset.figure
     found, values = [_result(experiment) for experiment in runs], _values(runs, figure)
+    spread = len(values) > 1 and figure.yes is None and all(map(isfinite, values))
+    beside = {other.name: _mean(runs, other) for other in preset.also}
     return Outcome(
         cell,
         "measured",
         preset=preset,
-        value=figure.printed(fmean(values)),
-        deviation=stdev(values) if len(values) > 1 and figure.yes is None else None,
-        also={other.name: fmean(_values(runs, other)) for other in preset.also},
+        value=_mean(runs, figure),
+        deviation=stdev(values) if spread else None,
+        also={name: value for name, value in beside.items() if value != ""},
         runs=runs,
         codes=tuple(dict.fromkeys(result["provenance"]["code"] for result in found)),
         notes=tuple(dict.fromkeys(note for result in found for note in result["notes"])),
@@ -175,13 +198,23 @@ def _chosen(preset: Preset) -> tuple[Experiment, ...]:
     return max(preset.variants, key=lambda runs: fmean(_values(runs, by))) if by else preset.variants[0]
 
 
+def _mean(runs: Sequence[Experiment], figure: Figure) -> float | str:
+    """What stands in the table for some runs' figure."""
+    values = _values(runs, figure)
+    return figure.printed(fmean(values)) if values else figure.absent or ""
+
+
 def _values(runs: Iterable[Experiment], figure: Figure) -> list[float]:
-    """The figure in each run's result, in the paper's unit."""
+    """The figure in each run's result, in the paper's unit; none if the results may lack it and one does."""
     values = []
     for experiment in runs:
         value = _under(_result(experiment), figure.name.split("."))
         if value is None and ".lpips." in figure.name and not experiment.lpips_weights:
             raise NotMeasured("LPIPS is not measured without the weights of its network: give --lpips-weights FILE")
+        if value is None and figure.absent is not None:
+            return []
+        if value == "inf":  # as result.json writes it
+            value = inf
         if not isinstance(value, int | float):
             raise RunFailed(f"{_folder(experiment) / 'result.json'} has no {figure.name}.")
         values.append(value * figure.factor)
@@ -191,7 +224,8 @@ def _values(runs: Iterable[Experiment], figure: Figure) -> list[float]:
 def _under(value: Any, keys: Sequence[str]) -> Any:
     """What stands under some keys; None: nothing does, or several entries of a list do.
 
-    A key into a list is ``name=value``, or several such with commas between; ``*`` is the mean over all its entries.
+    A key into a list is ``name=value``, ``name!=value``, or several such with commas between; ``*`` is the mean over
+    all its entries.
     """
     if not keys:
         return value
@@ -203,9 +237,13 @@ def _under(value: Any, keys: Sequence[str]) -> Any:
     if key == "*":
         each = [_under(entry, rest) for entry in value]
         return fmean(each) if each and all(isinstance(one, int | float) for one in each) else None
-    wanted = dict(part.split("=", 1) for part in key.split(","))
-    entries = [one for one in value if all(str(one.get(name)) == text for name, text in wanted.items())]
+    wanted = [part.split("=", 1) for part in key.split(",")]
+    entries = [one for one in value if all(_holds(one, name, text) for name, text in wanted)]
     return _under(entries[0], rest) if len(entries) == 1 else None
+
+
+def _holds(entry: Mapping[str, Any], name: str, text: str) -> bool:
+    return (str(entry.get(name.removesuffix("!"))) == text) != name.endswith("!")
 
 
 def _result(experiment: Experiment) -> dict[str, Any]:

@@ -32,8 +32,8 @@ MARKS = "os^Dv<>PX*"
 OTHERS = "others"
 """The group of those that are in no group of their own."""
 
-_TEXT, _FRAME, _GRID = "#222222", "#999999", "#e6e6e6"
-_STYLE: Any = {
+TEXT, _FRAME, _GRID = "#222222", "#999999", "#e6e6e6"
+STYLE: Any = {
     "font.size": 9,
     "axes.titlesize": 9,
     "axes.titlelocation": "left",
@@ -41,13 +41,13 @@ _STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.edgecolor": _FRAME,
-    "axes.labelcolor": _TEXT,
+    "axes.labelcolor": TEXT,
     "axes.axisbelow": True,
     "xtick.color": _FRAME,
     "ytick.color": _FRAME,
-    "xtick.labelcolor": _TEXT,
-    "ytick.labelcolor": _TEXT,
-    "text.color": _TEXT,
+    "xtick.labelcolor": TEXT,
+    "ytick.labelcolor": TEXT,
+    "text.color": TEXT,
     "grid.color": _GRID,
     "lines.linewidth": 1.6,
     "lines.markersize": 4.5,
@@ -56,7 +56,7 @@ _STYLE: Any = {
     "pdf.fonttype": 42,  # publishers refuse Type 3
 }
 _DATED = {"svg": "Date", "pdf": "CreationDate"}
-_INKS = ("#12304f", "#a63f12", "#4a9c97", "#8ab4d0", "#e6c46a")  # from dark to light: apart in grey, too
+INKS = ("#12304f", "#a63f12", "#4a9c97", "#8ab4d0", "#e6c46a")  # from dark to light: apart in grey, too
 _SHADES = LinearSegmentedColormap.from_list("ink", ["#12304f", "#2f7f8c", "#c77f3a", "#efd78b"])
 _MOST_MARKED = 12  # points of a line with a mark each; of more, about as many
 _MOST_NUMBERED = 40  # clients with their number beside them
@@ -68,7 +68,7 @@ _LEADER = {"arrowstyle": "-", "linewidth": 0.7, "relpos": (0.0, 0.5), "shrinkA":
 _LINE = 12.0  # from a label to the next, in points
 
 
-class _End(NamedTuple):
+class End(NamedTuple):
     """Where a line ends, its name and its colour."""
 
     x: float
@@ -77,7 +77,7 @@ class _End(NamedTuple):
     ink: str
 
 
-@rc_context(_STYLE)
+@rc_context(STYLE)
 def training(rows: Rows, title: str) -> Figure:
     """Mean training loss by round, and below it accuracy: dashed before local training, solid after it.
 
@@ -86,13 +86,13 @@ def training(rows: Rows, title: str) -> Figure:
         title: stands above both.
     """
     names = list(dict.fromkeys(row["run"] for row in rows))
-    figure = _blank(6.4, max(5.6, 0.65 * len(names)), title)  # tall enough for the names of many
+    figure = blank(6.4, max(5.6, 0.65 * len(names)), title)  # tall enough for the names of many
     above, below = figure.subplots(2, sharex=True, height_ratios=(2, 3))
     above.set_title("Mean training loss")
     below.set(title="Accuracy before and after local training", xlabel="round")
     below.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
     losses, accuracies = [], []
-    for name, ink, mark in zip(names, cycle(_INKS), cycle(MARKS)):
+    for name, ink, mark in zip(names, cycle(INKS), cycle(MARKS)):
         own, of = [row for row in rows if row["run"] == name], "" if len(names) == 1 else f"{name}, "
         losses += _curve(above, own, "loss", name, ink, mark)
         accuracies += _curve(below, own, "acc_local", f"{of}after", ink, mark)
@@ -100,12 +100,12 @@ def training(rows: Rows, title: str) -> Figure:
     _by_round(above)
     _by_round(below)
     figure.draw_without_rendering()  # the layout decides how tall the axes are, and so how far apart names must be
-    _name_ends(above, losses)
-    _name_ends(below, accuracies)
+    name_ends(above, losses)
+    name_ends(below, accuracies)
     return figure
 
 
-@rc_context(_STYLE)
+@rc_context(STYLE)
 def measures(rows: Rows, title: str) -> Figure:
     """A small plot for each measure, by round; of one that is nowhere negative from zero on.
 
@@ -116,10 +116,10 @@ def measures(rows: Rows, title: str) -> Figure:
     names = [name for name in rows[0] if name != "round"]
     wide = min(_COLUMNS, len(names))
     tall = -(-len(names) // wide)
-    figure = _blank(max(2.5 * wide, 4.0), 2.1 * tall + 0.5, title)
+    figure = blank(max(2.5 * wide, 4.0), 2.1 * tall + 0.5, title)
     for place, name in enumerate(names, 1):
         axes = figure.add_subplot(tall, wide, place, title=name.replace("_", " "))
-        _curve(axes, rows, name, name, _INKS[0], MARKS[0])
+        _curve(axes, rows, name, name, INKS[0], MARKS[0])
         _by_round(axes)
         if place > len(names) - wide:
             axes.set_xlabel("round")
@@ -130,7 +130,7 @@ def measures(rows: Rows, title: str) -> Figure:
     return figure
 
 
-@rc_context(_STYLE)
+@rc_context(STYLE)
 def embeddings(rows: Rows, title: str) -> Figure:
     """Clients in the plane, each with the form and shade of its group, and its number where there are not too many.
 
@@ -138,14 +138,14 @@ def embeddings(rows: Rows, title: str) -> Figure:
         rows: ``client``, ``group``, ``x`` and ``y``, a row a client.
         title: stands above.
     """
-    figure = _blank(6.0, 4.4, title)
+    figure = blank(6.0, 4.4, title)
     axes = figure.add_subplot(xticks=[], yticks=[])
     axes.set_xlabel("only who is near whom has a meaning: the axes have no unit")
     many, names = len(rows) > _MOST_NUMBERED, sorted({row["group"] for row in rows}, key=_in_order)
     for place, (name, mark) in enumerate(zip(names, cycle(MARKS))):
         x, y = ([row[key] for row in rows if row["group"] == name] for key in ("x", "y"))
         shade = "white" if name == OTHERS else _SHADES(place / max(len(names) - 1, 1))
-        look: Any = {"s": 20 if many else 55, "marker": mark, "edgecolor": _TEXT, "linewidth": 0.3 if many else 0.6}
+        look: Any = {"s": 20 if many else 55, "marker": mark, "edgecolor": TEXT, "linewidth": 0.3 if many else 0.6}
         axes.scatter(x, y, color=shade, label=name, **look)
     for row in () if many else rows:
         at = row["x"], row["y"]
@@ -159,7 +159,7 @@ def embeddings(rows: Rows, title: str) -> Figure:
     return figure
 
 
-@rc_context(_STYLE)
+@rc_context(STYLE)
 def rendered(figure: Figure, form: Format) -> bytes:
     """The file's bytes, the same for the same figure."""
     file = io.BytesIO()
@@ -168,7 +168,8 @@ def rendered(figure: Figure, form: Format) -> bytes:
     return file.getvalue()
 
 
-def _blank(width: float, height: float, title: str) -> Figure:
+def blank(width: float, height: float, title: str) -> Figure:
+    """A figure of a size in inches with nothing but its title."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold", wrap=True)
@@ -183,15 +184,15 @@ def _by_round(axes: Axes) -> None:
 
 def _curve(
     axes: Axes, rows: Rows, column: str, name: str, ink: str, mark: str, style: Mapping[str, Any] = _AFTER
-) -> list[_End]:
+) -> list[End]:
     """Draw a line; where it ends, if it has a point."""
     points = [(row["round"], nan if row[column] is None else row[column]) for row in rows]
     every = -(-len(points) // _MOST_MARKED)
     axes.plot(*zip(*points, strict=True), color=ink, marker=mark, markevery=every, clip_on=False, zorder=3, **style)
-    return [_End(x, y, name, ink) for x, y in points if isfinite(y)][-1:]
+    return [End(x, y, name, ink) for x, y in points if isfinite(y)][-1:]
 
 
-def _name_ends(axes: Axes, ends: Sequence[_End]) -> None:
+def name_ends(axes: Axes, ends: Sequence[End]) -> None:
     """Write each name at the right, level with its line's end or as near to that as the others leave room."""
     low, high = axes.get_ylim()
     box = axes.get_window_extent().transformed(axes.figure.dpi_scale_trans.inverted())

@@ -4,7 +4,13 @@
     measures    what the first run's method measures beside these, by round
     embeddings  t-SNE of the private embeddings of the first run's clients, marked by the classes they hold most of
 
-Each is a table of numbers first, and `papers.drawing` makes a figure of nothing but that table.
+and, if asked for by name (``--only``), since they need fitting runs or take their time:
+
+    privacy      accuracy against epsilon, of all runs together
+    compression  accuracy and leakage of single examples by the share of a gradient's entries that is zeroed
+    norms        how long gradients are by local iteration, of the first run's clients
+
+Each is a table of numbers first, and `papers.drawing` or `papers.charts` makes a figure of nothing but that table.
 """
 
 from __future__ import annotations
@@ -19,16 +25,19 @@ from typing import Any, get_args
 
 from matplotlib.figure import Figure
 
-from flfw import data, parts
+from flfw import data
 from flfw.errors import BadInput
 from flfw.experiment import require
 from flfw.matrix.rows import Finished, read
 from flfw.sealed import write_whole
-from papers import drawing
+from papers import charts, comparisons, drawing
+from papers.comparisons import kind
 from papers.drawing import Rows
 from papers.embeddings import embeddings, perplexity
+from papers.norms import norms
 
-NAMES = ("training", "measures", "embeddings")
+USUAL = ("training", "measures", "embeddings")
+NAMES = (*USUAL, "privacy", "compression", "norms")
 
 
 # --- from runs to files ---
@@ -47,8 +56,8 @@ def write(
         folders: of the runs; what shows one run shows the first.
         out: where to write; None: ``figures`` in the first run's folder. Files of an earlier call are replaced.
         form: of the figures.
-        only: names of figures, see `NAMES`. Without any it is all, and one for which the first run has no numbers is
-            left out, with a line on stderr that says why.
+        only: names of figures, see `NAMES`. Without any it is the `USUAL` ones, and one for which the first run has no
+            numbers is left out, with a line on stderr that says why.
         data_root: where the data lie now; None: where the run found them.
 
     Raises:
@@ -59,7 +68,7 @@ def write(
     out = out or runs[0].folder / "figures"
     require(out.is_dir() or not out.exists(), "a folder for the figures", out=out)
     made: dict[str, tuple[Rows, Figure]] = {}
-    for name in only or NAMES:
+    for name in only or USUAL:
         try:
             made[name] = _made(name, runs, data_root)
         except BadInput as error:
@@ -84,6 +93,16 @@ def _made(name: str, runs: Sequence[Finished], data_root: Path | None) -> tuple[
     if name == "measures":
         rows = measures(first)
         return rows, drawing.measures(rows, _title([first]))
+    if name == "privacy":
+        rows = comparisons.privacy(_by_name(runs))
+        return rows, charts.privacy(rows, _title(runs))
+    if name == "compression":
+        rows = comparisons.compression(_by_name(runs))
+        return rows, charts.compression(rows, _title(runs))
+    if name == "norms":
+        rows = norms(first.folder, data_root)
+        many = max(row["clients"] for row in rows)
+        return rows, charts.norms(rows, f"{_title([first])}: {many} clients, plain steps; band: 80 % of them")
     rows = embeddings(first.folder, data_root)
     about = f"the clients' embeddings, t-SNE of perplexity {perplexity(len(rows)):.3g}"
     return rows, drawing.embeddings(rows, f"{_title([first])}: {about}")
@@ -106,22 +125,19 @@ def _runs(folders: Sequence[Path]) -> list[Finished]:
 
 
 def _title(runs: Sequence[Finished]) -> str:
-    kinds = list(dict.fromkeys(map(_kind, runs)))
+    kinds = list(dict.fromkeys(map(kind, runs)))
     return f"{' and '.join(kinds)} on {data.title(str(runs[0].result['config'].get('dataset')))}"
-
-
-def _kind(one: Finished) -> str:
-    """The method, with the defence if there is one."""
-    config = one.result["config"]
-    method, defence = (parts.short_name(str(config.get(key) or "none")) for key in ("method", "defence"))
-    return method if defence == "none" else f"{method} with {defence}"
 
 
 def _names(runs: Sequence[Finished]) -> list[str]:
     """What tells the runs apart: what was run, or else as much of the ends of their paths as it takes."""
     places = [one.folder.resolve().parts for one in runs]
     ends = ([str(Path(*place[-depth:])) for place in places] for depth in range(1, max(map(len, places)) + 1))
-    return next(names for names in (list(map(_kind, runs)), *ends) if len(set(names)) == len(names))
+    return next(names for names in (list(map(kind, runs)), *ends) if len(set(names)) == len(names))
+
+
+def _by_name(runs: Sequence[Finished]) -> dict[str, Finished]:
+    return dict(zip(_names(runs), runs, strict=True))
 
 
 def _words(found: Iterable[object]) -> str:
@@ -150,7 +166,7 @@ def measures(one: Finished) -> Rows:
     """
     rows = _rounds(one, lambda row: row["extra"])
     names = list(dict.fromkeys(name for row in rows for name, value in row.items() if value is not None))
-    require(len(names) > 1, "a method that measures more than loss and accuracy", method=_kind(one))
+    require(len(names) > 1, "a method that measures more than loss and accuracy", method=kind(one))
     return [{name: row.get(name) for name in names} for row in rows]
 
 
@@ -178,7 +194,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders; what shows one run shows the first")
     parser.add_argument("--out", type=Path, help="folder to write; default: figures in the first run's")
     parser.add_argument("--format", choices=get_args(drawing.Format), default="svg", help="of the figures")
-    parser.add_argument("--only", nargs="+", choices=NAMES, default=[], help="default: all that the runs have")
+    parser.add_argument(
+        "--only", nargs="+", choices=NAMES, default=[], help="default: those of the first three there are"
+    )
     parser.add_argument("--data-root", type=Path, help="folder of the data sets; default: where the run found them")
     asked = parser.parse_args(arguments)
     try:

@@ -11,6 +11,10 @@ from papers.preset import Scale
 from papers.published import Cell, Table
 
 _SHOWN_PATHS = 3
+_WITHOUT_A_RUN = {
+    "plan": "PLANNED: the paper's settings, counted before a run; nothing was trained",
+    "clock": "TIMED: local iterations of one client, alone on this machine; nothing else was trained",
+}
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ def _metric(cell: Cell) -> str:
 
 def _entry(outcome: Outcome, reasons: list[str]) -> Entry:
     cell = outcome.cell
-    paper = number(cell.value, cell.unit, cell.deviation)
+    paper = cell.note if cell.value is None and cell.note else number(cell.value, cell.unit, cell.deviation)
     if outcome.value is None:
         return Entry(paper, f"{outcome.status} [{reasons.index(outcome.reason) + 1}]", measured=False)
     mark = "*" if by_earlier_code(outcome) else ""
@@ -107,16 +111,17 @@ def _heading(table: Table, outcomes: tuple[Outcome, ...], scale: Scale) -> list[
         return [f"paper value not available: {table.missing}"]
     lines = [f"Note: {table.note}"] if table.note else []
     presets = [outcome.preset for outcome in outcomes if outcome.preset]
-    if presets:
-        experiments = [preset.experiments[0] for preset in presets]
-        seeds = _among({len(preset.seeds) for preset in presets}, "seed")
+    card = f"departures: papers/{table.name.partition('.')[0]}.py"
+    experiments = [preset.experiments[0] for preset in presets if preset.source == "run"]
+    if experiments:
+        seeds = _among({len(preset.seeds) for preset in presets if preset.source == "run"}, "seed")
         rounds = _among({experiment.rounds for experiment in experiments}, "round")
         epochs = _among({experiment.local_epochs for experiment in experiments}, "epoch")
         probes = {experiment.images for experiment in experiments if experiment.attacks}
         attacked = f", {_among(probes, 'probe')}" if probes else ""
-        card = f"papers/{table.name.partition('.')[0]}.py"
-        settings = f"{'not ' if scale == 'quick' else ''}the paper's settings; departures: {card}"
+        settings = f"{'not ' if scale == 'quick' else ''}the paper's settings; {card}"
         lines.append(f"{scale.upper()}: {seeds}, {rounds} of {epochs}{attacked}; {settings}")
+    lines += [f"{words}; {card}" for source, words in _WITHOUT_A_RUN.items() if source in {p.source for p in presets}]
     return [*lines, *_figures(outcomes)]
 
 

@@ -13,6 +13,9 @@ from papers.published import Cell
 
 Scale = Literal["quick", "full"]
 
+Source = Literal["run", "plan", "clock"]
+"""Where figures come from: a whole run; what is known before one, with nothing trained; or one client's local steps."""
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -20,16 +23,20 @@ class Figure:
 
     Attributes:
         name: where it stands: ``final.acc_local``; in a list, in the only entry with some values:
-            ``audit.attack=ig,round=0.seconds``; or in each of its entries, for their mean: ``rounds.*.seconds``.
+            ``audit.attack=ig,round=0.seconds``, or without one: ``audit.adaptation!=None.seconds``; or in each of its
+            entries, for their mean: ``rounds.*.seconds``.
         words: what it is.
         factor: from its unit to the paper's; accuracies are shares and the papers print per cent.
         yes: where the paper prints Y or N, the least mean that is a Y; None: it prints the number.
+        absent: what is printed where a result has no such number; empty: a figure beside another is then left out;
+            None: that is a failure.
     """
 
     name: str
     words: str
     factor: float = 100.0
     yes: float | None = None
+    absent: str | None = None
 
     def printed(self, mean: float) -> float | str:
         """What stands in the table for a mean over the seeds, in the paper's unit."""
@@ -47,12 +54,14 @@ class Preset:
         figure: what is compared with the published value: its mean over the seeds.
         also: figures that are shown beside it.
         chosen_by: the figure whose mean over the seeds is largest for the variant that counts; never one of test data.
+        source: what is done with the experiments.
     """
 
     variants: tuple[tuple[Experiment, ...], ...]
     figure: Figure
     also: tuple[Figure, ...] = ()
     chosen_by: Figure | None = None
+    source: Source = "run"
 
     def __post_init__(self) -> None:
         assert len(self.variants) == 1 or self.chosen_by, "several variants, and nothing to choose by"

@@ -9,10 +9,11 @@ Up          extractor.* after local training; with unit=client what was received
 Private     classifier.*, kept by the client from round to round; it never leaves, so it takes no noise.
 Client      clients/centaur.py
 A probe     the noisy mean of the extractor's clipped gradients, with the head as it is.
-Claims      as dp_fedavg, for what is sent.
+Claims      unit=client: for clients, against all but the server. unit=example: none, though the comparison has one: the
+            head is trained on the same examples without noise and shapes the gradients of all of them.
 Departures  those of dp_fedavg. The norm that is clipped is that of the extractor's gradient alone.
 
-    client k:  one epoch:  head <- SGD step               (extractor as it is)
+    client k:  one epoch:  head <- SGD step               (extractor as it is; shuffled passes, never Poisson)
                E epochs:   extractor <- noisy SGD step    (head as it is)
     server:    extractor <- sum_k n_k extractor_k / sum_k n_k
 """
@@ -23,24 +24,22 @@ from dataclasses import dataclass
 from typing import final
 
 from flfw.experiment import require
-from flfw.noisy import EitherUnit
+from flfw.noisy import BesideOwnHead
 from flfw.noisy_strategy import EitherUnitStrategy
 from flfw.perexample import Grouping
 
 
 @dataclass(frozen=True)
-class CentaurSettings(EitherUnit):
+class CentaurSettings(BesideOwnHead):
     """Private local training as in HyperFL's comparison, and the head's."""
 
     noise_multiplier: float = 10.63
     clip: float = 0.04
     grouping: Grouping = "flat"
-    head_lr: float = 0.1  # of the head's SGD, > 0
     head_epochs: int = 1  # passes over the data in which the head is trained, >= 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.head_lr > 0, "head_lr > 0", head_lr=self.head_lr)
         require(self.head_epochs >= 1, "head_epochs >= 1", head_epochs=self.head_epochs)
 
 

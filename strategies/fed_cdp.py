@@ -29,7 +29,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Literal, final
+
+from torch import nn
 
 from flfw.aggregation import Update, weighted_mean
 from flfw.experiment import require
@@ -55,7 +58,7 @@ class FedCDPSettings(NoisySteps):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.last_clip > 0, "last_clip > 0", last_clip=self.last_clip)
+        require(0 < self.last_clip < inf, "0 < last_clip < inf", last_clip=self.last_clip)
         require(0 < self.lr_decay <= 1, "0 < lr_decay <= 1", lr_decay=self.lr_decay)
         require(0 <= self.compress_ratio < 1, "0 <= compress_ratio < 1", compress_ratio=self.compress_ratio)
 
@@ -87,6 +90,11 @@ class FedCDP(FederatedStrategy):
     Settings = FedCDPSettings
     downloads = ("*",)
     uploads = ("*",)
+
+    @classmethod
+    def check_model(cls, model: nn.Module, settings: FedCDPSettings) -> None:
+        """Refuse layers that cannot be clipped example by example, and buffers."""
+        settings.check_model(model, cls.uploads)
 
     @classmethod
     def mechanism(cls, settings: FedCDPSettings, course: Course) -> Mechanism:

@@ -28,6 +28,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import final
 
+from torch import nn
+
 from flfw.aggregation import Update, noisy_mean
 from flfw.nets import Tensors
 from flfw.noisy import Noise, mechanism_of_updates
@@ -58,6 +60,11 @@ class FedSDP(FederatedStrategy):
     Settings = FedSDPSettings
     downloads = ("*",)
     uploads = ("*",)
+
+    @classmethod
+    def check_model(cls, model: nn.Module, settings: FedSDPSettings) -> None:
+        """Refuse buffers, which nothing clips."""
+        settings.check_model(model, cls.uploads)
 
     @classmethod
     def mechanism(cls, settings: FedSDPSettings, course: Course) -> Mechanism:

@@ -9,7 +9,8 @@ Up          extractor.* after local training; with unit=client what was received
 Private     classifier.*, kept by the client from round to round; it never leaves, so it takes no noise.
 Client      clients/ppsgd.py
 A probe     the noisy mean of the extractor's clipped gradients, with the head as it is.
-Claims      as dp_fedavg, for what is sent.
+Claims      unit=client: for clients, against all but the server. unit=example: none, though the comparison has one: the
+            head moves on the same examples without noise, and shapes the gradients of all of them.
 Departures  1. those of dp_fedavg.
             2. The authors of HyperFL step the head and then go back through the graph of before that step, which torch
                refuses. Here the second step looks at the batch anew.
@@ -25,24 +26,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from flfw.experiment import require
-from flfw.noisy import EitherUnit
+from flfw.noisy import BesideOwnHead
 from flfw.noisy_strategy import EitherUnitStrategy
 from flfw.perexample import Grouping
 
 
 @dataclass(frozen=True)
-class PPSGDSettings(EitherUnit):
+class PPSGDSettings(BesideOwnHead):
     """Private local training as in HyperFL's comparison, and the head's."""
 
     noise_multiplier: float = 10.63
     clip: float = 0.04
     grouping: Grouping = "flat"
-    head_lr: float = 0.1  # of the head's SGD, > 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.head_lr > 0, "head_lr > 0", head_lr=self.head_lr)
 
 
 @final

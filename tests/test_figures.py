@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import matplotlib
 import numpy as np
 import pytest
+import torch
 from matplotlib.colors import to_rgb
 from matplotlib.text import Annotation, Text
 from safetensors.numpy import load_file
@@ -24,8 +25,10 @@ from flfw.audit.retention import purge
 from flfw.checkpoint import stored_experiment
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
+from flfw.matrix.rows import Finished
 from flfw.run import run
-from papers import drawing, embeddings, figures
+from flfw.task import Task
+from papers import charts, comparisons, drawing, embeddings, figures, norms
 
 SVG = "{http://www.w3.org/2000/svg}"
 ROUNDS = [
@@ -138,7 +141,7 @@ def test_a_run_that_kept_its_state_gives_all_three(
 ) -> None:
     assert sim.main(["--figures", str(finished), "--out", str(tmp_path / "out")]) == 0
     said = capsys.readouterr()
-    assert said.out.splitlines() == [str(tmp_path / "out" / f"{n}.{s}") for n in figures.NAMES for s in ("svg", "csv")]
+    assert said.out.splitlines() == [str(tmp_path / "out" / f"{n}.{s}") for n in figures.USUAL for s in ("svg", "csv")]
     assert said.err == ""
     result = json.loads((finished / "result.json").read_text())
     losses = [float(row["loss"]) for row in table(tmp_path / "out" / "training.csv")]
@@ -212,6 +215,187 @@ def test_a_method_without_private_embeddings_is_named(small: Experiment, capsys:
         "left out: measures: Expected a method that measures more than loss and accuracy, got method=fedavg.",
         "left out: embeddings: Expected a method whose clients keep a private embedding, got fedavg.",
     ]
+
+
+# --- privacy against utility ---
+
+
+def claim(unit: str, epsilon: float | str, counted: str = "exact", adversary: str = "server") -> dict[str, Any]:
+    return {"unit": unit, "adversary": adversary, "epsilon": epsilon, "delta": 1e-5, "counted": counted}
+
+
+def finished_with(accuracy: float | None, claims: Any = (), audit: Any = (), **config: Any) -> Finished:
+    about = {"seed": 0, "dataset": "digits", "method": "fed_cdp", "defence": "none", **config}
+    final = None if accuracy is None else {"acc_global": accuracy, "acc_local": 0.01}
+    result = {"config": about, "privacy": list(claims), "final": final, "audit": list(audit)}
+    return Finished(Path("somewhere"), result, ())
+
+
+def test_privacy_has_the_true_epsilon_and_the_paper_s_of_each_unit() -> None:
+    one = finished_with(
+        0.75,
+        [
+            claim("example", 3.0, adversary="outsider"),
+            claim("example", 5.0),
+            claim("client", "inf"),
+            claim("example", 0.5, "as published", "not told apart"),
+        ],
+    )
+    rows = comparisons.privacy({"one": one, "two": finished_with(0.9, method="fedavg")})
+    about = {"run": "one", "kind": "fed_cdp", "delta": 1e-5, "accuracy": 0.75}
+    assert rows == [
+        {**about, "unit": "example", "epsilon": 5.0, "as_published": 0.5},
+        {**about, "unit": "client", "epsilon": float("inf"), "as_published": None},
+        {
+            "run": "two",
+            "kind": "fedavg",
+            "unit": "",
+            "epsilon": None,
+            "as_published": None,
+            "delta": None,
+            "accuracy": 0.9,
+        },
+    ]
+
+
+@pytest.mark.parametrize(
+    ("one", "complaint"),
+    [
+        (
+            finished_with(0.5, method="fedavg"),
+            "Expected a run that claims an epsilon against the server, got runs=one.",
+        ),
+        (finished_with(0.5, [claim("client", "inf")]), "Expected a run that claims an epsilon against the server, "),
+        (finished_with(None, [claim("client", 1.0)]), "Expected a run with a final accuracy, got somewhere without"),
+        (finished_with(0.5, [{"unit": "client"}]), "Expected claims of this version in somewhere, got others"),
+    ],
+)
+def test_runs_without_privacy_or_utility_are_refused(one: Finished, complaint: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        comparisons.privacy({"one": one})
+    assert str(refused.value).startswith(complaint)
+
+
+def test_privacy_is_drawn_where_it_is_known() -> None:
+    rows = comparisons.privacy({
+        "a": finished_with(0.5, [claim("example", 8.0), claim("example", 2.0, "as published"), claim("client", "inf")]),
+        "b": finished_with(0.7, [claim("example", 80.0), claim("client", "inf")]),
+        "c": finished_with(0.9, method="fedavg"),
+    })  # fmt: skip
+    (axes,) = charts.privacy(rows, "title").axes  # of clients nothing is known
+    assert axes.get_title(loc="left") == "Privacy of one example" and axes.get_xscale() == "log"
+    assert [(8.0, 0.5), (80.0, 0.7)] in lines(axes) and [(2.0, 0.5)] in lines(axes)
+    assert [(0, 0.9), (1, 0.9)] in lines(axes)  # across the plot
+    legend = axes.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["fed_cdp", "fedavg, no epsilon", "as its paper counts"]
+
+
+# --- compression ---
+
+
+def entry(attack: str, success: float, rmsd: float | None, vantage: str = "client_example") -> dict[str, Any]:
+    distance = {"success": success, "rmsd": rmsd, "iterations": 1.0}
+    return {"attack": attack, "vantage": vantage, "round": 0, "failures": 2, "distance": distance}
+
+
+def compressed(where: str, ratio: float, accuracy: float, *audit: dict[str, Any]) -> Finished:
+    return finished_with(accuracy, audit=audit, method_settings={"compress": where, "compress_ratio": ratio})
+
+
+def test_compression_has_the_worst_attack_on_single_examples() -> None:
+    weak, strong, other = entry("a", 0.5, 0.1), entry("b", 0.75, 0.2), entry("c", 1.0, 0.0, "server")
+    rows = comparisons.compression({
+        "x": compressed("after", 0.3, 0.7, weak, strong, other),
+        "y": compressed("none", 0.3, 0.9, entry("a", 0.5, 0.3), entry("b", 0.5, 0.2), entry("c", 0.5, None)),
+        "z": compressed("after", 0.1, 0.8),
+    })  # fmt: skip
+    assert [(row["run"], row["compress"], row["ratio"]) for row in rows] == [
+        ("z", "after", 0.1),
+        ("x", "after", 0.3),
+        ("y", "none", 0.0),
+    ]
+    assert [(row["attack"], row["distance"], row["found"], row["failures"]) for row in rows] == [
+        (None, None, None, None),
+        ("b", 0.2, 0.75, 2),
+        ("b", 0.2, 0.5, 2),
+    ]
+    above, below = charts.compression(rows, "title").axes
+    assert [(0.0, 0.9), (0.1, 0.8), (0.3, 0.7)] in lines(above)
+    assert [(0.0, 0.2), (0.3, 0.2)] in lines(below)
+    assert [note.get_text() for note in notes(above)] == ["after the noise"]
+
+
+def test_runs_that_say_nothing_on_compression_are_refused() -> None:
+    with pytest.raises(
+        BadInput, match=r"^Expected runs of a method with the setting compress_ratio, got fed_cdp in x\.$"
+    ):
+        comparisons.compression({"x": finished_with(0.5)})
+    with pytest.raises(BadInput, match=r"^Expected runs with different compress_ratio, got ratios=0\.$"):
+        comparisons.compression({"x": compressed("none", 0.1, 0.5), "y": compressed("after", 0.0, 0.5)})
+
+
+# --- norms of gradients ---
+
+
+def test_norms_are_those_of_single_examples_along_plain_steps(small: Experiment) -> None:
+    """Against autograd, example by example, and torch's own SGD."""
+    experiment = replace(small, net="linear", method="fed_cdp", batch_size=20, lr=0.5, set=("noise_multiplier=50",))
+    task = Task.of(experiment, None)
+    found = norms.by_client(experiment, task, most=2)
+    assert len(found) == 2
+    for partition, mine in enumerate(found):
+        client = norms.client_of(replace(experiment, method="fedavg", set=()), task, partition, None)
+        parameters, steps = list(client.model.parameters()), []
+        optimiser = torch.optim.SGD(parameters, lr=0.5)  # neither momentum nor decay, as Fed-CDP
+        for x, y in client.batches(client.generator("batches")):
+            every = [torch.autograd.grad(client.loss(x[i : i + 1], y[i : i + 1]), parameters) for i in range(len(y))]
+            steps.append(float(np.mean([torch.cat([g.flatten() for g in own]).norm().item() for own in every])))
+            optimiser.zero_grad()
+            client.loss(x, y).backward()
+            optimiser.step()
+        assert mine == pytest.approx(steps, rel=1e-4) and len(steps) == -(-len(client.own("train")) // 20) > 3
+
+
+def test_norms_are_of_the_fresh_and_of_the_trained_model(small: Experiment, tmp_path: Path) -> None:
+    folder = run(replace(small, net="linear", method="fed_cdp", set=("noise_multiplier=0.1",)))
+    (before, after) = (
+        [row for row in norms.norms(folder) if row["state"] == state] for state in ("before training", "after round 2")
+    )
+    steps = len(before)
+    assert [row["iteration"] for row in after] == list(range(1, steps + 1)) and {r["clients"] for r in after} == {3}
+    assert all(0 < row["low"] <= row["mean"] <= row["high"] for row in [*before, *after])
+    own = norms.by_client(small, Task.of(replace(small, net="linear"), None))  # the same fresh weights and batches
+    assert before[0]["mean"] == pytest.approx(np.mean([norm[0] for norm in own]))
+    assert before[0]["mean"] != pytest.approx(after[0]["mean"], rel=0.01)
+    assert sim.main(["--figures", str(folder), "--out", str(tmp_path / "usual")]) == 0
+    assert not (tmp_path / "usual" / "norms.csv").exists()  # only if it is asked for
+    assert figures.main([str(folder), "--only", "norms", "--out", str(tmp_path / "out")]) == 0
+    assert len(table(tmp_path / "out" / "norms.csv")) == 2 * steps
+    assert {"before training", "after round 2", "local iteration"} <= texts(tmp_path / "out" / "norms.svg")
+
+
+def test_clients_of_fewer_steps_leave_the_mean_to_the_others() -> None:
+    rows = norms._rows("here", [[1.0, 3.0], [2.0]])
+    assert [(row["iteration"], row["clients"], row["mean"]) for row in rows] == [(1, 2, 1.5), (2, 1, 3.0)]
+    assert (rows[0]["low"], rows[0]["high"]) == (pytest.approx(1.1), pytest.approx(1.9))
+
+
+def test_a_method_that_shares_a_part_of_its_model_has_norms_of_the_fresh_one(finished: Path) -> None:
+    assert {row["state"] for row in norms.norms(finished)} == {"before training"}
+
+
+def test_norms_of_very_different_size_are_drawn_on_a_logarithmic_scale() -> None:
+    rows = [
+        {"state": state, "iteration": i, "mean": size * i, "low": size, "high": 3 * size}
+        for state, size in (("a", 1.0), ("b", 500.0))
+        for i in (1, 2)
+    ]
+    (axes,) = charts.norms(rows, "title").axes
+    assert axes.get_yscale() == "log" and lines(axes) == [[(1, 1.0), (2, 2.0)], [(1, 500.0), (2, 1000.0)]]
+    (axes,) = charts.norms(rows[:2], "title").axes
+    assert axes.get_yscale() == "linear" and axes.get_ylim()[0] == 0
+    assert [note.get_text() for note in notes(axes)] == ["a"]
 
 
 # --- t-SNE and groups ---
@@ -343,5 +527,5 @@ def test_the_same_rows_give_the_same_bytes_and_nobody_elses_settings_are_touched
 
 
 def test_inks_are_apart_in_grey() -> None:
-    greys = [float(np.dot(to_rgb(ink), (0.299, 0.587, 0.114))) for ink in drawing._INKS]
+    greys = [float(np.dot(to_rgb(ink), (0.299, 0.587, 0.114))) for ink in drawing.INKS]
     assert min(np.diff(greys)) > 0.08

@@ -25,8 +25,10 @@ from flfw.data import partition
 from flfw.defence import Defence
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
+from flfw.privacy.accountants import epsilon
+from flfw.privacy.mechanism import Mechanism
 from flfw.provenance import code_hash
-from papers import cells, command, fedcg, hyperfl, published, show
+from papers import cells, command, fed_cdp, fedcg, hyperfl, published, show
 from papers.cells import Outcome
 from papers.layout import Sheet, number, sheet
 from papers.preset import Figure, Preset, Presets, Scale, presets
@@ -122,7 +124,7 @@ def preset_of(path: str, scale: Scale) -> Preset:
 
 
 @pytest.mark.parametrize("scale", ["quick", "full"])
-@pytest.mark.parametrize("table", [*hyperfl.TABLES, *fedcg.TABLES])
+@pytest.mark.parametrize("table", [*hyperfl.TABLES, *fedcg.TABLES, *fed_cdp.TABLES])
 def test_every_cell_resolves_to_experiments_that_fit_what_there_is(table: str, scale: Scale) -> None:
     for cell in published.table(table).cells:
         for experiment in preset_of(cell.path, scale).experiments:
@@ -168,11 +170,35 @@ def test_hyperfl_s_table_of_attacks_has_the_paper_s_budget_and_ours_beside_it() 
         0.02,
     )
     assert run.set == ("ig.iterations=10000", "ig.signed=false", "hyperfl.iterations=10000")
-    assert preset.figure.name == "audit.attack=ig,round=0.psnr.mean"
-    beside = ["audit.attack=hyperfl,round=0.psnr.mean", "audit.attack=ig,round=200.psnr.mean"]
+    assert preset.figure.name == "audit.attack=ig,adaptation=None,round=0.psnr.mean"
+    beside = ["audit.attack=hyperfl,round=0.psnr.mean", "audit.attack=ig,adaptation=None,round=200.psnr.mean"]
     assert [figure.name for figure in preset.also] == beside
     (control,) = preset_of("hyperfl.3/FedAvg/CIFAR-10/ssim", "full").experiments
     assert control == replace(run, method="fedavg", attack=("ig",), set=run.set[:2])  # the same images and budget
+
+
+@pytest.mark.parametrize("method", ["DP-FedAvg", "CENTAUR", "PPSGD"])
+def test_hyperfl_s_private_methods_have_the_authors_noise_and_their_epsilons_beside(method: str) -> None:
+    found = preset_of(f"hyperfl.1/{method}/EMNIST/100", "full")
+    (plain, *_), run = preset_of("hyperfl.1/FedAvg/EMNIST/100", "full").experiments, found.experiments[0]
+    name = {"DP-FedAvg": "dp_fedavg", "CENTAUR": "centaur", "PPSGD": "ppsgd"}[method]
+    assert run == replace(plain, method=name, accounting="paper", set=("noise_multiplier=11.62",))
+    assert preset_of(f"hyperfl.1/{method}/CIFAR-10/20", "quick").experiments[0].set == ("noise_multiplier=10.63",)
+    assert found.figure == (hyperfl.AS_RECEIVED if method == "DP-FedAvg" else hyperfl.AFTER_TRAINING)
+    assert found.also[-2:] == hyperfl.EPSILONS
+    attacked = preset_of(f"hyperfl.3/{method}/CIFAR-10/psnr", "quick")
+    assert attacked.experiments[0].set == ("noise_multiplier=10.63", "ig.iterations=1000", "ig.signed=false")
+    assert [(figure.name, figure.absent) for figure in attacked.also] == [
+        ("audit.attack=ig,adaptation!=None,round=0.psnr.mean", "")
+    ]
+    assert preset_of(f"hyperfl.4/{method}", "quick").experiments[0].set == ("noise_multiplier=11.62",)
+
+
+@pytest.mark.parametrize(("batch", "examples", "sigma"), [(50, 600, 10.63), (100, 1000, 11.62)])
+def test_the_authors_noise_is_epsilon_4_by_their_own_count(batch: int, examples: int, sigma: float) -> None:
+    rate = batch / examples
+    counted = Mechanism(sigma, round(200 * 5 / rate), sampling_rate=rate, poisson=True, hidden=True)
+    assert epsilon(counted, 1e-5, "rdp") == pytest.approx(4, abs=0.02)
 
 
 def test_hyperfl_s_table_of_times_is_of_whole_rounds() -> None:
@@ -198,7 +224,7 @@ def test_fedcg_s_settings_are_the_paper_s() -> None:
     assert (quick.split, quick.augment, quick.normalise) == ("sampled", "flip", "half")
 
 
-@pytest.mark.parametrize("module", [hyperfl, fedcg])
+@pytest.mark.parametrize("module", [hyperfl, fedcg, fed_cdp])
 def test_a_paper_s_file_opens_with_its_card(module: Any) -> None:
     for label in ("Paper", "Settings", "Quick", "Departures"):
         assert re.search(rf"^{label}\s", module.__doc__, re.MULTILINE)
@@ -468,7 +494,7 @@ def test_a_table_that_is_not_known_says_so(name: str, tmp_path: Path, capsys: An
 
 
 @pytest.mark.usefixtures("_no_downloads")
-@pytest.mark.parametrize("name", ["hyperfl.1", "fedcg.1", "hyperfl.3", "fed_cdp.6"])
+@pytest.mark.parametrize("name", ["hyperfl.1", "fedcg.1", "fedcg.2", "hyperfl.3", "fed_cdp.2"])
 def test_a_real_table_s_reasons_agree_with_what_there_is(name: str, tmp_path: Path) -> None:
     given = Experiment(engine="inproc", data_root=tmp_path / "nothing", out=tmp_path / "out")
     assert command.reproduce(name, "", "quick", given) == 1
@@ -553,6 +579,9 @@ LIST = [{"attack": "ig", "round": 0, "psnr": 1.0}, {"attack": "ig", "round": 2, 
         ("final.of.*.psnr", 3.0),
         ("final.of.attack=ig.psnr", None),  # two entries
         ("final.of.round=5.psnr", None),
+        ("final.of.attack!=ig.psnr", 6.0),
+        ("final.of.attack=None,round=2.psnr", 6.0),  # without one
+        ("final.of.round!=5.psnr", None),  # three entries
         ("final.of.*.attack", None),  # words, and one without
         ("final.of.psnr=1.0,round=0.attack", None),  # a word
     ],
@@ -567,6 +596,22 @@ def test_a_figure_in_a_list_is_found_by_what_stands_beside_it(tmp_path: Path, na
 
 def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
     assert cells.read(cell("fedavg"), fake(tmp_path, ({"test": 0.1},))).deviation is None
+
+
+def test_an_epsilon_that_is_infinite_is_a_number(tmp_path: Path) -> None:
+    outcome = cells.read(cell("fedavg"), fake(tmp_path, ({"test": 0.5}, {"test": "inf"})))
+    assert (outcome.value, outcome.deviation) == (float("inf"), None)
+    assert number(outcome.value, "") == "inf"
+
+
+def test_what_a_result_may_lack_is_a_word_or_left_out(tmp_path: Path) -> None:
+    preset = fake(tmp_path, ({"test": 0.1, "one": 0.5}, {"test": 0.3}))
+    one = Figure("final.one", "one", 1, absent="")
+    both = (Figure("final.test", "test", 1, absent=""), one, replace(one, absent="no such thing"))
+    outcome = cells.read(cell("fedavg"), replace(preset, also=both[:2]))
+    assert outcome.also == {"final.test": pytest.approx(0.2)}
+    outcome = cells.read(cell("fedavg"), replace(preset, figure=both[2]))
+    assert (outcome.value, outcome.deviation) == ("no such thing", None)
 
 
 def test_the_variant_that_counts_is_the_best_by_validation_and_not_by_test(tmp_path: Path) -> None:

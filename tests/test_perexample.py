@@ -177,7 +177,7 @@ def test_nets(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     compare(model, *batch(5, shape, dtype), chosen=("extractor.*",), grouping="flat", way="planes")
 
 
-@pytest.mark.parametrize("examples", [1, 4, 5, 17])
+@pytest.mark.parametrize("examples", [1, 8, 9, 17])
 def test_any_number_of_examples(examples: int) -> None:
     """Around the number whose windows are copied at a time."""
     ways: tuple[Way, ...] = ("rows", "planes", "convolution", "loop", "opacus")
@@ -196,7 +196,7 @@ def test_no_example() -> None:
 
 def test_the_way_is_found_by_trying_and_does_not_matter() -> None:
     model, (x, y) = made(lambda: nets.build("cnn1", (1, 28, 28), 3)), batch(10, (1, 28, 28))
-    ways: tuple[Way, ...] = ("auto", "rows", "planes", "convolution", "loop", "opacus")
+    ways: tuple[Way, ...] = ("auto", "fixed", "rows", "planes", "convolution", "loop", "opacus")
     assert ways == WAYS
     found = {way: clipped(PerExample(model, way=way), model, x, y, 0.5) for way in ways}
     for name in dict(model.named_parameters()):
@@ -206,8 +206,49 @@ def test_the_way_is_found_by_trying_and_does_not_matter() -> None:
 
 def test_a_pinned_way_repeats_bit_for_bit() -> None:
     model, (x, y) = made(convolution(), torch.float32), batch(10, (4, 8, 7), torch.float32)
-    one, other = (clipped(PerExample(model, way="planes"), model, x, y, 0.5).sums for _ in range(2))
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    ways: tuple[Way, ...] = ("planes", "fixed")
+    for way in ways:
+        one, other = (clipped(PerExample(model, way=way), model, x, y, 0.5).sums for _ in range(2))
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_forward_of_the_layers_own_is_put_back() -> None:
+    model, (x, y) = made(lambda: nn.Linear(4, 3)), batch(5, (4,))
+    plain, calls = model.forward, []
+
+    def counted(x: Tensor) -> Tensor:
+        calls.append(len(x))
+        return plain(x)
+
+    model.forward = counted
+    found = clipped(PerExample(model), model, x, y, 0.5)
+    assert vars(model)["forward"] is counted
+    assert calls == [5]
+    assert_same(found, *loop(model, {"model": ("weight", "bias")}, x, y, {"model": 0.5}))
+
+
+def lines(wide: int, channels: int, groups: int = 1) -> nn.Module:
+    """A convolution whose output is so many pixels wide, and reads so many channels."""
+    return nn.Sequential(
+        nn.Conv2d(channels, 8 * groups, 3, groups=groups), nn.Flatten(), nn.Linear(8 * groups * 22 * wide, 3)
+    )
+
+
+@pytest.mark.parametrize(
+    ("wide", "channels", "groups", "expected"),
+    [(7, 7, 1, "rows"), (8, 7, 1, "planes"), (7, 14, 2, "rows"), (8, 14, 2, "planes"), (26, 1, 1, "planes")],
+)
+@pytest.mark.parametrize("examples", [5, 11])
+def test_the_fixed_way_goes_by_the_channels_and_the_width(
+    wide: int, channels: int, groups: int, expected: Way, examples: int
+) -> None:
+    """Bit for bit the way that the rule names, and not the other one."""
+    model = made(lambda: lines(wide, channels, groups), torch.float32)
+    x, y = batch(examples, (channels, 24, wide + 2), torch.float32)
+    ways: tuple[Way, ...] = ("fixed", "rows", "planes")
+    found = {way: clipped(PerExample(model, way=way), model, x, y, 0.5).sums["0.weight"] for way in ways}
+    assert torch.equal(found["fixed"], found[expected])
+    assert not torch.equal(found["rows"], found["planes"])
 
 
 # --- what is chosen and how it is grouped ---
@@ -414,7 +455,7 @@ def test_settings_that_are_none() -> None:
         PerExample(model, ["head.*"])
     with pytest.raises(BadInput, match="grouping among layer, tensor, flat, got grouping=global"):
         PerExample(model, grouping="global")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(BadInput, match="way among auto, rows, planes, convolution, loop, opacus, got way=fast"):
+    with pytest.raises(BadInput, match="way among auto, fixed, rows, planes, convolution, loop, opacus, got way=fast"):
         PerExample(model, way="fast")  # pyright: ignore[reportArgumentType]
 
 

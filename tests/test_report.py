@@ -667,7 +667,7 @@ def test_static_and_adaptive_stand_side_by_side(tmp_path: Path) -> None:
     order = [glance.index(f"{name} 0 ") for name in ("ig (server)", "ig told of prune (server)", "ig (client_update)")]
     assert order == sorted(order)
     pairs = section(page, "Static beside adaptive", "How close the")
-    assert "not told of the defence, then by one who is" in pairs
+    assert "not told of the defence, or of what the method does, then by one who is" in pairs
     row = "ig: 0 of 3, mean 24.0 dB static only ig told of prune: 2 of 3, mean 24.0 dB leaks"
     assert f"0 server {row} 4.2 2.0 to 6.5 0 client_update {row} – –" in pairs
     galleries = page.text[page.text.index("All reconstructions") :]

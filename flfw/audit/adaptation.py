@@ -1,21 +1,166 @@
-"""What an attacker who knows a client-side defence does about it.
+"""What an attacker who knows what hides the data does about it: a client-side defence, or a method that itself does.
 
-The hand-written adaptation of the defence's name, if there is one; else the defence's own code inside the objective.
+Against a defence, the hand-written adaptation of its name, if there is one; else its own code inside the objective.
+Against a method that clips and adds noise, the hand-written adaptation of the method's name, or none.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Literal, TypeAlias
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, TypeAlias
 
-from flfw import parts
+from flfw import parts, plugins
 from flfw.audit.jobs import Ticket
 from flfw.defence import Defence
 from flfw.experiment import Experiment
 from flfw.inversion.automatic import Automatic
-from flfw.inversion.mechanism import Mechanism, Scaled
+from flfw.inversion.mechanism import Circumstances, Mechanism, MethodMechanism, Scaled
+from flfw.strategy import FederatedStrategy
 
 How: TypeAlias = Literal["nothing to adapt to", "written", "automatic", "none"]
+
+
+@dataclass(frozen=True)
+class Hiding:
+    """What stands between a client's data and what an attacker reads, and how one who knows of it adapts.
+
+    Attributes:
+        experiment: what was run.
+        ticket: what was probed.
+        vantage: where the attacker stands.
+        how: it adapts to ``by``.
+        by: the defence's name, or the method's where it is that which acts; empty: nothing that could act is there.
+        method: whether that is the method.
+        beside: the method, where it acts as well as a defence: only the defence is adapted to.
+        idle: the defence, where it does nothing to what is read and the method does.
+        told: what is written for the method, if anything.
+    """
+
+    experiment: Experiment
+    ticket: Ticket
+    vantage: str
+    how: How = "nothing to adapt to"
+    by: str = ""
+    method: bool = False
+    beside: str = ""
+    idle: str = ""
+    told: MethodMechanism | None = None
+
+    @property
+    def adapts(self) -> bool:
+        """Whether there is a way."""
+        return self.how in ("written", "automatic")
+
+    def through(self, factor: float) -> Mechanism | Automatic | None:
+        """What stands in the objective of who knows; None: there is nothing to adapt to, or no way.
+
+        Args:
+            factor: what a defence acts on, over what the attack compares.
+        """
+        if self.method:
+            return self.told if self.adapts else None
+        return mechanism(self.experiment, self.ticket, self.vantage, factor) if self.adapts else None
+
+    def words(self, adaptive: bool) -> Iterator[str]:
+        """A sentence each, of what is granted and made use of.
+
+        Args:
+            adaptive: whether the attacker is told.
+        """
+        if self.idle:
+            yield _does_nothing_here(f"that the client uses {self.idle}")
+        if self.method:
+            yield from self._of_method(adaptive)
+        elif self.by:
+            yield self._of_defence(adaptive)
+        if self.beside:
+            deed = f"that {self.beside} {self.told.deed}" if self.told else _unwritten(self.beside)
+            yield f"not made use of: {deed}, beside the defence"
+
+    def _of_defence(self, adaptive: bool) -> str:
+        name, defence = self.by, parts.defence(self.experiment)
+        if self.how == "nothing to adapt to":
+            return _does_nothing_here(f"that the client uses {name}")
+        if not adaptive:
+            return f"not granted: that the client uses {name}"
+        chosen = ", ".join(f"{field}={value}" for field, value in vars(defence.settings).items()) if defence else ""
+        how = "with what is written for it" if self.how == "written" else "with its own code in the objective"
+        return f"that the client uses {name} ({chosen}), to which it adapts {how}"
+
+    def _of_method(self, adaptive: bool) -> Iterator[str]:
+        told = self.told
+        if told is None:
+            yield f"not made use of: {_unwritten(self.by)}"
+        elif self.how == "nothing to adapt to":
+            yield _does_nothing_here(f"that {self.by} {told.deed}")
+        elif self.how == "none":
+            why = f", for {told.obstacle}" if told.obstacle else ""
+            yield f"not made use of: that {self.by} {told.deed}{why}"
+        elif not adaptive:
+            yield f"not granted: that {self.by} {told.deed}"
+        else:
+            yield f"that {self.by} {told.known}, to which it adapts with what is written for it"
+            if told.missed:
+                yield f"not made use of: {told.missed}"
+
+
+def hiding(experiment: Experiment, ticket: Ticket, vantage: str, defended: bool) -> Hiding:
+    """What hides the data of a client, and what one who knows of it does.
+
+    Args:
+        experiment: what was run.
+        ticket: what was probed.
+        vantage: where the attacker stands.
+        defended: whether the client uses the experiment's defence.
+    """
+    at = experiment, ticket, vantage
+    if ticket.rung != "target":  # of which neither a method nor a defence hides anything
+        return Hiding(*at)
+    own = _of_method(*at)
+    if not defended:
+        return own
+    how, acts = adaptation(*at), bool(own.by) and own.how != "nothing to adapt to"
+    if how == "nothing to adapt to" and acts:
+        return replace(own, idle=experiment.defence)
+    return Hiding(*at, how=how, by=experiment.defence, beside=own.by if acts else "", told=own.told)
+
+
+def _of_method(experiment: Experiment, ticket: Ticket, vantage: str) -> Hiding:
+    at, name = (experiment, ticket, vantage), experiment.method
+    cls, settings = parts.method(experiment)
+    if _function(cls.mechanism) is _function(FederatedStrategy.mechanism):
+        return Hiding(*at)
+    if name not in plugins.names(plugins.ADAPTATION):
+        return Hiding(*at, how="none", by=name, method=True)
+    about = Circumstances(
+        lr=experiment.lr,
+        batch=ticket.batch,
+        steps=ticket.steps,
+        round=ticket.round,
+        rounds=experiment.rounds,
+        on_client=vantage == "client_example",
+        shared=tuple(cls.uploads),
+    )
+    told = _written(name)(asdict(settings), about)
+    how: How = "written" if experiment.adaptation == "auto" and not told.obstacle else "none"
+    return Hiding(*at, how=how if told.acts else "nothing to adapt to", by=name, method=True, told=told)
+
+
+def _written(method: str) -> type[MethodMechanism]:
+    return plugins.find(plugins.ADAPTATION, method, MethodMechanism)
+
+
+def _function(method: Any) -> Any:
+    return method.__func__
+
+
+def _does_nothing_here(deed: str) -> str:
+    return f"{deed}, which does nothing to what is read here"
+
+
+def _unwritten(name: str) -> str:
+    return f"what {name} does to the data for their privacy, for which no adaptation is written"
 
 
 def adaptation(experiment: Experiment, ticket: Ticket, vantage: str) -> How:

@@ -186,8 +186,8 @@ class Auditor(AbstractContextManager["Auditor"]):
     def _entries(
         self, job: Job, solution: Solution, rows: list[Row], ladder: tuple[Rung, Rung], untold: list[Row]
     ) -> list[dict[str, Any]]:
-        """One for each vantage, and for each defence: a job that grants the defence is about defended clients only."""
-        defences = [d for d in self._plan.defences() if d != "none"] if job.adaptive else self._plan.defences()
+        """One for each vantage, and for each defence: an adaptive job is about those that can be adapted to."""
+        defences = [d for d in self._plan.defences() if not job.adaptive or self._plan.adapts(job.ticket, d)]
         which = [(vantage, defence) for vantage in self._plan.vantages(job.ticket) for defence in defences]
         found = []
         for vantage, defence in which:
@@ -212,6 +212,7 @@ class Auditor(AbstractContextManager["Auditor"]):
             "round": job.ticket.round,
             "client": None,
             "defence": defence,
+            "hidden_by": stands.hidden_by,
             "granted": list(stands.granted),
             "batch": job.ticket.batch,
             "steps": job.ticket.steps,
@@ -226,7 +227,7 @@ class Auditor(AbstractContextManager["Auditor"]):
 
 
 def _which(job: Job) -> str:
-    ticket, told = job.ticket, ", told of the defence" if job.adaptive else ""
+    ticket, told = job.ticket, ", told of what hides the data" if job.adaptive else ""
     if ticket.curve:
         return f", {ticket.curve} {getattr(ticket, ticket.curve)}{told}"
     return (", one example's gradient" if ticket.point == EXAMPLE else "") + told

@@ -20,7 +20,7 @@ from flfw.audit.figures import feature_strip, png_uri
 # What an attacker was given and allowed: settings that agree in all of it share one description.
 GRANT = {
     "attack", "adaptive", "adaptation", "vantage", "source", "client", "defence", "granted", "batch", "steps", "mode",
-    "iterations", "restarts", "selection", "seeds",
+    "iterations", "restarts", "selection", "seeds", "hidden_by",
 }  # fmt: skip
 # Keys of an audit entry that an older run may lack: the page reads them as nothing.
 _KEYS = GRANT | {
@@ -70,7 +70,7 @@ class Setting:
 
     @property
     def told(self) -> bool:
-        """Whether the attacker knows the clients' defence and adapts to it."""
+        """Whether the attacker knows the clients' defence, or what the method itself does, and adapts to it."""
         return bool(self.entry.get("adaptation"))
 
     @property
@@ -131,7 +131,10 @@ def read_settings(folder: Path, entries: Sequence[Mapping[str, Any]], pictures: 
 
     settings = []
     for index, entry in enumerate(entries):
-        setting = Setting({**dict.fromkeys(_KEYS), **entry}, setting_name(entry, entries), f"s{index + 1}")
+        shown = {**dict.fromkeys(_KEYS), **entry}
+        if shown["hidden_by"] and not _is_defended(entry):
+            shown["defence"] = shown["hidden_by"]  # of which the page says who is told: of the method itself
+        setting = Setting(shown, setting_name(entry, entries), f"s{index + 1}")
         for row in (row for row in rows if belongs(row, entry)):
             sample = read_sample(row, stored(row, "truth"), stored(row, "reconstruction"), setting.name)
             (setting.samples if _is_target(row) else setting.checks).append(sample)
@@ -205,16 +208,21 @@ def setting_name(entry: Mapping[str, Any], entries: Iterable[Mapping[str, Any]],
     told = any(other.get("adaptation") for other in entries if other.get("attack") == entry.get("attack"))
     # A point of a curve may be static where the plain targets are adaptive: only its own name has to say so.
     kinds = {bool(other.get("adaptive")) for other in entries if not other.get("curve") or other is entry}
-    if kind and not told and (entry.get("defence") not in (None, "none") or len(kinds) > 1):
+    if kind and not told and (_is_defended(entry) or len(kinds) > 1):
         parts.append("adaptive" if entry.get("adaptive") else "static")
     alike = [other for other in entries if all(other.get(key) == entry.get(key) for key in _SAME_PROBES)]
     partly = len({other.get("defence") for other in alike}) > 1  # only some of the clients defend themselves
-    if partly and not entry.get("adaptation"):
-        parts.append("undefended" if entry.get("defence") in (None, "none") else f"against {entry['defence']}")
-    parts += [f"told of {entry.get('defence')}"] if entry.get("adaptation") else []
+    hidden_by = entry.get("hidden_by") or entry.get("defence")
+    if partly and not (entry.get("adaptation") and hidden_by == entry.get("defence")):
+        parts.append(f"against {entry['defence']}" if _is_defended(entry) else "undefended")
+    parts += [f"told of {hidden_by}"] if entry.get("adaptation") else []
     where = [str(entry[key]) for key in ("vantage", "source") if len({other.get(key) for other in entries}) > 1]
     where += [] if entry.get("client") is None else [f"client {entry['client']}"]
     return " ".join([*parts, f"({', '.join(where)})"] if where else parts)
+
+
+def _is_defended(entry: Mapping[str, Any]) -> bool:
+    return entry.get("defence") not in (None, "none")
 
 
 def number(value: Any) -> float | None:

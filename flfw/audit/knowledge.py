@@ -10,13 +10,15 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from flfw import nets, parts
-from flfw.audit.adaptation import adaptation, mechanism
+from flfw.audit.adaptation import hiding
 from flfw.audit.attack import Attack, Private
 from flfw.audit.jobs import EXAMPLE, Job, Ticket
 from flfw.audit.observation import Knowledge, Observation, Vantage
 from flfw.audit.probe import ladder_net
 from flfw.experiment import Experiment
+from flfw.inversion.automatic import Automatic
 from flfw.inversion.local_steps import LocalSteps, SteppedVictim
+from flfw.inversion.mechanism import Mechanism, MethodMechanism
 from flfw.inversion.victim import Inputs, PlainVictim, VictimModel
 from flfw.nets.net import Tensors, matches
 from flfw.rng import initialising
@@ -30,12 +32,15 @@ class Standing:
     Attributes:
         granted: in words, what it is given and what it is not.
         adaptive: whether it knows, and makes use of, all that stands between the data and what was sent.
-        adaptation: how it adapts to the clients' defence: ``written`` for it, ``automatic``; None: it does not.
+        adaptation: how it adapts to the clients' defence, or to the method: ``written`` for it, ``automatic``; None: it
+            does not.
+        hidden_by: the defence or the method that hides something of what is read; None: neither does.
     """
 
     granted: tuple[str, ...]
     adaptive: bool
     adaptation: str | None = None
+    hidden_by: str | None = None
 
 
 _LABELS = {
@@ -51,7 +56,7 @@ def standing(experiment: Experiment, job: Job, attack: Attack, defended: bool, v
 
     Args:
         experiment: what was run.
-        job: names the probes, and says whether the defence is granted.
+        job: names the probes, and says whether what hides the data is granted.
         attack: which makes use of some of it.
         defended: whether the clients in question use the experiment's defence.
         vantage: where it stands, if that is not what the job says.
@@ -76,19 +81,22 @@ def standing(experiment: Experiment, job: Job, attack: Attack, defended: bool, v
     by_batch = any(isinstance(module, _BatchNorm) for module in model.modules())
     private = attack.private(model, ticket.batch)
     granted += _hidden_from(hidden, private, by_batch)
-    steps = _unrolled(experiment, ticket, attack)
+    hides = hiding(experiment, ticket, vantage, defended)
+    told = hides.told if job.adaptive and hides.method and hides.adapts else None
+    steps = _unrolled(experiment, ticket, attack, told)
     if steps:
         granted.append(f"how these steps are made ({experiment.method}'s optimiser), through all of which it searches")
     elif ticket.steps > 1:
         granted.append("not made use of: how the weights moved between the steps; their mean gradient is attacked")
-    way = adaptation(experiment, ticket, vantage) if defended else "nothing to adapt to"
-    if defended:
-        granted.append(_of_the_defence(experiment, job, way, vantage))
+    granted += hides.words(job.adaptive)
     # Labels that are read off what was sent are read as if nothing had been done to it.
-    knows = way == "nothing to adapt to" or (job.adaptive and attack.labels in _LABELS)
+    knows = hides.how == "nothing to adapt to" or (job.adaptive and hides.adapts and attack.labels in _LABELS)
+    knows = knows and not hides.beside and not (told and told.missed)
     seen_through = ticket.steps == 1 or steps is not None
     copes = (not hidden or private == "not needed") and not by_batch
-    return Standing(tuple(granted), copes and knows and seen_through, way if job.adaptive else None)
+    way = hides.how if job.adaptive else None
+    hidden_by = None if hides.how == "nothing to adapt to" else hides.by
+    return Standing(tuple(granted), copes and knows and seen_through, way, hidden_by)
 
 
 _MADE_OF_THEM: dict[Private, str] = {
@@ -105,21 +113,17 @@ def _hidden_from(hidden: Sequence[str], private: Private, by_batch: bool) -> Ite
         yield "not made use of: that BatchNorm takes the batch's statistics in training; the running ones are taken"
 
 
-def _of_the_defence(experiment: Experiment, job: Job, way: str, vantage: str) -> str:
-    name, defence = experiment.defence, parts.defence(experiment)
-    if way == "nothing to adapt to":
-        return f"that the client uses {name}, which does nothing to what is read here"
-    if not job.adaptive:
-        return f"not granted: that the client uses {name}"
-    chosen = ", ".join(f"{field}={value}" for field, value in vars(defence.settings).items()) if defence else ""
-    how = "with what is written for it" if way == "written" else "with its own code in the objective"
-    return f"that the client uses {name} ({chosen}), to which it adapts {how}"
+def _unrolled(
+    experiment: Experiment, ticket: Ticket, attack: Attack, told: Mechanism | Automatic | None
+) -> LocalSteps | None:
+    """The local steps of a probe, if there are several and the attack searches through them all.
 
-
-def _unrolled(experiment: Experiment, ticket: Ticket, attack: Attack) -> LocalSteps | None:
-    """The local steps of a probe, if there are several and the attack searches through them all."""
+    Who is told what a method does to them knows them by that.
+    """
     if ticket.steps == 1 or "steps" not in attack.models:
         return None
+    if isinstance(told, MethodMechanism):
+        return told.local_steps
     method, settings = parts.method(experiment)
     return method.local_steps(settings, experiment.lr, ticket.steps)
 
@@ -148,25 +152,45 @@ def grant(
     """
     device, steps = torch.device(job.device), job.ticket.steps
     inputs = Inputs.of(job.shape, job.mean, job.std).to(device)
-    build = _everything if job.ticket.rung != "target" else _what_the_method_shares
     labels = {exchange.slot: exchange.labels for exchange in job.exchanges}
-    lr, local = experiment.lr if steps > 1 else None, _unrolled(experiment, job.ticket, attack)
+    lr = experiment.lr if steps > 1 else None
     acted_on = 1.0 if lr is None else -lr * steps  # a defence acts on the change of the weights
-    through = mechanism(experiment, job.ticket, job.vantage, acted_on) if job.adaptive else None
-    models: dict[int, VictimModel] = {}
+    through = {
+        defended: hiding(experiment, job.ticket, job.vantage, defended).through(acted_on) if job.adaptive else None
+        for defended in {o.client in experiment.defended_partitions for o in seen}
+    }
+    models: dict[tuple[int, bool], VictimModel] = {}
     observations, knowledge = [], []
     for o in seen:
-        if id(o.received) not in models:
-            received = _moved(o.received, device)
-            model = build(job, experiment, o, received, inputs)
-            models[id(o.received)] = model if local is None else SteppedVictim(model, received, local)
-        model, given = models[id(o.received)], labels[o.slot]
+        defended = o.client in experiment.defended_partitions
+        told, like = through[defended], (id(o.received), defended if job.adaptive else False)
+        local = _unrolled(experiment, job.ticket, attack, told)
+        if like not in models:
+            models[like] = _victim(job, experiment, o, inputs, told, local)
+        model, given = models[like], labels[o.slot]
         there = {"vantage": Vantage(job.vantage), "sent": _moved(o.sent, device), "received": model.known}
         observations.append(Observation(**{**vars(o), **there}))
         known = None if given is None else torch.tensor(given, device=device)
-        of = {"steps": steps, "weights": steps > 1, "lr": lr, "mechanism": through, "unrolled": local is not None}
+        of = {"steps": steps, "weights": steps > 1, "lr": lr, "mechanism": told, "unrolled": local is not None}
         knowledge.append(Knowledge(model, job.ticket.batch, known, **of))
     return observations, knowledge
+
+
+def _victim(
+    job: Job,
+    experiment: Experiment,
+    seen: Observation,
+    inputs: Inputs,
+    told: Mechanism | Automatic | None,
+    local: LocalSteps | None,
+) -> VictimModel:
+    """Of one who received what an observation says, on the job's device."""
+    received = _moved(seen.received, inputs.mean.device)
+    build = _everything if job.ticket.rung != "target" else _what_the_method_shares
+    model = build(job, experiment, seen, received, inputs)
+    if isinstance(told, MethodMechanism) and isinstance(model, PlainVictim):
+        return told.victim(model, received, local)
+    return model if local is None else SteppedVictim(model, received, local)
 
 
 def _everything(job: Job, experiment: Experiment, seen: Observation, received: Tensors, inputs: Inputs) -> VictimModel:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from flfw.audit.page_audit import ATTACKER, FAILURES, GALLERY, MACROS, RESULTS
+from flfw.audit.page_privacy import PRIVACY
 from flfw.audit.page_run import LIMITS, TRAINING
 from flfw.audit.page_style import SCRIPT, STYLE
 from flfw.audit.page_words import HEADLINE, WORDS
@@ -33,7 +34,7 @@ _FIRST = """\
 <a class="skip" href="#main">Skip to the answer</a>
 <header>
 <div class="eyebrow"><span><b>{{ run }}</b></span><span>flfw {{ result.flfw|plain }}</span>
-<nav aria-label="Sections">{% if settings %}<a href="#results">Results</a>{% endif %}<a href="#words">In plain words</a>{% if settings %}<a href="#attacker">Attacker</a><a href="#gallery">{{ 'Samples' if absence else 'Reconstructions' }}</a>{% endif %}{% if failures %}<a href="#failures">Failures</a>{% endif %}<a href="#training">Training</a><a href="#provenance">Provenance</a><a href="#limits">Limits</a></nav></div>
+<nav aria-label="Sections">{% if settings %}<a href="#results">Results</a>{% endif %}<a href="#words">In plain words</a>{% if settings %}<a href="#attacker">Attacker</a><a href="#gallery">{{ 'Samples' if absence else 'Reconstructions' }}</a>{% endif %}{% if failures %}<a href="#failures">Failures</a>{% endif %}{% if result.privacy %}<a href="#privacy">Privacy</a>{% endif %}<a href="#training">Training</a><a href="#provenance">Provenance</a><a href="#limits">Limits</a></nav></div>
 </header>
 <main id="main">
 <h1>{{ headline()|trim }}</h1>
@@ -61,6 +62,7 @@ _FIRST = """\
 {% if entry.worst %}<div><dt>has the worst case <small>sample {{ entry.worst.victim|plain }}, {{ entry.worst.psnr|num ~ ' dB' if entry.worst.psnr is number else 'RMSD ' ~ entry.worst.rmsd|num(3) }}</small></dt><dd>client {{ entry.worst.client|plain }}</dd></div>{% endif %}{% endif %}
 {% if result.final %}<div><dt>final accuracy before local training</dt><dd>{{ final.acc_global|pct }}</dd></div>
 <div><dt>final accuracy after local training</dt><dd>{{ final.acc_local|pct }}</dd></div>{% endif %}
+{% for line in (result.privacy or [])[:1] %}<div><dt>ε at most, δ {{ line.delta|plain }} <small>one {{ line.unit }} against {{ line.adversary }}</small></dt><dd>{{ line.epsilon|num(2) }}</dd></div>{% endfor %}
 {% if rounds %}<div><dt>up per client and round</dt><dd>{{ (rounds[-1].upload_bytes|default(0) / (rounds[-1].clients or 1))|filesizeformat }}</dd></div>{% endif %}
 </dl>
 """
@@ -77,6 +79,6 @@ PAGE = "".join(
         *(HEADLINE, MACROS, _START, STYLE, _FIRST),
         *("{% if settings %}\n", RESULTS, "{% endif %}\n", WORDS),
         *("{% if settings %}\n", ATTACKER, GALLERY, "{% endif %}\n", FAILURES),
-        *(TRAINING, LIMITS, _END, SCRIPT, "</script>\n</body>\n</html>\n"),
+        *(PRIVACY, TRAINING, LIMITS, _END, SCRIPT, "</script>\n</body>\n</html>\n"),
     )
 )

@@ -67,7 +67,7 @@ RESULTS = """\
 {% if pairs %}
 {% set told = pairs|map('last')|selectattr('told')|list %}
 <h3>Static beside adaptive</h3>
-<p class="soft">{% if told|length == pairs|length %}The same attack on the same messages, first by an attacker who is not told of the defence, then by one who is and adapts to it.{% else %}A static attack takes no account of what the method or a defence hides; an adaptive one does.{% endif %} Only the adaptive one can speak for the protection.</p>
+<p class="soft">{% if told|length == pairs|length %}The same attack on the same messages, first by an attacker who is not told of the defence, or of what the method does, then by one who is and adapts to it.{% else %}A static attack takes no account of what the method or a defence hides; an adaptive one does.{% endif %} Only the adaptive one can speak for the protection.</p>
 <div class="scroll" tabindex="0" role="region" aria-label="Static beside adaptive"><table><thead><tr><th scope="col">Round</th>{% if scope.vantages|length > 1 %}<th scope="col" class="text">Vantage</th>{% endif %}<th scope="col" class="text">Static</th><th scope="col" class="text">Verdict</th><th scope="col" class="text">Adaptive</th><th scope="col" class="text">Verdict</th>{% if told %}<th scope="col">Knowing gains, dB</th><th scope="col">Interval</th>{% endif %}</tr></thead>
 <tbody>{% for pair_ in pairs %}{% set knowing = pair_[1].entry.knowing_gains or {} %}<tr><th scope="row">{{ pair_[0].entry.round|plain }}</th>{% if scope.vantages|length > 1 %}<td class="text">{{ pair_[0].entry.vantage|plain }}</td>{% endif %}{% for setting in pair_ %}<td class="text">{{ setting.entry.attack }}{{ ' told of ' ~ setting.entry.defence if setting.told }}: {{ setting.recovered }} of {{ setting.total }}{{ closeness(setting) }}</td>{{ verdict_cell(setting.entry) }}{% endfor %}{% if told %}<td>{{ knowing.mean|num }}</td><td>{% if knowing.low is number and knowing.high is number %}{{ knowing.low|num }} to {{ knowing.high|num }}{% else %}–{% endif %}</td>{% endif %}</tr>
 {% endfor %}</tbody></table></div>
@@ -116,7 +116,7 @@ ATTACKER = """\
 {% if entry.granted %}<ul class="plainlist">{% for sentence in entry.granted %}<li>{{ sentence }}</li>{% endfor %}</ul>{% else %}<p>Nothing is recorded.</p>{% endif %}
 </div><div>
 <h4>Budget and selection</h4>
-{{ facts({'defence': entry.defence, 'adapted to it': {'written': 'with what is written for it', 'automatic': 'with its own code in the objective'}.get(entry.adaptation), 'network mode': entry.mode, 'iterations': entry.iterations, 'restarts': entry.restarts, 'seeds': entry.seeds, 'kept result': entry.selection, 'tries a job': entry.tries, 'time': entry.seconds|num(0) ~ ' s, and ' ~ entry.scoring_seconds|num(0) ~ ' s to score' if entry.scoring_seconds is number else entry.seconds|num(0) ~ ' s', 'tuned on': (result.provenance or {}).tuned_on}) }}
+{{ facts({'hidden by': entry.defence, 'adapted to it': {'written': 'with what is written for it', 'automatic': 'with its own code in the objective'}.get(entry.adaptation), 'network mode': entry.mode, 'iterations': entry.iterations, 'restarts': entry.restarts, 'seeds': entry.seeds, 'kept result': entry.selection, 'tries a job': entry.tries, 'time': entry.seconds|num(0) ~ ' s, and ' ~ entry.scoring_seconds|num(0) ~ ' s to score' if entry.scoring_seconds is number else entry.seconds|num(0) ~ ' s', 'tuned on': (result.provenance or {}).tuned_on}) }}
 <p class="soft">The kept result is chosen by this rule alone; the originals are opened only afterwards, to score it.</p>
 {% if entry.assignment and (entry.batch is not number or entry.batch > 1) %}<p class="soft">Which reconstruction is compared with which original: {{ entry.assignment.rule|trim('.') }}.{% if entry.assignment.null is number %} Unrelated public images get {% for setting in group %}{{ (setting.entry.assignment or {}).null|num }} dB{{ ', ' if not loop.last }}{% endfor %} by the same rule.{% endif %}</p>{% endif %}
 </div></div>
@@ -133,10 +133,6 @@ ATTACKER = """\
 <tr class="answer"><th scope="row">{{ group[0].name }}, mean</th>{% for setting in group %}<td>{{ (setting.entry.psnr or {}).mean|num if scope.unit != 'records' else rmsd_of(setting)|num(3) }}</td>{% endfor %}</tr></tbody></table></div></div>{% endif %}
 </div>
 {% endfor %}
-{% if result.privacy %}<h3>Accounted privacy</h3>
-<p>A proven upper bound under its assumptions; the attacks above measure from below. The two answer different questions.</p>
-<div class="scroll" tabindex="0" role="region" aria-label="Accounted privacy"><table><thead><tr><th scope="col" class="text">Unit</th><th scope="col" class="text">Adversary</th><th scope="col">ε</th><th scope="col">δ</th><th scope="col">Rounds</th><th scope="col" class="text">Accountant</th><th scope="col" class="text">Assumptions</th></tr></thead>
-<tbody>{% for line in result.privacy %}<tr><th scope="row">{{ line.unit|plain }}</th><td class="text">{{ line.adversary|plain }}</td><td>{{ line.epsilon|num(2) }}</td><td>{{ line.delta|plain }}</td><td>{{ line.rounds|plain }}</td><td class="text">{{ line.accountant|plain }}</td><td class="text">{{ line.assumptions|plain }}</td></tr>{% endfor %}</tbody></table></div>{% endif %}
 </section>
 """
 

@@ -4,6 +4,7 @@
 
 HEADLINE = """\
 {% set worst_defence = worst.entry.defence if worst else config.defence %}
+{% set worst_defence = 'none' if worst_defence == config.method else worst_defence %}
 {% set plain_defence = worst_defence|plain if worst_defence and worst_defence != 'none' else '' %}
 {% set run = config.method ~ (' with ' ~ plain_defence if plain_defence else '') ~ ' on ' ~ dataset %}
 {% set one = {'images': 'image', 'records': 'record', 'samples': 'sample'}[scope.unit] %}
@@ -21,7 +22,7 @@ HEADLINE = """\
 {%- elif first and first.scores.rmsd is not none and not first.failed %} <span class="measure">(closest at a distance of {{ first.scores.rmsd|num(3) }} RMSD)</span>{% endif %}
 {%- endmacro %}
 {% macro took_no_account(setting) %}
-{% if setting.told %}the attacker, who is told of {{ setting.entry.defence }}, makes no use of what else is hidden
+{% if setting.told %}the attacker, who is told of {{ setting.entry.hidden_by or setting.entry.defence }}, makes no use of what else is hidden
 {%- elif settings|selectattr('entry.attack', 'equalto', setting.entry.attack)|selectattr('told')|list %}here the attack could not adapt to what is hidden
 {%- else %}no attack adapted to what the method hides was run{% endif %}
 {% endmacro %}
@@ -29,7 +30,7 @@ HEADLINE = """\
 {% set twin = twins[setting.key] %}
 {% if setting.entry.verdict != 'static only' %}{{ setting.entry.reason or '' }}
 {% elif setting.told %}It makes no use of all else that stands between the data and what it reads: this is not evidence of protection.
-{% elif twin %}It is not told of {{ setting.entry.defence }}, so this is not evidence of protection. The same attack, told of it: {{ twin.recovered }} of {{ twin.total }}, {{ twin.entry.verdict }}.
+{% elif twin %}It is not told of {{ setting.entry.hidden_by or setting.entry.defence }}, so this is not evidence of protection. The same attack, told of it: {{ twin.recovered }} of {{ twin.total }}, {{ twin.entry.verdict }}.
 {% else %}{{ setting.entry.reason or '' }}{% endif %}
 {% endmacro %}
 {% macro but_for_those_aside() %}{% if aside %}, {{ aside|length }} of which {{ 'is' if aside|length == 1 else 'are' }} static and set aside: beside {{ 'it' if aside|length == 1 else 'each of them' }} stands an adaptive one{% endif %}{% endmacro %}
@@ -64,7 +65,7 @@ WORDS = """\
 {% set of = (k if k else 'Not one') ~ ' of the ' ~ n ~ ' training ' ~ scope.unit %}{% set were = ' was' if k < 2 else ' were' %}
 {% if verdict == 'leaks' %}<b>Yes, it leaks.</b> {{ of }}{{ were }} rebuilt {{ {'images': 'well enough to be recognised', 'records': 'with values close to the true ones'}.get(scope.unit, 'closely') }}, and more closely than public look-alikes come.
 {% elif verdict == 'no leak found' %}<b>No leak was found.</b> {{ of }}{{ were }} rebuilt. The same attack does succeed on an unprotected easy case, so the test could have seen a leak of this kind. It does not prove that there is none.
-{% elif verdict == 'static only' %}<b>This cannot be told from the test.</b> {{ of }}{{ were }} rebuilt, but {% if setting.told %}the attacker, who is told of {{ setting.entry.defence }}, makes no use of what else the method hides{% elif settings|selectattr('entry.attack', 'equalto', setting.entry.attack)|selectattr('told')|list %}here the attack could not adapt to what the method or its defence hides{% else %}the attacker took no account of what the method or its defence hides{% endif %}. One who does may succeed, so this is no evidence of protection.
+{% elif verdict == 'static only' %}<b>This cannot be told from the test.</b> {{ of }}{{ were }} rebuilt, but {% if setting.told %}the attacker, who is told of {{ setting.entry.hidden_by or setting.entry.defence }}, makes no use of what else the method hides{% elif settings|selectattr('entry.attack', 'equalto', setting.entry.attack)|selectattr('told')|list %}here the attack could not adapt to what the method or its defence hides{% else %}the attacker took no account of what the method or its defence hides{% endif %}. One who does may succeed, so this is no evidence of protection.
 {% elif verdict == 'inconclusive' %}<b>The test gave no answer.</b> {{ of }}{{ were }} rebuilt, but {% if setting.entry.stopped %}the attack gave nothing ({{ setting.entry.stopped|trim('.') }}){% elif easy_failed(setting) %}the same attack fails on an unprotected easy case as well{% elif outdone(setting) %}the same attack got further without knowing of the defence{% else %}the attack gave no result for {{ setting.failures }} of them{% endif %}. Nothing follows from its failure.
 {% elif verdict == 'attack broken' %}<b>The test is not valid.</b> A check that must always succeed has failed, so the measurement itself is at fault. Nothing follows about the data, neither for better nor for worse.
 {% else %}<b>{{ verdict|plain }}.</b> {{ of }}{{ were }} rebuilt.{% endif %}
@@ -100,7 +101,7 @@ WORDS = """\
 <p id="outcome"><b>Nothing is known about leaks.</b> A useful model is no sign that it keeps its data private.</p>
 {% else %}
 <p id="outcome">{{ outcome(worst)|trim }}{% if elsewhere %} With {{ size(elsewhere) }}, however, it does leak: {{ elsewhere.recovered }} of {{ elsewhere.total }} training {{ scope.unit }} {{ 'was' if elsewhere.recovered == 1 else 'were' }} rebuilt.{% endif %}</p>
-{% set twin = twins[worst.key] %}{% if twin %}<p>The same attack by somebody who {{ 'knows' if twin.told else 'does not know' }} that {{ worst.entry.defence }} is used: {{ twin.recovered or 'none' }} of {{ twin.total }} rebuilt.</p>{% endif %}
+{% set twin = twins[worst.key] %}{% if twin %}<p>The same attack by somebody who {{ 'knows' if twin.told else 'does not know' }} that {{ worst.entry.hidden_by or worst.entry.defence }} is used: {{ twin.recovered or 'none' }} of {{ twin.total }} rebuilt.</p>{% endif %}
 {% if settings|length > 1 %}<p>That is the {{ 'worst' if worst.entry.verdict == 'leaks' else 'least reassuring' }} of {{ targets|length }} test{{ 's' if targets|length != 1 }}{% if settings|length > targets|length %}; {{ settings|length - targets|length }} more tried other sizes{% endif %}{{ but_for_those_aside() }}. Their verdicts: {% for verdict, count in scope.verdicts.items() %}{{ count }} × “{{ verdict }}”{{ ', ' if not loop.last }}{% endfor %}.</p>{% endif %}
 {% if worst.entry.identification_rate is number and worst.entry.verdict != 'attack broken' %}<p>In {{ worst.entry.identification_rate|pct(0) }} of the cases the result pointed to the right {{ one }} among look-alikes{% if worst.entry.identification_null is number %}; chance alone gives {{ worst.entry.identification_null|pct(0) if worst.entry.identification_null >= 0.01 else 'less than 1 %' }}{% endif %}.{% if worst|beyond_chance and worst.entry.verdict != 'leaks' %} That is more than chance explains: something of the {{ scope.unit }} does come through, though too little to count as rebuilt.{% endif %}</p>{% endif %}
 {% if worst.entry.exact_match and worst.entry.verdict != 'attack broken' %}<p>{{ worst.entry.exact_match.features|pct(0) }} of the values in the records were found exactly; guessing the most usual value gives {{ worst.entry.exact_match.floor|pct(0) }}.</p>{% endif %}

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, final
 
-from flfw.audit.adaptation import adaptation
+from flfw.audit.adaptation import hiding
 from flfw.audit.attack import Attack
 from flfw.audit.jobs import EASY, EXAMPLE, Exchange, Job, Ticket, tickets_of
 from flfw.audit.observation import key
@@ -56,21 +56,23 @@ class Plan:
         return [v for v in VANTAGES if v in self._experiment.vantage and (v == "client_example") == on_client]
 
     def jobs(self, ticket: Ticket) -> list[Job]:
-        """Every attack on what a ticket says is recorded, and once more with the defence granted, where that helps.
+        """Every attack on what a ticket says is recorded, and once more with what hides it granted, where that helps.
+
+        That is the clients' defence, or what the method itself does to the data for privacy.
 
         The control is no attack, and what cannot be seen from where attackers stand nobody may ask for.
         """
         if ticket.rung == "control" or not self.vantages(ticket):
             return []
         exchanges = self._exchanges(ticket)
-        defended = tuple(e for e in exchanges if e.client in self._experiment.defended_partitions)
+        hidden = tuple(e for e in exchanges if self.adapts(ticket, self.defence_of(e.client)))
         found = []
         for name, attack in self._attacks.items():
             of = partial(self._job, name, ticket)
             labels = attack.labels == "given"
             found.append(of(exchanges if labels else _unlabelled(exchanges)))
-            if defended and ticket.rung == "target" and self._adapts(attack, ticket):
-                found.append(of(defended if labels else _unlabelled(defended), adaptive=True))
+            if hidden and "defence" in attack.models:
+                found.append(of(hidden if labels else _unlabelled(hidden), adaptive=True))
         return found
 
     def defence_of(self, client: int) -> str:
@@ -82,9 +84,9 @@ class Plan:
         probed = {self.defence_of(slot % self._experiment.clients) for slot in range(self._experiment.images)}
         return sorted(probed, key=lambda defence: defence == "none")
 
-    def _adapts(self, attack: Attack, ticket: Ticket) -> bool:
-        ways = adaptation(self._experiment, ticket, self.vantages(ticket)[0])
-        return "defence" in attack.models and ways in ("written", "automatic")
+    def adapts(self, ticket: Ticket, defence: str) -> bool:
+        """Whether an attacker who knows what hides the data of clients with a defence, or ``none``, can adapt to it."""
+        return hiding(self._experiment, ticket, self.vantages(ticket)[0], defence != "none").adapts
 
     def _job(self, attack: str, ticket: Ticket, exchanges: tuple[Exchange, ...], adaptive: bool = False) -> Job:
         dataset, gpu = self._task.dataset, self._experiment.attack_gpus

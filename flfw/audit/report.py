@@ -34,6 +34,7 @@ from flfw.audit.ranking import (
     worst_first,
 )
 from flfw.errors import BadInput
+from flfw.experiment import Experiment
 from flfw.sealed import write_whole
 
 # The floors worth a line in a chart: more of them would only hide one another. The page lists all.
@@ -41,10 +42,14 @@ _CHART_FLOORS = {"nearest_public": "public look-alike", "mean": "mean image", "n
 # What sim.py takes as a flag of the same name; every other key of the configuration is listed, not typed.
 _FLAGS = {
     "method", "dataset", "net", "split", "side", "augment", "normalise", "clients", "sample", "rounds",
-    "local_epochs", "batch_size", "lr", "seed", "defended", "defence", "attack", "audit_rounds",
+    "sampling", "local_epochs", "batch_size", "lr", "seed", "target_epsilon", "epsilon_budget", "delta", "accountant",
+    "accounting", "patient_examples", "canaries", "defended", "defence", "attack", "audit_rounds",
     "victim_batch", "victim_steps", "images", "curve", "vantage", "adaptation", "pictures",
 }  # fmt: skip
-_USUAL = (("defence", "none"), ("adaptation", "auto"))
+_SAID_IF_CHANGED = {
+    "defence", "adaptation", "sampling", "target_epsilon", "epsilon_budget", "delta", "accountant", "accounting",
+    "patient_examples", "canaries",
+}  # fmt: skip
 # A user's own data: nobody but the user decides that pictures of them leave the machine.
 _OWN_DATA = ("folder:", "hf:")
 
@@ -246,12 +251,16 @@ def command(config: Mapping[str, Any]) -> str:
     """The call of sim.py that asks for this configuration, one flag for each setting that has one."""
     words = ["python", "sim.py"]
     for key, value in config.items():
-        if key in _FLAGS and value not in (None, "", []) and (key, value) not in _USUAL:
+        if key in _FLAGS and value not in (None, "", []) and not _is_usual(key, value):
             values = [str(part) for part in value] if isinstance(value, list) else [str(value)]
             joined = [",".join(values)] if key in ("audit_rounds", "defended") else values
             words += ["--" + key.replace("_", "-"), *joined]
     pairs = config.get("set") or []
     return shlex.join([*words, "--set", *pairs] if pairs else words)
+
+
+def _is_usual(key: str, value: Any) -> bool:
+    return key in _SAID_IF_CHANGED and value == getattr(Experiment(), key)
 
 
 def decimals(value: Any, places: int = 1) -> str:

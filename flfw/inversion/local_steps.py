@@ -18,7 +18,7 @@ from torch.func import functional_call, grad
 from torch.nn.functional import cross_entropy
 
 from flfw.experiment import require
-from flfw.inversion.victim import VictimModel
+from flfw.inversion.victim import VictimModel, mean_gradient
 from flfw.nets.net import Tensors, matches
 
 Places: TypeAlias = tuple[int, ...]
@@ -111,7 +111,8 @@ class SteppedVictim(VictimModel):
     After one step of Adam little but the signs of the gradient is left, and a derivative near 0 to search by.
 
     Args:
-        victim: of one step; gives the model, the known tensors, the shared names and the inputs.
+        victim: of one step; gives the model, the known tensors, the shared names, the inputs, and what becomes of each
+            example's gradient.
         received: the shared tensors that training started from, by name.
         local: what is known of the training.
 
@@ -122,7 +123,7 @@ class SteppedVictim(VictimModel):
     def __init__(self, victim: VictimModel, received: Tensors, local: LocalSteps) -> None:
         shared = [name for name in victim.shared if matches(name, local.moves)]
         super().__init__(victim.model, {**victim.known, **received}, shared, victim.inputs)
-        self.local = local
+        self.local, self.each = local, victim.each
         self._moving = {n: p.shape for n, p in victim.model.named_parameters() if matches(n, local.moves)}
         require(bool(shared), "a shared tensor that local training moves", moves=local.moves)
         for name in self.shared:
@@ -161,13 +162,15 @@ class SteppedVictim(VictimModel):
         return {name: moved[name] / local.steps for name in self.shared}
 
     def _step(self, x: Tensor, y: Tensor, start: Tensors, weights: Tensors) -> Tensors:
-        """The gradient of a batch's mean loss at weights that have moved."""
-        inputs = self.inputs.normalise(x)
+        """The gradient of a batch's mean loss at weights that have moved, or the mean of what becomes of each."""
 
-        def loss(moving: Tensors) -> Tensor:
-            return cross_entropy(functional_call(self.model, {**start, **moving}, (inputs,)), y)
+        def gradient(inputs: Tensor, labels: Tensor) -> Tensors:
+            def loss(moving: Tensors) -> Tensor:
+                return cross_entropy(functional_call(self.model, {**start, **moving}, (inputs,)), labels)
 
-        return grad(loss)(weights)
+            return grad(loss)(weights)
+
+        return mean_gradient(gradient, self.inputs.normalise(x), y, self.each)
 
 
 class _Rule(ABC):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, final
 
+from flfw.inversion.local_steps import LocalSteps, SteppedVictim
+from flfw.inversion.victim import PlainVictim, VictimModel
 from flfw.nets.net import Tensors
 
 
@@ -40,6 +43,84 @@ class Mechanism(ABC):
     def noise(self) -> float | None:
         """Standard deviation of the noise in each entry of what was sent; None: there is none to speak of."""
         return None
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What everybody knows of an observation beside the method's settings.
+
+    Attributes:
+        lr: the experiment's learning rate, > 0.
+        batch: examples behind it, all of them in every step, >= 1.
+        steps: local steps behind it, >= 1.
+        round: after which it was seen; 0 is before training.
+        rounds: of the whole run.
+        on_client: whether it is one example's gradient, read on the client in local training.
+        shared: patterns of the tensors that are uploaded, which are those that local steps move.
+    """
+
+    lr: float = 1.0
+    batch: int = 1
+    steps: int = 1
+    round: int = 0
+    rounds: int = 1
+    on_client: bool = False
+    shared: tuple[str, ...] = ("*",)
+
+
+class MethodMechanism(Mechanism, ABC):
+    """What a federated method itself does to gradients, without any defence.
+
+    It is in the units that are compared: of a gradient or, of several steps, of their mean gradient.
+
+    Args:
+        settings: the method's hyper-parameters by name.
+        at: what is known of the observation.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], at: Circumstances) -> None:
+        super().__init__(settings)
+        self.at = at
+
+    @property
+    @abstractmethod
+    def deed(self) -> str:
+        """What the method does, in words that go on from its name: ``clips and adds noise``."""
+
+    @property
+    @abstractmethod
+    def known(self) -> str:
+        """The same with all that is known of it."""
+
+    @property
+    def acts(self) -> bool:
+        """Whether any of it is done to what was observed."""
+        return True
+
+    @property
+    def obstacle(self) -> str:
+        """Why there is no way to model it, in words; empty: there is one."""
+        return ""
+
+    @property
+    def missed(self) -> str:
+        """Of what is modelled, what is left out all the same, as ``that ...``; empty: nothing."""
+        return ""
+
+    @property
+    def local_steps(self) -> LocalSteps | None:
+        """How several steps were made, but for what the method does to their gradients; None of one step."""
+        return None
+
+    def victim(self, plain: PlainVictim, received: Tensors, local: LocalSteps | None) -> VictimModel:
+        """A client that does to its gradients what comes before `apply`; by default nothing.
+
+        Args:
+            plain: the client, if the method did nothing.
+            received: what it had received, by name.
+            local: the steps to follow; None: one, whose gradient is compared.
+        """
+        return plain if local is None else SteppedVictim(plain, received, local)
 
 
 @final

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
+from typing import TypeAlias, final
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad
+from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
 from flfw.errors import BadInput
 from flfw.nets.net import Tensors, matches
+
+Each: TypeAlias = Callable[[Tensors], Tensors]
+"""What a client makes of one example's gradient before it takes the mean over a batch."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,12 @@ class VictimModel(ABC):
         known: the tensors the attacker holds, by name.
         shared: patterns of the tensors whose gradient is sent.
         inputs: the input space.
+
+    Attributes:
+        each: what becomes of each example's gradient; None: nothing, so that one of the mean loss does for all.
     """
+
+    each: Each | None = None
 
     def __init__(self, model: nn.Module, known: Tensors, shared: Sequence[str], inputs: Inputs) -> None:
         self.model, self.inputs = model.eval(), inputs
@@ -139,8 +148,18 @@ class PlainVictim(VictimModel):
         """By automatic differentiation."""
         weights = {name: self._cast(value) for name, value in {**self.known, **unknown}.items()}
         moving = {name: weights[name] for name in self.shared}
-        found = grad(lambda parameters: self._loss(x, y, {**weights, **parameters}))(moving)
+
+        def gradient(x: Tensor, y: Tensor) -> Tensors:
+            return grad(lambda parameters: self._loss(x, y, {**weights, **parameters}))(moving)
+
+        found = mean_gradient(gradient, x, y, self.each)
         return found if self.precision == torch.float32 else {n: value.float() for n, value in found.items()}
+
+    def after(self, each: Each) -> PlainVictim:
+        """The same client, if this becomes of each example's gradient."""
+        found = copy(self)
+        found.each = each
+        return found
 
     def _loss(self, x: Tensor, y: Tensor, weights: Tensors) -> Tensor:
         scores = functional_call(self.model, weights, (self._cast(self.inputs.normalise(x)),))
@@ -149,3 +168,18 @@ class PlainVictim(VictimModel):
     def _cast(self, value: Tensor) -> Tensor:
         reduced = self.precision != torch.float32 and value.dtype == torch.float32
         return value.to(self.precision) if reduced else value
+
+
+def mean_gradient(gradient: Callable[[Tensor, Tensor], Tensors], x: Tensor, y: Tensor, each: Each | None) -> Tensors:
+    """The gradient of a batch's mean loss, or the mean of what becomes of each example's.
+
+    Args:
+        gradient: of the mean loss of some inputs (b, ...) and labels (b, ...).
+        x: (B, ...).
+        y: (B, ...).
+        each: None: nothing becomes of them.
+    """
+    if each is None:
+        return gradient(x, y)
+    several = vmap(lambda one, label: each(gradient(one.unsqueeze(0), label.unsqueeze(0))))(x, y)
+    return {name: value.mean(0) for name, value in several.items()}

@@ -20,7 +20,8 @@ _FLOORS = ("noise", "grey", "mean", "class_mean", "random_public", "nearest_publ
 class Setting(NamedTuple):
     """An attack on one round of a run, as seen from one place, on clients with or without a defence.
 
-    ``adaptive``: it knew all that stands between the data and what it saw; ``told``: it adapted to the defence.
+    ``adaptive``: it knew all that stands between the data and what it saw; ``told``: it adapted to the defence, or to
+    what the method does.
     """
 
     attack: str
@@ -39,7 +40,8 @@ class Setting(NamedTuple):
     @property
     def kind(self) -> str:
         """What the attacker knew, and where it stood if not at the server."""
-        words = f"told of {self.defence}" if self.told else "adaptive" if self.adaptive else "static"
+        hidden_by = "the method" if self.defence == "none" else self.defence
+        words = f"told of {hidden_by}" if self.told else "adaptive" if self.adaptive else "static"
         places = [word for word, usual in ((self.source, "probe"), (self.vantage, "server")) if word != usual]
         return ", ".join([words, *(place.replace("_", " ") for place in places)])
 

@@ -29,8 +29,9 @@ _SEES = {
 }
 _ALWAYS = (
     "Nobody can repeat the noise: who knows the seed it is drawn from can take it off again.",
-    "Nothing else that depends on the data leaves a client, such as buffers, losses or how many examples there are; nor"
-    " does it decide which run is shown.",
+    "Outside the count: the losses, accuracies, gradient norms and numbers of examples that clients report, and the"
+    " answers to an audit's probes. Nothing else that depends on the data leaves a client, such as buffers; nor does it"
+    " decide which run is shown.",
     "Inside a client the gradients are bare before the noise is added; nothing is claimed against one who reads there.",
 )
 
@@ -238,6 +239,7 @@ def _span(values: Sequence[float]) -> str:
 
 
 def _of_a_mechanism(part: Mechanism) -> list[str]:
+    own = (part.clipped, part.noised_by) == ("client", "client")
     thing = "example's gradient" if part.clipped == "example" else "client's update"
     norm = f"Each {thing} is clipped to an L2 norm of {part.clip:g}"
     if part.groups > 1:
@@ -249,6 +251,7 @@ def _of_a_mechanism(part: Mechanism) -> list[str]:
         said.append(f"Each {part.clipped} is drawn by a coin of its own, and the adversary never learns who was drawn.")
     else:
         why = "the adversary may know who is drawn" if part.poisson else "they are not drawn by independent coins"
+        why = "who is not drawn adds no noise either" if part.poisson and own else why
         taken = part.steps if part.participations is None else part.participations
         said.append(f"Samples give no credit, for {why}.")
         said.append(f"One {part.clipped} takes part in at most {taken} of {part.steps} steps.")

@@ -108,8 +108,12 @@ class Mechanism:
 
     @property
     def amplified(self) -> bool:
-        """Whether the sampling may be counted: independent coins that the adversary does not see."""
-        return self.poisson and self.hidden and self.sampling_rate < 1
+        """Whether the sampling may be counted: independent coins that the adversary does not see.
+
+        Of clients that add their own noise it may not: who is not drawn adds none, so the noise tells who was.
+        """
+        silent = self.clipped == "client" and self.noised_by == "client"
+        return self.poisson and self.hidden and self.sampling_rate < 1 and not silent
 
     def phase(self, copies: int = 1, amplified: bool = True) -> Phase:
         r"""What it is for a unit that counts several times in each client that holds it.

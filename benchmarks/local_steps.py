@@ -1,0 +1,142 @@
+"""What a local iteration costs by each method: ``python -m benchmarks.local_steps [--json] [--only MNIST] [--quick]``.
+
+A local iteration is a client's whole local training of a round, with what it does to its update, over the number of
+mini-batches in its epochs (`papers.timing`): so what a method does besides, such as training a head first, is shared
+out among them.
+The experiments are those of the papers' tables, on random inputs of the data's shape:
+
+- Table III of Fed-CDP: MNIST, CIFAR-10 and LFW on its convolutional network, Adult and Cancer on two hidden layers.
+- Table 4 of HyperFL: EMNIST on CNN 1, five epochs of batches of 100. It has the seconds of a round.
+
+All methods of a data set take turns, A B C A B C, so that a busy machine hurts all alike, and are timed in seconds of
+the processor on one thread; a ratio is the median of the turns' ratios to plain training. The goal is the paper's own
+ratio. The last line of the output is one JSON object.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Iterable, Mapping
+from math import prod
+
+import numpy as np
+
+from benchmarks import output
+from flfw import data
+from flfw.data import Dataset
+from flfw.data.partition import Split
+from flfw.experiment import Experiment
+from flfw.rng import numpy_generator
+from flfw.task import Task
+from papers import fed_cdp, hyperfl, published
+from papers.published import Cell
+from papers.timing import Trainee, in_turns
+
+_TURNS = 5
+_PLAIN = ("non-private", "FedAvg")
+_EXAMPLES = {"MNIST": 500, "CIFAR-10": 400, "LFW": 300, "Adult": 300, "Cancer": 400, "EMNIST": 1000}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """The methods on one data set: each with its experiment and the paper's time; the first is plain training."""
+
+    experiments: Mapping[str, Experiment]
+    published: Mapping[str, float]
+
+    @property
+    def goal(self) -> dict[str, float]:
+        """The paper's ratios to plain training."""
+        plain = next(iter(self.published.values()))
+        return {row: value / plain for row, value in list(self.published.items())[1:]}
+
+
+def _case(name: str, of: Iterable[tuple[Cell, Experiment]]) -> Case:
+    """Of a column's cells; every client has as many examples as the paper's."""
+    ordered = sorted(of, key=lambda one: one[0].row[0] not in _PLAIN)
+    experiments, times = {}, {}
+    for cell, experiment in ordered:
+        experiments[cell.row[0]], times[cell.row[0]] = experiment, float(cell.value or 0)
+    assert name in _EXAMPLES and next(iter(times)) in _PLAIN, "a column of these tables"
+    return Case(experiments, times)
+
+
+def _cases() -> dict[str, Case]:
+    columns: dict[str, list[tuple[Cell, Experiment]]] = {name: [] for name in _EXAMPLES}
+    for cell in published.table("fed_cdp.3").cells:
+        columns[str(cell.keys["dataset"])].append((cell, fed_cdp.timed(cell, "quick").experiments[0]))
+    for cell in published.table("hyperfl.4").cells:
+        columns["EMNIST"].append((cell, hyperfl.timed(cell, "full").experiments[0]))
+    return {name: _case(name, of) for name, of in columns.items()}
+
+
+CASES = _cases()
+
+
+def task(name: str, experiment: Experiment, examples: int) -> Task:
+    """Random inputs of a data set's shape, of which the first client has all."""
+    card, rng = data.describe(experiment.dataset), numpy_generator(0, "inputs")
+    images = len(card.shape) == 3
+    x = rng.integers(0, 256, (examples, *card.shape), dtype=np.uint8)
+    inputs = x if images else (x / 255).astype(np.float32)
+    y, channels = rng.integers(0, card.classes, examples), card.shape[0]
+    centre, width = (0.5,) * channels, (0.5,) * channels
+    title = f"random inputs of {prod(card.shape)} numbers, as {name}"
+    dataset = Dataset(title, inputs, y, inputs, y, card.classes, centre, width, title, None)
+    everything, nobody = (np.arange(examples),), np.zeros(0, np.int64)
+    return Task(dataset, Split(everything, everything, (nobody,), nobody, nobody, nobody), experiment.net)
+
+
+def measure(name: str, turns: int, examples: int = 0) -> dict[str, tuple[float, float]]:
+    """By method the ratio to plain training, and milliseconds of a local iteration: medians over the turns.
+
+    Args:
+        name: of the case.
+        turns: how many.
+        examples: of the client; 0: as many as in the paper.
+    """
+    case = CASES[name]
+    first = next(iter(case.experiments.values()))
+    of = task(name, first, examples or _EXAMPLES[name])
+    found = in_turns([Trainee(experiment, of) for experiment in case.experiments.values()], turns)
+    columns = dict(zip(case.experiments, zip(*found, strict=True), strict=True))
+    plain = next(iter(columns.values()))
+    return {
+        row: (statistics.median(a / b for a, b in zip(times, plain, strict=True)), statistics.median(times))
+        for row, times in columns.items()
+    }
+
+
+def lines(name: str, found: Mapping[str, tuple[float, float]]) -> Iterable[str]:
+    """For people."""
+    goal = CASES[name].goal
+    yield f"{name}:"
+    for row, (ratio, milliseconds) in found.items():
+        outcome = f"  (goal <= {goal[row]:.2f}: {'met' if ratio <= goal[row] else 'missed'})" if row in goal else ""
+        yield f"  {row:15}  {ratio:5.2f}{outcome}; {milliseconds:.2f} ms"
+
+
+def main() -> None:
+    """Measure and print."""
+    flags = output.parser(__doc__)
+    flags.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES))
+    flags.add_argument("--quick", action="store_true", help="one turn each: does it work at all?")
+    asked = flags.parse_args()
+    turns = 1 if asked.quick else _TURNS
+    found = {name: measure(name, turns) for name in asked.only}
+    ratios = {name: {row: value[0] for row, value in of.items()} for name, of in found.items()}
+    goal = {name: CASES[name].goal for name in asked.only}
+    report = {
+        "local_steps": ratios,
+        "goal": goal,
+        "met": {name: {row: ratios[name][row] <= most for row, most in of.items()} for name, of in goal.items()},
+        "milliseconds": {name: {row: value[1] for row, value in of.items()} for name, of in found.items()},
+        "turns": turns,
+        "quick": asked.quick,
+    }
+    output.say(report, [line for name, of in found.items() for line in lines(name, of)], only_json=asked.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""DSSGD's client half: local training of its own copy, and the choice of what is sent of the change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flfw.client import FederatedClient
+from flfw.nets import Tensors
+from flfw.wire import check_upload
+
+
+@final
+class DSSGDClient(FederatedClient):
+    """E epochs of SGD on the own copy.
+
+    Where only some entries are downloaded the copy is ``own.*`` of the model, else ``shared.*`` itself. In both cases
+    it goes by the names under which its changes are sent.
+    """
+
+    def moving(self) -> dict[str, Tensor]:
+        """The copy."""
+        parameters: dict[str, Tensor] = dict(self.model.named_parameters())
+        own = {n.replace("own.", "shared.", 1): p for n, p in parameters.items() if n.startswith("own.")}
+        return own or parameters
+
+    def install(self, received: Mapping[str, np.ndarray], version: int) -> None:
+        """Overwrite the fresh entries of the copy; from then on all of it is this client's."""
+        super().install(received, version)
+        state = self.model.state_dict()
+        for name, fresh in state.items():
+            if name.startswith("fresh."):
+                rest, taken = name.removeprefix("fresh."), fresh.bool()
+                state[f"own.{rest}"][taken] = state[f"shared.{rest}"][taken]
+                fresh.zero_()
+        self._start = {name: value.detach().clone() for name, value in self.moving().items()}
+
+    def train(self) -> dict[str, float]:
+        """Returns the mean loss of the last epoch."""
+        return {"loss": self.descend(self.moving(), self.at.experiment.local_epochs, self.optimiser())}
+
+    def gradient(self, x: Tensor, y: Tensor) -> Tensors:
+        """What a probe of one step sends: the chosen entries of that step, over minus its size."""
+        rng, lr = self.generator("probe"), self.at.experiment.lr
+        change = {name: -lr * value for name, value in self.local_gradient(x, y, rng).items()}
+        found = {name: value / -lr for name, value in self._chosen(change).items()}
+        if self.at.defence:
+            found = self.at.defence.update(found, rng)
+        check_upload(found, self.at.method.uploads, self.at.experiment.method, self.at.partition)
+        return found
+
+    def outgoing(self) -> Tensors:
+        """What was received and, at the chosen entries, the change."""
+        change = {name: (value.detach() - self._start[name]).cpu() for name, value in self.moving().items()}
+        return {name: torch.tensor(self.received[name]) + value for name, value in self._chosen(change).items()}
+
+    def _chosen(self, change: Tensors) -> Tensors:
+        asked, rng = self.at.settings, self.generator("upload")
+        if asked.gamma:
+            change = {name: value.clamp(-asked.gamma, asked.gamma) for name, value in change.items()}
+        return selected(change, asked.theta_u, asked.criterion, asked.tau, rng)
+
+
+def selected(
+    change: Tensors, share: float, criterion: Literal["largest", "random"], tau: float, rng: torch.Generator
+) -> Tensors:
+    """A change of which a share of all entries is left, the others being 0.
+
+    Args:
+        change: by name; the share is one of all tensors together.
+        share: in (0, 1], rounded to whole entries, at least one.
+        criterion: the ``largest`` magnitudes, of equals those that come first; or ``random`` ones of those above tau,
+            all of them if there are fewer.
+        tau: >= 0.
+        rng: of the random ones.
+
+    >>> change = {"w": torch.tensor([1.0, -3.0]), "b": torch.tensor([2.0, -1.0])}
+    >>> selected(change, 0.5, "largest", 0.0, torch.Generator())
+    {'w': tensor([ 0., -3.]), 'b': tensor([2., 0.])}
+    """
+    flat = torch.cat([value.flatten() for value in change.values()])
+    count = max(1, round(share * len(flat)))
+    if criterion == "largest":
+        places = flat.abs().argsort(descending=True, stable=True)[:count]
+    else:
+        above = (flat.abs() > tau).nonzero().flatten()
+        places = above[torch.randperm(len(above), generator=rng)[:count]]
+    kept = torch.zeros_like(flat).index_copy(0, places, flat[places])
+    parts = kept.split([value.numel() for value in change.values()])
+    return {name: part.view_as(value) for (name, value), part in zip(change.items(), parts, strict=True)}

@@ -1,0 +1,155 @@
+"""More figures from nothing but their rows, in the style of `papers.drawing`: norms, privacy and compression."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle
+from math import isfinite
+from statistics import fmean
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+
+from papers.drawing import INKS, MARKS, STYLE, TEXT, End, Rows, blank, name_ends
+
+_WIDE = 100.0  # from here on, largest over smallest, an axis is logarithmic
+_BAND = 0.18
+_PUBLISHED: Any = {"markerfacecolor": "white", "linestyle": "none"}
+_HOLLOW = "as its paper counts"
+_BESIDE: Any = {"loc": "center left", "bbox_to_anchor": (1.02, 0.5), "frameon": False, "alignment": "left"}
+
+
+@rc_context(STYLE)
+def norms(rows: Rows, title: str) -> Figure:
+    """The mean over the clients by local iteration, a line a state, in a band that holds most clients.
+
+    Args:
+        rows: ``state``, ``iteration``, ``mean``, ``low`` and ``high``.
+        title: stands above.
+    """
+    figure = blank(6.4, 3.8, title)
+    axes = figure.add_subplot(title="L2 norm of an example's gradient", xlabel="local iteration")
+    ends = []
+    for state, ink in zip(dict.fromkeys(row["state"] for row in rows), cycle(INKS)):
+        own = [row for row in rows if row["state"] == state]
+        steps, means, low, high = ([row[key] for row in own] for key in ("iteration", "mean", "low", "high"))
+        axes.fill_between(steps, low, high, color=ink, alpha=_BAND, linewidth=0)
+        axes.plot(steps, means, color=ink, zorder=3)
+        ends.append(End(steps[-1], means[-1], state, ink))
+    _quiet(axes)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
+    values = [row[key] for row in rows for key in ("low", "high")]
+    if min(values) > 0 and max(values) / min(values) >= _WIDE:
+        axes.set_yscale("log")
+        _plain_ends(axes, ends)
+        return figure
+    axes.set_ylim(0, 1.06 * max(values) or 1)
+    figure.draw_without_rendering()
+    name_ends(axes, ends)
+    return figure
+
+
+@rc_context(STYLE)
+def privacy(rows: Rows, title: str) -> Figure:
+    """Accuracy against epsilon, a plot a unit; full marks are true epsilons, hollow ones the papers' own.
+
+    A dashed line is the accuracy of a run without any epsilon.
+
+    Args:
+        rows: as `papers.comparisons.privacy` has them.
+        title: stands above.
+    """
+    units = [unit for unit in dict.fromkeys(row["unit"] for row in rows) if _known(rows, unit)]
+    figure = blank(3.4 * len(units) + 1.8, 3.6, title)
+    plots: Sequence[Axes] = figure.subplots(1, len(units), sharey=True, squeeze=False)[0]
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
+    looks = dict(zip(kinds, zip(cycle(INKS), cycle(MARKS)), strict=False))
+    drawn: dict[str, Line2D] = {}
+    claiming = {row["run"] for row in rows if _claims(row)}
+    for axes, unit in zip(plots, units, strict=True):
+        axes.set(title=f"Privacy of one {unit}", xlabel="epsilon against the server (less is better)", xscale="log")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        for name in kinds:
+            ink, mark = looks[name]
+            own = sorted((r for r in rows if r["kind"] == name and r["unit"] == unit), key=lambda r: r["epsilon"] or 0)
+            finite = [row for row in own if row["epsilon"] is not None and isfinite(row["epsilon"])]
+            for row in finite:
+                if row["as_published"] is not None:
+                    both, level = (row["as_published"], row["epsilon"]), (row["accuracy"],) * 2
+                    axes.plot(both, level, color=ink, linewidth=0.7, linestyle=(0, (2, 2)), zorder=2)
+                    axes.plot(both[:1], level[:1], mark, color=ink, **_PUBLISHED)
+                    drawn[_HOLLOW] = Line2D([], [], marker=MARKS[0], color=TEXT, **_PUBLISHED)
+            if finite:
+                across = [row["epsilon"] for row in finite], [row["accuracy"] for row in finite]
+                (drawn[name],) = axes.plot(*across, color=ink, marker=mark, linewidth=1, zorder=3)
+            for row in (row for row in rows if row["kind"] == name and row["run"] not in claiming):
+                drawn[f"{name}, no epsilon"] = axes.axhline(row["accuracy"], color=ink, linestyle=(0, (4, 2)))
+        _quiet(axes)
+    plots[0].set_ylabel("accuracy")
+    plots[0].yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+    plots[0].set_ylim(bottom=0)
+    words = sorted(drawn, key=lambda word: word == _HOLLOW)
+    plots[-1].legend([drawn[word] for word in words], words, **_BESIDE)
+    return figure
+
+
+@rc_context(STYLE)
+def compression(rows: Rows, title: str) -> Figure:
+    """Accuracy by compression, and below it what an attack at the client finds: a mark a run, a line through means.
+
+    Args:
+        rows: as `papers.comparisons.compression` has them.
+        title: stands above.
+    """
+    figure = blank(6.4, 5.6, title)
+    above, below = figure.subplots(2, sharex=True)
+    above.set_title("Accuracy")
+    above.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+    below.set(title="Distance of reconstructed single examples (type 2): near 0 is a leak")
+    below.set_xlabel("share of a gradient's entries that are zeroed")
+    below.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
+    ways = [way for way in ("before", "after") if any(row["compress"] == way for row in rows)]
+    for axes, column in ((above, "accuracy"), (below, "distance")):
+        ends = []
+        for way, ink, mark in zip(ways, cycle(INKS), cycle(MARKS)):
+            own = [row for row in rows if row["compress"] in (way, "none") and row[column] is not None]
+            if not own:
+                continue
+            ratios = sorted({row["ratio"] for row in own})
+            means = [fmean(row[column] for row in own if row["ratio"] == ratio) for ratio in ratios]
+            axes.plot(ratios, means, color=ink, zorder=3)
+            each = [row["ratio"] for row in own], [row[column] for row in own]
+            axes.plot(*each, mark, color=ink, clip_on=False, zorder=4)
+            ends.append(End(ratios[-1], means[-1], f"{way} the noise", ink))
+        _quiet(axes)
+        axes.set_ylim(0, 1.06 * axes.get_ylim()[1])
+        figure.draw_without_rendering()
+        name_ends(axes, ends)
+    if all(row["distance"] is None for row in rows):
+        inside: Any = {"transform": below.transAxes, "ha": "center", "va": "center", "color": TEXT}
+        below.set_yticks([])
+        below.text(0.5, 0.5, "no audit of single examples gave anything", **inside)
+    return figure
+
+
+def _claims(row: Any) -> bool:
+    return row["epsilon"] is not None and isfinite(row["epsilon"])
+
+
+def _known(rows: Rows, unit: str) -> bool:
+    return any(row["unit"] == unit and _claims(row) for row in rows)
+
+
+def _quiet(axes: Axes) -> None:
+    axes.grid(axis="y")
+    axes.tick_params(length=0, which="both")
+
+
+def _plain_ends(axes: Axes, ends: Sequence[End]) -> None:
+    """Names right of the lines' ends, on an axis whose steps are not even."""
+    for end in ends:
+        axes.annotate(end.name, (end.x, end.y), (8, 0), textcoords="offset points", va="center", color=end.ink)

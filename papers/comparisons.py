@@ -1,0 +1,116 @@
+"""What several finished runs say together: privacy against utility, and what compression does to both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf, isfinite
+from typing import Any
+
+from flfw.errors import BadInput
+from flfw.experiment import require
+from flfw.matrix.rows import Finished
+from papers.drawing import Rows
+
+ON_CLIENT = "client_example"
+
+
+def privacy(runs: Mapping[str, Finished]) -> Rows:
+    """A row a run and unit: ``run``, ``kind``, ``unit``, ``epsilon``, ``as_published``, ``delta``, ``accuracy``.
+
+    ``epsilon`` is the true one against the server, inf where nothing is claimed; ``as_published`` the paper's, where
+    the run counted that too. ``accuracy`` is that of the last model as clients receive it, mean over the clients. A run
+    of a method that claims nothing has a row without a unit.
+
+    Args:
+        runs: by name.
+
+    Raises:
+        BadInput: a run has no accuracy, is damaged, or none claims anything.
+    """
+    rows: list[dict[str, Any]] = []
+    for name, one in runs.items():
+        claims = _claims(one)
+        about = {"run": name, "kind": kind(one)}
+        units = list(dict.fromkeys(claim["unit"] for claim in claims)) or [""]
+        for unit in units:
+            own = [claim for claim in claims if claim["unit"] == unit]
+            true = [claim for claim in own if claim["counted"] != "as published" and claim["adversary"] == "server"]
+            paper = [claim for claim in own if claim["counted"] == "as published"]
+            numbers = {"epsilon": _epsilon(true), "as_published": _epsilon(paper)}
+            delta = true[0]["delta"] if true else None
+            rows.append({**about, "unit": unit, **numbers, "delta": delta, "accuracy": _accuracy(one)})
+    known = [row for row in rows if row["epsilon"] is not None and isfinite(row["epsilon"])]
+    require(bool(known), "a run that claims an epsilon against the server", runs=" and ".join(runs))
+    return rows
+
+
+def compression(runs: Mapping[str, Finished]) -> Rows:
+    """A row a run: ``run``, ``compress``, ``ratio``, ``accuracy``, ``attack``, ``distance``, ``found``, ``failures``.
+
+    ``ratio`` is the share of each tensor's entries that are zeroed, ``compress`` whether before or after the noise; a
+    run without compression has ratio 0. The leakage is that of single examples in local training (type 2), of the
+    attack that finds most of them: the mean distance (root mean square deviation) of what it gave, the share of the
+    examples that count as found, and how many it gave nothing for. Runs without such an audit have none.
+
+    Args:
+        runs: by name.
+
+    Raises:
+        BadInput: a method that does not compress, a run without accuracy, or fewer than two ratios.
+    """
+    rows: list[dict[str, Any]] = []
+    for name, one in runs.items():
+        settings = one.result["config"].get("method_settings") or {}
+        if "compress_ratio" not in settings:
+            raise BadInput(f"Expected runs of a method with the setting compress_ratio, got {kind(one)} in {name}.")
+        where = settings["compress"] if settings["compress_ratio"] else "none"
+        ratio = 0.0 if where == "none" else float(settings["compress_ratio"])
+        rows.append({"run": name, "compress": where, "ratio": ratio, "accuracy": _accuracy(one), **_leakage(one)})
+    ratios = sorted({row["ratio"] for row in rows})
+    require(len(ratios) > 1, "runs with different compress_ratio", ratios=" and ".join(f"{r:g}" for r in ratios))
+    return sorted(rows, key=lambda row: (row["compress"], row["ratio"]))
+
+
+def kind(one: Finished) -> str:
+    """The method, with the defence if there is one."""
+    config = one.result["config"]
+    method, defence = (str(config.get(key) or "none").rpartition(":")[2] for key in ("method", "defence"))
+    return method if defence == "none" else f"{method} with {defence}"
+
+
+def _claims(one: Finished) -> Sequence[Mapping[str, Any]]:
+    claims = one.result.get("privacy") or []
+    needed = {"unit", "adversary", "epsilon", "delta", "counted"}
+    if not all(isinstance(claim, Mapping) and needed <= set(claim) for claim in claims):
+        raise BadInput(f"Expected claims of this version in {one.folder}, got others; run it again.")
+    return claims
+
+
+def _epsilon(claims: Sequence[Mapping[str, Any]]) -> float | None:
+    return float(claims[0]["epsilon"]) if claims else None  # float("inf") is what the string says
+
+
+def _accuracy(one: Finished) -> float:
+    if one.accuracy is None:
+        raise BadInput(f"Expected a run with a final accuracy, got {one.folder} without; name another.")
+    return one.accuracy[1]
+
+
+def _leakage(one: Finished) -> dict[str, Any]:
+    """Of the worst attack at the client's single examples."""
+    entries = [entry for setting, entry in one.entries if setting.vantage == ON_CLIENT and entry.get("distance")]
+    if not entries:
+        return {"attack": None, "distance": None, "found": None, "failures": None}
+
+    def alarming(entry: Mapping[str, Any]) -> tuple[float, float]:
+        distance = entry["distance"]["rmsd"]
+        return entry["distance"]["success"], -(inf if distance is None else distance)
+
+    worst = max(entries, key=alarming)
+    distance = worst["distance"]
+    return {
+        "attack": worst["attack"],
+        "distance": distance["rmsd"],
+        "found": distance["success"],
+        "failures": worst["failures"],
+    }
