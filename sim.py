@@ -6,7 +6,7 @@ import io
 import os
 import sys
 from contextlib import redirect_stderr
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -121,13 +121,34 @@ def parse(arguments: list[str], stored: Experiment | None = None) -> Command:
     try:
         with redirect_stderr(box):
             default = Command(stored or Experiment())
-            command = tyro.cli(Command, args=arguments, prog="sim.py", default=default)
+            command = tyro.cli(Command, args=joined(arguments), prog="sim.py", default=default)
             pictures = "no" if command.no_pictures else command.experiment.pictures
             return replace(command, experiment=replace(command.experiment, pictures=pictures))
     except SystemExit as stop:
         if not stop.code:
             raise
         raise BadInput(f"{_unboxed(box.getvalue())}; see sim.py --help") from None
+
+
+def joined(arguments: list[str]) -> list[str]:
+    """The arguments with a flag's values in one place: of a flag that is given again the parser drops what came first.
+
+    >>> joined(["--set", "a=1", "--rounds", "2", "--set", "b=2", "c=3"])
+    ['--set', 'a=1', 'b=2', 'c=3', '--rounds', '2']
+    """
+    flags = {"--" + f.name.replace("_", "-") for f in fields(Experiment) if isinstance(f.default, tuple)}
+    groups: dict[str, list[str]] = {"": []}
+    place = ""
+    for number, argument in enumerate(arguments):
+        flag, equals, value = argument.partition("=")
+        if flag in flags:
+            place = flag
+            groups.setdefault(flag, []).extend([value] if equals else [])
+            continue
+        if argument.startswith("--"):
+            place = f"{number} {argument}"
+        groups.setdefault(place, []).append(argument)
+    return [word for place, words in groups.items() for word in ([place] if place in flags else []) + words]
 
 
 def _unboxed(box: str) -> str:

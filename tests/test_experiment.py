@@ -445,3 +445,16 @@ def test_auto_alone_is_refused_where_no_attack_bears_the_methods_name() -> None:
         BadInput, match="Expected an attack beside auto, since none bears the method's name, got attack=auto"
     ):
         resolve(Experiment(method="fedavg", attack=("auto",)))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--set", "a=1", "--rounds", "3", "--set", "b=2"],
+        ["--set=a=1", "--set=b=2", "--rounds=3"],
+        ["--rounds", "3", "--set", "a=1", "b=2"],
+    ],
+)
+def test_a_flag_that_is_given_again_adds_to_what_came_before(arguments: list[str]) -> None:
+    found = sim.parse(["--attack", "ig", *arguments, "--attack", "cpl"]).experiment
+    assert (found.set, found.rounds, found.attack) == (("a=1", "b=2"), 3, ("ig", "cpl"))
