@@ -6,7 +6,7 @@ import io
 import os
 import sys
 from contextlib import redirect_stderr
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -131,24 +131,23 @@ def parse(arguments: list[str], stored: Experiment | None = None) -> Command:
 
 
 def joined(arguments: list[str]) -> list[str]:
-    """The arguments with a flag's values in one place: of a flag that is given again the parser drops what came first.
+    """The arguments with all of ``--set`` in one place: of a flag that is given again the parser keeps the last alone.
 
     >>> joined(["--set", "a=1", "--rounds", "2", "--set", "b=2", "c=3"])
-    ['--set', 'a=1', 'b=2', 'c=3', '--rounds', '2']
+    ['--rounds', '2', '--set', 'a=1', 'b=2', 'c=3']
     """
-    flags = {"--" + f.name.replace("_", "-") for f in fields(Experiment) if isinstance(f.default, tuple)}
-    groups: dict[str, list[str]] = {"": []}
-    place = ""
-    for number, argument in enumerate(arguments):
-        flag, equals, value = argument.partition("=")
-        if flag in flags:
-            place = flag
-            groups.setdefault(flag, []).extend([value] if equals else [])
+    others: list[str] = []
+    assignments: list[str] = []
+    place = others
+    for argument in arguments:
+        if argument == "--set" or argument.startswith("--set="):
+            place = assignments
+            assignments += [argument.removeprefix("--set=")] if argument != "--set" else []
             continue
         if argument.startswith("--"):
-            place = f"{number} {argument}"
-        groups.setdefault(place, []).append(argument)
-    return [word for place, words in groups.items() for word in ([place] if place in flags else []) + words]
+            place = others
+        place.append(argument)
+    return [*others, "--set", *assignments] if "--set" in arguments or assignments else others
 
 
 def _unboxed(box: str) -> str:

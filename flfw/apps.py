@@ -27,6 +27,7 @@ from flfw.roster import ENROLMENT_S
 from flfw.site import Site
 from flfw.store import ClientStore
 from flfw.task import Task, resolve
+from flfw.threads import one_thread
 from flfw.wire import pack, views
 from flfw.workplace import Workplace
 
@@ -103,7 +104,7 @@ def _at_work(
     experiment = resolve(Experiment.from_run_config(context.run_config))
     require_settled(experiment)
     site, partition = Site.of(context.node_config, config["experiment"]), _partition(context)
-    with _until(message.metadata.created_at + config["deadline"], context), _one_thread():
+    with _until(message.metadata.created_at + config["deadline"], context), one_thread():
         method, settings = parts.method(experiment)
         at = Workplace(
             experiment=experiment,
@@ -149,14 +150,3 @@ def _reply(message: Message, sent: Tensors, metrics: dict[str, Any]) -> Message:
 
 def _partition(context: Context) -> int:
     return int(context.node_config["partition-id"])
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Pin torch to one thread for a client's work, so that every engine sums in the same order."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -40,6 +40,7 @@ from flfw.privacy.mechanism import Mechanism, Phase, phases
 from flfw.rng import initialising
 from flfw.strategy import FederatedStrategy
 from flfw.task import Task
+from flfw.threads import one_thread
 
 CONFIDENCE = 0.95
 GUESSED = (0.5, 0.1, 0.03, 0.01)
@@ -83,8 +84,11 @@ class Listener:
             update: the client's W_k. How many examples stand behind it is not looked at: no claim covers that.
         """
         places = np.flatnonzero(self._canaries.holders == update.partition)
-        if not len(places):
-            return
+        if len(places):
+            with one_thread():  # a run that is resumed must find the same scores
+                self._add(sent, update, places)
+
+    def _add(self, sent: Tensors, update: Update, places: np.ndarray) -> None:
         indices = self._canaries.indices[places]
         own = np.setdiff1d(self._task.split.train[update.partition], indices)
         weight, steps, deviation = self._steps(len(own) + len(places) / 2)
@@ -109,7 +113,7 @@ class Listener:
         steps = asked.local_epochs * ceil(examples / asked.batch_size)
         if not isinstance(settings, NoisySteps):
             return asked.local_epochs / min(asked.batch_size, examples), steps, 0.0
-        divisor = asked.batch_size if settings.batches == "poisson" else min(asked.batch_size, examples)
+        divisor = min(asked.batch_size, examples)
         noise = settings.deviation(settings.clip, asked.batch_size)
         return asked.local_epochs / divisor, steps, sqrt(steps) * noise / divisor
 

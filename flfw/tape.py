@@ -65,7 +65,7 @@ def encode(tensors: Mapping[str, np.ndarray], compression: str) -> Encoded:
         SafetensorError: an array is not of numbers that the format knows.
     """
     # Of an array whose entries do not lie in order, safetensors writes them in the order in which they lie.
-    data = save({name: np.ascontiguousarray(value) for name, value in tensors.items()}, {"format": str(FORMAT)})
+    data = save({name: np.asarray(value, order="C") for name, value in tensors.items()}, {"format": str(FORMAT)})
     size, suffix = len(data), ".safetensors"
     if compression == "gzip":
         data, suffix = gzip.compress(data, compresslevel=1, mtime=0), ".safetensors.gz"

@@ -16,9 +16,8 @@ An attacker is granted the message, reads off which entries were sent and compar
             the copy that training starts from. With theta_d < 1 the entries of w_k that were not downloaded are unknown
             to it and are searched for with the data; the server remembers more than that message, so this is less than
             it could do, and no verdict rests on it.
-Claims      none: that few entries are sent protects nobody. The paper's sparse vector technique and Laplace noise are
-            left out: it spends an epsilon on each entry of each round, and its authors report none for a whole run;
-            sums under noise are what dp_fedavg and fed_sdp have.
+Claims      none: that few entries are sent protects nobody. The paper's sparse vector technique with Laplace noise is
+            left out: its epsilons are for single entries of a round; whole updates under noise are what fed_sdp has.
 Departures  1. Rounds: clients train at the same time and the server adds when all have sent. In the paper they come one
                after another, or as they please.
             2. Down and up are one change of E epochs, chosen once at their end.
