@@ -21,6 +21,7 @@ from flfw.data.partition import Split
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.nets import Net
+from flfw.noisy import NoisySteps
 from flfw.privacy.accountants import account
 from flfw.privacy.claims import Claim
 from flfw.privacy.course import Course
@@ -519,3 +520,10 @@ def test_bad_input_is_one_line_and_nothing_is_written(
 
 def test_batch_norm_that_no_gradient_is_sent_of_is_refused_by_nobody(nobodys: Path) -> None:
     parts.check(asked("fedavg", net="batchnorm"))
+
+
+def test_poisson_batches_count_the_rounds_in_which_a_client_takes_part() -> None:
+    known = Course(10, 3, 4, 1, False, fewest=20, most=30, batch=10, epochs=2, replication=1, tensors={"a.weight": 1})
+    found = NoisySteps(batches="poisson").mechanism_of_steps(known, ("*",))
+    assert (found.steps, found.sampling_rate, found.participations) == (3 * 2 * 3, 0.5, None)
+    assert found.amplified
