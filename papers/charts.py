@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
+from flfw.experiment import require
 from papers.drawing import INKS, MARKS, STYLE, TEXT, End, Rows, blank, name_ends
 
 _WIDE = 100.0  # from here on, largest over smallest, an axis is logarithmic
@@ -35,14 +36,17 @@ def norms(rows: Rows, title: str) -> Figure:
     axes = figure.add_subplot(title="L2 norm of an example's gradient", xlabel="local iteration")
     ends = []
     for state, ink in zip(dict.fromkeys(row["state"] for row in rows), cycle(INKS)):
-        own = [row for row in rows if row["state"] == state]
+        own = [row for row in rows if row["state"] == state and isfinite(row["mean"])]  # others have diverged
+        if not own:
+            continue
         steps, means, low, high = ([row[key] for row in own] for key in ("iteration", "mean", "low", "high"))
         axes.fill_between(steps, low, high, color=ink, alpha=_BAND, linewidth=0)
         axes.plot(steps, means, color=ink, zorder=3)
         ends.append(End(steps[-1], means[-1], state, ink))
     _quiet(axes)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
-    values = [row[key] for row in rows for key in ("low", "high")]
+    values = [row[key] for row in rows if isfinite(row["mean"]) for key in ("low", "high")]
+    require(bool(values), "norms that are numbers", rows=len(rows))
     if min(values) > 0 and max(values) / min(values) >= _WIDE:
         axes.set_yscale("log")
         _plain_ends(axes, ends)

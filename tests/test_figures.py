@@ -7,6 +7,7 @@ import json
 import shutil
 from dataclasses import replace
 from itertools import pairwise
+from math import nan
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -529,3 +530,16 @@ def test_the_same_rows_give_the_same_bytes_and_nobody_elses_settings_are_touched
 def test_inks_are_apart_in_grey() -> None:
     greys = [float(np.dot(to_rgb(ink), (0.299, 0.587, 0.114))) for ink in drawing.INKS]
     assert min(np.diff(greys)) > 0.08
+
+
+def test_norms_of_a_model_that_has_diverged_are_drawn_as_far_as_they_are_numbers() -> None:
+    rows: list[dict[str, Any]] = [
+        {"state": state, "iteration": i, "clients": 2, "mean": mean, "low": mean / 2, "high": 2 * mean}
+        for state, means in (("before training", (9.0, 3.0)), ("after round 1", (9e9, nan)))
+        for i, mean in enumerate(means, 1)
+    ]
+    axes = charts.norms(rows, "title").axes[0]
+    assert axes.get_yscale() == "log"
+    assert [line.get_ydata().tolist() for line in axes.get_lines()] == [[9.0, 3.0], [9e9]]
+    with pytest.raises(BadInput, match="Expected norms that are numbers"):
+        charts.norms([{**row, "mean": nan} for row in rows], "title")
