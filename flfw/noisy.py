@@ -123,8 +123,14 @@ class NoisySteps(Noise):
 
 @dataclass(frozen=True)
 class EitherUnit(NoisySteps):
-    """Noisy local steps, which protect examples; or clipped updates under the noise of a trusted server: clients."""
+    """Noisy local steps, which protect examples; or clipped updates under the noise of a trusted server: clients.
 
+    As for `LocalTraining` the defaults are those of HyperFL's comparison, from its code.
+    """
+
+    noise_multiplier: float = 10.63
+    clip: float = 0.04
+    grouping: Grouping = "flat"
     unit: Unit = "example"  # example: clipped and noised in each local step, at the client; client: its whole update
 
     @property

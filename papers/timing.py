@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
 from typing import Any, final
-
-import torch
 
 from flfw import parts
 from flfw.assignments import split_assignment
@@ -24,6 +21,7 @@ from flfw.experiment import Experiment
 from flfw.optimisers import LocalTraining
 from flfw.provenance import hardware
 from flfw.task import Task
+from flfw.threads import one_thread
 from flfw.workplace import Workplace
 
 PLAIN = "fedavg"
@@ -59,7 +57,7 @@ class Trainee:
 
 def in_turns(trainees: Sequence[Trainee], turns: int) -> list[list[float]]:
     """Milliseconds of each, turn by turn: A B A B, after one turn each that is not counted; on one thread."""
-    with _one_thread():
+    with one_thread():
         for one in trainees:  # the first steps set things up
             one.turn()
         return [[one.turn() for one in trainees] for _ in range(turns)]
@@ -93,13 +91,3 @@ def clocked(experiment: Experiment, task: Task, turns: int = TURNS) -> dict[str,
     ratio = statistics.median(mine / theirs for mine, theirs in found)
     timing = {"ms": own, "plain_ms": other, "ratio": ratio, "turns": turns, "steps": sides[0].steps}
     return {"timing": timing, "notes": [f"Timed in milliseconds of the processor, one thread, on {hardware()}."]}
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

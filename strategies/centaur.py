@@ -26,16 +26,12 @@ from typing import final
 from flfw.experiment import require
 from flfw.noisy import BesideOwnHead
 from flfw.noisy_strategy import EitherUnitStrategy
-from flfw.perexample import Grouping
 
 
 @dataclass(frozen=True)
 class CentaurSettings(BesideOwnHead):
     """Private local training as in HyperFL's comparison, and the head's."""
 
-    noise_multiplier: float = 10.63
-    clip: float = 0.04
-    grouping: Grouping = "flat"
     head_epochs: int = 1  # passes over the data in which the head is trained, >= 1
 
     def __post_init__(self) -> None:

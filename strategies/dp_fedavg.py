@@ -22,27 +22,16 @@ Departures  1. The defaults are the authors' code's: an example's whole gradient
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import final
 
 from flfw.noisy import EitherUnit
 from flfw.noisy_strategy import EitherUnitStrategy
-from flfw.perexample import Grouping
-
-
-@dataclass(frozen=True)
-class ISRLSettings(EitherUnit):
-    """Private local training as in HyperFL's comparison."""
-
-    noise_multiplier: float = 10.63
-    clip: float = 0.04
-    grouping: Grouping = "flat"
 
 
 @final
 class DPFedAvg(EitherUnitStrategy):
     """Averaging of whole models."""
 
-    Settings = ISRLSettings
+    Settings = EitherUnit
     downloads = ("*",)
     uploads = ("*",)

@@ -23,27 +23,16 @@ Departures  1. those of dp_fedavg.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import final
 
 from flfw.noisy import BesideOwnHead
 from flfw.noisy_strategy import EitherUnitStrategy
-from flfw.perexample import Grouping
-
-
-@dataclass(frozen=True)
-class PPSGDSettings(BesideOwnHead):
-    """Private local training as in HyperFL's comparison, and the head's."""
-
-    noise_multiplier: float = 10.63
-    clip: float = 0.04
-    grouping: Grouping = "flat"
 
 
 @final
 class PPSGD(EitherUnitStrategy):
     """Averaging of extractors."""
 
-    Settings = PPSGDSettings
+    Settings = BesideOwnHead
     downloads = ("extractor.*",)
     uploads = ("extractor.*",)

@@ -12,14 +12,9 @@ from __future__ import annotations
 
 from typing import final
 
-from flfw.inversion.clipped import Clipped
+from flfw.inversion.clipped import ClippedByUnit
 
 
 @final
-class DPFedAvgAdaptation(Clipped):
+class DPFedAvgAdaptation(ClippedByUnit):
     """Noisy steps, or a clipped update."""
-
-    @property
-    def on_steps(self) -> bool:
-        """Whether it is examples that are protected."""
-        return self.settings["unit"] == "example"

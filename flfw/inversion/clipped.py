@@ -185,6 +185,15 @@ class Clipped(MethodMechanism, ABC):
         return {name: trial[name] for name in sent}
 
 
+class ClippedByUnit(Clipped, ABC):
+    """One that clips examples or whole updates, as ``unit`` says; the noise on updates is the server's."""
+
+    @property
+    def on_steps(self) -> bool:
+        """Whether it is examples that are protected."""
+        return self.settings["unit"] == "example"
+
+
 @final
 class ClippedVictim(VictimModel):
     """A `VictimModel` whose gradient is clipped as a whole.
