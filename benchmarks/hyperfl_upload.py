@@ -36,9 +36,8 @@ from flfw.factors import Arrays, Layers, square
 from flfw.inprocess import InProcessGrid
 from flfw.nets import Tensors
 from flfw.store import ClientStore
-from flfw.strategy import broadcast
 from flfw.task import Task, resolve
-from flfw.wire import nbytes, pack, views
+from flfw.wire import broadcast, nbytes, pack, views
 from flfw.workplace import Workplace
 from strategies.hyperfl import HyperFL, HyperFLSettings
 

@@ -117,6 +117,7 @@ def _at_work(
             store=ClientStore(site.state, config["experiment"], partition) if site.state else None,
             probe=tuple(int(config[name]) for name in ("slot", "batch", "steps") if name in config),
         )
+        method.check_client(at.task, partition, settings)
         yield parts.client(experiment)(at), config, views(message.content.array_records["arrays"])
 
 

@@ -18,8 +18,8 @@ from torch.nn.functional import cross_entropy
 
 from flfw.factored_upload import expand
 from flfw.nets.net import Tensors, matches
-from flfw.optimisers import Optimiser, clip_norm
-from flfw.rng import initialising, torch_generator
+from flfw.optimisers import LastingTraining, Optimiser, Remembering, clip_norm
+from flfw.rng import torch_generator
 from flfw.store import ClientStore
 from flfw.wire import check_upload
 from flfw.workplace import Workplace
@@ -45,11 +45,11 @@ class FederatedClient(NumPyClient, ABC):
 
     def __init__(self, at: Workplace) -> None:
         self.at = at
-        with initialising(at.experiment.seed, "model"):
-            self.model: nn.Module = at.method.build_model(at.task.build_net(), at.settings)
+        self.model: nn.Module = at.fresh_model()
         names = list(self.model.state_dict())
         self.download_names = [name for name in names if matches(name, at.method.downloads)]
         self.private_names = [name for name in names if name not in self.download_names]
+        self._lasting = at.settings.lasting_at(at.experiment.lr) if isinstance(at.settings, LastingTraining) else None
         self.received: Mapping[str, np.ndarray] = {}
         self._form = at.method.factored_upload(at.settings)
         if self._form:
@@ -75,8 +75,12 @@ class FederatedClient(NumPyClient, ABC):
         return dict(self.model.named_parameters())
 
     def optimiser(self) -> Optimiser:
-        """A fresh one, as each round begins with."""
-        return self.at.settings.optimiser_at(self.at.experiment.lr)
+        """What a round begins with: a fresh one, unless the settings say that it lasts."""
+        return self._lasting or self.at.settings.optimiser_at(self.at.experiment.lr)
+
+    def lasting(self) -> Mapping[str, tuple[Remembering, Mapping[str, Tensor]]]:
+        """Optimisers that go on from round to round, each with what it moves, by a name for what it remembers."""
+        return {"optimiser": (self._lasting, self.moving())} if self._lasting else {}
 
     def clips(self) -> dict[str, float]:
         """For each name pattern the bound of the joint L2 norm of a step's gradients that it matches."""
@@ -133,10 +137,19 @@ class FederatedClient(NumPyClient, ABC):
         state = self.model.state_dict()
         for name, value in received.items():
             state[name].numpy()[...] = value
-        if version and self.private_names:
-            for name, value in self._private_store().load(version, state).items():
-                state[name].copy_(value)
         self.model.to(self.device)
+        own = self.private()
+        if version and own:
+            for name, value in self._private_store().load(version, own).items():
+                own[name].copy_(value)
+
+    def private(self) -> Tensors:
+        """All that is kept between rounds, by name and live: of the model what is not broadcast, and of optimisers."""
+        state = self.model.state_dict()
+        own = {name: state[name] for name in self.private_names}
+        for name, (optimiser, moved) in self.lasting().items():
+            own |= {f"{name}/{key}": value for key, value in optimiser.memory(moved).items()}
+        return own
 
     def gradient(self, x: Tensor, y: Tensor) -> Tensors:
         """What a probe of one local step sends: the defended gradient of the loss for the tensors uploaded.
@@ -156,7 +169,7 @@ class FederatedClient(NumPyClient, ABC):
         """What a local step follows of the tensors uploaded: their defended gradient, before the update is defended."""
         if self.at.defence:
             x, y = self.at.defence.batch(x, y, rng)
-        moving = {n: p for n, p in self.model.named_parameters() if matches(n, self.at.method.uploads)}
+        moving = {n: p for n, p in self.model.named_parameters() if matches(n, self.at.method.descended())}
         loss = self.loss(x.to(self.device), y.to(self.device))
         found = dict(zip(moving, (g.cpu() for g in torch.autograd.grad(loss, list(moving.values()))), strict=True))
         return self.at.defence.gradients(found, rng) if self.at.defence else found
@@ -288,9 +301,8 @@ class FederatedClient(NumPyClient, ABC):
         return {n: before[n] + change[n] if n in change else v for n, v in sent.items()}
 
     def _keep_private(self, version: int) -> None:
-        if self.private_names:
-            state = self.model.state_dict()
-            self._private_store().save(self.at.round, {name: state[name] for name in self.private_names}, after=version)
+        if own := self.private():
+            self._private_store().save(self.at.round, own, after=version)
 
     def _private_store(self) -> ClientStore:
         if self.at.store is None:

@@ -90,10 +90,10 @@ def _client_costs(experiment: Experiment, folder: Path, costs: Costs) -> None:
     method, settings = parts.method(experiment)
     sizes = [len(own) for own in Task.of(experiment, experiment.data_root).split.train]
     partition = min(range(len(sizes)), key=lambda p: abs(sizes[p] - fmean(sizes)))
-    state = _client(experiment, partition, folder).model.state_dict()
-    arrays = pack(shared(state, method.downloads))
-    costs["private"] = sum(value.nbytes for name, value in state.items() if name not in arrays)
-    del state  # an actor has no second model
+    fresh = _client(experiment, partition, folder)
+    arrays = pack(shared(fresh.model.state_dict(), method.downloads))
+    costs["private"] = sum(value.nbytes for value in fresh.private().values())
+    del fresh  # an actor has no second model
 
     def work(epochs: int) -> ArrayRecord:
         worker = _client(replace(experiment, local_epochs=epochs), partition, folder)

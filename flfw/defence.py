@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from flfw.method import NoSettings
 from flfw.nets.net import Tensors
-from flfw.strategy import NoSettings
 
 
 class Defence(ABC):

@@ -64,7 +64,7 @@ class Experiment:
     dataset: str = "digits"
     """Data set, see --list; folder:PATH for your own images, a folder a class; hf:NAME for the Hugging Face Hub."""
     net: str = "auto"
-    """Network; auto: the one the papers use on this data set."""
+    """Network; auto: the one the method names, else the one the papers use on this data set."""
     split: str = "auto"
     """How the data are cut into clients; auto: the data set's usual way. See --list and --show-split."""
     side: int = 0
@@ -81,6 +81,8 @@ class Experiment:
     """How they are drawn: exactly so many, or each by a coin of its own, so that their number varies."""
     rounds: int = 10
     """Rounds of training."""
+    patience: int = 0
+    """End when no client's validation accuracy has risen for so many rounds; 0: no such end."""
     local_epochs: int = 5
     """Passes over a client's own data in each round."""
     batch_size: int = 50
@@ -135,6 +137,8 @@ class Experiment:
     """CPU cores set aside for each concurrently simulated client (ray, flwr)."""
     gpus_per_client: float = 0
     """Fraction of a GPU set aside for, and used by, each concurrently simulated client (ray, flwr)."""
+    server_device: Literal["cpu", "cuda"] = "cpu"
+    """Where the server computes what it trains itself; averages are always taken on the CPU."""
     attack_gpus: float = 0
     """Fraction of a GPU that clients leave free for the attacks (ray)."""
     attack_server: Literal["auto", "beside", "after", "inline"] = "auto"

@@ -24,10 +24,12 @@ from flfw.progress import Steps
 from flfw.provenance import code_hash
 from flfw.rng import initialising
 from flfw.sealed import drop_unfinished, write_whole
-from flfw.strategy import FederatedStrategy, broadcast
+from flfw.server_place import ServerPlace
+from flfw.strategy import FederatedStrategy
 from flfw.streaming import StreamingGrid
 from flfw.tap import RecordingGrid
 from flfw.task import Task, input_space
+from flfw.wire import broadcast
 
 if TYPE_CHECKING:
     from flfw.one_run_audit import Listener
@@ -72,6 +74,7 @@ class Federation:
         drop_unfinished(folder / "checkpoint")
         self._kept = Checkpoints(folder, experiment)
         self._strategy = _strategy(experiment, stamp={"experiment": self._kept.id, "code": code_hash()})
+        self._strategy.at = ServerPlace(experiment, lambda title, steps: self._steps.within(title, steps))
         self._listener = self._strategy.watch = _listener(experiment)
         self._grid: Grid = StreamingGrid(grid)
         self._tap: RecordingGrid | None = None

@@ -17,6 +17,7 @@ from flfw.experiment import Experiment
 from flfw.inversion.mechanism import Mechanism
 from flfw.nets.net import matches
 from flfw.noisy import Noise
+from flfw.optimisers import LastingTraining
 from flfw.strategy import FederatedStrategy
 from flfw.task import input_space
 
@@ -129,6 +130,8 @@ def _refuse_canaries(method: str, cls: type[FederatedStrategy], chosen: Any, mod
     if isinstance(chosen, Noise) and chosen.on_update:
         clips = "Expected a method that clips the gradients of single examples, or nothing, for --canaries"
         raise BadInput(f"{clips}; got method={method}, which clips whole updates.")
+    if isinstance(chosen, LastingTraining) and chosen.lasting:
+        raise BadInput("Expected lasting=false for --canaries, as only the client knows where its optimiser goes on.")
     shared = all(matches(name, cls.downloads) and matches(name, cls.uploads) for name in model.state_dict())
     if not shared or cls.message_for is not FederatedStrategy.message_for:
         whole = "Expected a method that sends the whole model to every client and gets it all back for --canaries"

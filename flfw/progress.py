@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from rich.console import Console
@@ -32,6 +33,19 @@ class Steps:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if self._bar:
             self._bar.stop()
+
+    @contextmanager
+    def within(self, title: str, total: int) -> Iterator[Callable[[], None]]:
+        """Steps of a step: below this bar another one while they last; what is yielded is called after each."""
+        bar = self._bar
+        if bar is None:
+            yield lambda: None
+            return
+        task = bar.add_task(title, total=total)
+        try:
+            yield lambda: bar.update(task, advance=1)
+        finally:
+            bar.remove_task(task)
 
     def note(self, lines: Iterable[str]) -> None:
         """Lines that stay on the screen."""

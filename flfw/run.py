@@ -131,6 +131,10 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[Experiment, Task
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # said below, on every run and not only when the cache is made
         task = Task.of(experiment, root)
+    method, chosen = parts.method(experiment)
+    method.check_task(task, chosen)
+    for partition in range(experiment.clients):
+        method.check_client(task, partition, chosen)
     experiment, settled = settle(experiment, task.split)
     task.check_victims(experiment)
     return experiment, task, [*_remarks(experiment, task), *settled]

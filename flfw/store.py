@@ -61,8 +61,10 @@ class ClientStore:
         for name, value in tensors.items():
             expected = value if like is None else like.get(name)
             if expected is None or value.shape != expected.shape:
-                wanted = "to be a tensor of the model" if expected is None else f"of shape {tuple(expected.shape)}"
+                wanted = "to be one of this method's" if expected is None else f"of shape {tuple(expected.shape)}"
                 raise StateMissing(f"Expected private {name} {wanted}, got {tuple(value.shape)}; restore {path}.")
+        if like is not None and (absent := [name for name in like if name not in tensors]):
+            raise StateMissing(f"Expected private {absent[0]} in {path}, found none; restore it.")
         return tensors
 
     def save(self, version: int, tensors: Tensors, after: int) -> None:

@@ -9,41 +9,32 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
-from torch import nn
 
 from flfw.aggregation import Update
 from flfw.checkpoint import Snapshot
 from flfw.cohorts import Sampling, drawn
-from flfw.factored_upload import FactoredUpload, FactorReader
+from flfw.factored_upload import FactorReader
 from flfw.faults import Failure, Tolerance, read_metrics, read_update
 from flfw.history import History
-from flfw.inversion.local_steps import LocalSteps
-from flfw.inversion.victim import PlainVictim, VictimModel
 from flfw.journal import Mark
-from flfw.nets import Net, Tensors
-from flfw.privacy.course import Course
-from flfw.privacy.mechanism import Mechanism
-from flfw.privacy.published import Published
+from flfw.method import Method
+from flfw.nets import Tensors
 from flfw.roster import Roster
-from flfw.wire import nbytes, pack, shared, unpack
+from flfw.wire import nbytes, pack, unpack
+
+if TYPE_CHECKING:
+    from flfw.server_place import ServerPlace
 
 
-@dataclass(frozen=True)
-class NoSettings:
-    """The hyper-parameters of a plug-in that has none."""
-
-
-class FederatedStrategy(Strategy, ABC):
+class FederatedStrategy(Method, Strategy, ABC):
     """Base of the methods; a real Flower strategy, usable alone in another Flower app.
 
-    Subclasses set the class attributes and write `aggregate`; some also override `build_model`, `message_for` and
-    `victim_model`.
+    Subclasses declare themselves (`flfw.method.Method`) and write `aggregate`; some also override `message_for`.
 
     Args:
         settings: the method's hyper-parameters, an instance of ``Settings``.
@@ -62,15 +53,9 @@ class FederatedStrategy(Strategy, ABC):
         stamp: scalars that every message carries.
         rounds_before: how many rounds an earlier process did; Flower itself always counts from 1.
         watch: is shown what the clients of a round were sent, and each update that is used; None: nobody watches.
+        at: what the server has of its own beside the uploads; None: nothing.
+        noted: figures of the round that is combined, which methods add to its row.
     """
-
-    Settings: ClassVar[type] = NoSettings
-    downloads: ClassVar[tuple[str, ...]] = ("*",)
-    """Patterns of the tensors the server sends. All others are the client's own and are kept between rounds."""
-    uploads: ClassVar[tuple[str, ...]] = ("*",)
-    """Patterns of the tensors a client may send."""
-    client: ClassVar[str] = ""
-    """The client half, if its name is neither the method's nor `sgd`."""
 
     def __init__(
         self,
@@ -91,46 +76,10 @@ class FederatedStrategy(Strategy, ABC):
         self.stamp: dict[str, Any] = {}
         self.rounds_before = 0
         self.watch: Callable[[Tensors, Update], None] | None = None
+        self.at: ServerPlace | None = None
+        self.noted: dict[str, float] = {}
         self._asked: tuple[float, ArrayRecord, list[Message]] | None = None
         self._sent: ArrayRecord | None = None
-
-    @classmethod
-    def build_model(cls, net: Net, settings: Any) -> nn.Module:
-        """The model whose named tensors `downloads` and `uploads` speak of; by default the network itself."""
-        return net
-
-    @classmethod
-    def victim_model(cls, model: nn.Module, received: Tensors, inputs: Any) -> VictimModel:
-        """What an attacker who holds ``received`` can compute of a client's gradient; see `VictimModel`."""
-        return PlainVictim(model, known=received, shared=cls.uploads, inputs=inputs)
-
-    @classmethod
-    def local_steps(cls, settings: Any, lr: float, steps: int) -> LocalSteps | None:
-        """A client's local training as an attacker can write it out; None: it holds more than steps on one loss."""
-        return None
-
-    @classmethod
-    def factored_upload(cls, settings: Any) -> FactoredUpload | None:
-        """How the change of some uploads travels as factors; None: whole. It takes one broadcast for all clients."""
-        return None
-
-    @classmethod
-    def check_model(cls, model: nn.Module, settings: Any) -> None:
-        """Refuse a model that the method cannot train, which may be without numbers; by default none is.
-
-        Raises:
-            BadInput: naming the layer.
-        """
-
-    @classmethod
-    def mechanism(cls, settings: Any, course: Course) -> Mechanism | None:
-        """What a whole run does to the data for privacy, as the server meets it; None: nothing is claimed."""
-        return None
-
-    @classmethod
-    def as_published(cls, settings: Any, course: Course) -> Published | None:
-        """How the method's paper counts, where it does."""
-        return None
 
     @abstractmethod
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
@@ -153,7 +102,7 @@ class FederatedStrategy(Strategy, ABC):
 
     def combined(self, arrays: ArrayRecord, updates: Iterable[Update], server_round: int) -> Tensors:
         """`aggregate`, for the clients of a round that were sent these arrays."""
-        self.round, self._sent = server_round, arrays
+        self.round, self._sent, self.noted = server_round, arrays, {}
         return self.aggregate(updates)
 
     def message_for(self, partition: int, arrays: ArrayRecord) -> ArrayRecord:
@@ -222,7 +171,7 @@ class FederatedStrategy(Strategy, ABC):
             pass
         down = sum(nbytes(m.content.array_records["arrays"]) for m in messages)
         self._asked = None
-        row = self._record(server_round, rows, failed, down, time.monotonic() - started)
+        row = self.history.add(server_round, rows, failed, down, time.monotonic() - started, self.noted)
         return arrays, MetricRecord({k: v for k, v in row.items() if isinstance(v, int | float)})
 
     def configure_evaluate(
@@ -286,30 +235,6 @@ class FederatedStrategy(Strategy, ABC):
         if messages or failed or self.sampling == "fixed":  # by coins it may be that nobody is drawn
             self.roster.check_enough(len(rows), failed, when)
 
-    def _record(
-        self, server_round: int, rows: list[dict[str, Any]], failed: list[Failure], down: int, seconds: float
-    ) -> dict[str, Any]:
-        self.history.clients += rows
-        standard = ("loss", "acc_global", "acc_local")
-        row: dict[str, Any] = {"round": server_round, **{key: _mean(rows, key) for key in standard}}
-        row |= {"clients": len(rows), "failures": len(failed), "upload_bytes": sum(r["upload_bytes"] for r in rows)}
-        row |= {"download_bytes": down, "seconds": round(seconds, 3)}
-        known = {*standard, "round", "client", "upload_bytes", "num-examples", "seconds"}
-        row["extra"] = {key: _mean(rows, key) for key in (rows[0] if rows else ()) if key not in known}
-        row["failed"] = [asdict(failure) for failure in failed]
-        self.history.rounds.append(row)
-        return row
-
 
 def _accuracies(reply: Message) -> dict[str, Any]:
     return read_metrics(reply, ("acc_global", "acc_local"))
-
-
-def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    values = [row[key] for row in rows if row.get(key) is not None]
-    return sum(values) / len(values) if values else None
-
-
-def broadcast(model: nn.Module, patterns: Sequence[str]) -> ArrayRecord:
-    """The tensors of a fresh model that the server sends first."""
-    return pack(shared({k: v.detach() for k, v in model.state_dict().items()}, patterns))

@@ -19,6 +19,7 @@ from flfw.data import feed, partition
 from flfw.errors import BadInput
 from flfw.experiment import Experiment, require
 from flfw.inversion.victim import Inputs
+from flfw.method import Method
 from flfw.rng import numpy_generator
 
 
@@ -38,7 +39,8 @@ def resolve(experiment: Experiment, methods: Sequence[str] = ()) -> Experiment:
         return experiment  # as client processes get it; to look at a large folder again takes long
     dataset = data.absolute(experiment.dataset)
     card = data.describe(dataset)
-    net = card.net if experiment.net == "auto" else experiment.net
+    preferred = plugins.find(plugins.METHOD, experiment.method, Method).net
+    net = (preferred or card.net) if experiment.net == "auto" else experiment.net
     split = card.split if experiment.split == "auto" else experiment.split
     augment = card.augment if experiment.augment == "auto" else experiment.augment
     images = len(card.shape) == 3
@@ -162,3 +164,18 @@ def _with_canaries(
     dataset, split = _dataset(name, root, side), _split(name, root, side, scheme, clients, seed)
     chosen = canaries.draw(split, dataset.train_y, dataset.classes, count, seed)
     return chosen, canaries.without_left_out(split, chosen), canaries.relabelled(dataset.train_y, chosen)
+
+
+def require_every_class(task: Task, partition: int) -> None:
+    """Refuse a client that has no training example of some class.
+
+    Raises:
+        BadInput: naming the class and the client.
+    """
+    held = np.unique(task.dataset.train_y[task.split.train[partition]])
+    absent = np.setdiff1d(np.arange(task.dataset.classes), held)
+    if len(absent):
+        raise BadInput(
+            f"Expected training examples of all {task.dataset.classes} classes at each client, got none of class "
+            f"{absent[0]} at client {partition}; choose another --split or fewer --clients."
+        )

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord
 from numpy.lib import format as npy
-from torch import Tensor
+from torch import Tensor, nn
 
 from flfw.nets.net import Tensors, matches
 
@@ -119,3 +119,8 @@ def _view(array: Array) -> np.ndarray:
     if fortran or dtype.hasobject:
         return array.numpy()
     return np.frombuffer(array.data, dtype, offset=head.tell()).reshape(shape)
+
+
+def broadcast(model: nn.Module, patterns: Sequence[str]) -> ArrayRecord:
+    """The tensors of a fresh model that the server sends first."""
+    return pack(shared({k: v.detach() for k, v in model.state_dict().items()}, patterns))

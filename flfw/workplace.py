@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
+
 from flfw.defence import Defence
 from flfw.experiment import Experiment
+from flfw.nets.net import matches
+from flfw.rng import initialising
 from flfw.store import ClientStore
 from flfw.strategy import FederatedStrategy
 from flfw.task import Task
@@ -37,3 +41,17 @@ class Workplace:
     defence: Defence | None
     store: ClientStore | None
     probe: tuple[int, ...] = ()
+
+    def fresh_model(self) -> nn.Module:
+        """The method's model as this client starts with it: all that is shared is the same for all clients."""
+        model = self._drawn()
+        if not self.method.common_start(self.settings):
+            state = model.state_dict()
+            for name, value in self._drawn(self.partition).state_dict().items():
+                if not matches(name, self.method.downloads):
+                    state[name].copy_(value)
+        return model
+
+    def _drawn(self, *numbers: int) -> nn.Module:
+        with initialising(self.experiment.seed, "model", *numbers):
+            return self.method.build_model(self.task.build_net(), self.settings)

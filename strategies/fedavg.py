@@ -21,7 +21,7 @@ from typing import final
 from flfw.aggregation import Update, weighted_mean
 from flfw.inversion.local_steps import LocalSteps
 from flfw.nets import Tensors
-from flfw.optimisers import LocalTraining
+from flfw.optimisers import LastingTraining
 from flfw.strategy import FederatedStrategy
 
 
@@ -29,12 +29,12 @@ from flfw.strategy import FederatedStrategy
 class FedAvg(FederatedStrategy):
     """Weighted averaging of whole models."""
 
-    Settings = LocalTraining
+    Settings = LastingTraining
     downloads = ("*",)
     uploads = ("*",)
 
     @classmethod
-    def local_steps(cls, settings: LocalTraining, lr: float, steps: int) -> LocalSteps:
+    def local_steps(cls, settings: LastingTraining, lr: float, steps: int) -> LocalSteps | None:
         """Plain steps of the optimiser."""
         return settings.steps_at(lr, steps)
 

@@ -17,7 +17,7 @@ from typing import final
 from flfw.aggregation import Update, weighted_mean
 from flfw.inversion.local_steps import LocalSteps
 from flfw.nets import Tensors
-from flfw.optimisers import LocalTraining
+from flfw.optimisers import LastingTraining
 from flfw.strategy import FederatedStrategy
 
 
@@ -25,12 +25,12 @@ from flfw.strategy import FederatedStrategy
 class FedPer(FederatedStrategy):
     """Weighted averaging of extractors."""
 
-    Settings = LocalTraining
+    Settings = LastingTraining
     downloads = ("extractor.*",)
     uploads = ("extractor.*",)
 
     @classmethod
-    def local_steps(cls, settings: LocalTraining, lr: float, steps: int) -> LocalSteps:
+    def local_steps(cls, settings: LastingTraining, lr: float, steps: int) -> LocalSteps | None:
         """Plain steps of the optimiser."""
         return settings.steps_at(lr, steps)
 

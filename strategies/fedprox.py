@@ -19,12 +19,12 @@ from flfw.aggregation import Update, weighted_mean
 from flfw.experiment import require
 from flfw.inversion.local_steps import LocalSteps
 from flfw.nets import Tensors
-from flfw.optimisers import LocalTraining
+from flfw.optimisers import LastingTraining
 from flfw.strategy import FederatedStrategy
 
 
 @dataclass(frozen=True)
-class FedProxSettings(LocalTraining):
+class FedProxSettings(LastingTraining):
     """Local SGD and the proximal term."""
 
     mu: float = 0.01  # weight of the proximal term, >= 0; the FedCG paper tries 0.001, 0.01, 0.1 and 1
@@ -43,9 +43,10 @@ class FedProx(FederatedStrategy):
     uploads = ("*",)
 
     @classmethod
-    def local_steps(cls, settings: FedProxSettings, lr: float, steps: int) -> LocalSteps:
+    def local_steps(cls, settings: FedProxSettings, lr: float, steps: int) -> LocalSteps | None:
         """Steps of the optimiser on the loss with the proximal term."""
-        return replace(settings.steps_at(lr, steps), proximal=settings.mu)
+        plain = settings.steps_at(lr, steps)
+        return replace(plain, proximal=settings.mu) if plain else None
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
         """The mean model, weighted by examples."""

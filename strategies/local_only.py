@@ -16,7 +16,7 @@ from typing import final
 
 from flfw.aggregation import Update
 from flfw.nets import Tensors
-from flfw.optimisers import LocalTraining
+from flfw.optimisers import LastingTraining
 from flfw.strategy import FederatedStrategy
 
 
@@ -24,7 +24,7 @@ from flfw.strategy import FederatedStrategy
 class LocalOnly(FederatedStrategy):
     """No aggregation."""
 
-    Settings = LocalTraining
+    Settings = LastingTraining
     downloads = ()
     uploads = ()
 

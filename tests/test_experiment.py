@@ -289,7 +289,7 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
         (["--split", "even"], "Expected a split among {splits}; got split=even."),
         (
             ["--method", "fedavg", "--set", "clip=1"],
-            "Expected a field of fedavg among optimiser, momentum, weight_decay; got clip.",
+            "Expected a field of fedavg among optimiser, momentum, weight_decay, lasting; got clip.",
         ),
         (
             ["--set", "ig.clip=1"],

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from flfw import engine, parts, plugins
 from flfw.aggregation import Update
 from flfw.client import FederatedClient
 from flfw.data import feed
+from flfw.distillation import ServerTraining
 from flfw.experiment import Experiment
 from flfw.nets import Net
 from flfw.nets.net import matches
@@ -42,6 +44,14 @@ BARE = dict.fromkeys(NOISY, ("noise_multiplier=0", "clip=1e9")) | {"dssgd": ("th
 # Fed-SDP's own noise, of deviation 24 in each weight, makes scores of 1e9 out of CNN 1 and NaN in two more steps, which
 # the server refuses: nothing is left to repeat.
 TRAINABLE = {"fed_sdp": ("noise_multiplier=0.01",)}
+
+
+def of(experiment: Experiment, method: str, **changes: Any) -> Experiment:
+    """The experiment by another method, on the network it names, with few of the steps that a server makes."""
+    cls = plugins.find(plugins.METHOD, method, FederatedStrategy)
+    few = ("iterations=3",) if issubclass(cls.Settings, ServerTraining) else ()
+    changes["set"] = (*few, *changes.get("set", ()))
+    return dataclasses.replace(experiment, method=method, net=cls.net or experiment.net, **changes)
 
 
 def make_client(experiment: Experiment, partition: int, folder: Path, server_round: int = 1) -> FederatedClient:
@@ -230,18 +240,18 @@ def relative_error_of_change(found: dict[str, Tensor], expected: dict[str, Tenso
 
 @pytest.mark.parametrize("method", METHODS)
 def test_sends_what_it_declares_and_keeps_the_rest(small: Experiment, tmp_path: Path, method: str) -> None:
-    experiment = dataclasses.replace(small, method=method)
+    experiment = of(small, method)
     strategy, _ = parts.method(experiment)
     client = make_client(experiment, 0, tmp_path)
     sent, metrics = client.fit_named(initial_tensors(experiment), version=0)
     everything = set(client.model.state_dict())
     assert set(sent) == {name for name in everything if matches(name, strategy.uploads)}
     assert metrics["num-examples"] == 150 and np.isfinite(metrics["loss"])
-    private = everything - {name for name in everything if matches(name, strategy.downloads)}
-    kept = ClientStore(tmp_path, "test", 0).load(1) if private else {}
-    assert set(kept) == private
-    for name in private:
-        assert torch.equal(kept[name], client.model.state_dict()[name])
+    private = {name for name in everything if not matches(name, strategy.downloads)}
+    kept = ClientStore(tmp_path, "test", 0).load(1) if client.private() else {}
+    assert set(kept) == set(client.private()) >= private
+    for name, value in client.private().items():
+        assert torch.equal(kept[name], value)
 
 
 def test_hyperfl_sends_the_hypernetwork_and_nothing_else(small: Experiment, tmp_path: Path) -> None:
@@ -311,7 +321,7 @@ def test_the_papers_data_are_varied_as_theirs(small: Experiment) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_numpy_client_contract(small: Experiment, tmp_path: Path, method: str) -> None:
-    experiment = dataclasses.replace(small, method=method)
+    experiment = of(small, method)
     client = make_client(experiment, 1, tmp_path)
     parameters = client.get_parameters({})
     assert [p.shape for p in parameters] == [v.shape for v in initial_tensors(experiment).values()]
@@ -330,7 +340,7 @@ def test_numpy_client_contract(small: Experiment, tmp_path: Path, method: str) -
 def test_a_probe_is_the_gradient_of_what_is_shared_and_changes_nothing(
     small: Experiment, tmp_path: Path, method: str
 ) -> None:
-    experiment = dataclasses.replace(small, method=method, set=BARE.get(method, ()))
+    experiment = of(small, method, set=BARE.get(method, ()))
     client = make_client(experiment, 0, tmp_path)
     before = {n: v.clone() for n, v in client.model.state_dict().items()}
     task = Task.of(experiment, None)
@@ -338,7 +348,7 @@ def test_a_probe_is_the_gradient_of_what_is_shared_and_changes_nothing(
     found = client.gradient(x, y) if parts.method(experiment)[0].uploads else {}
     loss = cross_entropy(client.model(task.inputs.normalise(x)), y)
     moving = {n: p for n, p in client.model.named_parameters() if n in found}
-    assert set(found) == {n for n in before if matches(n, parts.method(experiment)[0].uploads)}
+    assert set(found) == {n for n in before if matches(n, parts.method(experiment)[0].descended())}
     if moving:
         assert_equal(found, dict(zip(moving, torch.autograd.grad(loss, list(moving.values())), strict=True)))
     for name, value in client.model.state_dict().items():
@@ -350,7 +360,7 @@ def test_a_probe_is_the_gradient_of_what_is_shared_and_changes_nothing(
 def test_a_noisy_probe_repeats_and_no_other_round_or_seed_has_its_noise(
     small: Experiment, tmp_path: Path, method: str
 ) -> None:
-    experiment = dataclasses.replace(small, method=method)
+    experiment = of(small, method)
 
     def probe(experiment: Experiment, server_round: int = 1) -> dict[str, Tensor]:
         client = make_client(experiment, 0, tmp_path, server_round)
@@ -389,7 +399,7 @@ def numbers(training: dict) -> list:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_seed_repeats_and_another_differs(small: Experiment, tmp_path: Path, method: str) -> None:
-    experiment = dataclasses.replace(small, method=method, clients=3, sample=2, set=TRAINABLE.get(method, ()))
+    experiment = of(small, method, clients=3, sample=2, set=TRAINABLE.get(method, ()))
     one, two = run(experiment, tmp_path / "one"), run(experiment, tmp_path / "two")
     assert numbers(one) == numbers(two)
     other = run(dataclasses.replace(experiment, seed=1), tmp_path / "other")

@@ -187,6 +187,6 @@ def test_state_of_another_shape_is_refused(tmp_path, shape: tuple[int, ...]) -> 
     ):
         store.load(1, {"embedding": torch.zeros(shape)})
     with pytest.raises(
-        StateMissing, match=r"Expected private embedding to be a tensor of the model, got \(3,\); restore"
+        StateMissing, match=r"Expected private embedding to be one of this method's, got \(3,\); restore"
     ):
         store.load(1, {"other": torch.zeros(3)})

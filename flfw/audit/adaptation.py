@@ -140,7 +140,7 @@ def _of_method(experiment: Experiment, ticket: Ticket, vantage: str) -> Hiding:
         round=ticket.round,
         rounds=experiment.rounds,
         on_client=vantage == "client_example",
-        shared=tuple(cls.uploads),
+        shared=tuple(cls.descended()),
     )
     told = _written(name)(asdict(settings), about)
     how: How = "written" if experiment.adaptation == "auto" and not told.obstacle else "none"

@@ -12,7 +12,7 @@ from torch import nn
 
 from flfw.audit.observation import Knowledge, Observation, Reconstruction
 from flfw.inversion.compute import Compute
-from flfw.strategy import NoSettings
+from flfw.method import NoSettings
 
 Models: TypeAlias = frozenset[Literal["defence", "steps"]]
 """What can stand between the data and what is sent: a client-side defence, several local steps."""

@@ -205,7 +205,7 @@ def _what_the_method_shares(
     with initialising(experiment.seed, "attacker"):
         model = method.build_model(_builder(job)(experiment.net), settings).to(inputs.mean.device)
     if job.adaptive:  # a defence acts on the tensors that are sent, so they are the coordinates to search in
-        return PlainVictim(model, received, method.uploads, inputs)
+        return PlainVictim(model, received, method.descended(), inputs)
     return method.victim_model(model, received, inputs)
 
 

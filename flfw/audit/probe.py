@@ -33,8 +33,9 @@ from flfw.faults import Failure, Unusable, read_metrics, read_update
 from flfw.nets.net import Net, Tensors
 from flfw.rng import initialising
 from flfw.site import Site
-from flfw.strategy import FederatedStrategy, broadcast
+from flfw.strategy import FederatedStrategy
 from flfw.task import Task
+from flfw.wire import broadcast
 
 RUNGS = ("control", "easy", "target")
 _ON_THE_CLIENT = {"vantage": "client_example"}

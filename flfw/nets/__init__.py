@@ -70,4 +70,6 @@ def build(name: str, shape: tuple[int, ...], classes: int) -> Net:
         raise BadInput(
             f"Expected inputs of {size} for net={name}, got {'x'.join(map(str, shape))}; choose another --net."
         )
-    return wanted.builder(shape, classes)
+    net = wanted.builder(shape, classes)
+    net.shape, net.classes = shape, classes
+    return net

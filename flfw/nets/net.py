@@ -20,7 +20,14 @@ class Net(nn.Module):
     Args:
         extractor: maps inputs (B, ...) to features; fixed once a method generates its weights.
         classifier: maps features to class scores (B, classes).
+
+    Attributes:
+        shape: of one input, (C, H, W) or (d,); `flfw.nets.build` sets it.
+        classes: how many there are; likewise.
     """
+
+    shape: tuple[int, ...] = ()
+    classes: int = 0
 
     def __init__(self, extractor: nn.Module, classifier: nn.Module) -> None:
         super().__init__()

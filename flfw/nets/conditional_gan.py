@@ -1,0 +1,201 @@
+"""A classifier with a conditional GAN of its features beside it (Wu et al., IJCAI 2022).
+
+The generator makes features from noise and a label, the discriminator tells them from an extractor's. On the features
+of LeNet5 (16x5x5) both are the paper's; other maps are reached by doubling and halving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import spectral_norm
+
+from flfw.errors import BadInput
+from flfw.nets.net import Net
+
+LATENT = 100
+"""Length of the noise z ~ N(0, I)."""
+_WIDTHS = (512, 256, 128)  # channels between the label and the features
+_SLOPE, _DEVIATION = 0.2, 0.02
+_UNIT_STEP = 5  # maps of at most so many pixels are reached a pixel a layer
+
+
+class _Layer(NamedTuple):
+    """A transposed convolution by which a map of one side becomes one of another."""
+
+    kernel: int
+    stride: int
+    padding: int
+
+
+def _grown(side: int) -> list[_Layer]:
+    """The layers from 1x1 to ``side`` x ``side``; the reverse are those of a discriminator.
+
+    A pixel each where that takes as many layers as the paper has; else doublings, to the odd side below if need be.
+    """
+    if side <= _UNIT_STEP:
+        return [_Layer(2, 1, 0)] * (side - 1) or [_Layer(1, 1, 0)]
+    half = (side + 1) // 2
+    return [*(_grown(half) if half > _UNIT_STEP else [_Layer(half, 1, 0)]), _Layer(3 + (side % 2 == 0), 2, 1)]
+
+
+class Generator(nn.Module):
+    """G(z, y): features in (0, 1) of a label.
+
+    Args:
+        features: shape of what it makes, (C, S, S).
+        classes: labels there are; each has an embedding of as many numbers, which is learnt.
+    """
+
+    def __init__(self, features: Sequence[int], classes: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(classes, classes)
+        layers = _grown(features[1])
+        widths = [LATENT + classes, *_widths(len(layers) - 1), features[0]]
+        pairs = zip(pairwise(widths), layers, strict=True)
+        self.layers = _stacked([nn.ConvTranspose2d(*pair, *layer, bias=False) for pair, layer in pairs], widths)
+        _initialise(self)
+
+    def forward(self, z: Tensor, y: Tensor) -> Tensor:
+        """Features (B, C, S, S) of noise (B, 100) and labels (B,)."""
+        return self.layers(torch.cat([z, self.embedding(y)], 1)[..., None, None])
+
+
+class Discriminator(nn.Module):
+    """D(f, y): the probability that features of a label are an extractor's.
+
+    Args:
+        features: shape of what it judges, (C, S, S).
+        classes: labels there are.
+    """
+
+    def __init__(self, features: Sequence[int], classes: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(classes, classes)
+        layers = _grown(features[1])[::-1]
+        widths = [features[0] + classes, *_widths(len(layers) - 1)[::-1], 1]
+        pairs = zip(pairwise(widths), layers, strict=True)
+        self.layers = _stacked([spectral_norm(nn.Conv2d(*pair, *layer, bias=False)) for pair, layer in pairs], widths)
+        _initialise(self)
+
+    def forward(self, f: Tensor, y: Tensor) -> Tensor:
+        """Probabilities (B,) of features (B, C, S, S) and labels (B,)."""
+        planes = self.embedding(y)[..., None, None].expand(-1, -1, *f.shape[2:])
+        return self.layers(torch.cat([f, planes], 1)).flatten()
+
+
+def _stacked(convolutions: Sequence[nn.Module], widths: Sequence[int]) -> nn.Sequential:
+    """Convolutions between these numbers of channels, normalised and rectified in between, in (0, 1) at the end."""
+    parts: list[nn.Module] = []
+    for convolution, width in zip(convolutions[:-1], widths[1:-1], strict=True):
+        parts += [convolution, nn.BatchNorm2d(width), nn.LeakyReLU(_SLOPE)]
+    return nn.Sequential(*parts, convolutions[-1], nn.Sigmoid())
+
+
+def _widths(count: int) -> list[int]:
+    """Channels of the inner layers; further ones are as narrow as the last."""
+    return [_WIDTHS[min(i, len(_WIDTHS) - 1)] for i in range(count)]
+
+
+def _initialise(module: nn.Module) -> None:
+    """As the authors do: N(0, 0.02) for convolutions, N(1, 0.02) and 0 for the normalisation."""
+    for name, parameter in module.named_parameters():
+        if "embedding" not in name:
+            mean = 1.0 if parameter.dim() == 1 else 0.0
+            nn.init.zeros_(parameter) if name.endswith("bias") else nn.init.normal_(parameter, mean, _DEVIATION)
+
+
+class Imagining(nn.Module):
+    """What labels look like to a classifier, C(G(z, y)); its tensors are ``generator.*`` and ``classifier.*``."""
+
+    def __init__(self, generator: Generator, classifier: nn.Module, classes: int) -> None:
+        super().__init__()
+        self.generator, self.classifier, self.classes = generator, classifier, classes
+
+    def forward(self, z: Tensor, y: Tensor) -> Tensor:
+        """Class scores (B, classes) of noise (B, 100) and labels (B,)."""
+        return self.classifier(self.generator(z, y))
+
+
+class GeneratingNet(nn.Module):
+    """A network with a generator of its features and, for those who train it, a discriminator.
+
+    Its named tensors are ``extractor.*``, ``classifier.*``, ``generator.*`` and ``discriminator.*``.
+
+    Args:
+        net: whose extractor makes maps of features in (0, 1), as the generator does.
+        judged: whether there is a discriminator.
+
+    Raises:
+        BadInput: see `feature_shape`.
+    """
+
+    def __init__(self, net: Net, *, judged: bool = True) -> None:
+        super().__init__()
+        self.extractor, self.classifier, self.classes = net.extractor, net.classifier, net.classes
+        features = feature_shape(net)
+        self.generator = Generator(features, net.classes)
+        if judged:
+            self.discriminator = Discriminator(features, net.classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Class scores (B, classes) of network inputs (B, ...)."""
+        return self.classifier(self.extractor(x))
+
+
+def imagining(model: nn.Module) -> Imagining:
+    """Generator and classifier of a `GeneratingNet` alone, the same tensors."""
+    assert isinstance(model, GeneratingNet), "the method builds no other"
+    return Imagining(model.generator, model.classifier, model.classes)
+
+
+def noise(count: int, rng: torch.Generator) -> Tensor:
+    """Z (count, 100)."""
+    return torch.randn(count, LATENT, generator=rng)
+
+
+def labelled_noise(batches: int, size: int, classes: int, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    """So many batches of z (size, 100) and uniform labels (size,)."""
+    for _ in range(batches):
+        labels = torch.randint(classes, (size,), generator=rng)
+        yield noise(size, rng), labels
+
+
+def feature_shape(net: Net) -> tuple[int, int, int]:
+    """(C, S, S) of the features of one input.
+
+    Raises:
+        BadInput: they are no square maps, or the extractor does not end in a sigmoid, so that no generator of values
+            in (0, 1) can make them.
+    """
+    device = next(net.parameters()).device
+    training, _ = net.extractor.training, net.extractor.eval()  # so that the look changes no running statistics
+    with torch.no_grad():
+        found = tuple(net.extractor(torch.zeros(1, *net.shape, device=device)).shape[1:])
+    net.extractor.train(training)
+    last = list(net.extractor.modules())[-1]
+    if len(found) != 3 or found[1] != found[2] or not isinstance(last, nn.Sigmoid):
+        got = "x".join(map(str, found))
+        raise BadInput(
+            f"Expected a network whose extractor makes square maps in (0, 1), such as lenet5, got features of {got} "
+            f"after {type(last).__name__}; choose another --net."
+        )
+    return found
+
+
+def diversity_loss(first: Tensor, second: Tensor, z: Tensor, other: Tensor) -> Tensor:
+    """1 / (r + 1e-5) with r = mean|G(z) - G(z')| / mean|z - z'|: small for a generator that does not ignore its noise.
+
+    Mao et al., "Mode Seeking Generative Adversarial Networks", CVPR 2019.
+
+    Args:
+        first: G(z, y), (B, ...).
+        second: G(z', y), (B, ...), of the same labels.
+        z: (B, 100).
+        other: z', (B, 100).
+    """
+    return 1 / ((first - second).abs().mean() / (z - other).abs().mean() + 1e-5)

@@ -1,0 +1,112 @@
+"""FedCG: clients share classifiers and conditional generators of features; the server distils them into one of each.
+
+Paper       Wu et al., "FedCG: Leverage Conditional GAN for Protecting Privacy and Maintaining Competitive Performance
+            in Federated Learning", IJCAI 2022, arXiv 2111.08211.
+Symbols     E_i extractor, D_i discriminator, C_i classifier, G_i generator of client i, C_g and G_g the server's,
+            w_i = n_i / sum_j n_j, z ~ N(0, I) noise, gamma weight of the generated features, T local epochs.
+Down        classifier.*, generator.*: C_g and G_g, 0.9 million numbers for LeNet5 and ten classes.
+Up          classifier.*, generator.* after local training: C_i and G_i.
+Private     extractor.*, discriminator.*, and what the three optimisers of a client remember, over all rounds. What the
+            server's optimiser remembers is its state, and never sent.
+Client      clients/fedcg.py
+A probe     one gradient of the classifier, with the extractor as it is (stage 1's, without the generated features).
+Departures  1. The mean over elements in the distance to generated features, as the authors' code; the paper writes the
+               squared norm, which is 400 times that. gamma, which the paper lets rise from 0 to 1, follows the code.
+            2. The generator maximises log D(G), as the code; the paper writes the minimum of log(1 - D(G)).
+            3. The diversity loss compares two draws of the same label, as Mao et al. who it is from, on half a batch;
+               the code compares two halves of other labels, with weight 0.2, and its plain client has none
+               (``diversity=0``).
+            4. The server's generator is in training mode while it learns, as modules are by default; neither the paper
+               nor our notes of the code say.
+            5. start=independent draws each client's own first extractor and discriminator. The authors start all from
+               one, which whoever runs the server knows: see attacks/fedcg.py. Both come from the run's seed, so that
+               runs repeat; a site that is to be protected by it has to draw its own.
+            6. The code shuffles alike in every round and at every client; here each round has its own order.
+
+    client i, having received C_g, G_g:
+        T epochs:  E_i, C_i <- Adam step on CE(C_i(E_i(x)), y) + gamma MSE(E_i(x), G_g(z, y))
+        T epochs:  D_i <- Adam step on BCE(D_i(E_i(x), y), 1) + BCE(D_i(G_i(z, y), y), 0)
+                   G_i <- Adam step on BCE(D_i(G_i(z, y), y), 1) + diversity
+        send C_i, G_i
+    server: C_g, G_g <- sum_i w_i (C_i, G_i)
+        2000 times: y uniform, z ~ N(0, I)
+                   C_g, G_g <- Adam step on KL(softmax(sum_i w_i C_i(G_i(z, y))) || softmax(C_g(G_g(z, y))))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+from flfw.aggregation import Update
+from flfw.distillation import ServerTraining, distil, speaking, taught
+from flfw.experiment import require
+from flfw.nets import Net, Tensors
+from flfw.nets.conditional_gan import GeneratingNet, imagining, labelled_noise
+from flfw.optimisers import Adam
+from flfw.server_training import TrainingServer
+from flfw.task import Task, require_every_class
+
+
+@dataclass(frozen=True)
+class FedCGSettings(ServerTraining):
+    """FedCG's hyper-parameters; the step size of extractor and classifier is the experiment's lr, in the paper 3e-4."""
+
+    weight_decay: float = 1e-4  # of Adam on extractor and classifier, >= 0; the others have none
+    gan_epochs: int = 0  # passes over the data for discriminator and generator; 0: as many as local epochs
+    gan_lr: float = 3e-4  # of Adam, with betas 0.5 and 0.999, on both; > 0
+    gamma_rounds: int = 50  # rounds in which gamma goes from 0 to its last value; 0: it has it at once
+    diversity: float = 0.2  # weight of the diversity loss, >= 0; 0: without
+    start: Literal["common", "independent"] = "common"  # of the extractors and discriminators, see the card
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.weight_decay >= 0, "weight_decay >= 0", weight_decay=self.weight_decay)
+        require(self.gan_epochs >= 0, "gan_epochs >= 0", gan_epochs=self.gan_epochs)
+        require(self.gan_lr > 0, "gan_lr > 0", gan_lr=self.gan_lr)
+        require(self.gamma_rounds >= 0, "gamma_rounds >= 0", gamma_rounds=self.gamma_rounds)
+        require(self.diversity >= 0, "diversity >= 0", diversity=self.diversity)
+
+
+@final
+class FedCG(TrainingServer):
+    """Distillation of the clients' generators and classifiers, starting from their means."""
+
+    Settings = FedCGSettings
+    net = "lenet5"
+    downloads = ("classifier.*", "generator.*")
+    uploads = ("classifier.*", "generator.*")
+
+    @classmethod
+    def build_model(cls, net: Net, settings: FedCGSettings) -> GeneratingNet:
+        """The network, a generator and a discriminator of its features."""
+        return GeneratingNet(net)
+
+    @classmethod
+    def descended(cls) -> tuple[str, ...]:
+        """The classifier: the generator has no gradient of the classification loss."""
+        return ("classifier.*",)
+
+    @classmethod
+    def common_start(cls, settings: FedCGSettings) -> bool:
+        """As set."""
+        return settings.start == "common"
+
+    @classmethod
+    def check_client(cls, task: Task, partition: int, settings: Any) -> None:
+        """Labels are drawn from all classes, and a client is asked about each."""
+        require_every_class(task, partition)
+
+    def trained(self, uploads: Sequence[Update], mean: Tensors) -> Tensors:
+        """C_g and G_g."""
+        settings, (student, frozen) = self.settings, (imagining(self.place.model()) for _ in range(2))
+        student.load_state_dict(mean)
+        frozen.eval()
+        teachers = [(share, speaking(frozen, own)) for share, own in self.shares(uploads)]
+        moved, adam = dict(student.named_parameters()), Adam(settings.server_lr)
+        batches = labelled_noise(settings.iterations, settings.server_batch, student.classes, self.rng)
+        with self.going_on(adam, moved), self.place.progress("distillation", settings.iterations) as done:
+            lessons = taught(self.on_device(batches), teachers)
+            self.noted["distillation_loss"] = distil(lessons, student, moved, adam, done)
+        return student.state_dict()

@@ -1,0 +1,54 @@
+"""FedSplit: FedAvg of the classifier above a private extractor; the control for every private-extractor claim.
+
+Paper       as Wu et al., IJCAI 2022, arXiv 2111.08211, compare FedCG with it.
+Down        classifier.*
+Up          classifier.* after local training.
+Private     extractor.*, kept by the client from round to round; with lasting=true what its optimiser remembers.
+Client      clients/sgd.py, which trains both parts together.
+A probe     one gradient of the classifier, with the extractor as it is.
+Departures  start=independent draws each client's own first extractor; the authors start all from one. See
+            strategies/fedcg.py, departure 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, final
+
+from flfw.aggregation import Update, weighted_mean
+from flfw.inversion.local_steps import LocalSteps
+from flfw.nets import Tensors
+from flfw.optimisers import LastingTraining
+from flfw.strategy import FederatedStrategy
+
+
+@dataclass(frozen=True)
+class FedSplitSettings(LastingTraining):
+    """Local training, and where the extractors start."""
+
+    start: Literal["common", "independent"] = "common"
+
+
+@final
+class FedSplit(FederatedStrategy):
+    """Weighted averaging of classifiers."""
+
+    Settings = FedSplitSettings
+    net = "lenet5"
+    downloads = ("classifier.*",)
+    uploads = ("classifier.*",)
+
+    @classmethod
+    def common_start(cls, settings: FedSplitSettings) -> bool:
+        """As set."""
+        return settings.start == "common"
+
+    @classmethod
+    def local_steps(cls, settings: FedSplitSettings, lr: float, steps: int) -> LocalSteps | None:
+        """Plain steps of the optimiser."""
+        return settings.steps_at(lr, steps)
+
+    def aggregate(self, updates: Iterable[Update]) -> Tensors:
+        """The mean classifier, weighted by examples."""
+        return weighted_mean(updates)
