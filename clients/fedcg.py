@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy, cross_entropy, mse_loss
 
-from flfw.client import FederatedClient, along
+from flfw.client import FederatedClient
 from flfw.nets import Tensors
-from flfw.nets.conditional_gan import GeneratingNet, diversity_loss, noise
-from flfw.optimisers import Adam, Optimiser, Remembering
+from flfw.nets.batch_last import swift
+from flfw.nets.conditional_gan import GeneratingNet, drawn_again, noise
+from flfw.optimisers import Adam, Optimiser, Remembering, along
 from flfw.workplace import Workplace
 
 _GAN_BETAS = (0.5, 0.999)
@@ -25,10 +26,13 @@ class FedCGClient(FederatedClient):
 
     def __init__(self, at: Workplace) -> None:
         super().__init__(at)
+        for part in (self.net.generator, self.net.discriminator):
+            swift(part)
         settings = at.settings
         self._task = Adam(at.experiment.lr, settings.weight_decay)
         self._generating = Adam(settings.gan_lr, betas=_GAN_BETAS)
         self._judging = Adam(settings.gan_lr, betas=_GAN_BETAS)
+        self._rng = self.generator("generated features")  # of noise, in stage 1
 
     @property
     def net(self) -> GeneratingNet:
@@ -38,7 +42,7 @@ class FedCGClient(FederatedClient):
 
     def moving(self) -> dict[str, Tensor]:
         """Stage 1's: extractor and classifier."""
-        return self._parts("extractor", "classifier")
+        return self.net.parts("extractor", "classifier")
 
     def optimiser(self) -> Optimiser:
         """Stage 1's."""
@@ -48,14 +52,18 @@ class FedCGClient(FederatedClient):
         """All three."""
         return {
             "adam": (self._task, self.moving()),
-            "adam_generator": (self._generating, self._parts("generator")),
-            "adam_discriminator": (self._judging, self._parts("discriminator")),
+            "adam_generator": (self._generating, self.net.parts("generator")),
+            "adam_discriminator": (self._judging, self.net.parts("discriminator")),
         }
 
     def train(self) -> dict[str, float]:
         """Returns the mean losses of the last epoch of each stage."""
         loss = self.train_classifier()
         return {"loss": loss, "gamma": self.gamma, "generator_loss": self.train_generator()}
+
+    def personalise(self) -> dict[str, float]:
+        """Stage 1: the GAN changes nothing that classifies."""
+        return {"loss": self.train_classifier()}
 
     @property
     def gamma(self) -> float:
@@ -66,8 +74,6 @@ class FedCGClient(FederatedClient):
 
     def train_classifier(self) -> float:
         """Stage 1; returns the mean loss of the last epoch."""
-        self.net.generator.eval()
-        self._rng = self.generator("generated features")
         return self.descend(self.moving(), self.at.experiment.local_epochs, self._task)
 
     def local_loss(self, x: Tensor, y: Tensor) -> Tensor:
@@ -76,8 +82,9 @@ class FedCGClient(FederatedClient):
         loss = cross_entropy(self.net.classifier(features), y)
         if not self.gamma:
             return loss
+        frozen = self.net.generator.eval()
         with torch.no_grad():
-            generated = self.net.generator(noise(len(y), self._rng).to(self.device), y)
+            generated = frozen(noise(len(y), self._rng).to(self.device), y)
         return loss + self.gamma * mse_loss(features, generated)
 
     def train_generator(self) -> float:
@@ -87,7 +94,7 @@ class FedCGClient(FederatedClient):
         self.net.generator.train()
         self._rng = self.generator("noise")
         found = self.descend(
-            self._parts("generator"), epochs, self._generating, purpose="generator", follow=self._after_judging
+            self.net.parts("generator"), epochs, self._generating, purpose="generator", follow=self._after_judging
         )
         self.net.extractor.train()
         return found
@@ -98,7 +105,7 @@ class FedCGClient(FederatedClient):
         with torch.no_grad():
             real = self.net.extractor(self.at.task.inputs.normalise(x))
         generated = self.net.generator(z, y)
-        judge = self._parts("discriminator")
+        judge = self.net.parts("discriminator")
         judged = self._judged(real, y, 1.0) + self._judged(generated.detach(), y, 0.0)
         self._judging.step(judge, along(judged, judge)[1])
         return along(self._judged(generated, y, 1.0) + self._diversity(z, y), parameters)
@@ -108,14 +115,5 @@ class FedCGClient(FederatedClient):
         return binary_cross_entropy(probability, torch.full_like(probability, real))
 
     def _diversity(self, z: Tensor, y: Tensor) -> Tensor:
-        """Of half a batch, whose labels are drawn a second time."""
-        weight, half = self.at.settings.diversity, max(1, len(y) // 2)
-        if not weight:
-            return z.new_zeros(())
-        first, other = z[:half], noise(half, self._rng).to(self.device)
-        both = self.net.generator(torch.cat([first, other]), y[:half].repeat(2))
-        return weight * diversity_loss(both[:half], both[half:], first, other)
-
-    def _parts(self, *names: str) -> dict[str, Tensor]:
-        """The parameters of some parts of the model."""
-        return {name: p for name, p in self.net.named_parameters() if name.partition(".")[0] in names}
+        weight = self.at.settings.diversity
+        return weight * drawn_again(self.net.generator, z, y, self._rng) if weight else z.new_zeros(())

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from flfw.client import FederatedClient, along
+from flfw.client import FederatedClient
 from flfw.defence import Defence
 from flfw.low_rank import LowRankSGD
 from flfw.nets import Tensors
 from flfw.nets.hypernetwork import GeneratedNet
-from flfw.optimisers import SGD, Optimiser
+from flfw.optimisers import SGD, Optimiser, along
 
 _MOST_MOMENTUM = 0.95  # with more, so many steps stay in factors that dense ones are faster
 

@@ -33,6 +33,10 @@ _FROM_THE_SEED = (
     "The noise of this run comes from its seed, which the server and every client have: the figure is that of the same "
     "run with noise_source=system."
 )
+_ENDS_EARLY = (
+    "When training ends follows from the validation accuracies that clients report: the figure is of all the rounds "
+    "there may be, and what the end itself tells is outside the count."
+)
 
 
 def course(experiment: Experiment, split: Split) -> Course:
@@ -123,7 +127,11 @@ class Ledger:
         asked = self.experiment
         found = claim(mechanism, unit, adversary, asked.delta, asked.rounds, asked.accountant, examples)
         settings = parts.method(asked)[1]
-        if isinf(found.epsilon) or getattr(settings, "noise_source", "system") == "system":
+        if isinf(found.epsilon):
+            return found
+        if asked.patience:  # a figure of the rounds that there were would hold for an end that depends on no data
+            found = replace(found, assumptions=(*found.assumptions, _ENDS_EARLY))
+        if getattr(settings, "noise_source", "system") == "system":
             return found
         return replace(found, assumptions=(_FROM_THE_SEED, *found.assumptions))
 

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,14 @@ from flfw import parts
 from flfw.accounting import require_settled
 from flfw.audit import probe
 from flfw.client import FederatedClient
+from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
 from flfw.provenance import code_hash
 from flfw.roster import ENROLMENT_S
 from flfw.site import Site
 from flfw.store import ClientStore
-from flfw.task import Task, resolve
+from flfw.task import Task, input_space, resolve
 from flfw.threads import one_thread
 from flfw.wire import pack, views
 from flfw.workplace import Workplace
@@ -53,10 +55,26 @@ def serve(grid: Grid, context: Context) -> None:
 
 @client.query()
 def introduce(message: Message, context: Context) -> Message:
-    """Which partition this node holds, a hash of its code, and whether it sees a GPU."""
+    """Which partition this node holds, a hash of its code, whether it sees a GPU, and of what kind its data are."""
     with _until(message.metadata.created_at + ENROLMENT_S, context):
-        about = {"partition": _partition(context), "code": code_hash(), "gpu": torch.cuda.is_available()}
+        about: dict[str, Any] = {"partition": _partition(context), "code": code_hash()}
+        about["gpu"] = torch.cuda.is_available()
+        try:
+            experiment = resolve(Experiment.from_run_config(context.run_config))
+            shape, about["classes"] = _own_space(experiment, str(context.node_config.get("data-root", "")))
+            about["shape"] = list(shape)
+        except BadInput as error:  # this client's alone: others may go on without it
+            about["trouble"] = str(error)
         return Message(RecordDict({"about": ConfigRecord(about)}), reply_to=message)
+
+
+@lru_cache(maxsize=4)
+def _own_space(experiment: Experiment, data_root: str) -> tuple[tuple[int, ...], int]:
+    """Shape and classes of the data as they lie on this machine, for all clients of a site at once.
+
+    Cards say it, which open no data. That of a folder looks through it, which for a large one takes a moment.
+    """
+    return input_space(experiment)
 
 
 @client.train()

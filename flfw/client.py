@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from flfw.factored_upload import expand
 from flfw.nets.net import Tensors, matches
-from flfw.optimisers import LastingTraining, Optimiser, Remembering, clip_norm
+from flfw.optimisers import LastingTraining, Optimiser, Remembering, along, clip_norm
 from flfw.rng import torch_generator
 from flfw.store import ClientStore
 from flfw.wire import check_upload
@@ -59,6 +59,10 @@ class FederatedClient(NumPyClient, ABC):
     @abstractmethod
     def train(self) -> dict[str, float]:
         """Train ``self.model`` in place for one round; returns metrics, at least ``loss``."""
+
+    def personalise(self) -> dict[str, float]:
+        """What of `train` an evaluation needs, of which nothing is kept: by default all."""
+        return self.train()
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Mean loss of raw inputs (B, ...) in [0, 1] with labels (B,)."""
@@ -121,14 +125,14 @@ class FederatedClient(NumPyClient, ABC):
             version: the round whose private state to go on from; 0: none yet.
         """
         started = time.monotonic()
-        metrics = self._train_between_evaluations(received, version)
+        metrics = self._between_evaluations(self.train, received, version)
         self._keep_private(version)
         sent = self._leaving()
         return sent, {**metrics, "num-examples": len(self.own("train")), "seconds": time.monotonic() - started}
 
     def evaluate_named(self, received: Mapping[str, np.ndarray], version: int) -> dict[str, Any]:
         """Accuracy as received and after one more local training, which is not kept."""
-        metrics = self._train_between_evaluations(received, version)
+        metrics = self._between_evaluations(self.personalise, received, version)
         return {**metrics, "num-examples": len(self.own("test"))}
 
     def install(self, received: Mapping[str, np.ndarray], version: int) -> None:
@@ -250,10 +254,12 @@ class FederatedClient(NumPyClient, ABC):
         """A generator of this client for one purpose in this round."""
         return torch_generator(self.at.experiment.seed, purpose, self.at.round, self.at.partition, *self.at.probe)
 
-    def _train_between_evaluations(self, received: Mapping[str, np.ndarray], version: int) -> dict[str, Any]:
+    def _between_evaluations(
+        self, train: Callable[[], dict[str, float]], received: Mapping[str, np.ndarray], version: int
+    ) -> dict[str, Any]:
         self.install(received, version)
         before = self.accuracy()
-        metrics = self.train()
+        metrics = train()
         found = {"acc_global": before, "acc_local": self.accuracy()}
         if len(self.own("validation")):
             found["acc_validation"] = self.accuracy("validation")
@@ -311,9 +317,3 @@ class FederatedClient(NumPyClient, ABC):
                 "state in the node config or FLFW_STATE."
             )
         return self.at.store
-
-
-def along(loss: Tensor, parameters: Mapping[str, Tensor]) -> tuple[float, Tensors]:
-    """A mean loss as a number, and its gradient by parameter."""
-    found = torch.autograd.grad(loss, list(parameters.values()))
-    return float(loss.detach()), dict(zip(parameters, found, strict=True))

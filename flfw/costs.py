@@ -36,12 +36,14 @@ from flfw.audit.jobs import tickets_of
 from flfw.audit.observation import Knowledge, Observation, Vantage
 from flfw.audit.probe import RUNGS, ladder_net
 from flfw.client import FederatedClient
+from flfw.distillation import ServerTraining
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
 from flfw.factored_upload import expand
 from flfw.inversion.victim import PlainVictim, VictimModel
 from flfw.nets import Tensors
 from flfw.rng import initialising, torch_generator
+from flfw.server_place import ServerPlace
 from flfw.store import ClientStore
 from flfw.task import Task
 from flfw.wire import nbytes, pack, shared, unpack, views
@@ -51,7 +53,8 @@ MOST = 8
 """Processes, or images, in a measurement; more images take time in proportion."""
 LONG_S = 20.0
 """A client's round that takes longer is measured once."""
-_CALLS, _ENOUGH_S = 3, 3.0  # of what is measured the fastest call counts; epochs in one are chosen to take so long
+_CALLS, _ENOUGH_S = 3, 3.0  # of what is measured the fastest call counts; epochs in one are chosen to take so long,
+# and what takes longer is measured once
 _GIB = 1024**3
 
 Costs = dict[str, float]
@@ -62,7 +65,7 @@ def measured(kind: str, experiment: Experiment, copies: int) -> list[Costs]:
     """What so many processes find out at a time.
 
     Args:
-        kind: ``client`` or ``audit``.
+        kind: ``client``, ``server`` (of a method whose server trains) or ``audit``.
         experiment: resolved and checked.
         copies: how many processes.
 
@@ -85,7 +88,10 @@ def measured(kind: str, experiment: Experiment, copies: int) -> list[Costs]:
 
 
 def _client_costs(experiment: Experiment, folder: Path, costs: Costs) -> None:
-    """Of a client of about the mean size, on one thread as in an actor; and of the server's dealing with its reply."""
+    """Of a client of about the mean size, on one thread as in an actor; and of what the server does with its reply.
+
+    In the middle of the run, for methods that begin with less to do.
+    """
     torch.set_num_threads(1)
     method, settings = parts.method(experiment)
     sizes = [len(own) for own in Task.of(experiment, experiment.data_root).split.train]
@@ -103,24 +109,44 @@ def _client_costs(experiment: Experiment, folder: Path, costs: Costs) -> None:
     record, epoch = work(1), time.process_time() - started  # slower than the next ones, whose memory is at hand
     if (one := epoch) <= LONG_S:
         more = max(2, min(experiment.local_epochs, int(_ENOUGH_S / one)))
-        one = _fastest_s(lambda: work(1))
-        epoch = max(_fastest_s(lambda: work(more)) - one, 0.0) / (more - 1)
+        calls = _CALLS if one <= _ENOUGH_S else 1
+        one = _fastest_s(lambda: work(1), calls)
+        epoch = max(_fastest_s(lambda: work(more), calls) - one, 0.0) / (more - 1)
     scale = fmean(sizes) / sizes[partition]
     costs |= {"epoch_s": scale * epoch, "fixed_s": scale * max(one - epoch, 0.0), "peak_gib": _peak_gib()}
     sent = expand(unpack(record), views(arrays))  # as the server has it, and as probes are sent
     costs |= {"largest": max(sizes) / fmean(sizes), "up": nbytes(pack(sent)), "down": nbytes(arrays)}
     costs["message"] = nbytes(record)
-    updates = [Update(partition, sizes[partition], sent)] * 4
-    summed = _fastest_s(lambda: method(settings, sample=len(updates)).combined(arrays, iter(updates), 1))
-    costs["reply_s"] = summed / len(updates) + _fastest_s(lambda: expand(unpack(record), views(arrays)))
+    costs["reply_s"] = _fastest_s(lambda: expand(unpack(record), views(arrays)))
+    if not isinstance(settings, ServerTraining):  # whose server is measured by itself
+        updates = [Update(partition, sizes[partition], sent)] * 4
+        summed = _fastest_s(lambda: method(settings, sample=len(updates)).combined(arrays, iter(updates), 1))
+        costs["reply_s"] += summed / len(updates)
     costs["write_s"] = _fastest_s(lambda: (folder / hashlib.sha256(data := save(sent)).hexdigest()).write_bytes(data))
+
+
+def _server_costs(experiment: Experiment, folder: Path, costs: Costs) -> None:
+    """Of a round's training on the server, which has all uploads by then; any numbers do."""
+    method, settings = parts.method(experiment)
+    state = ServerPlace(experiment).model().state_dict()
+    arrays, sent = pack(shared(state, method.downloads)), shared(state, method.uploads)
+    uploads = [Update(p, 1, {n: v.clone() for n, v in sent.items()}) for p in range(experiment.cohort)]
+
+    def seconds(iterations: int) -> float:
+        server = method(replace(settings, iterations=iterations), sample=len(uploads))
+        server.at = ServerPlace(experiment)
+        started = time.process_time()
+        server.combined(arrays, iter(uploads), 1)
+        return time.process_time() - started
+
+    costs |= {"server_s": _at_length(seconds, settings.iterations), "peak_gib": _peak_gib()}
 
 
 def _client(experiment: Experiment, partition: int, folder: Path) -> FederatedClient:
     task, store = Task.of(experiment, experiment.data_root), ClientStore(folder, "estimate", partition)
     defence = parts.defence(experiment) if partition in experiment.defended_partitions else None
     return parts.client(experiment)(
-        Workplace(experiment, task, *parts.method(experiment), partition, 1, defence, store)
+        Workplace(experiment, task, *parts.method(experiment), partition, (1 + experiment.rounds) // 2, defence, store)
     )
 
 
@@ -170,16 +196,21 @@ def _attack_s(experiment: Experiment, name: str, seen: list[Observation], grante
     whole = getattr(parts.attacks(experiment)[name].settings, "iterations", 0)
     if whole < 2:
         return seconds(whole)
+    return _at_length(seconds, whole)
+
+
+def _at_length(seconds: Callable[[int], float], whole: int) -> float:
+    """Seconds of so many iterations, from those of a few."""
     once, few = min(seconds(1) for _ in range(_CALLS)), min(4, whole)
     while (more := seconds(few)) - once < _ENOUGH_S / _CALLS and few < whole:
         few = min(4 * few, whole)
     more = min(more, seconds(few))
-    return once + (whole - 1) * max(more - once, 0.0) / (few - 1)
+    return once + (whole - 1) * max(more - once, 0.0) / max(1, few - 1)
 
 
-def _fastest_s(work: Callable[[], object]) -> float:
+def _fastest_s(work: Callable[[], object], calls: int = _CALLS) -> float:
     """Of the processor's time: for one thread that of the clock on the wall, but for what else runs here."""
-    return min(timeit.repeat(work, number=1, repeat=_CALLS, timer=time.process_time))
+    return min(timeit.repeat(work, number=1, repeat=calls, timer=time.process_time))
 
 
 def _peak_gib() -> float:
@@ -193,5 +224,7 @@ if __name__ == "__main__":
     about: Costs = {"ready_s": time.time() - float(sys.argv[4]), "base_gib": _peak_gib()}
     Path(sys.argv[3]).mkdir()
     asked = Experiment.from_run_config(json.loads(sys.argv[2]))
-    {"client": _client_costs, "audit": _audit_costs}[sys.argv[1]](asked, Path(sys.argv[3]), about)
+    {"client": _client_costs, "server": _server_costs, "audit": _audit_costs}[sys.argv[1]](
+        asked, Path(sys.argv[3]), about
+    )
     print(json.dumps(about))

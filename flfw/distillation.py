@@ -19,7 +19,7 @@ from torch.nn.functional import kl_div, log_softmax, softmax
 from flfw.experiment import require
 from flfw.optimisers import Optimiser
 
-_AHEAD = 512  # inputs that a teacher sees at a time
+_AHEAD = 256  # inputs that a teacher sees at a time; more gain nothing and fill memory
 
 Inputs: TypeAlias = tuple[Tensor, ...]
 """A batch: images (B, ...), or noise (B, d) and labels (B,)."""

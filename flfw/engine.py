@@ -36,6 +36,11 @@ def run(experiment: Experiment, site: Site) -> None:
     """
     for name in _LOUD:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # what fails is raised, in one line
+    if experiment.federation:
+        from flfw.deploy import submit
+
+        submit.run(experiment)
+        return
     engines = {"inproc": _run_in_process, "ray": _run_on_ray, "flwr": _run_by_flwr}
     with _environment(site.environment()):
         engines[experiment.engine](experiment, site)
@@ -46,7 +51,14 @@ def check_resources(experiment: Experiment) -> None:
 
     Raises:
         BadInput: naming the flag and what there is.
+        RunFailed: the server of a federation of real sites is not at work.
     """
+    machine.check_server(experiment)
+    if experiment.federation:
+        from flfw.deploy import submit
+
+        submit.check(experiment)
+        return
     if experiment.engine != "inproc":
         with machine.joined(experiment.ray_address):
             machine.check(experiment, machine.resources(experiment.ray_address))
@@ -167,11 +179,13 @@ def write_app(folder: Path, run_config: dict[str, Scalar]) -> None:
         'serverapp = "flfw.apps:server"',
         'clientapp = "flfw.apps:client"',
         "[tool.flwr.app.config]",
-        *(
-            f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in run_config.items()
-        ),  # JSON scalars are TOML's
     ]
-    (folder / "pyproject.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "pyproject.toml").write_text("\n".join(lines) + "\n" + toml_lines(run_config), encoding="utf-8")
+
+
+def toml_lines(run_config: dict[str, Scalar]) -> str:
+    """A run's configuration in TOML, a line a key; JSON's scalars are TOML's."""
+    return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in run_config.items())
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from flfw import machine, parts
 from flfw.audit.jobs import tickets_of
 from flfw.audit.server import place
 from flfw.costs import LONG_S, MOST, Costs, measured
+from flfw.distillation import ServerTraining
 from flfw.experiment import Experiment
 from flfw.provenance import hardware
 
@@ -22,18 +23,25 @@ _RAY_MESSAGE_S = 0.005  # 1,000 tiny messages take 5 to 6 s
 _RAY_WRITES = 6  # of a client's reply to a file take as long as its messages' way through Ray, there and back
 _RAY_GIB = 0.2  # Ray's own code and buffers in the driver and in an actor
 _RAY_DAEMONS_GIB = 0.6  # raylet, control store and agents
+_NEGLIGIBLE = 0.02  # of a round
 _GIB = 1024**3
 
 
 @dataclass(frozen=True)
 class Seconds:
-    """``start`` (and end) of the engine; one ``round``; ``training``: rounds, probes, final evaluation; ``audit``."""
+    """``start`` (and end) of the engine; one ``round``; ``training``: rounds, probes, final evaluation; ``audit``.
+
+    Of a round also ``server``, in which the server trains and clients wait, and ``processor``, which is not time on the
+    clock but what all clients and the server need of the processor together.
+    """
 
     start: float
     round: float
     training: float
     audit: float
     total: float
+    server: float
+    processor: float
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,9 @@ def estimate(experiment: Experiment) -> Estimate:
     started, load, actors = time.monotonic(), os.getloadavg()[0], _actors(experiment)
     several = measured("client", experiment, min(actors, experiment.cohort, MOST))
     client = {name: fmean(costs[name] for costs in several) for name in several[0]}
+    trains = isinstance(parts.method(experiment)[1], ServerTraining)
+    server = measured("server", experiment, 1)[0] if trains else {}
+    client |= {"server_s": server.get("server_s", 0.0), "server_gib": server.get("peak_gib", 0.0)}
     audit = measured("audit", experiment, 1)[0] if experiment.audited and parts.method(experiment)[0].uploads else {}
     said = f"{hardware()}, in {time.monotonic() - started:.0f} s at a load of {load:.1f}; others at work add to it"
     said += "; from one local epoch only, which takes long" if client["epoch_s"] > LONG_S else ""
@@ -86,10 +97,15 @@ def estimate(experiment: Experiment) -> Estimate:
 def lines(found: Estimate) -> str:
     """An estimate for the terminal: time, memory, disk and where it comes from, a line each."""
     time, memory, rounds = found.seconds, found.memory, found.experiment.rounds
-    spent = f"training {_time(time.training)} ({rounds} rounds of {_time(time.round)}), audit {_time(time.audit)}"
+    several = f"{'at most ' if found.experiment.patience else ''}{rounds} rounds"
+    spent = f"training {_time(time.training)} ({several} of {_time(time.round)}), audit {_time(time.audit)}"
     clients = f"clients {memory.actors} x {memory.actor_gib:.1f} GiB"
+    server = (
+        f"round   about {time.processor:,.0f} s of the processor, of which the server trains {_time(time.server)}\n"
+    )
     return (
         f"time    about {_time(time.total)}: start {_time(time.start)}, {spent}\n"
+        f"{server if time.server >= _NEGLIGIBLE * time.round else ''}"
         f"memory  about {memory.total_gib:.1f} GiB: driver {memory.driver_gib:.1f} GiB, {clients}\n"
         f"sent    about {found.sent_bytes / 1e6:,.1f} MB by a client in a round\n"
         f"disk    about {found.disk_bytes / 1e6:,.0f} MB\nfrom    {found.measured_on}"
@@ -118,7 +134,8 @@ def _seconds(experiment: Experiment, actors: int, client: Costs, audit: Costs) -
         return max(messages * (each + server) / cores, alone) + _RAY_EXCHANGE_S
 
     working = client["fixed_s"] + experiment.local_epochs * client["epoch_s"]
-    one_round = exchange(experiment.cohort, working, client["reply_s"]) + client["write_s"]
+    one_round = exchange(experiment.cohort, working, client["reply_s"]) + client["server_s"] + client["write_s"]
+    processor = experiment.cohort * (working + client["reply_s"]) + client["server_s"]
     whole = experiment.rounds * one_round + exchange(experiment.clients, working, 0.0)
     attacks, audited, images = 0.0, len(experiment.audited), experiment.images
     if audit:  # the ladder's networks are small; a probe's step is about what a round does beside its epochs
@@ -128,13 +145,13 @@ def _seconds(experiment: Experiment, actors: int, client: Costs, audit: Costs) -
         batches = sum(ticket.batch for ticket in tickets) / experiment.victim_batch
         attacks = audit["imports_s"] + audit["easy_s"] + audited * batches * audit["target_s"]
     start = client["ready_s"] + (client["ready_s"] + _RAY_S if ray else 0.0)  # the driver's imports, then the actors'
-    return Seconds(start, one_round, whole, attacks, start + whole + attacks)
+    return Seconds(start, one_round, whole, attacks, start + whole + attacks, client["server_s"], processor)
 
 
 def _memory(experiment: Experiment, actors: int, client: Costs, audit: Costs) -> Memory:
     up, down, own = client["up"] / _GIB, client["down"] / _GIB, client["peak_gib"]
     # The broadcast and its successor, the sum in float64; of each reply at hand the message and its tensors.
-    averaging = client["base_gib"] + 2 * down + 2 * up + 2 * up * (1 + actors)
+    averaging = max(client["base_gib"] + 2 * down + 2 * up + 2 * up * (1 + actors), client["server_gib"])
     # Of each image beyond those measured what was seen, and its copy among those that are attacked together.
     attacking = audit["peak_gib"] + 2 * up * max(0, experiment.images - MOST) if audit else 0.0
     if experiment.engine == "inproc":

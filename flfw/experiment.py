@@ -23,6 +23,7 @@ FREE_ON_RESUME = (
     "min_clients",
     "round_deadline",
     "engine",
+    "federation",
     "cpus_per_client",
     "gpus_per_client",
     "attack_gpus",
@@ -133,6 +134,8 @@ class Experiment:
     engine: Literal["ray", "inproc", "flwr"] = "ray"
     """ray: Flower's simulation engine; inproc: the same apps, called one after the other in this process; flwr:
     Flower's own commands, with a SuperLink for this run alone."""
+    federation: Path | None = None
+    """Folder of a federation of real sites (python -m flfw.deploy) on which to run, rather than to simulate."""
     cpus_per_client: float = 1
     """CPU cores set aside for each concurrently simulated client (ray, flwr)."""
     gpus_per_client: float = 0
@@ -187,7 +190,7 @@ class Experiment:
         for name in ("target_epsilon", "epsilon_budget"):
             value = getattr(self, name)
             require(0 <= value < inf, f"0 <= {name.replace('_', '-')} < inf", **{name: value})
-        for name in ("patient_examples", "canaries"):
+        for name in ("patience", "patient_examples", "canaries"):
             require(getattr(self, name) >= 0, f"{name.replace('_', '-')} >= 0", **{name: getattr(self, name)})
         fits = bool(self.vantage) and set(self.vantage) <= set(VANTAGES) and len(set(self.vantage)) == len(self.vantage)
         require(fits, f"vantage among {', '.join(VANTAGES)}, each once", vantage=" ".join(self.vantage))
@@ -230,13 +233,17 @@ class Experiment:
     @property
     def audited(self) -> tuple[int, ...]:
         """The audited rounds, ascending; empty when there is no audit."""
+        return self.audited_by(self.rounds)
+
+    def audited_by(self, last: int) -> tuple[int, ...]:
+        """The audited rounds of a run that ended after round ``last``: of later ones there is nothing."""
         if not self.attacks:
             return ()
         words = self.audit_rounds.split(",")
-        rounds = {self.rounds if word == "last" else _integer(word, "audit-rounds") for word in words}
+        rounds = {last if word == "last" else _integer(word, "audit-rounds") for word in words}
         fits = all(r <= self.rounds for r in rounds)
         require(fits, f"0 <= audit-rounds <= rounds={self.rounds}", audit_rounds=self.audit_rounds)
-        return tuple(sorted(rounds))
+        return tuple(r for r in sorted(rounds) if r <= last)
 
     @property
     def points(self) -> tuple[Point, ...]:

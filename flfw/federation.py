@@ -8,10 +8,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
-from flfw import nets, parts
+from flfw import machine, nets, parts
 from flfw.audit import probe
 from flfw.audit.examples import forget_after
 from flfw.audit.jobs import EASY, tickets_of
@@ -20,6 +20,7 @@ from flfw.checkpoint import Checkpoints, locked
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from flfw.faults import Failure, Tolerance
+from flfw.history import is_out_of_patience
 from flfw.progress import Steps
 from flfw.provenance import code_hash
 from flfw.rng import initialising
@@ -27,7 +28,7 @@ from flfw.sealed import drop_unfinished, write_whole
 from flfw.server_place import ServerPlace
 from flfw.strategy import FederatedStrategy
 from flfw.streaming import StreamingGrid
-from flfw.tap import RecordingGrid
+from flfw.tap import RecordingGrid, carries_arrays
 from flfw.task import Task, input_space
 from flfw.wire import broadcast
 
@@ -48,6 +49,7 @@ def federate(grid: Grid, experiment: Experiment) -> None:
     (experiment.out / "checkpoint").mkdir(parents=True, exist_ok=True, mode=0o700)
     reason = experiment.out / "failure.txt"
     try:
+        machine.check_server(experiment)
         with locked(experiment.out / "checkpoint" / ".server"):
             reason.unlink(missing_ok=True)  # of an attempt before this one
             Federation(grid, experiment, experiment.out).run()
@@ -79,34 +81,41 @@ class Federation:
         self._grid: Grid = StreamingGrid(grid)
         self._tap: RecordingGrid | None = None
         self._queue = Queue(folder / "queue")
+        self._uploads_too = any("uploads" in attack.uses for attack in parts.attacks(experiment).values())
         if experiment.audited and self._strategy.uploads:
             mark = self._kept.last.recordings if self._kept.last else None
             forget_after(folder / "examples", self._kept.last.round if self._kept.last else -1)
             self._grid = self._tap = RecordingGrid(
                 self._grid,
                 folder / "observations",
-                probe.is_sound,
+                self._recorded,
                 mark=mark,
                 anew=True,
                 compression=experiment.compression,
                 limit_bytes=round(1e9 * experiment.observations_gb),
             )
 
+    def _recorded(self, message: Message, reply: Message) -> bool:
+        """Sound probes and, where an attack asks for them, what clients upload in audited rounds."""
+        if probe.is_sound(message, reply):
+            return True
+        if not self._uploads_too or message.metadata.message_type != "train":
+            return False
+        server_round: Any = message.content.config_records["config"]["round"]
+        return server_round in self._audited(server_round) and carries_arrays(message, reply)
+
     def run(self) -> None:
         """From enrolment to ``training.json``."""
-        strategy, rounds = self._strategy, self._experiment.rounds
+        strategy = self._strategy
         blind = self._enrol()
         if last := self._kept.last:
             strategy.restore(last, self._kept.history)
             if self._listener and last.scores is not None:
                 self._listener.scores = last.scores
             self._announce_again(last.round)
-        left = rounds - strategy.rounds_before
-        with Steps("round", rounds, strategy.rounds_before) as self._steps:
-            arrays = last.arrays if last else self._first()
-            deadline = self._experiment.round_deadline
-            result = strategy.start(self._grid, arrays, left, timeout=deadline, evaluate_fn=self._after)
-        final, failed = strategy.evaluate_all(self._grid, result.arrays if left else arrays, rounds)
+        with Steps("round", self._experiment.rounds, strategy.rounds_before) as self._steps:
+            done, arrays = self._train(last.arrays if last else self._first())
+        final, failed = strategy.evaluate_all(self._grid, arrays, done)
         self._write(
             final=final,
             final_failed=[asdict(failure) for failure in failed],
@@ -120,11 +129,13 @@ class Federation:
     def _enrol(self) -> bool:
         """Learn which node is which client; whether some that were given a share of a GPU see none."""
         roster, own = self._strategy.roster, code_hash()
-        about = roster.enrol(self._grid, self._experiment.clients)
+        about, space = roster.enrol(self._grid, self._experiment.clients), input_space(self._experiment)
         for answer in about:
             if answer["code"] != own:
                 other = f"runs other code ({answer['code']}) than the server ({own}); install the same on both"
                 roster.refuse(answer["partition"], other)
+            else:
+                roster.refuse_other_data(answer, *space)
         return self._experiment.gpus_per_client > 0 and not all(answer.get("gpu") for answer in about)
 
     def _first(self) -> ArrayRecord:
@@ -140,6 +151,27 @@ class Federation:
             model = self._strategy.build_model(build(self._experiment.net), self._strategy.settings)
         return broadcast(model, self._strategy.downloads)
 
+    def _train(self, arrays: ArrayRecord) -> tuple[int, ArrayRecord]:
+        """Go on to the end: the last round, and what it made."""
+        before, rounds = self._strategy.rounds_before, self._experiment.rounds
+        if self._is_last(before):
+            return before, arrays
+        deadline, left = self._experiment.round_deadline, rounds - before
+        try:
+            result = self._strategy.start(self._grid, arrays, left, timeout=deadline, evaluate_fn=self._after)
+        except _Ended as ended:
+            return ended.round, ended.arrays
+        return rounds, result.arrays
+
+    def _is_last(self, server_round: int) -> bool:
+        """Whether no round follows; of one that is under way, whether it may be so."""
+        asked, clients = self._experiment, self._strategy.history.clients
+        return server_round == asked.rounds or is_out_of_patience(clients, server_round, asked.patience)
+
+    def _audited(self, server_round: int) -> tuple[int, ...]:
+        """The audited rounds as far as a round tells: with it the last one may have come early."""
+        return self._experiment.audited_by(server_round if self._is_last(server_round) else self._experiment.rounds)
+
     def _after(self, flower_round: int, arrays: ArrayRecord) -> None:
         """After each round, and before the first: say how it went, probe, keep a checkpoint."""
         done = flower_round + self._strategy.rounds_before
@@ -149,7 +181,7 @@ class Federation:
             row = self._strategy.history.rounds[-1]
             self._steps.done(_line(row))
             self._steps.note(f"client {failure['client']} dropped: {failure['reason']}" for failure in row["failed"])
-        if self._tap and done in self._experiment.audited:
+        if self._tap and done in self._audited(done):
             for ticket in tickets_of(self._experiment, done):
                 sent = probe.send_probes(self._grid, self._strategy, self._experiment, ticket, arrays)
                 self._note_probes(done, sent)
@@ -158,12 +190,14 @@ class Federation:
         if self._listener:
             snapshot = replace(snapshot, scores=self._listener.scores)
         self._kept.save(snapshot, self._strategy.history.rows_of(done))
+        if done < self._experiment.rounds and self._is_last(done):
+            raise _Ended(done, arrays)
 
     def _announce_again(self, done: int) -> None:
         """What was recorded before this process began."""
         if self._tap:
             self._queue.announce(EASY)
-            for server_round in (r for r in self._experiment.audited if r <= done):
+            for server_round in (r for r in self._audited(done) if r <= done):
                 for ticket in tickets_of(self._experiment, server_round):
                     self._queue.announce(ticket)
 
@@ -175,6 +209,18 @@ class Federation:
     def _write(self, **more: Any) -> None:
         training = {**asdict(self._strategy.history), **more}
         write_whole(self._folder / "training.json", json.dumps(training).encode())
+
+
+class _Ended(Exception):
+    """Ends Flower's loop over the rounds early; their number is fixed when it begins, and it asks nobody later.
+
+    It is raised where Flower has the server evaluate, the last thing in a round, and behind the round's checkpoint: so
+    a run that is killed here goes on from the same round, and comes to the same end.
+    """
+
+    def __init__(self, server_round: int, arrays: ArrayRecord) -> None:
+        super().__init__(f"round {server_round} was the last")
+        self.round, self.arrays = server_round, arrays
 
 
 def _strategy(experiment: Experiment, stamp: dict[str, Any]) -> FederatedStrategy:

@@ -63,6 +63,40 @@ class History:
             getattr(self, name).extend(more)
 
 
+def last_rise(clients: Sequence[Mapping[str, Any]]) -> int:
+    """The last round in which some client's validation accuracy was above its best so far; 0 if there is none.
+
+    A client's first accuracy is a rise; one that equals its best is none.
+
+    Args:
+        clients: a row a client and round, ascending by round, with ``acc_validation`` where there is one.
+    """
+    best: dict[int, float] = {}
+    risen = 0
+    for row in clients:
+        found = row.get("acc_validation")
+        if found is not None and found > best.get(row["client"], -1.0):
+            best[row["client"]], risen = found, row["round"]
+    return risen
+
+
+def is_out_of_patience(clients: Sequence[Mapping[str, Any]], done: int, patience: int) -> bool:
+    """Whether training ends after a round, as no client's validation accuracy has risen for ``patience`` rounds.
+
+    It is decided by what has been written down alone, so that a run that was cut short decides alike.
+
+    Args:
+        clients: see `last_rise`; of the rounds up to ``done``.
+        done: the round that is over.
+        patience: 0: never.
+
+    >>> flat = [{"round": r, "client": 0, "acc_validation": 0.5} for r in (1, 2, 3)]
+    >>> [is_out_of_patience(flat[:done], done, 2) for done in (1, 2, 3)]
+    [False, False, True]
+    """
+    return patience > 0 and done - last_rise(clients) >= patience
+
+
 def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
     values = [row[key] for row in rows if row.get(key) is not None]
     return sum(values) / len(values) if values else None

@@ -87,6 +87,19 @@ def check(experiment: Experiment, there_are: Resources) -> None:
         raise BadInput(f"Expected room for one client on {there_are.owner} nodes{left}, got {shares}; lower them.")
 
 
+def check_server(experiment: Experiment) -> None:
+    """Refuse a GPU for what the server computes, which it does on this machine, where there is none.
+
+    Raises:
+        BadInput: there is none.
+    """
+    if experiment.server_device == "cuda":
+        import torch
+
+        fits = torch.cuda.is_available()
+        require(fits, "--server-device cpu on a machine without a GPU", server_device=experiment.server_device)
+
+
 def at_once(experiment: Experiment, there_are: Resources) -> int:
     """How many clients work at once: as many actors as Flower starts, as far as it has threads to wait for them."""
     shares = client_resources(experiment, there_are)

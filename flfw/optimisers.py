@@ -181,3 +181,9 @@ def clip_norm(gradients: Tensors, bound: float) -> Tensors:
         for gradient in gradients.values():
             gradient.mul_(bound / (norm + 1e-6))
     return gradients
+
+
+def along(loss: Tensor, parameters: Mapping[str, Tensor]) -> tuple[float, Tensors]:
+    """A mean loss as a number, and its gradient by parameter."""
+    found = torch.autograd.grad(loss, list(parameters.values()))
+    return float(loss.detach()), dict(zip(parameters, found, strict=True))

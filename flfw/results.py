@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -32,6 +33,15 @@ _TRANSPORT = {
 }
 
 
+def _transport(experiment: Experiment, training: Mapping[str, Any]) -> str:
+    """How messages travelled."""
+    if experiment.federation:
+        from flfw.deploy.layout import transport
+
+        return f"real clients over {transport()} with TLS"
+    return _TRANSPORT[training["engine"]]
+
+
 def is_trained(folder: Path) -> bool:
     """Whether the training in a run folder is over, and the rest is not."""
     return (folder / "training.json").exists()
@@ -57,12 +67,13 @@ def finish(experiment: Experiment, task: Task, notes: list[str], auditor: Audito
     folder = experiment.out
     assert folder is not None, "the experiment was checked"
     training = json.loads((folder / "training.json").read_text())
-    notes = [*notes, *_remarks(training)]
+    last = last_round(training, experiment)
+    notes = [*notes, *_remarks(training), *_ended_early(experiment, last)]
     about: dict[str, Any] = {"audit": [], "recordings": None, "weights": None, "tuned_on": []}
     stopped = None
     if auditor:
         try:
-            about = audit(auditor, folder, notes)
+            about = audit(auditor, folder, notes, last)
         except (BadInput, RunFailed) as error:  # the training's results are not lost with the audit
             stopped = error
             notes.append(f"The audit was stopped: {error}")
@@ -89,15 +100,26 @@ def tidy(experiment: Experiment) -> None:
     (folder / "tidying.json").unlink()
 
 
-def audit(auditor: Auditor, out: Path, notes: list[str]) -> dict[str, Any]:
+def last_round(done: Mapping[str, Any], experiment: Experiment) -> int:
+    """The round in which training ended.
+
+    Args:
+        done: what ``training.json`` or ``result.json`` says; of a run without either, nothing.
+        experiment: of the run.
+    """
+    return done["rounds"][-1]["round"] if done.get("rounds") else experiment.rounds
+
+
+def audit(auditor: Auditor, out: Path, notes: list[str], last: int) -> dict[str, Any]:
     """Have an audit done and write its rows; what result.json says of it.
 
     Args:
         auditor: entered.
         out: the folder for ``audit.csv``.
         notes: to be added to.
+        last: the round in which training ended.
     """
-    entries, rows = auditor.run()
+    entries, rows = auditor.run(last)
     write_rows(rows, out / "audit.csv")
     recordings = Recordings(auditor.source / "observations")
     notes += [*breakdowns(entries), *recordings.remarks(auditor.refused)]
@@ -115,8 +137,10 @@ def audit_again(experiment: Experiment, source: Path, out: Path, notes: list[str
         notes: to begin the result's with.
         auditor: entered.
     """
-    about = audit(auditor, out, notes)
-    earlier = _earlier(source)
+    earlier = of_earlier(source)
+    last = last_round(earlier, experiment)
+    notes = [*notes, *_ended_early(experiment, last)]
+    about = audit(auditor, out, notes, last)
     origins = {name: about[name] for name in ("weights", "tuned_on")}
     provenance = {**earlier["provenance"], "code": code_hash(), **origins, "from": str(source)}
     again = {
@@ -134,7 +158,7 @@ def audit_again(experiment: Experiment, source: Path, out: Path, notes: list[str
     shutil.rmtree(out / "queue", ignore_errors=True)
 
 
-def _earlier(source: Path) -> dict[str, Any]:
+def of_earlier(source: Path) -> dict[str, Any]:
     """The result of a run, as far as it got."""
     if (source / "result.json").exists():
         return json.loads((source / "result.json").read_text())
@@ -166,6 +190,16 @@ def _remarks(training: dict[str, Any]) -> list[str]:
     if training["probes"]:
         notes.append(f"Probes without a usable answer: {len(training['probes'])}; failures.csv says why.")
     return notes + [f"Client {f['client']} has no final accuracy: {f['reason']}." for f in training["final_failed"]]
+
+
+def _ended_early(experiment: Experiment, last: int) -> list[str]:
+    if last == experiment.rounds:
+        return []
+    rose = "no client's validation accuracy had risen above its best"
+    notes = [f"Training ended after round {last} of {experiment.rounds}: {rose} for {experiment.patience} rounds."]
+    words = experiment.audit_rounds.split(",") if experiment.attacks else []
+    missed = sorted({int(word) for word in words if word != "last" and int(word) > last})
+    return [*notes, f"Never came, and so were not audited: rounds {', '.join(map(str, missed))}."] if missed else notes
 
 
 def _failures(training: dict[str, Any]) -> list[dict[str, Any]]:
@@ -201,7 +235,7 @@ def _write(
             "tuned_on": about["tuned_on"],
             "resumed": training["resumed"],
         },
-        "environment": environment(_TRANSPORT[training["engine"]]),
+        "environment": environment(_transport(experiment, training)),
         "notes": notes,
         "rounds": training["rounds"],
         "final": _final(training["final"], training["clients"]),

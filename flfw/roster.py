@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from flwr.app import Message, RecordDict
@@ -72,6 +72,20 @@ class Roster:
         self._note(Failure(partition, reason), "enrolment", [])
         self.unfit[partition] = reason
 
+    def refuse_other_data(self, answer: Mapping[str, Any], shape: Sequence[int], classes: int) -> None:
+        """Never ask a client whose data the run's model is not made for; see `refuse`.
+
+        Args:
+            answer: what it said of itself in enrolment.
+            shape: of an input of the server's, (C, H, W) or (d,).
+            classes: that the server knows.
+        """
+        own, found = _kind(shape, classes), _kind(answer.get("shape", ()), answer.get("classes", 0))
+        if "trouble" in answer:
+            self.refuse(answer["partition"], in_one_line(str(answer["trouble"])))
+        elif found != own:
+            self.refuse(answer["partition"], f"holds data of {found}, the server of {own}; give both the same")
+
     def unfit_among(self, partitions: Iterable[int]) -> list[Failure]:
         """The failures of those that are not asked."""
         return [Failure(p, self.unfit[p]) for p in partitions if p in self.unfit]
@@ -136,3 +150,7 @@ class Roster:
             who = f"client {failure.client}" if failure.client >= 0 else "a client"
             raise RunFailed(f"{who} failed in {when}: {failure.reason}")
         failed.append(failure)
+
+
+def _kind(shape: Sequence[int], classes: int) -> str:
+    return f"{classes} classes and {'x'.join(map(str, shape))} inputs"

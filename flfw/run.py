@@ -89,7 +89,13 @@ def audit_again(source: Path, earlier: Experiment, experiment: Experiment) -> Pa
     out = experiment.out or next(p for n in count(1) if not (p := source / f"audit-{n}").exists())
     experiment = recorded.without_other_attacks(experiment, earlier)
     experiment, task, notes = check(dataclasses.replace(experiment, out=out))
-    recorded.require_recorded(experiment, earlier, source)
+    last = results.last_round(results.of_earlier(source), earlier)
+    came = experiment.audited_by(last)
+    if experiment.attacks and not came:
+        asked = f"audit-rounds={experiment.audit_rounds}"
+        raise BadInput(f"Expected audit-rounds <= {last}, after which the training in {source} ended, got {asked}.")
+    rounds = ",".join(map(str, came)) or experiment.audit_rounds
+    recorded.require_recorded(dataclasses.replace(experiment, audit_rounds=rounds), earlier, source)
     require_same_data(source, task.dataset.digest)
     audit = auditing(experiment, task, out, source)
     with locked(source / "checkpoint" / ".run"):
@@ -135,6 +141,9 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[Experiment, Task
     method.check_task(task, chosen)
     for partition in range(experiment.clients):
         method.check_client(task, partition, chosen)
+    if experiment.patience and not all(map(len, task.split.validation)):
+        without = f"split={experiment.split} without; choose another --split, such as sampled"
+        raise BadInput(f"Expected validation data at each client for --patience {experiment.patience}, got {without}.")
     experiment, settled = settle(experiment, task.split)
     task.check_victims(experiment)
     return experiment, task, [*_remarks(experiment, task), *settled]

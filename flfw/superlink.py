@@ -58,13 +58,32 @@ def run(
         RunFailed: Flower refused the app, or the run ended otherwise than completed; the message is one line.
     """
     shares = _shares(clients, cpus_per_client, gpus_per_client)
-    (out / "failure.txt").unlink(missing_ok=True)  # of an attempt before this one
     with tempfile.TemporaryDirectory(prefix="flfw-flwr-") as name:
         folder = Path(name).resolve()
-        _write_app(folder / "app", run_config)
         with private_superlink(folder, environment) as variables:
-            run_id, said = _run_and_follow(folder, shares, variables)
-            status = _status(run_id, folder, variables)
+            complete(run_config, folder, ["--federation-config", shares], variables, out)
+
+
+def complete(
+    run_config: dict[str, Scalar], folder: Path, options: list[str], variables: dict[str, str], out: Path
+) -> None:
+    """Submit the app to the SuperLink that ``flwr`` finds as its default connection, and wait for its end.
+
+    Args:
+        run_config: all keys of the app's configuration.
+        folder: existing, absolute; the app is written into it, and ``neutral`` is where programs are started.
+        options: more of ``flwr run``.
+        variables: the environment of ``flwr``.
+        out: existing folder, in which a server app that fails leaves its reason as ``failure.txt``.
+
+    Raises:
+        RunFailed: Flower refused the app, or the run ended otherwise than completed; the message is one line.
+    """
+    (out / "failure.txt").unlink(missing_ok=True)  # of an attempt before this one
+    (folder / "neutral").mkdir(exist_ok=True)
+    write_bundle(folder / "app", run_config)
+    run_id, said = _run_and_follow(folder, options, variables)
+    status = _status(run_id, folder, variables)
     if status["status"] != "finished:completed":
         raise RunFailed(_reason(out, status, said))
 
@@ -117,7 +136,7 @@ def _shares(clients: int, cpus: float, gpus: float) -> str:
     )
 
 
-def _write_app(folder: Path, run_config: dict[str, Scalar]) -> None:
+def write_bundle(folder: Path, run_config: dict[str, Scalar]) -> None:
     """The running code and its configuration as an app; of a package's files Flower takes the modules only."""
     from flfw.engine import write_app
 
@@ -175,10 +194,10 @@ def _wait_until_up(keeper: subprocess.Popen[bytes], port: int, log: Path) -> Non
     raise RunFailed(f"Flower's SuperLink did not start within {_START_S:.0f} s; try --engine ray.")
 
 
-def _run_and_follow(folder: Path, shares: str, variables: dict[str, str]) -> tuple[str, str]:
+def _run_and_follow(folder: Path, options: list[str], variables: dict[str, str]) -> tuple[str, str]:
     """Submit the app and wait for its end, passing on its progress; returns the run's id and all that was said."""
     said, run_id = [], None
-    with _flwr(["run", str(folder / "app"), "--federation-config", shares, "--stream"], folder, variables) as flwr:
+    with _flwr(["run", str(folder / "app"), *options, "--stream"], folder, variables) as flwr:
         assert flwr.stdout is not None, "it is a pipe"
         late = threading.Timer(_SUBMIT_S, flwr.kill)
         late.start()

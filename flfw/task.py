@@ -72,6 +72,7 @@ class Task:
         net: the network's name.
         augment: how training images are varied.
         canaries: examples of which some were left out to see whether that is found out; None: there are none.
+        data_root: where the data sets' files were looked for; None: the default of `flfw.data.load`.
     """
 
     dataset: data.Dataset
@@ -79,6 +80,7 @@ class Task:
     net: str
     augment: data.Augmentation = "none"
     canaries: Canaries | None = None
+    data_root: Path | None = None
 
     @classmethod
     def of(cls, experiment: Experiment, data_root: Path | None) -> Task:
@@ -91,9 +93,10 @@ class Task:
         cut = (dataset.name, data_root, _side(experiment), scheme, experiment.clients, experiment.seed)
         augment = "none" if experiment.augment == "auto" else experiment.augment
         if not experiment.canaries:
-            return cls(dataset, _split(*cut), experiment.net, augment)
+            return cls(dataset, _split(*cut), experiment.net, augment, data_root=data_root)
         chosen, split, labels = _with_canaries(*cut, experiment.canaries)
-        return cls(dataclasses.replace(dataset, train_y=labels), split, experiment.net, augment, chosen)
+        relabelled = dataclasses.replace(dataset, train_y=labels)
+        return cls(relabelled, split, experiment.net, augment, chosen, data_root)
 
     @cached_property
     def inputs(self) -> Inputs:

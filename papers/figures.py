@@ -9,6 +9,8 @@ and, if asked for by name (``--only``), since they need fitting runs or take the
     privacy      accuracy against epsilon, of all runs together
     compression  accuracy and leakage of single examples by the share of a gradient's entries that is zeroed
     norms        how long gradients are by local iteration, of the first run's clients
+    gains        what each client gains over local training, of all runs but that of local_only
+    features     features of the first run's clients beside generated ones for the same labels, by t-SNE
 
 Each is a table of numbers first, and `papers.drawing` or `papers.charts` makes a figure of nothing but that table.
 """
@@ -30,14 +32,14 @@ from flfw.errors import BadInput
 from flfw.experiment import require
 from flfw.matrix.rows import Finished, read
 from flfw.sealed import write_whole
-from papers import charts, comparisons, drawing
+from papers import charts, comparisons, drawing, features, gains
 from papers.comparisons import kind
 from papers.drawing import Rows
 from papers.embeddings import embeddings, perplexity
 from papers.norms import norms
 
 USUAL = ("training", "measures", "embeddings")
-NAMES = (*USUAL, "privacy", "compression", "norms")
+NAMES = (*USUAL, "privacy", "compression", "norms", "gains", "features")
 
 
 # --- from runs to files ---
@@ -103,6 +105,13 @@ def _made(name: str, runs: Sequence[Finished], data_root: Path | None) -> tuple[
         rows = norms(first.folder, data_root)
         many = max(row["clients"] for row in rows)
         return rows, charts.norms(rows, f"{_title([first])}: {many} clients, plain steps; band: 80 % of them")
+    if name == "gains":
+        rows = gains.gains(_by_name(runs))
+        others = [one for one in runs if kind(one) != gains.ALONE]
+        return rows, gains.drawn(rows, f"{_title(others)}: what each client gains")
+    if name == "features":
+        rows = features.features(first.folder, data_root)
+        return rows, features.drawn(rows, f"{_title([first])}: features after the last round, t-SNE")
     rows = embeddings(first.folder, data_root)
     about = f"the clients' embeddings, t-SNE of perplexity {perplexity(len(rows)):.3g}"
     return rows, drawing.embeddings(rows, f"{_title([first])}: {about}")

@@ -43,6 +43,7 @@ from flfw.aggregation import Update
 from flfw.distillation import ServerTraining, distil, speaking, taught
 from flfw.experiment import require
 from flfw.nets import Net, Tensors
+from flfw.nets.batch_last import swift
 from flfw.nets.conditional_gan import GeneratingNet, imagining, labelled_noise
 from flfw.optimisers import Adam
 from flfw.server_training import TrainingServer
@@ -100,7 +101,7 @@ class FedCG(TrainingServer):
 
     def trained(self, uploads: Sequence[Update], mean: Tensors) -> Tensors:
         """C_g and G_g."""
-        settings, (student, frozen) = self.settings, (imagining(self.place.model()) for _ in range(2))
+        settings, (student, frozen) = self.settings, (swift(imagining(self.place.model())) for _ in range(2))
         student.load_state_dict(mean)
         frozen.eval()
         teachers = [(share, speaking(frozen, own)) for share, own in self.shares(uploads)]

@@ -19,6 +19,7 @@ from flfw.errors import RunFailed
 from flfw.experiment import Experiment
 from flfw.site import Site
 from flfw.store import ClientStore, StateMissing
+from tests.test_methods import of
 
 ROOT = Path(__file__).parent.parent
 ON_RAY = ("fedavg", "fedper", "hyperfl")
@@ -46,9 +47,7 @@ def recorded(folder: Path) -> list[tuple]:
 
 
 def same_on_ray(small: Experiment, tmp_path: Path, method: str) -> None:
-    experiment = dataclasses.replace(
-        small, method=method, clients=4, sample=3, attack=("ig",), images=2, audit_rounds="0,last"
-    )
+    experiment = of(small, method, clients=4, sample=3, attack=("ig",), images=2, audit_rounds="0,last")
     here = run(experiment, tmp_path / "inproc")
     there = run(dataclasses.replace(experiment, engine="ray"), tmp_path / "ray")
     assert without_times(here) == without_times(there)

@@ -30,6 +30,8 @@ CLIENT = {
     "epoch_s": 2.0,
     "largest": 1.0,
     "reply_s": 0.1,
+    "server_s": 0.0,
+    "server_gib": 0.0,
     "write_s": 0.0,
     "up": 1e6,
     "down": 1e6,
@@ -98,6 +100,50 @@ def test_attacks_are_counted_for_each_audited_round(audited: Experiment) -> None
     once = seconds(dataclasses.replace(audited, audit_rounds="0"))
     assert seconds(audited).audit - once.audit == pytest.approx(20.0)
     assert seconds(dataclasses.replace(audited, attack=("none",))).audit == 0
+
+
+def test_a_server_that_trains_is_waited_for_and_said(small: Experiment) -> None:
+    two_rounds, trains = seconds(small), {**CLIENT, "server_s": 30.0}
+    found = module._seconds(small, 1, trains, {})
+    assert found.round - two_rounds.round == pytest.approx(30.0)
+    assert found.total - two_rounds.total == pytest.approx(2 * 30.0)  # not in the last evaluation
+    assert found.processor == pytest.approx(3 * (0.5 + 2.0 + 0.1) + 30.0)
+    on_ray = dataclasses.replace(small, engine="ray")
+    waiting = module._seconds(on_ray, 4, trains, {}).round - module._seconds(on_ray, 4, CLIENT, {}).round
+    assert waiting == pytest.approx(30.0)  # cores that idle do not help
+    large = module._memory(on_ray, 4, {**trains, "server_gib": 7.0}, {})
+    assert large.driver_gib > 7 > module._memory(on_ray, 4, CLIENT, {}).driver_gib
+    said = lines(Estimate(small, found, module._memory(small, 1, trains, {}), 1, 1, "a machine"))
+    assert "round   about 38 s of the processor, of which the server trains 30.0 s\n" in said
+    few = module._seconds(small, 1, {**CLIENT, "server_s": 0.1}, {})
+    assert "server trains" not in lines(Estimate(small, few, module._memory(small, 1, CLIENT, {}), 1, 1, "a machine"))
+
+
+def test_iterations_are_extrapolated_on_a_line() -> None:
+    asked: list[int] = []
+
+    def passing(iterations: int) -> float:
+        asked.append(iterations)
+        return 0.5 + 0.1 * iterations
+
+    assert costs._at_length(passing, 2000) == pytest.approx(200.5)
+    assert max(asked) <= 64 and costs._at_length(passing, 1) == pytest.approx(0.6)
+
+
+def test_what_a_server_trains_is_measured_for_all_uploads_of_a_round(
+    small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(costs, "_ENOUGH_S", 0.6)
+
+    def server_s(clients: int, iterations: int) -> float:
+        changes = {"method": "fedcg", "net": "lenet5", "clients": clients, "set": (f"iterations={iterations}",)}
+        found: costs.Costs = {}
+        costs._server_costs(dataclasses.replace(small, **changes), tmp_path, found)
+        return found["server_s"]
+
+    short, long, many = server_s(2, 20), server_s(2, 2000), server_s(9, 2000)
+    assert 20 * short < long < 200 * short  # which has beside its iterations what a round begins with
+    assert many > 1.3 * long
 
 
 def test_memory_and_disk_count_everybody(audited: Experiment) -> None:

@@ -45,11 +45,16 @@ BARE = dict.fromkeys(NOISY, ("noise_multiplier=0", "clip=1e9")) | {"dssgd": ("th
 # the server refuses: nothing is left to repeat.
 TRAINABLE = {"fed_sdp": ("noise_multiplier=0.01",)}
 
+# Methods whose server needs data of its own, as this split sets aside; clients have as many examples as by the other.
+ASIDE = ("feddf",)
+
 
 def of(experiment: Experiment, method: str, **changes: Any) -> Experiment:
     """The experiment by another method, on the network it names, with few of the steps that a server makes."""
     cls = plugins.find(plugins.METHOD, method, FederatedStrategy)
     few = ("iterations=3",) if issubclass(cls.Settings, ServerTraining) else ()
+    if method in ASIDE:
+        changes["split"], few = "sampled", (*few, "sampled.train=150")
     changes["set"] = (*few, *changes.get("set", ()))
     return dataclasses.replace(experiment, method=method, net=cls.net or experiment.net, **changes)
 

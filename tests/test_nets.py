@@ -1,18 +1,23 @@
 """The networks: sizes, shapes, initial values, and extractors whose weights a hypernetwork generates."""
 
+import shutil
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, conv2d, linear, relu
 
+import sim
 from flfw.errors import BadInput
 from flfw.nets import Net, build, card, names, numel, tensors
 from flfw.nets.hypernetwork import GeneratedNet, Hypernetwork
 from flfw.rng import initialising, torch_generator
 
 SHAPES = {
+    "alexnet": (1, 63, 63),
     "cnn1": (1, 28, 28),
     "cnn2": (3, 32, 32),
     "cnn3x3": (1, 28, 28),
@@ -22,6 +27,7 @@ SHAPES = {
     "lenet5": (1, 32, 32),
     "linear": (30,),
     "mlp": (30,),
+    "resnet18": (3, 32, 32),
 }
 
 
@@ -211,6 +217,114 @@ def test_convnets_pool_by_three_after_six_and_after_eight_blocks() -> None:
     assert seen == [*6 * block, ("MaxPool2d", 10), *2 * later, ("MaxPool2d", 3), ("Flatten", 1152)]
 
 
+# --- torchvision's networks, as FedCG's code cuts them ---
+
+TORCHVISIONS = {
+    "resnet18": [(1, (128, 1, 1), 8), (3, (128, 4, 4), 32), (3, (128, 5, 5), 33), (3, (128, 28, 28), 224)],
+    "alexnet": [(1, (256, 1, 1), 63), (3, (256, 1, 1), 64), (3, (256, 6, 6), 224)],
+}
+
+
+@pytest.mark.parametrize("name", TORCHVISIONS)
+def test_torchvisions_networks_extract_maps_in_0_to_1_from_images_of_many_sizes(name: str) -> None:
+    for channels, features, side in TORCHVISIONS[name]:
+        net = fresh(name, (channels, side, side))
+        x = torch.randn((1, channels, side, side), generator=torch_generator(0, "x"))
+        f = net.extractor(x).detach()
+        assert f.shape == (1, *features) and float(f.min()) > 0 and float(f.max()) <= 1
+        assert isinstance(list(net.extractor.modules())[-1], nn.Sigmoid)
+        assert net.classifier(f).shape == (1, 10)
+
+
+@pytest.mark.parametrize("name", TORCHVISIONS)
+def test_torchvisions_networks_are_theirs_but_for_a_sigmoid_and_dropout(name: str) -> None:
+    """The same weights from the same generator, and the same scores with a sigmoid where the network is cut."""
+    import torchvision
+
+    side = {"resnet18": 40, "alexnet": 80}[name]
+    net = fresh(name, (3, side, side))
+    with initialising(0, "net"):
+        theirs = getattr(torchvision.models, name)(weights=None, num_classes=10)
+    own = list(tensors(net).values())
+    assert len(own) == len(theirs.state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(own, theirs.state_dict().values(), strict=True))
+    cut = theirs.layer2 if name == "resnet18" else theirs.features
+    cut.register_forward_hook(lambda module, given, found: found.sigmoid())
+    x = torch.randn((2, 3, side, side), generator=torch_generator(0, "x"))
+    torch.testing.assert_close(net.eval()(x), theirs.eval()(x))
+    if name == "resnet18":  # of the other the dropout is left out
+        torch.testing.assert_close(net.train()(x), theirs.train()(x))
+
+
+@pytest.mark.parametrize("name", TORCHVISIONS)
+def test_torchvisions_networks_draw_nothing_in_training_and_leave_layers_outputs_alone(name: str) -> None:
+    net, x = fresh(name).train(), some_inputs(name, 2)
+    before = torch.get_rng_state()
+    net(x)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not any(getattr(layer, "inplace", False) for layer in net.modules())
+
+
+def test_the_first_layer_of_other_channels_is_drawn_as_torchvisions_own() -> None:
+    for channels in (1, 3):  # fan_out of a rectifier: 2 / (64 * 49); fan_in for the other: U of 1 / (channels * 121)
+        weights = fresh("resnet18", (channels, 32, 32)).extractor.conv1.weight
+        assert float(weights.std()) == pytest.approx((2 / (64 * 49)) ** 0.5, rel=0.05)
+        weights = fresh("alexnet", (channels, 64, 64)).extractor[0].weight
+        assert float(weights.abs().max()) == pytest.approx((channels * 121) ** -0.5, rel=0.01)
+
+
+def test_one_example_whose_maps_are_one_pixel_is_normalised_by_the_running_statistics() -> None:
+    """Torch would end the training; any more numbers are normalised by their own."""
+    net, x = fresh("resnet18").train(), some_inputs("resnet18", 2)
+    norm = net.classifier.layer4[1].bn2
+    assert isinstance(norm, nn.BatchNorm2d)
+    norm.running_mean.fill_(0.5)
+    norm.running_var.fill_(4.0)
+    one = torch.full((1, 512, 1, 1), 2.5)
+    torch.testing.assert_close(norm(one), torch.full((1, 512, 1, 1), 2.0 / (4 + norm.eps) ** 0.5))
+    assert float(norm.running_mean[0]) == 0.5 and int(norm.num_batches_tracked) == 0
+    both = norm(torch.cat([one, -one]))
+    torch.testing.assert_close(both.mean(0), torch.zeros(512, 1, 1))
+    assert float(norm.running_mean[0]) == pytest.approx(0.45) and int(norm.num_batches_tracked) == 1
+    net(x[:1]).sum().backward()
+    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in net.parameters())
+
+
+def test_a_hypernetwork_generates_no_running_statistics() -> None:
+    with pytest.raises(BadInput) as error:
+        generated("resnet18")
+    said = "Expected a network whose extractor is all weights, for a hypernetwork to generate, got the running "
+    assert str(error.value) == f"{said}statistics bn1.running_mean; choose another --net."
+
+
+# One round with few examples: (method, network, side, settings).
+ROUNDS = [
+    ("fedsplit", "resnet18", 8, ""),
+    ("fedavg", "resnet18", 33, ""),
+    ("fedavg", "alexnet", 63, ""),
+    ("fedsplit", "alexnet", 64, ""),
+    ("fedcg", "resnet18", 32, "iterations=2 gan_epochs=1"),
+    ("fedcg", "alexnet", 63, "iterations=1 gan_epochs=1"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "net", "side", "settings"), ROUNDS)
+def test_torchvisions_networks_train_and_repeat(
+    tmp_path: Path, method: str, net: str, side: int, settings: str
+) -> None:
+    flags = f"--method {method} --net {net} --side {side} --clients 2 --rounds 1 --local-epochs 1 --lr 0.0003"
+    flags += f" --batch-size 20 --engine inproc --attack none --set dominant.train=40 {settings}"
+    models = []
+    for name in ("one",) if (method, net) == ("fedcg", "alexnet") else ("one", "two"):  # that one takes a minute
+        assert sim.main([*flags.split(), "--out", str(tmp_path / name)]) == 0
+        (model,) = (tmp_path / name / "checkpoint").glob("round-*")
+        models.append(load_file(model))
+        shutil.rmtree(tmp_path / name)
+    assert all(bool(value.isfinite().all()) for value in models[0].values())
+    assert all(torch.equal(value, models[-1][name]) for name, value in models[0].items())
+
+
 # --- building by name ---
 
 
@@ -225,6 +339,17 @@ def test_convnets_pool_by_three_after_six_and_after_eight_blocks() -> None:
         ("lenet", (30,), "Expected inputs of CxHxW for net=lenet, got 30; choose another --net."),
         ("cnn3x3", (2, 9, 10), "Expected inputs of at least Cx10x10 for net=cnn3x3, got 2x9x10; choose another --net."),
         ("cnn3x3", (1, 28, 9), "Expected inputs of at least Cx10x10 for net=cnn3x3, got 1x28x9; choose another --net."),
+        (
+            "resnet18",
+            (3, 7, 8),
+            "Expected inputs of at least Cx8x8 for net=resnet18, got 3x7x8; choose another --net or --side.",
+        ),
+        (
+            "alexnet",
+            (3, 224, 62),
+            "Expected inputs of at least Cx63x63 for net=alexnet, got 3x224x62; choose another --net or --side.",
+        ),
+        ("alexnet", (30,), "Expected inputs of CxHxW for net=alexnet, got 30; choose another --net."),
         ("cnn3x3", (30,), "Expected inputs of CxHxW for net=cnn3x3, got 30; choose another --net."),
         ("cnn1", (30,), "Expected inputs of 1x28x28 for net=cnn1, got 30; choose another --net."),
     ],
@@ -238,7 +363,7 @@ def test_a_net_refuses_inputs_it_is_not_made_for(name: str, shape: tuple[int, ..
 def test_an_unknown_net_says_which_there_are() -> None:
     with pytest.raises(BadInput) as error:
         card("resnet")
-    there_are = "cnn1, cnn2, cnn3x3, convnet32, convnet64, lenet, lenet5, linear, mlp"
+    there_are = "alexnet, cnn1, cnn2, cnn3x3, convnet32, convnet64, lenet, lenet5, linear, mlp, resnet18"
     assert str(error.value) == f"Expected a network among {there_are}; got net=resnet."
 
 

@@ -208,22 +208,6 @@ def test_hyperfl_s_table_of_times_is_of_whole_rounds() -> None:
     assert preset.figure.name == "rounds.*.seconds" and preset.figure.factor == 1
 
 
-def test_fedcg_s_settings_are_the_paper_s() -> None:
-    preset = preset_of("fedcg.1/FedProx/Digit5/4", "full")
-    assert preset.seeds == (0, 1, 2, 3, 4)
-    assert [runs[0].set[-1] for runs in preset.variants] == ["mu=0.001", "mu=0.01", "mu=0.1", "mu=1"]
-    assert preset.figure.name == "final.best_validation.accuracy"
-    assert preset.chosen_by and "validation" in preset.chosen_by.name.rpartition(".")[2]
-    assert preset.experiments[0] == Experiment(
-        method="fedprox", dataset="digit5", augment="none", normalise="imagenet", net="lenet5", split="domains",
-        clients=4, rounds=100, local_epochs=20, batch_size=16, lr=3e-4, attack=("none",),
-        set=("optimiser=adam", "weight_decay=1e-4", "momentum=0", "mu=0.001"),
-    )  # fmt: skip
-    (quick,) = preset_of("fedcg.1/FedProx/FMNIST/4", "quick").experiments
-    assert (quick.rounds, quick.local_epochs, quick.set[-1]) == (5, 20, "mu=0.01")
-    assert (quick.split, quick.augment, quick.normalise) == ("sampled", "flip", "half")
-
-
 @pytest.mark.parametrize("module", [hyperfl, fedcg, fed_cdp])
 def test_a_paper_s_file_opens_with_its_card(module: Any) -> None:
     for label in ("Paper", "Settings", "Quick", "Departures"):

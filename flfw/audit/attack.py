@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from flfw.audit.observation import Knowledge, Observation, Reconstruction
 from flfw.inversion.compute import Compute
@@ -17,7 +17,11 @@ from flfw.method import NoSettings
 Models: TypeAlias = frozenset[Literal["defence", "steps"]]
 """What can stand between the data and what is sent: a client-side defence, several local steps."""
 
-Private: TypeAlias = Literal["searched for", "searched for in part", "not needed"]
+Uses: TypeAlias = frozenset[Literal["public", "start", "uploads"]]
+"""What an attack may ask for beside the observation: the public data; where all clients' private tensors begin, if the
+method begins them alike; what a client uploaded in the round before it was probed."""
+
+Private: TypeAlias = Literal["searched for", "searched for in part", "stood in for", "not needed"]
 """What becomes of tensors that a client keeps to itself."""
 
 
@@ -59,6 +63,11 @@ class Attack(ABC):
         self.compute = compute or Compute()
 
     @property
+    def uses(self) -> Uses:
+        """What it asks for; nothing else of the kind is granted, or recorded for it. By default nothing."""
+        return frozenset()
+
+    @property
     def labels(self) -> str:
         """How it comes by the labels: ``given``, ``not used``, ``searched for``, or one of
         `flfw.inversion.labels.WAYS` to recover them.
@@ -71,7 +80,8 @@ class Attack(ABC):
         """What becomes of a client's private tensors.
 
         A search for them, or for what they make of the data, makes no use of what an architecture gives away, and
-        counts as static. ``not needed`` is for an attack that reads all of it off what was sent, or does without.
+        counts as static, and so does what public data put in their place (``stood in for``). ``not needed`` is for an
+        attack that reads all of it off what was sent, or does without.
 
         Args:
             model: of the client, with or without numbers in it.
@@ -98,6 +108,18 @@ class Attack(ABC):
         Raises:
             NotApplicable: the network gives this attack nothing to work on.
         """
+
+    def presence(self, uploads: Sequence[Observation], model: nn.Module) -> list[Tensor | None]:
+        """Which classes clients hold examples of, read off what they uploaded; by default nothing is said.
+
+        Args:
+            uploads: of a round, one for each client that took part.
+            model: of the clients, for its names and layers; it holds no numbers.
+
+        Returns:
+            For each upload (classes,) of bool, or None.
+        """
+        return [None] * len(uploads)
 
 
 def tuned_on(attacks: Mapping[str, Attack]) -> list[str]:

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, final
 
 import numpy as np
+from torch import Tensor
 
 from flfw import parts
 from flfw.audit import perceptual
@@ -71,8 +72,10 @@ class Auditor(AbstractContextManager["Auditor"]):
         self._named = parts.attacks(experiment)
         self._perceptual = perceptual.load(experiment.lpips_weights) if experiment.lpips_weights else None
         self.refused: list[str] = []
-        self._plan = Plan(experiment, task, source, self._named, lambda sentence: self._note([sentence]))
         self._queue = Queue((out / "queue").absolute())
+        self._granted: tuple[str, int] | None = None
+        note = lambda sentence: self._note([sentence])  # noqa: E731
+        self._plan = Plan(experiment, task, source, self._named, note, self._granted_public)
         self._attacks = self._place()
 
     def _place(self) -> Attacks:
@@ -98,9 +101,18 @@ class Auditor(AbstractContextManager["Auditor"]):
     @cached_property
     def _scorer(self) -> Scorer:
         """What it holds of the public data is not needed while training goes on."""
-        samples, labels = self._task.examples("test", evenly(self._task.split.public, _PUBLIC_AT_MOST))
-        public = Public.of(samples.numpy(), labels.numpy())
+        public = Public.of(*(part.numpy() for part in self._public_data()))
         return Scorer(public, self.source / "truth", self._out, self.experiment.seed, self._perceptual)
+
+    def _public_data(self) -> tuple[Tensor, Tensor]:
+        return self._task.examples("test", evenly(self._task.split.public, _PUBLIC_AT_MOST))
+
+    def _granted_public(self) -> tuple[str, int]:
+        """For jobs that grant it: the file, and how many examples there are in it."""
+        if self._granted is None:
+            samples, labels = self._public_data()
+            self._granted = self._queue.put_public(samples, labels), len(labels)
+        return self._granted
 
     @property
     def weights(self) -> dict[str, Any] | None:
@@ -115,22 +127,25 @@ class Auditor(AbstractContextManager["Auditor"]):
         """By which data the attacks' defaults were chosen, for the provenance."""
         return tuned_on(self._named)
 
-    def tickets(self) -> list[Ticket]:
-        """What a whole run of the experiment probes and this audit attacks, but for the control."""
-        return self._plan.tickets()
+    def tickets(self, last: int | None = None) -> list[Ticket]:
+        """What a run that ended after round ``last`` probed; see `flfw.audit.plan.Plan.tickets`."""
+        return self._plan.tickets(last)
 
     def jobs(self, ticket: Ticket) -> list[Job]:
         """What is asked for once a ticket's probes are recorded; see `flfw.audit.plan.Plan.jobs`."""
         return self._plan.jobs(ticket)
 
-    def run(self) -> tuple[list[dict[str, Any]], list[Row]]:
+    def run(self, last: int | None = None) -> tuple[list[dict[str, Any]], list[Row]]:
         """Have everything done that is left to do; the audit's entries of result.json, and a row an image.
+
+        Args:
+            last: the round in which training ended; None: it was as long as was asked for.
 
         Raises:
             BadInput: there are no recordings.
             RunFailed: the attack server could not go on.
         """
-        tickets = self.tickets()
+        tickets = self.tickets(last)
         jobs = [job for ticket in tickets for job in self.jobs(ticket)]
         for job in jobs:
             self._queue.put(job)
@@ -193,8 +208,20 @@ class Auditor(AbstractContextManager["Auditor"]):
         for vantage, defence in which:
             about, asked = self._about(job, vantage, defence), self._probes(defence) * job.ticket.batch
             own, other = ([row for row in all_ if row["defence"] == defence] for all_ in (rows, untold))
+            about["label_presence"] = self._presence(solution, defence)
             found.append(entry(about, solution, own, asked, ladder, self.experiment.seed, other))
         return found
+
+    def _presence(self, solution: Solution, defence: str) -> dict[str, float] | None:
+        """How right it is which classes clients are said to hold, beside the better of saying all and none of each."""
+        said = [(client, held) for client, held in solution.present if self._plan.defence_of(client) == defence]
+        if not said:
+            return None
+        labels, split = self._task.dataset.train_y, self._task.split.train
+        truth = [np.isin(np.arange(len(held)), labels[split[client]]) for client, held in said]
+        share = float(np.mean(truth))
+        right = float(np.mean([np.array(held) == true for (_, held), true in zip(said, truth, strict=True)]))
+        return {"clients": len(said), "right": right, "null": max(share, 1 - share)}
 
     def _probes(self, defence: str) -> int:
         slots, clients = range(self.experiment.images), self.experiment.clients

@@ -40,12 +40,13 @@ from flfw.assignments import split_assignment
 from flfw.audit.auditor import Auditor
 from flfw.audit.jobs import Job, Solution
 from flfw.audit.observation import Reconstruction
-from flfw.audit.queue import Queue
+from flfw.audit.queue import PUBLIC, Queue
 from flfw.audit.recordings import Recordings, is_recorded, places
 from flfw.audit.server import AttackServer
 from flfw.checkpoint import locked
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
+from flfw.sealed import write_whole
 from flfw.tape import MANIFEST, Line
 
 _PURPOSE = "Find out whether an attack reads more than it is granted."
@@ -109,15 +110,16 @@ def check(folder: Path, attacks: Sequence[str], assignments: Sequence[str] = ())
     experiment = _experiment(folder, attacks, assignments)
     with _copy(folder) as copy:
         jobs = _jobs(experiment, copy)
-        clean = _done(experiment, copy, jobs)
+        public = next((Path(job.public[0]).read_bytes() for job in jobs if job.public), b"")
+        clean = _done(experiment, copy, jobs, public)
     with _copy(folder) as copy, _cache_at(copy / "cache"):
-        poisoned = _done(experiment, copy, jobs[::-1], _poisoner(folder, copy))
+        poisoned = _done(experiment, copy, jobs[::-1], public, _poisoner(folder, copy))
     found = [_compared(name, [job for job in jobs if job.attack == name], clean, poisoned) for name in attacks]
     doubtful = [job for job in jobs if any(job.attack == one.attack and one.changed for one in found)]
     if not doubtful:
         return tuple(found)
     with _copy(folder) as copy:
-        again = _done(experiment, copy, doubtful)
+        again = _done(experiment, copy, doubtful, public)
     for i, one in enumerate(found):
         repeated = _compared(one.attack, [job for job in doubtful if job.attack == one.attack], clean, again)
         found[i] = dataclasses.replace(one, repeats=repeated.same)
@@ -166,9 +168,16 @@ def _cache_at(place: Path) -> Iterator[None]:
 
 
 def _done(
-    experiment: Experiment, copy: Path, jobs: Iterable[Job], before_each: Callable[[Job], None] | None = None
+    experiment: Experiment,
+    copy: Path,
+    jobs: Iterable[Job],
+    public: bytes,
+    before_each: Callable[[Job], None] | None = None,
 ) -> Solutions:
-    """Have jobs done one after the other on a copy's recordings, by the attack server's own process."""
+    """Have jobs done one after the other on a copy's recordings, by the attack server's own process.
+
+    The file with the public data lies in the queue while a job that grants them is done.
+    """
     queue = Queue(copy / "queue")
     server = AttackServer(
         queue, lambda _: [], beside=False, seconds=experiment.attack_seconds, gpu=experiment.attack_gpus > 0
@@ -180,6 +189,9 @@ def _done(
             if before_each:
                 before_each(job)
             moved = dataclasses.replace(job, recordings=copy / job.recordings.name)
+            if job.public:
+                write_whole(queue.folder / PUBLIC, public, 0o600)
+                moved = dataclasses.replace(moved, public=(str(queue.folder / PUBLIC), job.public[1]))
             queue.put(moved)
             found[job.name] = server.wait(moved)
     finally:
@@ -222,7 +234,7 @@ def _poisoner(folder: Path, copy: Path) -> Callable[[Job], None]:
         for path in [*healed, *(copy / "queue").glob("*.safetensors")]:
             _poison(path)
         healed.clear()
-        name, own = job.recordings.name, {exchange.id for exchange in job.exchanges}
+        name, own = job.recordings.name, {exchange.id for exchange in job.exchanges} | set(job.uploads)
         lines = [line for line in recorded[name].lines if line["id"] in own]
         for file in {f"{line['place']}{line[side]['file']}" for line in lines for side in _SIDES}:
             shutil.copyfile(folder / name / file, copy / name / file)

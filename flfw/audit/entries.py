@@ -52,6 +52,7 @@ def entry(
     images = any(row["psnr"] is not None for row in rows)
     tabular = any(row["floor_features"] is not None for row in rows)
     return {
+        "label_presence": None,
         **about,
         "images": asked,
         "failures": failures,

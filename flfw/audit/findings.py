@@ -27,7 +27,7 @@ _KEYS = GRANT | {
     "round", "images", "failures", "psnr", "ssim", "lpips", "distance", "identification_rate", "identification_null",
     "exact_match", "share_recovered", "share_interval", "gain", "worst", "floors", "ladder", "verdict", "reason",
     "curve", "assignment", "tries", "stopped", "seconds", "scoring_seconds", "labels_found",
-    "knowing_gains",
+    "knowing_gains", "label_presence",
 }  # fmt: skip
 FLOORS = ("noise", "grey", "mean", "class_mean", "random_public", "nearest_public")
 _SCORES = (

@@ -89,6 +89,9 @@ class Job:
         memory: the fraction of a GPU's memory that may be used.
         vantage: where the attacker stands, as `flfw.audit.observation.Vantage` has it.
         adaptive: whether the clients' defence is granted.
+        public: the file with the public data, and how many examples there are in it; None: not granted.
+        start: whether it is granted how all clients' private tensors begin.
+        uploads: the recordings of what clients uploaded in the round, as far as they are granted.
     """
 
     attack: str
@@ -104,6 +107,9 @@ class Job:
     memory: float = 1.0
     vantage: str = "server"
     adaptive: bool = False
+    public: tuple[str, int] | None = None
+    start: bool = False
+    uploads: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -123,7 +129,8 @@ class Job:
             Exchange(**{**e, "labels": None if e["labels"] is None else tuple(e["labels"])}) for e in about["exchanges"]
         ]
         about |= {"ticket": Ticket(**about["ticket"]), "exchanges": tuple(exchanges)}
-        about |= {name: tuple(about[name]) for name in ("shape", "mean", "std")}
+        about |= {name: tuple(about[name]) for name in ("shape", "mean", "std", "uploads")}
+        about["public"] = None if about["public"] is None else tuple(about["public"])
         about["recordings"] = Path(about["recordings"])
         return cls(**about)
 
@@ -139,6 +146,7 @@ class Solution:
         seconds: the attack's own time.
         tries: how often it was started.
         refused: recordings that could not be used, a sentence each.
+        present: which classes clients were found to hold: a client's number, and for each class whether it does.
     """
 
     job: str
@@ -147,6 +155,7 @@ class Solution:
     seconds: float = 0.0
     tries: int = 1
     refused: tuple[str, ...] = ()
+    present: tuple[tuple[int, tuple[bool, ...]], ...] = ()
 
 
 def failed(job: Job, why: str) -> Solution:

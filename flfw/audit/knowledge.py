@@ -7,19 +7,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from flfw import nets, parts
 from flfw.audit.adaptation import hiding
 from flfw.audit.attack import Attack, Private
 from flfw.audit.jobs import EXAMPLE, Job, Ticket
-from flfw.audit.observation import Knowledge, Observation, Vantage
+from flfw.audit.observation import Examples, Knowledge, Observation, Vantage
 from flfw.audit.probe import ladder_net
+from flfw.data.feed import raw
 from flfw.experiment import Experiment
 from flfw.inversion.automatic import Automatic
 from flfw.inversion.local_steps import LocalSteps, SteppedVictim
 from flfw.inversion.mechanism import Mechanism, MethodMechanism
 from flfw.inversion.victim import Inputs, PlainVictim, VictimModel
+from flfw.nets.conditional_gan import Discriminator, Generator
 from flfw.nets.net import Tensors, matches
 from flfw.rng import initialising
 from flfw.task import input_space
@@ -62,13 +66,12 @@ def standing(experiment: Experiment, job: Job, attack: Attack, defended: bool, v
         vantage: where it stands, if that is not what the job says.
     """
     ticket, vantage = job.ticket, vantage or job.vantage
-    model, shared = parts.blank_model(experiment), parts.method(experiment)[0].downloads
+    model, private = parts.blank_model(experiment), hidden(experiment)
     if ticket.rung != "target":
         with torch.device("meta"):
-            model, shared = nets.build(experiment.net, *input_space(experiment)), ("*",)
+            model, private = nets.build(experiment.net, *input_space(experiment)), ()
     sizes = {name: value.numel() for name, value in model.state_dict().items()}
-    hidden = [name for name in sizes if not matches(name, shared)]
-    known = sum(size for name, size in sizes.items() if name not in hidden)
+    known = sum(size for name, size in sizes.items() if name not in private)
     granted = [
         f"the method's code and the network ({experiment.net})",
         f"the tensors broadcast in the round ({known:,} numbers)",
@@ -78,9 +81,12 @@ def standing(experiment: Experiment, job: Job, attack: Attack, defended: bool, v
     ]
     if vantage == "client_update":
         granted.append("the same update, read on the client before it is sent")
-    by_batch = any(isinstance(module, _BatchNorm) for module in model.modules())
-    private = attack.private(model, ticket.batch)
-    granted += _hidden_from(hidden, private, by_batch)
+    classifying = [part for part in model.children() if not isinstance(part, Generator | Discriminator)]
+    by_batch = any(isinstance(module, _BatchNorm) for part in classifying for module in part.modules())
+    begun = job.start and ticket.round == 0  # nothing has been trained: as they begin is as they are
+    fate = "not needed" if begun else attack.private(model, ticket.batch)
+    granted += _beside(job, private)
+    granted += _hidden_from(() if begun else private, fate, by_batch)
     hides = hiding(experiment, ticket, vantage, defended)
     told = hides.told if job.adaptive and hides.method and hides.adapts else None
     steps = _unrolled(experiment, ticket, attack, told)
@@ -93,7 +99,7 @@ def standing(experiment: Experiment, job: Job, attack: Attack, defended: bool, v
     knows = hides.how == "nothing to adapt to" or (job.adaptive and hides.adapts and attack.labels in _LABELS)
     knows = knows and not hides.beside and not (told and told.missed)
     seen_through = ticket.steps == 1 or steps is not None
-    copes = (not hidden or private == "not needed") and not by_batch
+    copes = (not private or fate == "not needed") and not by_batch
     way = hides.how if job.adaptive else None
     hidden_by = None if hides.how == "nothing to adapt to" else hides.by
     return Standing(tuple(granted), copes and knows and seen_through, way, hidden_by)
@@ -102,13 +108,33 @@ def standing(experiment: Experiment, job: Job, attack: Attack, defended: bool, v
 _MADE_OF_THEM: dict[Private, str] = {
     "searched for": "which are searched for as well",
     "searched for in part": "of which it reads off what it can, and searches for what they make of the data",
+    "stood in for": "in whose place it puts what it learns from public data",
     "not needed": "which it reads off what was sent, or does without",
 }
 
 
-def _hidden_from(hidden: Sequence[str], private: Private, by_batch: bool) -> Iterator[str]:
-    if hidden:
-        yield f"not granted: the client's private tensors ({', '.join(hidden)}), {_MADE_OF_THEM[private]}"
+def hidden(experiment: Experiment) -> tuple[str, ...]:
+    """The tensors that clients keep to themselves."""
+    shared = parts.method(experiment)[0].downloads
+    return tuple(name for name in parts.blank_model(experiment).state_dict() if not matches(name, shared))
+
+
+def _beside(job: Job, private: Sequence[str]) -> Iterator[str]:
+    """In words, what is granted because the attack uses it."""
+    if job.public:
+        yield f"{job.public[1]:,} public examples with their labels, none of a client"
+    if job.start:
+        names = ", ".join(sorted({name.partition(".")[0] for name in private}))
+        when = "which is what they are now" if job.ticket.round == 0 else "which they are no longer"
+        yield f"how the private tensors of all clients ({names}) began, {when}"
+    if job.uploads:
+        count = len(job.uploads)
+        yield f"what {count} client{'s' * (count > 1)} uploaded in the round, beside the probes"
+
+
+def _hidden_from(private: Sequence[str], fate: Private, by_batch: bool) -> Iterator[str]:
+    if private:
+        yield f"not granted: the client's private tensors ({', '.join(private)}), {_MADE_OF_THEM[fate]}"
     if by_batch:
         yield "not made use of: that BatchNorm takes the batch's statistics in training; the running ones are taken"
 
@@ -138,7 +164,11 @@ def _what_is_seen(ticket: Ticket) -> str:
 
 
 def grant(
-    job: Job, experiment: Experiment, attack: Attack, seen: Sequence[Observation]
+    job: Job,
+    experiment: Experiment,
+    attack: Attack,
+    seen: Sequence[Observation],
+    uploads: Sequence[Observation] = (),
 ) -> tuple[list[Observation], list[Knowledge]]:
     """The observations of a job on its device, and what is granted about each.
 
@@ -149,6 +179,7 @@ def grant(
         experiment: the job's.
         attack: the job's.
         seen: the observations that could be read; ids of ``received`` tell who received the same.
+        uploads: of those that the job grants, what could be read.
     """
     device, steps = torch.device(job.device), job.ticket.steps
     inputs = Inputs.of(job.shape, job.mean, job.std).to(device)
@@ -159,6 +190,8 @@ def grant(
         defended: hiding(experiment, job.ticket, job.vantage, defended).through(acted_on) if job.adaptive else None
         for defended in {o.client in experiment.defended_partitions for o in seen}
     }
+    of_all = {"public": _public(job, device), "start": _start(job, experiment, device)}
+    uploaded = {upload.client: _moved(upload.sent, device) for upload in uploads}
     models: dict[tuple[int, bool], VictimModel] = {}
     observations, knowledge = [], []
     for o in seen:
@@ -172,8 +205,33 @@ def grant(
         observations.append(Observation(**{**vars(o), **there}))
         known = None if given is None else torch.tensor(given, device=device)
         of = {"steps": steps, "weights": steps > 1, "lr": lr, "mechanism": told, "unrolled": local is not None}
+        of |= {**of_all, "uploaded": uploaded.get(o.client)}
         knowledge.append(Knowledge(model, job.ticket.batch, known, **of))
     return observations, knowledge
+
+
+def _public(job: Job, device: torch.device) -> Examples | None:
+    if job.public is None:
+        return None
+    held = load_file(job.public[0])
+    return Examples(raw(held["samples"]).to(device), held["labels"].to(device))
+
+
+def _start(job: Job, experiment: Experiment, device: torch.device) -> Tensors | None:
+    """The private tensors of every client before training: built as a client builds them, from the run's seed."""
+    if not job.start:
+        return None
+    method, settings = parts.method(experiment)
+    with initialising(experiment.seed, "model"):
+        state = method.build_model(_builder(job)(experiment.net), settings).state_dict()
+    return {name: value.to(device) for name, value in state.items() if not matches(name, method.downloads)}
+
+
+def blank(job: Job, experiment: Experiment) -> nn.Module:
+    """The method's model without any numbers in it; a job does not say which data it is for, but their shape."""
+    method, settings = parts.method(experiment)
+    with torch.device("meta"):
+        return method.build_model(_builder(job)(experiment.net), settings)
 
 
 def _victim(

@@ -63,6 +63,19 @@ def key(server_round: int, point: str, slot: int) -> str:
 
 
 @dataclass(frozen=True)
+class Examples:
+    """Labelled data of no client.
+
+    Attributes:
+        samples: (N, ...) raw inputs in [0, 1].
+        labels: (N,).
+    """
+
+    samples: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
 class Knowledge:
     """All that an attacker is granted beside the observation.
 
@@ -78,6 +91,10 @@ class Knowledge:
         mechanism: what stands between the gradient and what was sent; None: nothing, or it is not granted.
         unrolled: whether ``model`` computes the weights that were sent, through every local step, rather than a
             gradient.
+        public: data that everybody may hold; None: not granted.
+        start: the client's private tensors as they were before training, by name; None: not granted.
+        uploaded: what the client uploaded in the round before it was probed, by name; None: not granted, or it took no
+            part.
     """
 
     model: VictimModel
@@ -90,6 +107,9 @@ class Knowledge:
     granted: tuple[str, ...] = ()
     mechanism: Mechanism | Automatic | None = None
     unrolled: bool = False
+    public: Examples | None = None
+    start: Tensors | None = None
+    uploaded: Tensors | None = None
 
 
 def mean_gradient(seen: Observation, knowledge: Knowledge) -> Tensors:

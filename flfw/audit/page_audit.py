@@ -88,6 +88,8 @@ RESULTS = """\
 {% if labelled %}<p class="caption soft">Labels found: the share of a batch’s labels, in whatever order, that an attack found which was not granted them.</p>{% endif %}
 {% if exact %}<p class="caption soft">A feature is exact when a yes or no is right, or a number is within 5 % of its range. Guessing: the best constant guess for every feature.</p>{% endif %}
 {% endif %}
+{% for setting in targets %}{% set presence = setting.entry.label_presence %}{% if presence is mapping %}<p class="presence">Which classes a client holds, read off what it uploaded ({{ setting.title }}, {{ when(setting) }}): right for {{ presence.right|pct }} of the classes of {{ presence.clients }} client{{ '' if presence.clients == 1 else 's' }}; the better constant guess is right for {{ presence.null|pct }}.</p>
+{% endif %}{% endfor %}
 {% for kind, drawn in curves.items() %}
 <h3>{{ 'By batch size' if kind == 'batch' else 'By local steps' }}</h3>
 <figure>{{ drawn[0] }}<figcaption>{{ 'The same probe with other batches' if kind == 'batch' else 'The same probe with other numbers of local steps' }}; nothing else changes. A dot is the mean{{ ' with its interval' if drawn[1]|map(attribute='entry.share_interval')|select|list }}{% if drawn[1]|map(attribute='entry.psnr')|select|list %}, the ring the best reconstruction{% endif %}; equal steps along the axis are equal factors.</figcaption></figure>

@@ -8,9 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, final
 
+from flfw import parts
 from flfw.audit.adaptation import hiding
 from flfw.audit.attack import Attack
 from flfw.audit.jobs import EASY, EXAMPLE, Exchange, Job, Ticket, tickets_of
+from flfw.audit.knowledge import hidden
 from flfw.audit.observation import key
 from flfw.audit.recordings import Recordings, is_recorded
 from flfw.audit.scoring import read_truth
@@ -31,6 +33,7 @@ class Plan:
         source: the folder with ``observations/``, ``examples/`` and ``truth/``.
         attacks: by name.
         note: is told what had to be left out.
+        public: writes the public data for jobs that grant them; returns the file and how many examples are in it.
     """
 
     def __init__(
@@ -40,12 +43,19 @@ class Plan:
         source: Path,
         attacks: Mapping[str, Attack],
         note: Callable[[str], None],
+        public: Callable[[], tuple[str, int]],
     ) -> None:
         self._experiment, self._task, self._source, self._attacks, self._note = experiment, task, source, attacks, note
+        self._public = public
 
-    def tickets(self) -> list[Ticket]:
-        """What a whole run of the experiment probes and this audit attacks, but for the control."""
-        probed = [EASY, *(ticket for r in self._experiment.audited for ticket in tickets_of(self._experiment, r))]
+    def tickets(self, last: int | None = None) -> list[Ticket]:
+        """What a run that ended after round ``last`` probed and this audit attacks, but for the control.
+
+        Without it, what a whole run of the experiment probes. Jobs are the same either way: they are told the
+        experiment as it was asked for, by which clients and attacks alike go.
+        """
+        audited = self._experiment.audited_by(self._experiment.rounds if last is None else last)
+        probed = [EASY, *(ticket for r in audited for ticket in tickets_of(self._experiment, r))]
         return [ticket for ticket in probed if self.vantages(ticket)]
 
     def vantages(self, ticket: Ticket) -> list[str]:
@@ -104,7 +114,20 @@ class Plan:
             memory=min(gpu, 1.0) or 1.0,
             vantage=self.vantages(ticket)[0],
             adaptive=adaptive,
+            **self._beside(attack, ticket),
         )
+
+    def _beside(self, attack: str, ticket: Ticket) -> dict[str, Any]:
+        """What else the attack uses, as far as it is there; on the rungs below the target nothing is private."""
+        uses, method = self._attacks[attack].uses, parts.method(self._experiment)
+        found: dict[str, Any] = {"public": self._public() if "public" in uses else None}
+        if ticket.rung != "target":
+            return found
+        found["start"] = "start" in uses and bool(hidden(self._experiment)) and method[0].common_start(method[1])
+        if "uploads" in uses and ticket.point != EXAMPLE:  # who reads on a client sees no other one's
+            lines = Recordings(self._recordings(ticket)).update_lines(ticket.round)
+            found["uploads"] = tuple(line["id"] for line in lines)
+        return found
 
     def _recordings(self, ticket: Ticket) -> Path:
         """Where the ticket's exchanges are recorded; where no client wrote any down, none are found anywhere."""

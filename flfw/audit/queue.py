@@ -4,6 +4,7 @@
     ig-r0003-target.json            a job: one attack on them, with all that its attacker is granted
     ig-r0003-target.started         who is at work on it, since when, and for which time
     ig-r0003-target.solved.json     what came of it; reconstructions lie beside it as safetensors
+    public.safetensors              the public data, if a job grants them
     closed                          nothing more will come
 
 A job names recorded exchanges and holds every grant, so that a process that is handed the queue and the recordings
@@ -19,12 +20,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
+from torch import Tensor
 
 from flfw.audit.jobs import Job, Solution, Ticket, digest, failed
 from flfw.audit.observation import Reconstruction
 from flfw.sealed import drop_unfinished, write_whole
+
+PUBLIC = "public.safetensors"
 
 
 @final
@@ -78,6 +83,22 @@ class Queue:
             self._tries(job.name).unlink(missing_ok=True)
             write_whole(path, data, 0o600)
 
+    def put_public(self, samples: Tensor, labels: Tensor) -> str:
+        """Write down the public data for jobs that grant them, once; returns the file.
+
+        Args:
+            samples: (N, ...) raw inputs in [0, 1], which take a byte each where they are steps of 1/255.
+            labels: (N,).
+        """
+        path = self.folder / PUBLIC
+        with self._asking:
+            if not path.exists():
+                self._make()
+                bytes_ = (samples * 255).round_()
+                whole = samples.dim() > 2 and bool(torch.equal(bytes_ / 255, samples))
+                write_whole(path, save({"samples": bytes_.byte() if whole else samples, "labels": labels}), 0o600)
+        return str(path)
+
     def solution(self, job: Job) -> Solution | None:
         """What came of a job; None while nothing has."""
         if not self._is_solved(job):
@@ -92,7 +113,8 @@ class Queue:
             ]
         except (OSError, SafetensorError, KeyError) as error:
             return Solution(about["job"], (None,) * len(job.exchanges), f"its result cannot be read: {error}")
-        return Solution(**{**about, "found": tuple(found), "refused": tuple(about["refused"])})
+        present = tuple((client, tuple(held)) for client, held in about["present"])
+        return Solution(**{**about, "found": tuple(found), "refused": tuple(about["refused"]), "present": present})
 
     # --- the attack server ---
 

@@ -10,14 +10,17 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from flfw import parts
-from flfw.audit.attack import NotApplicable
+from flfw.audit.attack import Attack, NotApplicable
 from flfw.audit.jobs import Job, Solution, solved
-from flfw.audit.knowledge import grant
+from flfw.audit.knowledge import blank, grant
+from flfw.audit.observation import Observation
 from flfw.audit.queue import Queue
 from flfw.audit.recordings import Recordings
 from flfw.errors import BadInput
@@ -40,26 +43,38 @@ def solve(job: Job) -> Solution:
     seen = recordings.observations([exchange.id for exchange in job.exchanges])
     if job.device == "cuda":
         torch.cuda.set_per_process_memory_fraction(job.memory)
-    observations, knowledge = grant(job, experiment, attack, [o for o in seen if o is not None])
-    refused = tuple(recordings.refused)
+    uploads = [upload for upload in recordings.observations(job.uploads) if upload is not None]
+    observations, knowledge = grant(job, experiment, attack, [o for o in seen if o is not None], uploads)
+    about: dict[str, Any] = {"refused": tuple(recordings.refused)}
     numbers = (job.ticket.batch, job.ticket.steps) if job.ticket.curve else ()
     rngs = [torch_generator(experiment.seed, f"attack {job.attack}", o.round, o.slot, *numbers) for o in observations]
     started = time.monotonic()
+    about["present"] = _present(attack, uploads, job, experiment)
     try:
         found = attack.run(observations, knowledge, rngs) if observations else []
     except NotApplicable as error:
         seconds = time.monotonic() - started
-        return solved(job, [None] * len(seen), seconds, stopped=f"not applicable: {error}", refused=refused)
+        return solved(job, [None] * len(seen), seconds, stopped=f"not applicable: {error}", **about)
     except BadInput as error:  # it would be the same if tried again
         seconds = time.monotonic() - started
-        return solved(job, [None] * len(seen), seconds, stopped=f"not possible: {error}", refused=refused)
+        return solved(job, [None] * len(seen), seconds, stopped=f"not possible: {error}", **about)
     seconds = time.monotonic() - started
     if len(found) != len(observations):
         raise RuntimeError(f"it returned {len(found)} reconstructions of {len(observations)}")
     by_slot = {o.slot: f for o, f in zip(observations, found, strict=True)}
     stopped = None if observations else "none of its recordings could be used"
     everything = [None if o is None else by_slot[o.slot] for o in seen]
-    return solved(job, everything, seconds, stopped=stopped, refused=refused)
+    return solved(job, everything, seconds, stopped=stopped, **about)
+
+
+def _present(
+    attack: Attack, uploads: Sequence[Observation], job: Job, experiment: Experiment
+) -> tuple[tuple[int, tuple[bool, ...]], ...]:
+    """Which classes the attack says that clients hold."""
+    if not uploads:
+        return ()
+    said = zip(uploads, attack.presence(uploads, blank(job, experiment)), strict=True)
+    return tuple((upload.client, tuple(map(bool, held.tolist()))) for upload, held in said if held is not None)
 
 
 def attempt(job: Job, queue: Queue) -> None:

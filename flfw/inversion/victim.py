@@ -74,7 +74,8 @@ class VictimModel(ABC):
         self.model, self.inputs = model.eval(), inputs
         everything = {name: value.detach() for name, value in model.state_dict().items()}
         self.known = {name: known[name] for name in everything if name in known}
-        self.unknown = {name: value for name, value in everything.items() if name not in known}
+        hidden = {name: value for name, value in everything.items() if name not in known}
+        self.unknown = {name: value for name, value in hidden.items() if value.is_floating_point()}  # no counters
         self.shared = tuple(name for name, _ in model.named_parameters() if matches(name, shared))
 
     @cached_property

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from flfw.errors import BadInput
+from flfw.nets.alexnet import alexnet
 from flfw.nets.cnn import cnn1, cnn2, cnn3x3
 from flfw.nets.convnet import convnet32, convnet64
 from flfw.nets.dense import linear, mlp
 from flfw.nets.lenet import lenet, lenet5
 from flfw.nets.net import Net, Tensors, numel, tensors
+from flfw.nets.resnet import resnet18
 
 __all__ = ["Net", "NetCard", "Tensors", "build", "card", "names", "numel", "tensors"]
 
@@ -23,16 +25,19 @@ class NetCard:
         builder: (input shape, classes) -> Net.
         side: height and width in pixels the network is made for (images are resized to it); None: any.
         channels: colour channels it is made for; None: any.
+        least: the least height and width it can take, where it takes many.
         images: False where rows of numbers do as well as images.
     """
 
     builder: Callable[[tuple[int, ...], int], Net]
     side: int | None = None
     channels: int | None = None
+    least: int = 1
     images: bool = True
 
 
 _CARDS = {
+    "alexnet": NetCard(alexnet, least=63),  # below, its last pooling has nothing to look at
     "cnn1": NetCard(cnn1, side=28, channels=1),
     "cnn2": NetCard(cnn2, side=32, channels=3),
     "cnn3x3": NetCard(cnn3x3),
@@ -42,6 +47,7 @@ _CARDS = {
     "lenet5": NetCard(lenet5, side=32),
     "linear": NetCard(linear, images=False),
     "mlp": NetCard(mlp, images=False),
+    "resnet18": NetCard(resnet18, least=8),  # of which its extractor makes one pixel
 }
 
 
@@ -69,6 +75,11 @@ def build(name: str, shape: tuple[int, ...], classes: int) -> Net:
         size = f"{wanted.channels or 'C'}x{wanted.side or 'H'}x{wanted.side or 'W'}"
         raise BadInput(
             f"Expected inputs of {size} for net={name}, got {'x'.join(map(str, shape))}; choose another --net."
+        )
+    if wanted.images and min(shape[1:]) < wanted.least:
+        least, got = f"Cx{wanted.least}x{wanted.least}", "x".join(map(str, shape))
+        raise BadInput(
+            f"Expected inputs of at least {least} for net={name}, got {got}; choose another --net or --side."
         )
     net = wanted.builder(shape, classes)
     net.shape, net.classes = shape, classes

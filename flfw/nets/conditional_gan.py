@@ -146,6 +146,10 @@ class GeneratingNet(nn.Module):
         """Class scores (B, classes) of network inputs (B, ...)."""
         return self.classifier(self.extractor(x))
 
+    def parts(self, *names: str) -> dict[str, Tensor]:
+        """The parameters of some of the four parts, by name."""
+        return {name: p for name, p in self.named_parameters() if name.partition(".")[0] in names}
+
 
 def imagining(model: nn.Module) -> Imagining:
     """Generator and classifier of a `GeneratingNet` alone, the same tensors."""
@@ -199,3 +203,18 @@ def diversity_loss(first: Tensor, second: Tensor, z: Tensor, other: Tensor) -> T
         other: z', (B, 100).
     """
     return 1 / ((first - second).abs().mean() / (z - other).abs().mean() + 1e-5)
+
+
+def drawn_again(generator: Generator, z: Tensor, y: Tensor, rng: torch.Generator) -> Tensor:
+    """The diversity loss of a generator on half a batch, whose labels are drawn a second time.
+
+    Args:
+        generator: in the mode in which it learns.
+        z: the batch's noise (B, 100); the first half of it is used, at least one.
+        y: its labels (B,).
+        rng: of the second draw.
+    """
+    half = max(1, len(y) // 2)
+    first, other = z[:half], noise(half, rng).to(z.device)
+    both = generator(torch.cat([first, other]), y[:half].repeat(2))
+    return diversity_loss(both[:half], both[half:], first, other)

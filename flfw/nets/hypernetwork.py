@@ -78,6 +78,11 @@ class GeneratedNet(nn.Module):
             raise BadInput(
                 "Expected a network whose extractor has weights to generate, got one without; choose another."
             )
+        if running := [name for name, _ in net.extractor.named_buffers()]:
+            raise BadInput(
+                "Expected a network whose extractor is all weights, for a hypernetwork to generate, got the running "
+                f"statistics {running[0]}; choose another --net."
+            )
         self.hypernet = Hypernetwork(targets, embedding, hidden, head_init)
         self.embedding = nn.Parameter(torch.randn(embedding))
         self.classifier = net.classifier

@@ -1,0 +1,235 @@
+"""FedCG: read features off a shared classifier's gradient, and lead them back through a learnt stand-in's decoder.
+
+Paper       no paper's own. Wu et al., IJCAI 2022, arXiv 2111.08211, attack a random extractor, as dlg_statistics does;
+            their repository has notebooks that invert the true and retrained extractors, which they do not report.
+Applies     to every method that shares a classifier, whatever it calls itself: fedcg, fedsplit, fedgen; and to fedavg,
+            whose extractor is no secret.
+Needs       a fully connected first layer of the classifier, with a bias, for features; else they are searched for.
+Uses        the public data (decoder, generator); how private tensors began, which at round 0 is what they are (start);
+            what clients uploaded in the round (the classifier C_i, the generator G_i, and which classes there are).
+Granted     the labels, of which one example's features need none.
+
+    f = (dL/dW)^T dL/db / ||dL/db||^2        of one example; of several a search through the known classifier
+    E~ under C on public data, decoder R of E~(x) to x; guess R(f)              `flfw.inversion.surrogate`
+
+decoder     as above. The surrogates stand under the broadcast classifier; with ``own`` they are tuned for each client
+            under the one it uploaded, which costs a training for each.
+start       The extractor is known: at round 0 of clients that begin alike, or where it is shared. The data are searched
+            for whose features are those read off, from a blank input, under a prior whose weight falls.
+generator   No gradient at all: the mean decoded feature that G_i generates for the label. What sharing G alone gives.
+auto        ``start`` where the extractor is known, else ``decoder``.
+Departures  1. This is no attack of the paper's, which knows no public data and no start.
+            2. Stand-ins and decoder, their noise and step sizes were chosen on MNIST's training images 0-15, the
+               search's prior on 0-3.
+            3. Only the classifier's gradient is looked at, also where the extractor's is sent. Of several local steps
+               their mean gradient is taken for one.
+            4. Noise of known size: features are searched for by their likelihood, with a Gaussian prior. The surrogates
+               take no account of it, for they do not see the gradient.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, final
+
+import torch
+from torch import Tensor, nn
+
+from flfw.audit.attack import Attack, Budget, Models, NotApplicable, Private, Uses
+from flfw.audit.feature_search import FeatureSearch, FeatureSearchSettings
+from flfw.audit.observation import Knowledge, Observation, Reconstruction
+from flfw.experiment import require
+from flfw.inversion.descent import Adam
+from flfw.inversion.features import CLASSIFIER, EXTRACTOR, ExtractorVictim
+from flfw.inversion.matching import relative_distance
+from flfw.inversion.presence import classes_held
+from flfw.inversion.priors import total_variation, weighted
+from flfw.inversion.search import Recipe, Stage, Target, invert
+from flfw.inversion.surrogate import StandIns, Teaching, learn, restarted
+from flfw.nets.conditional_gan import GeneratingNet, noise
+from flfw.nets.net import Tensors
+from flfw.rng import initialising, torch_generator
+
+_USES: dict[str, Uses] = {
+    "auto": frozenset({"public", "start", "uploads"}),
+    "decoder": frozenset({"public", "uploads"}),
+    "start": frozenset({"start", "uploads"}),
+    "generator": frozenset({"public", "uploads"}),
+}
+_GENERATED = 64  # features of which a class average is taken
+_LR, _FALLING = 0.1, 1000.0  # step size in deviations of the normalised input; first weight of the prior over the last
+
+
+@dataclass(frozen=True)
+class FedCGSettings(Teaching):
+    """Which way, the stand-ins, and the searches."""
+
+    variant: Literal["auto", "decoder", "start", "generator"] = "auto"
+    own: bool = False  # tune the surrogates under each client's uploaded classifier
+    tuning_epochs: int = 3  # of surrogates and decoder, for each client, >= 1
+    search_iterations: int = 1000  # of each search, >= 1
+    tv: float = 1e-2  # first weight of the total variation where the extractor is known; it falls to a thousandth; >= 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.tuning_epochs >= 1, "tuning_epochs >= 1", tuning_epochs=self.tuning_epochs)
+        require(self.search_iterations >= 1, "search_iterations >= 1", search_iterations=self.search_iterations)
+        require(self.tv >= 0, "tv >= 0", tv=self.tv)
+
+
+@final
+class FedCG(Attack):
+    """Inversion of what a classifier says of a private extractor."""
+
+    Settings = FedCGSettings
+    models: ClassVar[Models] = frozenset({"defence"})
+    tuned_on = "MNIST training images 0-15 (stand-ins, decoder, and the weight of the total variation)"
+
+    @property
+    def uses(self) -> Uses:
+        """By variant; uploads also say which classes there are."""
+        return _USES[self.settings.variant]
+
+    @property
+    def _search(self) -> FeatureSearch:
+        return FeatureSearch(FeatureSearchSettings(self.settings.search_iterations), self.compute)
+
+    @property
+    def budget(self) -> Budget:
+        """As set; what is learnt from public data is no search."""
+        return Budget(self.settings.search_iterations, 1, "one search, or the decoder's one guess")
+
+    def private(self, model: nn.Module, batch: int) -> Private:
+        """At round 0 of clients that begin alike nobody asks."""
+        return "stood in for"
+
+    def presence(self, uploads: Sequence[Observation], model: nn.Module) -> list[Tensor | None]:
+        """By rows of a label embedding that did not move, or rows of the last layer that did not rise."""
+        return [classes_held(model, upload.received, upload.sent) for upload in uploads]
+
+    def run(
+        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        """Each victim in the way that is open, those of one model together."""
+        found: dict[int, Reconstruction] = {}
+        groups: dict[tuple[int, str], list[int]] = defaultdict(list)
+        for i, (seen, known) in enumerate(zip(observations, knowledge, strict=True)):
+            groups[id(known.model), self._way(seen, known)].append(i)
+        for (_, way), members in groups.items():
+            of = ([observations[i] for i in members], [knowledge[i] for i in members], [rngs[i] for i in members])
+            found |= zip(members, self._inverted(*of) if way == "start" else self._decoded(*of, way), strict=True)
+        return [found[i] for i in range(len(observations))]
+
+    def _way(self, seen: Observation, known: Knowledge) -> str:
+        model, variant = known.model.model, self.settings.variant
+        parts = dict(model.named_children())
+        if not (EXTRACTOR in parts and CLASSIFIER in parts and _whole(model, CLASSIFIER, known.model.known)):
+            raise NotApplicable("it needs a network whose classifier is shared")
+        if variant in ("auto", "start") and _whole(model, EXTRACTOR, _held(seen, known)):
+            return "start"
+        if variant == "start":
+            raise NotApplicable("the extractor is private, and not as all clients' began")
+        if known.public is None:
+            raise NotApplicable("it needs public data: grant them")
+        if variant == "generator" and not isinstance(model, GeneratingNet):
+            raise NotApplicable("no generator is shared")
+        return "generator" if variant == "generator" else "decoder"
+
+    # --- the extractor is known ---
+
+    def _inverted(
+        self, seen: list[Observation], known: list[Knowledge], rngs: list[torch.Generator]
+    ) -> list[Reconstruction]:
+        """The data whose features are those read off: under a smooth prior first, then with hardly any."""
+        chosen, inputs = self.settings, known[0].model.inputs
+        victim = ExtractorVictim(known[0].model.model, _held(seen[0], known[0]), inputs)
+        features = self._search.features(seen, known, rngs)
+        unused = torch.zeros(known[0].batch, dtype=torch.int64, device=inputs.mean.device)
+        targets = [Target(victim.sent(f), unused, rng) for f, rng in zip(features, rngs, strict=True)]
+        prior, opening = (
+            weighted((chosen.tv / _FALLING, total_variation)),
+            max(1, round(0.4 * chosen.search_iterations)),
+        )
+        smooth = Stage(relative_distance, Adam(opening, _LR, schedule="cosine"), prior, _FALLING)
+        last = Adam(max(1, chosen.search_iterations - opening), _LR / 2, schedule="cosine")
+        recipe = Recipe(relative_distance, last, prior, start=_blank, opening=(smooth,))
+        found = invert(victim, targets, recipe, box=known[0].box, compute=self.compute)
+        return [Reconstruction(f.samples, f.matched) for f in found]
+
+    # --- the extractor is private ---
+
+    def _decoded(
+        self, seen: list[Observation], known: list[Knowledge], rngs: list[torch.Generator], way: str
+    ) -> list[Reconstruction]:
+        common, own = self._stand_ins(seen[0], known[0]), dict[int, StandIns]()
+        if self.settings.own:
+            own = {o.client: self._tuned(common, k) for o, k in zip(seen, known, strict=True) if k.uploaded}
+        features = self._search.features(seen, known, rngs) if way == "decoder" else [None] * len(seen)
+        found = []
+        for o, k, rng, f in zip(seen, known, rngs, features, strict=True):
+            decoder = own.get(o.client, common).decoder
+            with torch.no_grad():
+                guess = _imagined(k, rng, decoder) if f is None else decoder(f)
+            found.append(Reconstruction(guess.clamp(*k.box), labels=k.labels))
+        return found
+
+    def _stand_ins(self, seen: Observation, known: Knowledge) -> StandIns:
+        """Of all who received one classifier; chance is the attacker's own, the same for all victims."""
+        model, tensors = deepcopy(known.model.model), _held(seen, known)
+        model.load_state_dict(tensors, strict=False)
+        extractor, classifier = (model.get_submodule(name) for name in (EXTRACTOR, CLASSIFIER))
+        is_known = _whole(model, EXTRACTOR, tensors)
+        with initialising(0, "surrogates"):
+            others = [extractor] if is_known else [restarted(extractor) for _ in range(self.settings.surrogates)]
+            return self._learn(others, classifier, known, self.settings, is_known)
+
+    def _tuned(self, common: StandIns, known: Knowledge) -> StandIns:
+        """The same under the classifier that the client uploaded."""
+        assert known.uploaded is not None, "asked before"
+        model, epochs = deepcopy(known.model.model), self.settings.tuning_epochs
+        model.load_state_dict(known.uploaded, strict=False)
+        shorter = replace(self.settings, surrogate_epochs=epochs, decoder_epochs=epochs)
+        return self._learn(common.extractors, model.get_submodule(CLASSIFIER), known, shorter, False, common)
+
+    def _learn(
+        self,
+        extractors: Sequence[nn.Module],
+        classifier: nn.Module,
+        known: Knowledge,
+        teaching: Teaching,
+        frozen: bool,
+        before: StandIns | None = None,
+    ) -> StandIns:
+        assert known.public is not None, "asked before"
+        data, rng = (known.public.samples, known.public.labels), torch_generator(0, "stand-ins")
+        decoder = before.decoder if before else None
+        return learn(extractors, classifier, data, known.model.inputs, teaching, rng, frozen=frozen, decoder=decoder)
+
+
+def _blank(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+    """Where a search for data begins: at the mean of all inputs."""
+    return torch.zeros(shape)
+
+
+def _whole(model: nn.Module, part: str, held: Tensors) -> bool:
+    """Whether all of a part's parameters are held."""
+    return all(f"{part}.{name}" in held for name, _ in model.get_submodule(part).named_parameters())
+
+
+def _held(seen: Observation, known: Knowledge) -> Tensors:
+    """What is known of the client's tensors: before training also those that all clients begin with."""
+    return {**(known.start or {} if seen.round == 0 else {}), **known.model.known}
+
+
+def _imagined(known: Knowledge, rng: torch.Generator, decoder: nn.Module) -> Tensor:
+    """For each label (B, ...): the mean of what is decoded of generated features."""
+    model = deepcopy(known.model.model)
+    assert isinstance(model, GeneratingNet) and known.labels is not None, "asked before"
+    model.load_state_dict({**known.model.known, **(known.uploaded or {})}, strict=False)
+    model.eval()
+    several = known.labels.repeat_interleave(_GENERATED)
+    features = model.generator(noise(len(several), rng).to(several.device), several)
+    return decoder(features).unflatten(0, (len(known.labels), _GENERATED)).mean(1)

@@ -1,0 +1,43 @@
+"""FedGen's client half: classification of its own examples, and of features that were generated for their labels."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from flfw.client import FederatedClient
+from flfw.nets.conditional_gan import GeneratingNet, noise
+from flfw.workplace import Workplace
+
+
+@final
+class FedGenClient(FederatedClient):
+    """E epochs over extractor and classifier, the generator as it was received."""
+
+    def __init__(self, at: Workplace) -> None:
+        super().__init__(at)
+        self._rng = self.generator("generated features")  # of noise
+
+    @property
+    def net(self) -> GeneratingNet:
+        """The model, which the method builds as a `GeneratingNet`."""
+        assert isinstance(self.model, GeneratingNet)
+        return self.model
+
+    def moving(self) -> dict[str, Tensor]:
+        """Extractor and classifier."""
+        return self.net.parts("extractor", "classifier")
+
+    def train(self) -> dict[str, float]:
+        """Returns the mean loss of the last epoch."""
+        return {"loss": self.descend(self.moving(), self.at.experiment.local_epochs, self.optimiser())}
+
+    def local_loss(self, x: Tensor, y: Tensor) -> Tensor:
+        """CE(C(E(x)), y) + CE(C(G_g(z, y)), y), z afresh for each batch."""
+        frozen = self.net.generator.eval()
+        with torch.no_grad():
+            generated = frozen(noise(len(y), self._rng).to(self.device), y)
+        return self.loss(x, y) + cross_entropy(self.net.classifier(generated), y)

@@ -1,0 +1,163 @@
+"""A site's launcher: Flower's SuperNode, in which the site's policy stands between every app and the network.
+
+    python -m flfw.deploy.guard policy.toml -- <arguments of flower-supernode>
+
+What the app is allowed is decided in this process, from code that the site installed, before the app's own process is
+started and again before anything it answered leaves. An app cannot change that from within its bundle. It does run as
+the same user of the machine, though: an accepted app can do what that user can, so `apps` is the rule that matters
+most, and a container is the way to run what is not trusted at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, final
+
+from flwr.app import Error, Message
+from flwr.common.config import get_fused_config_from_fab
+from flwr.common.constant import ErrorCode
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+
+from flfw.deploy.policy import Policy
+from flfw.errors import BadInput
+
+_POLL_S = 0.1
+
+
+class _Refused(Exception):
+    """The policy does not let an app run."""
+
+
+@final
+class Guard:
+    """Stands in for two functions of Flower's SuperNode, which it calls with checked connections.
+
+    Args:
+        policy: the site's.
+        pull: Flower's own way to take one message and the app it is for.
+        push: Flower's own way to send the answers.
+    """
+
+    def __init__(self, policy: Policy, pull: Callable[..., int | None], push: Callable[..., None]) -> None:
+        self._policy, self._pull, self._push = policy, pull, push
+        self._asked: dict[str, Message] = {}
+
+    def pull(
+        self,
+        *,
+        state: Any,
+        object_store: Any,
+        receive: Callable[[], Any],
+        get_run: Callable[[int], Any],
+        get_fab: Callable[[str, int], Any],
+        **rest: Any,
+    ) -> int | None:
+        """Take a message; one for an app that is refused is answered with the reason, and the app never started."""
+        taken: list[Message] = []
+
+        def remembering() -> Any:
+            if (got := receive()) is not None:
+                taken.append(got[0])
+                self._asked[got[0].metadata.message_id] = got[0]
+            return got
+
+        def checked(fab_hash: str, run_id: int) -> Any:
+            fab = get_fab(fab_hash, run_id)
+            reason = self._policy.refuses_app(fab.content, get_fused_config_from_fab(fab.content, get_run(run_id)))
+            if reason:
+                raise _Refused(reason)
+            return fab
+
+        more = {"receive": remembering, "get_run": get_run, "get_fab": checked, **rest}
+        try:
+            return self._pull(state=state, object_store=object_store, **more)
+        except _Refused as refusal:
+            print(f"flfw.deploy.guard: {refusal}", file=sys.stderr, flush=True)
+            _insert(_refusal(str(refusal), taken[-1]), state, object_store)
+            return taken[-1].metadata.run_id
+
+    def push(self, *, state: Any, object_store: Any, send: Callable[..., Any], push_object: Callable[..., Any]) -> None:
+        """Send answers; in place of one that is refused goes the reason."""
+        checked = partial(self._send, object_store, send, push_object)
+        self._push(state=state, object_store=object_store, send=checked, push_object=push_object)
+
+    def _send(
+        self,
+        store: Any,
+        send: Callable[..., Any],
+        push_object: Callable[..., Any],
+        answer: Message,
+        tree: Any,
+        spent: Any,
+    ) -> Any:
+        asked = self._asked.pop(answer.metadata.reply_to_message_id, None)
+        reason = None if answer.has_error() else self._policy.refuses_answer(_whole(answer, tree, store))
+        if reason is None:
+            return send(answer, tree, spent)
+        print(f"flfw.deploy.guard: {reason}", file=sys.stderr, flush=True)
+        if asked is None:
+            raise RuntimeError("an answer to nothing that was asked stays here")
+        refusal = _refusal(reason, asked)
+        wanted, session = send(refusal, get_object_tree(refusal), spent)
+        for object_id, part in get_all_nested_objects(refusal).items():
+            if object_id in wanted:
+                push_object(asked.metadata.run_id, session, object_id, part.deflate())
+        return set(), session  # nothing else is to follow
+
+
+def _whole(answer: Message, tree: Any, store: Any) -> Message:
+    """An answer with its content, which the app's process may still be handing over."""
+    contents: dict[str, bytes] = {}
+    for part in iterate_object_tree(tree):
+        while (content := store.get(part.object_id)) == b"":
+            time.sleep(_POLL_S)
+        if content is None or hashlib.sha256(content).hexdigest() != part.object_id:
+            raise RuntimeError("an answer whose parts are not what it says they are stays here")
+        contents[part.object_id] = content
+    found = inflate_object_from_contents(answer.metadata.message_id, contents)
+    assert isinstance(found, Message), "the root of a message's tree"
+    return found
+
+
+def _refusal(reason: str, asked: Message) -> Message:
+    found = Message(Error(ErrorCode.INVALID_FAB, reason), reply_to=asked)
+    found.metadata.__dict__["_message_id"] = found.object_id  # as Flower gives it to what an app answered
+    return found
+
+
+def _insert(answer: Message, state: Any, store: Any) -> None:
+    from flwr.supernode import start_client_internal as supernode
+
+    supernode._insert_message(answer, state, store)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a SuperNode under a policy; returns 2 where there is none, else ends as Flower does."""
+    from flwr.supernode import start_client_internal as supernode
+    from flwr.supernode.cli.flower_supernode import flower_supernode
+
+    try:
+        if len(arguments) < 2 or arguments[1] != "--":
+            raise BadInput(
+                "Expected POLICY -- and the arguments of flower-supernode, got " + (" ".join(arguments) or "none")
+            )
+        policy = Policy.read(Path(arguments[0]))
+    except BadInput as error:
+        print(f"flfw.deploy.guard: {error}", file=sys.stderr)
+        return 2
+    guard = Guard(policy, supernode._pull_and_store_message, supernode._push_messages)
+    supernode._pull_and_store_message, supernode._push_messages = guard.pull, guard.push
+    print(f"flfw.deploy.guard: {policy}", file=sys.stderr, flush=True)
+    sys.argv = ["flower-supernode", *arguments[2:]]
+    flower_supernode()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,140 @@
+"""What a site allows, in a file of its own that no app can change: which code, which settings, which answers.
+
+A file that is missing, damaged or says something else stops the site's launcher: there is no policy by default.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Message
+
+from flfw.assignments import split_assignment
+from flfw.errors import BadInput
+from flfw.experiment import Experiment, require
+from flfw.nets.net import matches
+
+ANY = "any"
+_NUMBERS_AT_MOST = 100
+_WORDS_AT_MOST = 1000  # characters of all that introduces a site
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A site's own rules.
+
+    Attributes:
+        apps: SHA-256 of the app bundles that may run; ``any``: whatever the server sends runs here.
+        uploads: patterns of the tensors that may leave.
+        largest_upload_mb: of an answer's tensors together, > 0.
+        least_noise: smallest ``noise_multiplier`` among a run's settings, >= 0; a run without any has 0.
+        record: whether the server may record what this site sends.
+    """
+
+    apps: tuple[str, ...]
+    uploads: tuple[str, ...]
+    largest_upload_mb: float
+    least_noise: float = 0.0
+    record: bool = False
+
+    def __post_init__(self) -> None:
+        known = all(app == ANY or (len(app) == 64 and set(app) <= set("0123456789abcdef")) for app in self.apps)
+        require(bool(self.apps) and known, f"apps as SHA-256 in hexadecimal, or {ANY}", apps=" ".join(self.apps))
+        require(
+            0 < self.largest_upload_mb < inf, "0 < largest_upload_mb < inf", largest_upload_mb=self.largest_upload_mb
+        )
+        require(0 <= self.least_noise < inf, "0 <= least_noise < inf", least_noise=self.least_noise)
+
+    def text(self) -> str:
+        """Its file, with what each line is for."""
+        lists = {name: json.dumps(list(getattr(self, name))) for name in ("apps", "uploads")}
+        return (
+            f"apps = {lists['apps']}  # SHA-256 of the app bundles that may run here: python -m flfw.deploy hash\n"
+            f"uploads = {lists['uploads']}  # names of the tensors that may leave\n"
+            f"largest_upload_mb = {self.largest_upload_mb}  # of one answer, in MB (1e6 bytes)\n"
+            f"least_noise = {self.least_noise}  # smallest noise_multiplier that a run may have\n"
+            f"record = {json.dumps(self.record)}  # whether the server may record what this site sends\n"
+        )
+
+    @classmethod
+    def read(cls, path: Path) -> Policy:
+        """A site's policy.
+
+        Raises:
+            BadInput: there is none, or it is not one.
+        """
+        try:
+            said: dict[str, Any] = tomllib.loads(path.read_text())
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise BadInput(f"Expected a policy in {path}, got none that can be read: {error}.") from error
+        names = {field.name for field in fields(cls)}
+        if unknown := sorted(set(said) - names):
+            raise BadInput(f"Expected {', '.join(sorted(names))} in {path}, got {unknown[0]}.")
+        missing = [name for name in ("apps", "uploads", "largest_upload_mb") if name not in said]
+        require(not missing, f"apps, uploads and largest_upload_mb in {path}", missing=", ".join(missing))
+        for name in ("apps", "uploads"):
+            listed = isinstance(said[name], list) and all(isinstance(word, str) for word in said[name])
+            require(listed, f"a list of words for {name} in {path}", **{name: said[name]})
+            said[name] = tuple(said[name])
+        for name in ("largest_upload_mb", "least_noise"):
+            number = isinstance(said.get(name, 0), int | float) and not isinstance(said.get(name), bool)
+            require(number, f"a number for {name} in {path}", **{name: said.get(name)})
+        require(isinstance(said.get("record", False), bool), f"true or false in {path}", record=said.get("record"))
+        return cls(**said)
+
+    def refuses_app(self, bundle: bytes, run_config: Mapping[str, Any]) -> str | None:
+        """Why an app may not run here; None: it may.
+
+        Args:
+            bundle: its bytes as they came, never what somebody says their hash is.
+            run_config: the configuration it would run with.
+        """
+        found = hashlib.sha256(bundle).hexdigest()
+        if ANY not in self.apps and found not in self.apps:
+            return f"this site's policy does not accept app {found}"
+        noise = noise_of(run_config)
+        if noise < self.least_noise:
+            return f"this site's policy asks for noise_multiplier >= {self.least_noise:g}, the run has {noise:g}"
+        if not self.record and run_config.get("record", False):
+            return "this site's policy does not let its messages be recorded, and the run is to be"
+        return None
+
+    def refuses_answer(self, answer: Message) -> str | None:
+        """Why a message may not leave; None: it may. An error may: it is words of at most a line's length."""
+        if not answer.has_content():
+            return None
+        content, kind = answer.content, answer.metadata.message_type.partition(".")[0]
+        names = [name for record in content.array_records.values() for name in record]
+        if named := [name for name in names if not matches(name, self.uploads)]:
+            return f"this site's policy does not let {named[0]} leave"
+        size = sum(len(array.data) for record in content.array_records.values() for array in record.values())
+        if size > self.largest_upload_mb * 1e6:
+            return f"this site's policy lets {self.largest_upload_mb:g} MB leave, the answer has {size / 1e6:.1f} MB"
+        if sum(len(record) for record in content.metric_records.values()) > _NUMBERS_AT_MOST:
+            return f"this site's policy lets at most {_NUMBERS_AT_MOST} numbers leave beside the tensors"
+        if any(isinstance(value, list) for record in content.metric_records.values() for value in record.values()):
+            return "this site's policy lets no lists of numbers leave beside the tensors"
+        words = sum(len(str(pair)) for record in content.config_records.values() for pair in record.items())
+        if words > (_WORDS_AT_MOST if kind == "query" else 0):
+            return "this site's policy lets no words leave but those that introduce it"
+        return None
+
+
+def noise_of(run_config: Mapping[str, Any]) -> float:
+    """The ``noise_multiplier`` of a run, which a run of this app has among its settings; 0: none.
+
+    Of a configuration that is no experiment's, and of numbers that are none, it is 0.
+    """
+    try:
+        given = [split_assignment(one) for one in Experiment.from_run_config(run_config).set]
+        found = [float(value) for target, value in given if target.rpartition(".")[2] == "noise_multiplier"]
+    except (BadInput, KeyError, TypeError, ValueError):
+        return 0.0
+    return min((value for value in found if value >= 0), default=0.0)

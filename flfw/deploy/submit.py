@@ -1,0 +1,65 @@
+"""Runs the app on a federation of real sites: the same app, submitted to its SuperLink."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from pathlib import Path
+
+from flfw import superlink
+from flfw.deploy import processes
+from flfw.deploy.layout import Layout, environment
+from flfw.engine import toml_lines
+from flfw.errors import BadInput, RunFailed
+from flfw.experiment import Experiment, require
+
+
+def check(experiment: Experiment) -> Layout:
+    """The federation that an experiment names, if it fits.
+
+    Raises:
+        BadInput: another number of clients than sites, or an audit, for which no site gives its truth away.
+        RunFailed: its server is not at work.
+    """
+    assert experiment.federation is not None, "asked of no other"
+    layout = Layout.read(experiment.federation)
+    own = f"clients={layout.clients}, the sites of {experiment.federation}"
+    require(experiment.clients == layout.clients, own, clients=experiment.clients)
+    if experiment.attacks:
+        raise BadInput(
+            "Expected --attack none with --federation, since no truth leaves a site to be compared with, got "
+            f"{' '.join(experiment.attacks)}; audit a simulation, or let each site rehearse."
+        )
+    if processes.alive(layout.superlink, "superlink") is None:
+        raise RunFailed(f"Expected the federation's server at work, got none; python -m flfw.deploy up {layout.folder}")
+    return layout
+
+
+def run(experiment: Experiment) -> None:
+    """Run the app to its end.
+
+    Raises:
+        RunFailed: Flower refused the app, or the run ended otherwise than completed; the message is one line.
+    """
+    layout = check(experiment)
+    assert experiment.out is not None, "the experiment was checked"
+    with tempfile.TemporaryDirectory(prefix="flfw-flwr-") as name:
+        folder, variables = Path(name).resolve(), environment(layout.superlink / "home")
+        # The bundle is the code alone, so that a site can know it by its hash; the configuration is handed over apart.
+        (folder / "run.toml").write_text(toml_lines(experiment.to_run_config()))
+        options = ["--run-config", str(folder / "run.toml")]
+        superlink.complete(Experiment().to_run_config(), folder, options, variables, experiment.out)
+
+
+def bundle() -> bytes:
+    """The installed code as Flower's app bundle, the same bytes wherever the same code is installed."""
+    from flwr.cli.build import build_fab_from_disk
+
+    with tempfile.TemporaryDirectory(prefix="flfw-app-") as name:
+        superlink.write_bundle(Path(name), Experiment().to_run_config())
+        return build_fab_from_disk(Path(name))
+
+
+def bundle_hash() -> str:
+    """SHA-256 of `bundle`, by which a site's policy accepts it."""
+    return hashlib.sha256(bundle()).hexdigest()

@@ -1,0 +1,29 @@
+"""AlexNet as FedCG's code cuts it (Wu et al., IJCAI 2022): torchvision's layers, without its weights."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from flfw.nets.net import Net
+
+
+def alexnet(shape: tuple[int, ...], classes: int) -> Net:
+    """Five convolutions extract 256 maps in (0, 1), three dense layers classify them.
+
+    The authors' images of 224 pixels (``--side 224``) come to 256x6x6, those of 63, the least, to one pixel. Maps of
+    other sides are averaged to, or repeated up to, 6x6, as torchvision does. The extractor has 2.5 million parameters,
+    the classifier 54.6 million: a message is 0.2 GB.
+
+    Torchvision's two layers of dropout are left out: they draw from torch's global generator, which is not the run's,
+    so no run would repeat; and a server that distils would be taught by other networks than it was sent.
+    """
+    from torchvision.models import alexnet as whole  # takes seconds, which only those who build it are to wait
+
+    net = whole(weights=None, num_classes=classes)
+    if shape[0] != 3:
+        net.features[0] = nn.Conv2d(shape[0], 64, 11, stride=4, padding=2)
+    for module in net.modules():
+        if isinstance(module, nn.ReLU):
+            module.inplace = False  # per-example gradients and attacks read what layers gave
+    dense = [layer for layer in net.classifier if not isinstance(layer, nn.Dropout)]
+    return Net(nn.Sequential(*net.features, nn.Sigmoid()), nn.Sequential(net.avgpool, nn.Flatten(), *dense))

@@ -1,0 +1,108 @@
+"""FedGen: clients share classifiers; the server teaches a generator of features to please all of them.
+
+Paper       Zhu et al., "Data-Free Knowledge Distillation for Heterogeneous Federated Learning", ICML 2021,
+            arXiv 2105.10056; as Wu et al., IJCAI 2022, arXiv 2111.08211, compare FedCG with it.
+Symbols     E_i extractor and C_i classifier of client i, C_g and G_g the server's classifier and generator,
+            w_i = n_i / sum_j n_j, z ~ N(0, I) noise.
+Down        classifier.*, generator.*: C_g and G_g.
+Up          classifier.* after local training: C_i.
+Private     extractor.*, kept by the client from round to round; with lasting=true what its optimiser remembers. What
+            the server's optimiser remembers is its state, and never sent.
+Client      clients/fedgen.py
+A probe     one gradient of the classifier, with the extractor as it is and without the generated features.
+Departures  1. The generator is FedCG's, of maps that the extractor could have made. The original's makes the 32 inputs
+               of the last layer from 32 numbers and a one-hot label, through one hidden layer.
+            2. A client's two losses count alike, and always. The original weighs the second, and a third that holds
+               scores to those of generated features, by 10, times 0.98 a round, in the first 20 local epochs.
+            3. w_i for every label. The original weighs what a client's classifier says of a label by how many examples
+               of it the client has, which here nobody tells the server. Labels are drawn uniformly, so that a client
+               without a class still speaks about it, and nobody is refused for lacking one; what is generated of it
+               comes to no client but those that have it, for a client asks for the labels of its own batches.
+            4. Extractors are private, as FedCG's and FedSplit's; the original shares whole models.
+            5. The generator learns in training mode and speaks to clients in evaluation mode.
+            6. start=independent draws each client's own first extractor; see strategies/fedcg.py, departure 5.
+
+    client i, having received C_g, G_g:
+        E epochs:  E_i, C_i <- step on CE(C_i(E_i(x)), y) + CE(C_i(G_g(z, y)), y);  send C_i
+    server: C_g <- sum_i w_i C_i
+        2000 times: y uniform, z ~ N(0, I);  G_g <- Adam step on CE(sum_i w_i C_i(G_g(z, y)), y) + diversity
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, final
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from flfw.aggregation import Update
+from flfw.distillation import ServerTraining, speaking
+from flfw.experiment import require
+from flfw.nets import Net, Tensors
+from flfw.nets.batch_last import swift
+from flfw.nets.conditional_gan import GeneratingNet, drawn_again, imagining, labelled_noise
+from flfw.optimisers import Adam, LastingTraining
+from flfw.server_training import TrainingServer
+
+
+@dataclass(frozen=True)
+class FedGenSettings(LastingTraining, ServerTraining):
+    """Local training, the server's, and where the extractors start."""
+
+    server_decay: float = 1e-4  # weight decay of the server's Adam, >= 0
+    diversity: float = 1.0  # weight of the diversity loss, >= 0; 0: without
+    start: Literal["common", "independent"] = "common"  # of the extractors
+
+    def __post_init__(self) -> None:
+        LastingTraining.__post_init__(self)
+        ServerTraining.__post_init__(self)
+        require(self.server_decay >= 0, "server_decay >= 0", server_decay=self.server_decay)
+        require(self.diversity >= 0, "diversity >= 0", diversity=self.diversity)
+
+
+@final
+class FedGen(TrainingServer):
+    """Weighted averaging of classifiers, and a generator that learns from all of them."""
+
+    Settings = FedGenSettings
+    net = "lenet5"
+    downloads = ("classifier.*", "generator.*")
+    uploads = ("classifier.*",)
+
+    @classmethod
+    def build_model(cls, net: Net, settings: FedGenSettings) -> GeneratingNet:
+        """The network and a generator of its features."""
+        return GeneratingNet(net, judged=False)
+
+    @classmethod
+    def common_start(cls, settings: FedGenSettings) -> bool:
+        """As set."""
+        return settings.start == "common"
+
+    def trained(self, uploads: Sequence[Update], mean: Tensors) -> Tensors:
+        """C_g and G_g."""
+        settings, model = self.settings, swift(imagining(self.place.model()))
+        model.load_state_dict(self.broadcasted)
+        model.classifier.eval()
+        moved, adam = dict(model.generator.named_parameters()), Adam(settings.server_lr, settings.server_decay)
+        judges = [
+            (share, speaking(model.classifier, {name.removeprefix("classifier."): v for name, v in own.items()}))
+            for share, own in self.shares(uploads)
+        ]
+        rng, losses = self.rng, []
+        batches = labelled_noise(settings.iterations, settings.server_batch, model.classes, rng)
+        with self.going_on(adam, moved), self.place.progress("generator", settings.iterations) as done:
+            for z, y in self.on_device(batches):
+                features = model.generator(z, y)
+                agreed = torch.stack([share * scores(features) for share, scores in judges]).sum(0)
+                loss = cross_entropy(agreed, y)
+                losses.append(loss.detach())
+                if settings.diversity:
+                    loss = loss + settings.diversity * drawn_again(model.generator, z, y, rng)
+                found = torch.autograd.grad(loss, list(moved.values()))
+                adam.step(moved, dict(zip(moved, found, strict=True)))
+                done()
+        self.noted["generator_loss"] = float(torch.stack(losses[-max(1, len(losses) // 10) :]).mean())
+        return {**model.state_dict(), **mean}
