@@ -106,6 +106,11 @@ class FedCG(Attack):
         """At round 0 of clients that begin alike nobody asks."""
         return "stood in for"
 
+    def unused(self, uploads: Sequence[str], told: bool) -> str:
+        """The extractor's gradient, where it is sent; of noise, how sure the features are that were read through it."""
+        beside = ["the gradient of the extractor"] * any(name.startswith(f"{EXTRACTOR}.") for name in uploads)
+        return " and ".join([*beside, *["how uncertain features read through the defence are"] * told])
+
     def presence(self, uploads: Sequence[Observation], model: nn.Module) -> list[Tensor | None]:
         """By rows of a label embedding that did not move, or rows of the last layer that did not rise."""
         return [classes_held(model, upload.received, upload.sent) for upload in uploads]

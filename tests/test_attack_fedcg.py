@@ -415,3 +415,13 @@ def test_only_a_start_before_training_leaves_nothing_hidden(start: bool, server_
     stands = standing(experiment, job, FedCG(), False)
     assert stands.adaptive is adaptive
     assert standing(experiment, dataclasses.replace(job, start=False), IG(), False).adaptive is False
+
+
+@pytest.mark.parametrize(("method", "told"), [("fedavg", False), ("fedavg", True), ("fedsplit", True)])
+def test_it_is_static_where_it_leaves_something_unused(method: str, told: bool) -> None:
+    experiment = Experiment(method=method, net="lenet5", dataset="digits", defence="dp_gaussian" if told else "none")
+    ticket = Ticket("target", 0, "", 1, 1, "target")
+    about: dict[str, Any] = {"start": method == "fedsplit", "adaptive": told}
+    job = Job("fedcg", ticket, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), **about)
+    stands = standing(experiment, job, FedCG(), told)
+    assert not stands.adaptive and any(words.startswith("not made use of: ") for words in stands.granted)

@@ -89,6 +89,15 @@ class Attack(ABC):
         """
         return "searched for"
 
+    def unused(self, uploads: Sequence[str], told: bool) -> str:
+        """In words, what of all that it sees or is told it makes no use of; empty: nothing. Else it counts as static.
+
+        Args:
+            uploads: the tensors whose gradient is sent.
+            told: whether it is told of a defence.
+        """
+        return ""
+
     @property
     @abstractmethod
     def budget(self) -> Budget:

@@ -95,11 +95,15 @@ def standing(experiment: Experiment, job: Job, attack: Attack, defended: bool, v
     elif ticket.steps > 1:
         granted.append("not made use of: how the weights moved between the steps; their mean gradient is attacked")
     granted += hides.words(job.adaptive)
+    descended = ("*",) if ticket.rung != "target" else parts.method(experiment)[0].descended()
+    sent = [name for name, _ in model.named_parameters() if matches(name, descended)]
+    if unused := attack.unused(sent, job.adaptive):
+        granted.append(f"not made use of: {unused}")
     # Labels that are read off what was sent are read as if nothing had been done to it.
     knows = hides.how == "nothing to adapt to" or (job.adaptive and hides.adapts and attack.labels in _LABELS)
     knows = knows and not hides.beside and not (told and told.missed)
     seen_through = ticket.steps == 1 or steps is not None
-    copes = (not private or fate == "not needed") and not by_batch
+    copes = (not private or fate == "not needed") and not by_batch and not unused
     way = hides.how if job.adaptive else None
     hidden_by = None if hides.how == "nothing to adapt to" else hides.by
     return Standing(tuple(granted), copes and knows and seen_through, way, hidden_by)
