@@ -10,7 +10,8 @@ Uses        the public data (decoder, generator); how private tensors began, whi
 Granted     the labels, of which one example's features need none.
 
     f = (dL/dW)^T dL/db / ||dL/db||^2        of one example; of several a search through the known classifier
-    E~ under C on public data, decoder R of E~(x) to x; guess R(f)              `flfw.inversion.surrogate`
+    E~ under C on public data, decoders R of E~(x), and of W E~(x) + b, to x    `flfw.inversion.surrogate`
+    guess R(f), or R(W f + b): the one that, seen through E~, says most nearly the same to the classifier
 
 decoder     as above. The surrogates stand under the broadcast classifier; with ``own`` they are tuned for each client
             under the one it uploaded, which costs a training for each.
@@ -175,10 +176,12 @@ class FedCG(Attack):
         features = self._search.features(seen, known, rngs) if way == "decoder" else [None] * len(seen)
         found = []
         for o, k, rng, f in zip(seen, known, rngs, features, strict=True):
-            decoder = own.get(o.client, common).decoder
-            with torch.no_grad():
-                guess = _imagined(k, rng, decoder) if f is None else decoder(f)
-            found.append(Reconstruction(guess.clamp(*k.box), labels=k.labels))
+            stand_ins = own.get(o.client, common)
+            if f is None:
+                found.append(Reconstruction(_imagined(k, rng, stand_ins).clamp(*k.box), labels=k.labels))
+            else:
+                guess, apart = stand_ins.guess(f)
+                found.append(Reconstruction(guess.clamp(*k.box), float(apart.mean()), labels=k.labels))
         return found
 
     def _stand_ins(self, seen: Observation, known: Knowledge) -> StandIns:
@@ -210,8 +213,8 @@ class FedCG(Attack):
     ) -> StandIns:
         assert known.public is not None, "asked before"
         data, rng = (known.public.samples, known.public.labels), torch_generator(0, "stand-ins")
-        decoder = before.decoder if before else None
-        return learn(extractors, classifier, data, known.model.inputs, teaching, rng, frozen=frozen, decoder=decoder)
+        decoders = before.decoders if before else None
+        return learn(extractors, classifier, data, known.model.inputs, teaching, rng, frozen=frozen, decoders=decoders)
 
 
 def _blank(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
@@ -229,12 +232,13 @@ def _held(seen: Observation, known: Knowledge) -> Tensors:
     return {**(known.start or {} if seen.round == 0 else {}), **known.model.known}
 
 
-def _imagined(known: Knowledge, rng: torch.Generator, decoder: nn.Module) -> Tensor:
+def _imagined(known: Knowledge, rng: torch.Generator, stand_ins: StandIns) -> Tensor:
     """For each label (B, ...): the mean of what is decoded of generated features."""
     model = deepcopy(known.model.model)
     assert isinstance(model, GeneratingNet) and known.labels is not None, "asked before"
     model.load_state_dict({**known.model.known, **(known.uploaded or {})}, strict=False)
     model.eval()
     several = known.labels.repeat_interleave(_GENERATED)
-    features = model.generator(noise(len(several), rng).to(several.device), several)
-    return decoder(features).unflatten(0, (len(known.labels), _GENERATED)).mean(1)
+    with torch.no_grad():
+        features = model.generator(noise(len(several), rng).to(several.device), several)
+    return stand_ins.guess(features)[0].unflatten(0, (len(known.labels), _GENERATED)).mean(1)

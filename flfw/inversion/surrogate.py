@@ -1,11 +1,13 @@
 """Stand-ins for a private extractor, learnt from public data, and the way back from its features to inputs.
 
     surrogate E~    minimises CE(C(E~(x)), y) over public data, under the victim's own classifier C, which is frozen;
-    decoder  R      minimises ||R(E~(x) + noise) - x||^2 over the same data;
-    then R(f) is the guess, f being the victim's features.
+    decoder  R      minimises ||R(v(E~(x)) + noise) - x||^2 over the same data, once for each view v;
+    then R(v(f)) is a guess, f being the victim's features; kept is the guess x~ for which a(E~(x~)) is nearest a(f).
 
-Two extractors that serve one classifier agree in what it looks at, and differ elsewhere. So the decoder is taught on
-features of several surrogates, with noise as large as features vary: it learns to do without what they differ in.
+Two extractors that serve one classifier agree in what it looks at, and differ elsewhere. So a decoder is taught on
+features of several surrogates, with noise as large as features vary: it learns to do without what they differ in. How
+much they differ depends on the data. Hence two views: v(f) = f, which tells most, and v(f) = a(f) = W f + b, which is
+all that the classifier's first layer lets through, and in which the extractors have to agree.
 """
 
 from __future__ import annotations
@@ -60,10 +62,10 @@ class Teaching:
 
 @final
 class Decoder(nn.Module):
-    """From features (B, ...) to raw inputs (B, ...) in [0, 1], through two hidden layers.
+    """From a view of features (B, ...) to raw inputs (B, ...) in [0, 1], through two hidden layers.
 
     Args:
-        features: of the surrogates, (N, ...), for their mean and deviations.
+        features: of the surrogates, as it views them, (N, ...), for their mean and deviations.
         shape: of one input.
         width: of the hidden layers.
     """
@@ -92,10 +94,45 @@ class Decoder(nn.Module):
 @final
 @dataclass(frozen=True)
 class StandIns:
-    """Surrogate extractors with the decoder of their features."""
+    """Surrogate extractors with the decoders of their features, one for each view.
+
+    Attributes:
+        extractors: take network inputs.
+        decoders: of features, and of what the classifier's first layer makes of them.
+        first: that layer, with whatever stands before it.
+        inputs: the input space.
+    """
 
     extractors: tuple[nn.Module, ...]
-    decoder: Decoder
+    decoders: tuple[Decoder, Decoder]
+    first: nn.Module
+    inputs: Inputs
+
+    @torch.no_grad()
+    def guess(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Raw inputs (B, ...) for features (B, ...), and (B,) how far each is from saying the same to the classifier.
+
+        That is the mean squared distance of a(E~(x~)) from a(f), in deviations over the public data; of several
+        surrogates the mean.
+        """
+        seen = self.first(features).flatten(1)
+        guesses = [self.decoders[0](features), self.decoders[1](seen)]
+        apart = torch.stack([self._apart(x, seen) for x in guesses])
+        best = apart.argmin(0)
+        rows = torch.arange(len(features), device=best.device)
+        return torch.stack(guesses)[best, rows], apart[best, rows]
+
+    def _apart(self, x: Tensor, seen: Tensor) -> Tensor:
+        units = self.decoders[1].units
+        again = [units(self.first(extractor(self.inputs.normalise(x)))) for extractor in self.extractors]
+        return torch.stack([((a - units(seen)) ** 2).mean(1) for a in again]).mean(0)
+
+
+def first_layer(classifier: nn.Module) -> nn.Module:
+    """The classifier up to its first fully connected layer; all of it, where it has none."""
+    layers = list(classifier.children())
+    ends = [place for place, layer in enumerate(layers) if isinstance(layer, nn.Linear)]
+    return nn.Sequential(*layers[: ends[0] + 1]) if ends else classifier
 
 
 def restarted(extractor: nn.Module) -> nn.Module:
@@ -116,9 +153,9 @@ def learn(
     rng: torch.Generator,
     *,
     frozen: bool = False,
-    decoder: Decoder | None = None,
+    decoders: tuple[Decoder, Decoder] | None = None,
 ) -> StandIns:
-    """Surrogates of a private extractor under a known classifier, and their decoder; nothing that is given is changed.
+    """Surrogates of a private extractor under a known classifier, and their decoders; nothing given is changed.
 
     Args:
         extractors: with the weights to begin from.
@@ -127,8 +164,8 @@ def learn(
         inputs: the input space.
         teaching: how.
         rng: of the batches and the noise.
-        frozen: the extractors are the true one: only the decoder is learnt.
-        decoder: to go on from; None: a fresh one, drawn from torch's own generator.
+        frozen: the extractors are the true one: only the decoders are learnt.
+        decoders: to go on from; None: fresh ones, drawn from torch's own generator.
     """
     samples, labels = public
     learnt = [deepcopy(extractor).eval() for extractor in extractors]
@@ -140,19 +177,38 @@ def learn(
             return cross_entropy(steady(extractor(inputs.normalise(samples[rows]))), labels[rows])
 
         _descend(extractor, loss, len(labels), teaching.surrogate_epochs, teaching.surrogate_lr, rng)
+    first = first_layer(steady)
     with torch.no_grad():
         seen = [torch.cat([e(inputs.normalise(part)) for part in samples.split(_AT_ONCE)]) for e in learnt]
-        of_each = torch.stack([features.flatten(1) for features in seen])
-    found = deepcopy(decoder) or Decoder(of_each.flatten(0, 1), inputs.shape, teaching.width).to(samples.device)
+        views = [torch.stack([view(f).flatten(1) for f in seen]) for view in (nn.Identity(), first)]
+    begun = decoders or [None, None]
+    found = [
+        _decoder(view, samples, inputs, teaching, rng, 0.0 if frozen else teaching.noise, deepcopy(before))
+        for view, before in zip(views, begun, strict=True)
+    ]
+    return StandIns(tuple(learnt), (found[0], found[1]), first, inputs)
 
-    def loss_of_decoder(rows: Tensor) -> Tensor:
-        which = torch.randint(len(learnt), (len(rows),), generator=rng).to(rows.device)
-        units = found.units(of_each[which, rows])
+
+def _decoder(
+    views: Tensor,
+    samples: Tensor,
+    inputs: Inputs,
+    teaching: Teaching,
+    rng: torch.Generator,
+    noise: float,
+    before: Decoder | None,
+) -> Decoder:
+    """From views of the samples' features (S, N, d), of several surrogates."""
+    found = before or Decoder(views.flatten(0, 1), inputs.shape, teaching.width).to(samples.device)
+
+    def loss(rows: Tensor) -> Tensor:
+        which = torch.randint(len(views), (len(rows),), generator=rng).to(rows.device)
+        units = found.units(views[which, rows])
         drawn = torch.randn(units.shape, generator=rng).to(units.device)
-        return mse_loss(found.layers(units + (0.0 if frozen else teaching.noise) * drawn), samples[rows])
+        return mse_loss(found.layers(units + noise * drawn), samples[rows])
 
-    _descend(found, loss_of_decoder, len(labels), teaching.decoder_epochs, teaching.decoder_lr, rng)
-    return StandIns(tuple(learnt), found.eval())
+    _descend(found, loss, len(samples), teaching.decoder_epochs, teaching.decoder_lr, rng)
+    return found.eval()
 
 
 def _descend(
