@@ -52,6 +52,7 @@ _LABELS = {
     "not used": "not granted: the labels, of which it makes no use",
     "searched for": "not granted: the labels, which are searched for with the data",
 }
+_NAMED = 6  # private tensors that are named one by one
 _RECOVERED = "not granted: the labels, which it reads off the last layer's gradient"
 
 
@@ -141,6 +142,13 @@ def _hidden_from(private: Sequence[str], fate: Private, by_batch: bool) -> Itera
         yield f"not granted: the client's private tensors ({', '.join(private)}), {_MADE_OF_THEM[fate]}"
     if by_batch:
         yield "not made use of: that BatchNorm takes the batch's statistics in training; the running ones are taken"
+
+
+def _in_short(names: Sequence[str]) -> list[str]:
+    """Names of tensors; of many only the parts of the model that they belong to."""
+    if len(names) <= _NAMED:
+        return list(names)
+    return list(dict.fromkeys(f"{part}.*" if dot else part for part, dot, _ in (n.partition(".") for n in names)))
 
 
 def _unrolled(
