@@ -22,7 +22,7 @@ from flfw import run as whole
 from flfw.audit.attack import Attack, NotApplicable
 from flfw.audit.auditor import Auditor
 from flfw.audit.feature_search import FeatureSearch, FeatureSearchSettings
-from flfw.audit.jobs import Job, Ticket
+from flfw.audit.jobs import Job, Ticket, ticket_of
 from flfw.audit.knowledge import _start, standing
 from flfw.audit.observation import Examples, Knowledge, Observation, Vantage
 from flfw.audit.plan import Plan
@@ -45,6 +45,7 @@ from flfw.nets import Net
 from flfw.nets.conditional_gan import GeneratingNet
 from flfw.optimisers import SGD, Adam
 from flfw.rng import initialising, numpy_generator, torch_generator
+from flfw.task import resolve
 from flfw.workplace import Workplace
 
 
@@ -425,3 +426,11 @@ def test_it_is_static_where_it_leaves_something_unused(method: str, told: bool) 
     job = Job("fedcg", ticket, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), **about)
     stands = standing(experiment, job, FedCG(), told)
     assert not stands.adaptive and any(words.startswith("not made use of: ") for words in stands.granted)
+
+
+def test_many_private_tensors_are_named_by_their_parts() -> None:
+    resolved = resolve(Experiment(method="fedcg", dataset="digits", clients=3, split="iid", attack=("fedcg",)))
+    job = Job("fedcg", ticket_of(resolved.points[0], 1), (), Path(), {}, (1, 32, 32), 10, (0.5,), (0.5,))
+    said = standing(resolved, job, parts.attacks(resolved)["fedcg"], defended=False).granted
+    (private,) = (line for line in said if line.startswith("not granted: the client's private tensors"))
+    assert "(extractor.*, discriminator.*)" in private

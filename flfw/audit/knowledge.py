@@ -139,7 +139,7 @@ def _beside(job: Job, private: Sequence[str]) -> Iterator[str]:
 
 def _hidden_from(private: Sequence[str], fate: Private, by_batch: bool) -> Iterator[str]:
     if private:
-        yield f"not granted: the client's private tensors ({', '.join(private)}), {_MADE_OF_THEM[fate]}"
+        yield f"not granted: the client's private tensors ({', '.join(_in_short(private))}), {_MADE_OF_THEM[fate]}"
     if by_batch:
         yield "not made use of: that BatchNorm takes the batch's statistics in training; the running ones are taken"
 
