@@ -1,9 +1,10 @@
-"""A federation of real clients: ``python -m flfw.deploy init|up|status|down DIR``, and ``hash``.
+"""A federation of real clients: ``python -m flfw.deploy init|up|status|down|renew DIR``, and ``hash``.
 
 init    makes certificates, keys, a folder a site, and scripts with what is to be run where
 up      starts the server and all sites on this machine; those that are at work already are left alone
 status  says what is at work
 down    ends the sites, then the server; what they keep stays
+renew   makes a new key and certificate for the server, which it uses from its next start
 hash    prints the SHA-256 of this code as an app, by which a site's policy accepts it
 """
 
@@ -11,17 +12,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import socket
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from flfw import plugins
 from flfw.deploy import certificates, processes
-from flfw.deploy.files import make
+from flfw.deploy.files import make, renew
 from flfw.deploy.layout import Layout, environment, transport
 from flfw.deploy.policy import Policy
 from flfw.deploy.submit import bundle_hash
@@ -29,7 +29,9 @@ from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from flfw.method import Method
 
-_UP_S = 60.0
+_UP_S = 120.0
+_AGAIN_S = 5.0
+_JOINED, _THERE_ALREADY, _SAID = b"SuperNode ID: ", b"[code: 2004]", re.compile(rb"\[code: \d+\].*")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -73,43 +75,76 @@ def up(layout: Layout) -> None:
         RunFailed: something did not start.
     """
     own = layout.superlink
+    (own / "home" / "config.toml").write_text(layout.connection)  # the folder may have been moved
     processes.start(layout.superlink_command(), own, "superlink", environment(own / "home"))
     _wait_until_up(layout)
     _register(layout)
-    for number in range(layout.clients):
-        site = layout.site(number)
-        processes.start(layout.supernode_command(number), site, "supernode", environment(site / "home"))
+    absent = [n for n in range(layout.clients) if processes.alive(layout.site(n), "supernode") is None]
+    _wait_until_joined(layout, {number: _start_site(layout, number) for number in absent})
+
+
+def _start_site(layout: Layout, number: int) -> int:
+    """Start a site; how much it had said before."""
+    site = layout.site(number)
+    before = processes.said(site, "supernode")
+    processes.start(layout.supernode_command(number), site, "supernode", environment(site / "home"))
+    return before
+
+
+def _wait_until_joined(layout: Layout, started: dict[int, int]) -> None:
+    """Wait for sites; with how much each had said before.
+
+    Of a site that was killed Flower's server believes for up to a minute that it is at work, and admits no second one.
+    """
+    deadline = time.monotonic() + _UP_S
+    while started:
+        time.sleep(0.2)
+        for number, before in list(started.items()):
+            site = layout.site(number)
+            new = (site / "supernode.log").read_bytes()[before:]
+            late = time.monotonic() > deadline
+            if _JOINED in new:
+                del started[number]
+            elif processes.alive(site, "supernode") is None:
+                if _THERE_ALREADY not in new or late:
+                    reason = _SAID.search(new)
+                    why = reason[0].decode() if reason else processes.last_line(site, "supernode")
+                    raise RunFailed(f"Site {number} did not start: {why}")
+                time.sleep(_AGAIN_S)
+                started[number] = _start_site(layout, number)
+            elif late:
+                log = site / "supernode.log"
+                raise RunFailed(f"Site {number} did not reach the server within {_UP_S:.0f} s; see {log}.")
 
 
 def _wait_until_up(layout: Layout) -> None:
     deadline = time.monotonic() + _UP_S
-    ports = [layout.control_port, *([layout.port] if transport() == "gRPC" else [])]
+    addresses = [(layout.control[1], layout.control_port)]
+    if transport() == "gRPC":
+        addresses.append(("127.0.0.1" if layout.listen == "0.0.0.0" else layout.listen, layout.port))
     while time.monotonic() < deadline:
         if processes.alive(layout.superlink, "superlink") is None:
             said = processes.last_line(layout.superlink, "superlink")
             raise RunFailed(f"Flower's SuperLink did not start: {said}")
-        if all(_listens(layout, port) for port in ports):
+        if all(processes.listens(*address) for address in addresses):
             return
         time.sleep(0.1)
     raise RunFailed(f"Flower's SuperLink did not start within {_UP_S:.0f} s; see {layout.superlink / 'superlink.log'}.")
-
-
-def _listens(layout: Layout, port: int) -> bool:
-    host = "127.0.0.1" if layout.listen in ("0.0.0.0", "127.0.0.1") else layout.listen
-    with suppress(OSError), socket.create_connection((host, port), timeout=1):
-        return True
-    return False
 
 
 def _register(layout: Layout) -> None:
     """Tell the server the sites' public keys; it keeps them, so once."""
     variables = environment(layout.superlink / "home")
     for number in range(layout.clients):
-        done = layout.site(number) / "registered"
+        done = layout.superlink / f"registered-{number}"  # with the server's database, which knows them
         if done.exists():
             continue
         command = [*layout.register_command(number), "--format", "json"]
-        said = subprocess.run(command, env=variables, capture_output=True, text=True, cwd=layout.superlink)
+        limit = {"timeout": _UP_S, "cwd": layout.superlink / "neutral"}
+        try:
+            said = subprocess.run(command, env=variables, capture_output=True, text=True, **limit)
+        except subprocess.TimeoutExpired as error:
+            raise RunFailed(f"The server did not take the key of site {number} within {_UP_S:.0f} s.") from error
         try:
             answer = json.loads(said.stdout)
         except ValueError:
@@ -142,12 +177,20 @@ def _down(asked: argparse.Namespace) -> int:
     return 0
 
 
+def _renew(asked: argparse.Namespace) -> int:
+    layout = Layout.read(asked.folder)
+    renew(layout)
+    ends = certificates.ends((layout.superlink / "server.pem").read_bytes())
+    print(f"certificate until {ends:%Y-%m-%d}, from the server's next start")
+    return 0
+
+
 def _hash(asked: argparse.Namespace) -> int:
     print(bundle_hash())
     return 0
 
 
-_COMMANDS = {"init": _init, "up": _up, "status": _status, "down": _down, "hash": _hash}
+_COMMANDS = {"init": _init, "up": _up, "status": _status, "down": _down, "renew": _renew, "hash": _hash}
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-_YEARS = 2
+_YEARS, _AUTHORITY_YEARS = 2, 10
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,10 @@ def authority() -> Pair:
     """A certificate authority (PEM), which signs nothing but servers."""
     key, name = _key(), _name("flfw federation")
     signed = (
-        _certificate(name, name, key.public_key())
+        _certificate(name, name, key.public_key(), _AUTHORITY_YEARS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA384())
     )
     return Pair(_pem(key), signed.public_bytes(serialization.Encoding.PEM))
@@ -49,9 +50,12 @@ def server(by: Pair, hosts: Sequence[str]) -> Pair:
     assert isinstance(signer, ec.EllipticCurvePrivateKey), "authorities here have no others"
     key = _key()
     signed = (
-        _certificate(_name(hosts[0]), issuer.subject, key.public_key())
+        _certificate(_name(hosts[0]), issuer.subject, key.public_key(), _YEARS)
         .add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
         .sign(signer, hashes.SHA384())
     )
     return Pair(_pem(key), signed.public_bytes(serialization.Encoding.PEM))
@@ -101,7 +105,9 @@ def _usage(*, signs: bool) -> x509.KeyUsage:
     )
 
 
-def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, years: int
+) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
@@ -110,5 +116,5 @@ def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePub
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(hours=1))  # clocks differ
-        .not_valid_after(now + datetime.timedelta(days=365 * _YEARS))
+        .not_valid_after(now + datetime.timedelta(days=365 * years))
     )

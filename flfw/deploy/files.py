@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
+from functools import partial
 from pathlib import Path
 
 from flfw.deploy import certificates
 from flfw.deploy.layout import Layout, shell, transport
 from flfw.errors import BadInput
+
+_HERE = 'here=$(cd "$(dirname "$0")/.." && pwd)'
+_CA = (
+    """sed -i "s|^root-certificates = .*|root-certificates = \\"$here/ca/ca.crt\\"|" """  # Flower takes no relative one
+)
+_HOME = _CA + '"$here/superlink/home/config.toml"'
 
 
 def make(layout: Layout, policy: str) -> None:
@@ -27,14 +33,32 @@ def make(layout: Layout, policy: str) -> None:
     authority = certificates.authority()
     _write(layout.folder / "ca" / "ca.key", authority.private, secret=True)
     _write(layout.folder / "ca" / "ca.crt", authority.public)
-    server = certificates.server(authority, layout.hosts)
-    _write(layout.superlink / "server.key", server.private, secret=True)
-    _write(layout.superlink / "server.pem", server.public)
+    _write_server(layout, authority)
     _write(layout.superlink / "home" / "config.toml", layout.connection.encode())
     for number in range(layout.clients):
         _make_site(layout.site(number), authority.public, policy)
     _write_scripts(layout)
     layout.write()
+
+
+def renew(layout: Layout) -> None:
+    """Give the server a new key and certificate by the same authority; sites notice nothing.
+
+    Raises:
+        BadInput: the authority's key is not here.
+    """
+    try:
+        private, public = (layout.folder / "ca" / name for name in ("ca.key", "ca.crt"))
+        authority = certificates.Pair(private.read_bytes(), public.read_bytes())
+    except OSError as error:
+        raise BadInput(f"Expected the authority's key and certificate, got {error}.") from error
+    _write_server(layout, authority)
+
+
+def _write_server(layout: Layout, authority: certificates.Pair) -> None:
+    server = certificates.server(authority, layout.hosts)
+    _write(layout.superlink / "server.key", server.private, secret=True)
+    _write(layout.superlink / "server.pem", server.public)
 
 
 def _make_site(folder: Path, authority: bytes, policy: str) -> None:
@@ -53,16 +77,16 @@ def _write(path: Path, data: bytes, *, secret: bool = False) -> None:
 
 
 def _write_scripts(layout: Layout) -> None:
-    """For several machines: a script each, for a folder that was copied to the same place there."""
+    """For several machines: a script each, that works in whatever folder it was copied to."""
     folder = layout.folder / "start"
     folder.mkdir()
-    registered = [shell(layout.register_command(n), layout.superlink / "home") for n in range(layout.clients)]
-    server = [shell(layout.superlink_command(), layout.superlink / "home")]
-    scripts = {"1-superlink.sh": server, "2-register.sh": registered}
+    line = partial(shell, folder=layout.folder)
+    home = layout.superlink / "home"
+    scripts = {"1-superlink.sh": [_HOME, line(layout.superlink_command(), home=home)]}
+    scripts["2-register.sh"] = [line(layout.register_command(n), home=home) for n in range(layout.clients)]
     for number in range(layout.clients):
-        scripts[f"3-site-{number}.sh"] = [shell(layout.supernode_command(number), layout.site(number) / "home")]
+        scripts[f"3-site-{number}.sh"] = [line(layout.supernode_command(number), home=layout.site(number) / "home")]
     for name, lines in scripts.items():
-        inside = f"cd {shlex.quote(str(layout.folder))}"
         path = folder / name
-        path.write_text("\n".join(["#!/bin/sh", f"# {transport()}", "set -e", inside, *lines]) + "\n")
+        path.write_text("\n".join(["#!/bin/sh", f"# {transport()}", "set -e", _HERE, *lines]) + "\n")
         path.chmod(0o755)

@@ -21,13 +21,19 @@ from typing import Any, final
 from flwr.app import Error, Message
 from flwr.common.config import get_fused_config_from_fab
 from flwr.common.constant import ErrorCode
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_children_ids_from_object_content,
+    get_object_tree,
+    iterate_object_tree,
+)
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from flfw.deploy.policy import Policy
 from flfw.errors import BadInput
 
 _POLL_S = 0.1
+_SHOWN = 200  # characters of what somebody else says
 
 
 class _Refused(Exception):
@@ -46,7 +52,7 @@ class Guard:
 
     def __init__(self, policy: Policy, pull: Callable[..., int | None], push: Callable[..., None]) -> None:
         self._policy, self._pull, self._push = policy, pull, push
-        self._asked: dict[str, Message] = {}
+        self._asked: Message | None = None  # Flower takes one at a time
 
     def pull(
         self,
@@ -64,13 +70,20 @@ class Guard:
         def remembering() -> Any:
             if (got := receive()) is not None:
                 taken.append(got[0])
-                self._asked[got[0].metadata.message_id] = got[0]
+                self._asked = got[0]
             return got
 
         def checked(fab_hash: str, run_id: int) -> Any:
             fab = get_fab(fab_hash, run_id)
-            reason = self._policy.refuses_app(fab.content, get_fused_config_from_fab(fab.content, get_run(run_id)))
-            if reason:
+            if reason := self._policy.refuses_app(fab.content):  # before anything looks into it
+                raise _Refused(reason)
+            if hashlib.sha256(fab.content).hexdigest() != fab_hash:  # Flower would end this process
+                raise _Refused("this site's policy accepts no app under another one's hash")
+            try:
+                config = get_fused_config_from_fab(fab.content, get_run(run_id))
+            except Exception as error:  # whatever a server made up must not end this process
+                raise _Refused(f"this site's policy accepts no app that cannot be read: {error}"[:_SHOWN]) from error
+            if reason := self._policy.refuses_run(config):
                 raise _Refused(reason)
             return fab
 
@@ -96,13 +109,12 @@ class Guard:
         tree: Any,
         spent: Any,
     ) -> Any:
-        asked = self._asked.pop(answer.metadata.reply_to_message_id, None)
-        reason = None if answer.has_error() else self._policy.refuses_answer(_whole(answer, tree, store))
-        if reason is None:
+        asked = self._asked
+        if asked is None or answer.metadata.reply_to_message_id != asked.metadata.message_id:
+            raise RuntimeError("an answer to nothing that was asked stays here")
+        if (reason := self._refuses(store, asked, answer, tree)) is None:
             return send(answer, tree, spent)
         print(f"flfw.deploy.guard: {reason}", file=sys.stderr, flush=True)
-        if asked is None:
-            raise RuntimeError("an answer to nothing that was asked stays here")
         refusal = _refusal(reason, asked)
         wanted, session = send(refusal, get_object_tree(refusal), spent)
         for object_id, part in get_all_nested_objects(refusal).items():
@@ -110,18 +122,47 @@ class Guard:
                 push_object(asked.metadata.run_id, session, object_id, part.deflate())
         return set(), session  # nothing else is to follow
 
+    def _refuses(self, store: Any, asked: Message, answer: Message, tree: Any) -> str | None:
+        """Why an answer may not leave; None: it may. ``answer`` is its envelope, ``tree`` names what is in it."""
+        try:
+            parts = _parts(tree, store, asked.metadata.created_at + asked.metadata.ttl)
+            size = sum(map(len, parts.values()))
+            whole = inflate_object_from_contents(answer.metadata.message_id, parts)
+        except Exception as error:  # whatever an app made up: what cannot be read does not leave
+            return f"this site's policy lets nothing leave that cannot be read: {type(error).__name__}"
+        if not isinstance(whole, Message) or not (_about(whole) == _about(answer) == _about(asked)):
+            return "this site's policy lets nothing leave but answers to what was asked"
+        if answer.has_error() != whole.has_error() or (
+            answer.has_error() and answer.error.reason != whole.error.reason
+        ):
+            return "this site's policy lets nothing leave whose envelope says something else"
+        return self._policy.refuses_answer(whole, asked.metadata.message_type.partition(".")[0], size)
 
-def _whole(answer: Message, tree: Any, store: Any) -> Message:
-    """An answer with its content, which the app's process may still be handing over."""
-    contents: dict[str, bytes] = {}
+
+def _about(message: Message) -> tuple[int, str, str]:
+    return message.metadata.run_id, message.metadata.message_type, message.metadata.group_id
+
+
+def _parts(tree: Any, store: Any, until: float) -> dict[str, bytes]:
+    """The parts of an answer, by the hash of their bytes; nothing is among them that the others do not name.
+
+    Args:
+        tree: of their names.
+        store: where they are; the app's process may still be handing them over.
+        until: when nobody waits for them any more, in seconds since the epoch.
+
+    Raises:
+        ValueError: they are not what the tree says.
+    """
+    found: dict[str, bytes] = {}
     for part in iterate_object_tree(tree):
-        while (content := store.get(part.object_id)) == b"":
+        while (content := store.get(part.object_id)) == b"" and time.time() < until:
             time.sleep(_POLL_S)
-        if content is None or hashlib.sha256(content).hexdigest() != part.object_id:
-            raise RuntimeError("an answer whose parts are not what it says they are stays here")
-        contents[part.object_id] = content
-    found = inflate_object_from_contents(answer.metadata.message_id, contents)
-    assert isinstance(found, Message), "the root of a message's tree"
+        if not content or hashlib.sha256(content).hexdigest() != part.object_id:
+            raise ValueError("a part that is not what it is called")
+        if get_object_children_ids_from_object_content(content) != [child.object_id for child in part.children]:
+            raise ValueError("a part that is not where it belongs")
+        found[part.object_id] = content
     return found
 
 

@@ -15,8 +15,7 @@ import shlex
 import sys
 import sysconfig
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
 
@@ -42,9 +41,9 @@ class Layout:
         folder: absolute.
         clients: sites, >= 1.
         host: name or address under which sites reach the server.
-        listen: address that the server listens on.
+        listen: address that the server listens on for sites.
         port: of the server for sites.
-        control_port: of the server for ``flwr``.
+        control_port: of the server for ``flwr``: whoever reaches it can submit apps.
         site_port: of the first site's own processes among themselves, on its loopback interface; the others follow.
     """
 
@@ -62,7 +61,8 @@ class Layout:
             port = getattr(self, name)
             require(port in _PORTS, f"{_PORTS.start} <= {name.replace('_', '-')} < {_PORTS.stop}", **{name: port})
         used = [self.port, self.control_port, *range(self.site_port, self.site_port + self.clients)]
-        require(len(set(used)) == len(used), "ports that all differ", ports=used)
+        fits = len(set(used)) == len(used) and max(used) in _PORTS
+        require(fits, f"ports that all differ, below {_PORTS.stop}", ports=" ".join(map(str, used)))
 
     @classmethod
     def read(cls, folder: Path) -> Layout:
@@ -76,7 +76,7 @@ class Layout:
             raise BadInput(f"Expected a federation's folder with {_FILE}, got {folder}; make one with init.")
         try:
             return cls(folder.absolute(), **tomllib.loads(path.read_text()))
-        except (tomllib.TOMLDecodeError, TypeError) as error:
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, TypeError) as error:
             raise BadInput(f"Expected {path} as init wrote it, got {error}.") from error
 
     def write(self) -> None:
@@ -84,10 +84,6 @@ class Layout:
         known = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "folder"}
         lines = [f"{name} = {json.dumps(value)}" for name, value in known.items()]
         (self.folder / _FILE).write_text("\n".join(lines) + "\n")
-
-    def elsewhere(self, folder: str) -> Layout:
-        """The same federation in a folder of another machine, for what is to be run there."""
-        return replace(self, folder=Path(folder))
 
     @property
     def superlink(self) -> Path:
@@ -104,10 +100,18 @@ class Layout:
         return tuple(dict.fromkeys([self.host, "localhost", "127.0.0.1"]))
 
     @property
+    def control(self) -> tuple[str, str]:
+        """Where the server listens for ``flwr``, and where that finds it: this machine alone, as far as it can be.
+
+        Later SuperNodes than those of gRPC come to the same port.
+        """
+        return ("127.0.0.1", "127.0.0.1") if transport() == "gRPC" else (self.listen, self.host)
+
+    @property
     def connection(self) -> str:
         """``config.toml`` of FLWR_HOME, by which ``flwr`` finds the server."""
         lines = ["[superlink]", 'default = "federation"', "[superlink.federation]"]
-        lines += [f"address = {json.dumps(f'{self.host}:{self.control_port}')}"]
+        lines += [f"address = {json.dumps(f'{self.control[1]}:{self.control_port}')}"]
         return "\n".join([*lines, f"root-certificates = {json.dumps(str(self.folder / 'ca' / 'ca.crt'))}"]) + "\n"
 
     def superlink_command(self) -> list[str]:
@@ -119,7 +123,7 @@ class Layout:
         command += ["--disable-runtime-dependency-installation"]
         if transport() == "gRPC":
             command += ["--fleet-api-address", f"{self.listen}:{self.port}"]
-        return [*command, "--host", self.listen, "--port", str(self.control_port)]
+        return [*command, "--host", self.control[0], "--port", str(self.control_port)]
 
     def supernode_command(self, number: int) -> list[str]:
         """Starts a site: Flower's SuperNode under the site's policy."""
@@ -153,12 +157,18 @@ def environment(home: Path) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
     }
     path = os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)])
+    here = ",".join(filter(None, ["127.0.0.1,localhost", os.environ.get("no_proxy")]))
     plugins = os.pathsep.join(str(Path(place).absolute()) for place in sys.path if place)
-    return {**os.environ, **own, "PATH": path, "PYTHONPATH": plugins}
+    return {**os.environ, **own, "PATH": path, "PYTHONPATH": plugins, "no_proxy": here}
 
 
-def shell(command: list[str], home: Path, variables: Mapping[str, str] | None = None) -> str:
-    """A command as a line for a script; without this machine's paths but those in it."""
+def shell(command: list[str], folder: Path, home: Path) -> str:
+    """A command as a line for a script in which ``$here`` is the federation's folder, wherever that was copied."""
     own = {"FLWR_HOME": str(home), "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1"}
-    own |= {"FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_TELEMETRY_ENABLED": "0", **(variables or {})}
-    return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in own.items()), shlex.join(command)])
+    own |= {"FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_TELEMETRY_ENABLED": "0"}
+    words = [*(f"{name}={_quoted(value, folder)}" for name, value in own.items())]
+    return " ".join([*words, *(_quoted(word, folder) for word in command)])
+
+
+def _quoted(word: str, folder: Path) -> str:
+    return '"$here"'.join(shlex.quote(part) if part else "" for part in word.split(str(folder))) or "''"

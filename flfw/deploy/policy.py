@@ -16,14 +16,15 @@ from typing import Any
 
 from flwr.app import Message
 
-from flfw.assignments import split_assignment
+from flfw import parts, plugins
 from flfw.errors import BadInput
 from flfw.experiment import Experiment, require
 from flfw.nets.net import matches
 
 ANY = "any"
+_SHOWN = 80  # characters of a name that an app chose
 _NUMBERS_AT_MOST = 100
-_WORDS_AT_MOST = 1000  # characters of all that introduces a site
+_WORDS_AT_MOST = 1000  # characters of all that introduces a site, of a reason, and of the numbers' names
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,8 @@ class Policy:
     Attributes:
         apps: SHA-256 of the app bundles that may run; ``any``: whatever the server sends runs here.
         uploads: patterns of the tensors that may leave.
-        largest_upload_mb: of an answer's tensors together, > 0.
-        least_noise: smallest ``noise_multiplier`` among a run's settings, >= 0; a run without any has 0.
+        largest_upload_mb: of all that an answer is made of, > 0.
+        least_noise: smallest ``noise_multiplier`` of a run, >= 0; see `noise_of`.
         record: whether the server may record what this site sends.
     """
 
@@ -59,7 +60,7 @@ class Policy:
             f"apps = {lists['apps']}  # SHA-256 of the app bundles that may run here: python -m flfw.deploy hash\n"
             f"uploads = {lists['uploads']}  # names of the tensors that may leave\n"
             f"largest_upload_mb = {self.largest_upload_mb}  # of one answer, in MB (1e6 bytes)\n"
-            f"least_noise = {self.least_noise}  # smallest noise_multiplier that a run may have\n"
+            f"least_noise = {self.least_noise}  # smallest noise_multiplier of a run, with noise_source=system\n"
             f"record = {json.dumps(self.record)}  # whether the server may record what this site sends\n"
         )
 
@@ -89,38 +90,51 @@ class Policy:
         require(isinstance(said.get("record", False), bool), f"true or false in {path}", record=said.get("record"))
         return cls(**said)
 
-    def refuses_app(self, bundle: bytes, run_config: Mapping[str, Any]) -> str | None:
+    def refuses_app(self, bundle: bytes) -> str | None:
         """Why an app may not run here; None: it may.
 
         Args:
             bundle: its bytes as they came, never what somebody says their hash is.
-            run_config: the configuration it would run with.
         """
         found = hashlib.sha256(bundle).hexdigest()
-        if ANY not in self.apps and found not in self.apps:
-            return f"this site's policy does not accept app {found}"
-        noise = noise_of(run_config)
+        return None if ANY in self.apps or found in self.apps else f"this site's policy does not accept app {found}"
+
+    def refuses_run(self, run_config: Mapping[str, Any]) -> str | None:
+        """Why an app may not run here with this configuration; None: it may."""
+        noise = noise_of(run_config) if self.least_noise else 0.0
         if noise < self.least_noise:
-            return f"this site's policy asks for noise_multiplier >= {self.least_noise:g}, the run has {noise:g}"
+            asked = f"this site's policy asks for noise_multiplier >= {self.least_noise:g} with noise_source=system"
+            return f"{asked}, the run has {noise:g}"
         if not self.record and run_config.get("record", False):
             return "this site's policy does not let its messages be recorded, and the run is to be"
         return None
 
-    def refuses_answer(self, answer: Message) -> str | None:
-        """Why a message may not leave; None: it may. An error may: it is words of at most a line's length."""
-        if not answer.has_content():
-            return None
-        content, kind = answer.content, answer.metadata.message_type.partition(".")[0]
-        names = [name for record in content.array_records.values() for name in record]
-        if named := [name for name in names if not matches(name, self.uploads)]:
-            return f"this site's policy does not let {named[0]} leave"
-        size = sum(len(array.data) for record in content.array_records.values() for array in record.values())
+    def refuses_answer(self, answer: Message, kind: str, size: int) -> str | None:
+        """Why a message may not leave; None: it may.
+
+        Tensors that may leave can hold anything: that an app is not one that hides something there, its hash says.
+
+        Args:
+            answer: with its content.
+            kind: of what was asked: ``query`` introduces a site, and only that is done in words.
+            size: bytes of all its parts.
+        """
         if size > self.largest_upload_mb * 1e6:
             return f"this site's policy lets {self.largest_upload_mb:g} MB leave, the answer has {size / 1e6:.1f} MB"
-        if sum(len(record) for record in content.metric_records.values()) > _NUMBERS_AT_MOST:
+        if answer.has_error():
+            long = len(answer.error.reason or "") > _WORDS_AT_MOST
+            return "this site's policy lets no reason leave that is so long" if long else None
+        content = answer.content
+        names = [name for record in content.array_records.values() for name in record]
+        if named := [name for name in names if not matches(name, self.uploads)]:
+            return f"this site's policy does not let {named[0][:_SHOWN]} leave"
+        numbers = [item for record in content.metric_records.values() for item in record.items()]
+        if len(numbers) > _NUMBERS_AT_MOST:
             return f"this site's policy lets at most {_NUMBERS_AT_MOST} numbers leave beside the tensors"
-        if any(isinstance(value, list) for record in content.metric_records.values() for value in record.values()):
+        if any(isinstance(value, list) for _, value in numbers):
             return "this site's policy lets no lists of numbers leave beside the tensors"
+        if sum(len(name) for name in [*content, *(name for name, _ in numbers)]) > _WORDS_AT_MOST:
+            return "this site's policy lets no numbers leave whose names are so long"
         words = sum(len(str(pair)) for record in content.config_records.values() for pair in record.items())
         if words > (_WORDS_AT_MOST if kind == "query" else 0):
             return "this site's policy lets no words leave but those that introduce it"
@@ -128,13 +142,19 @@ class Policy:
 
 
 def noise_of(run_config: Mapping[str, Any]) -> float:
-    """The ``noise_multiplier`` of a run, which a run of this app has among its settings; 0: none.
+    """The ``noise_multiplier`` of a run's method, of noise that clients add and the server cannot repeat; else 0.
 
-    Of a configuration that is no experiment's, and of numbers that are none, it is 0.
+    It is 0 too of a configuration that is no experiment's, and of a method that is not one of the installed: what
+    somebody names is not imported here.
     """
     try:
-        given = [split_assignment(one) for one in Experiment.from_run_config(run_config).set]
-        found = [float(value) for target, value in given if target.rpartition(".")[2] == "noise_multiplier"]
+        experiment = Experiment.from_run_config(run_config)
+        if experiment.method not in plugins.names(plugins.METHOD):
+            return 0.0
+        settings: Any = parts.method(experiment)[1]
     except (BadInput, KeyError, TypeError, ValueError):
         return 0.0
-    return min((value for value in found if value >= 0), default=0.0)
+    secret = (
+        getattr(settings, "noise_source", "seed") == "system" and getattr(settings, "noised_by", "client") == "client"
+    )
+    return float(getattr(settings, "noise_multiplier", 0.0)) if secret else 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,8 @@ from pathlib import Path
 from flfw.errors import RunFailed
 
 _GRACE_S = 10.0
+_POLL_S = 0.05
+_MARK = "FLFW_PART"  # a variable that all processes of a program inherit
 
 
 def start(command: Sequence[str], folder: Path, name: str, variables: Mapping[str, str]) -> int:
@@ -26,33 +29,40 @@ def start(command: Sequence[str], folder: Path, name: str, variables: Mapping[st
 
     Returns:
         Its process id.
+
+    Raises:
+        RunFailed: there is no such program.
     """
     running = alive(folder, name)
     if running is not None:
         return running
+    _end(folder, name)  # what an earlier one left behind
     neutral = folder / "neutral"  # what lies in the working folder would be imported ahead of the app
     neutral.mkdir(exist_ok=True)
     with (folder / f"{name}.log").open("ab") as log:
-        begun = subprocess.Popen(
-            list(command),
-            cwd=neutral,
-            env=dict(variables),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+        try:
+            begun = subprocess.Popen(
+                list(command),
+                cwd=neutral,
+                env={**variables, _MARK: _mark(folder, name)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise RunFailed(f"Expected to start {command[0]}, got {error}.") from error
     (folder / f"{name}.pid").write_text(f"{begun.pid} {_born(begun.pid)}\n")
     return begun.pid
 
 
 def alive(folder: Path, name: str) -> int | None:
     """The process id of a program that `start` started, if it is still that one."""
-    path = folder / f"{name}.pid"
-    if not path.is_file():
+    try:
+        pid, born = (int(word) for word in (folder / f"{name}.pid").read_text().split())
+    except (OSError, ValueError):
         return None
-    pid, born = (int(word) for word in path.read_text().split())
-    return pid if _born(pid) == born else None
+    return pid if _born(pid) == born != -1 else None
 
 
 def stop(folder: Path, name: str) -> bool:
@@ -62,21 +72,54 @@ def stop(folder: Path, name: str) -> bool:
         RunFailed: it does not end.
     """
     pid = alive(folder, name)
-    if pid is None:
-        (folder / f"{name}.pid").unlink(missing_ok=True)
-        return False
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    if pid is not None:
         with suppress(ProcessLookupError):
-            os.killpg(pid, number)
+            os.killpg(pid, signal.SIGTERM)
         deadline = time.monotonic() + _GRACE_S
-        while time.monotonic() < deadline:
-            if alive(folder, name) is None:
-                with suppress(ProcessLookupError):  # what it started may be slower than itself
-                    os.killpg(pid, signal.SIGKILL)
-                (folder / f"{name}.pid").unlink(missing_ok=True)
-                return True
-            time.sleep(0.05)
-    raise RunFailed(f"Expected process {pid} ({name}) to end, got one that does not; see {folder / f'{name}.log'}.")
+        while alive(folder, name) is not None and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+    _end(folder, name)
+    (folder / f"{name}.pid").unlink(missing_ok=True)
+    return pid is not None
+
+
+def _end(folder: Path, name: str) -> None:
+    """End what carries a program's mark: Flower gives some of what it starts a session of its own."""
+    deadline = time.monotonic() + _GRACE_S
+    while family := _marked(folder, name):
+        if time.monotonic() > deadline:
+            raise RunFailed(f"Expected process {family[0]} ({name}) to end, got one that does not; see {folder}.")
+        for pid in family:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_POLL_S)
+
+
+def _marked(folder: Path, name: str) -> list[int]:
+    """The processes that were started by a program of `start`, or by what it started; it among them."""
+    sought, found = f"{_MARK}={_mark(folder, name)}".encode(), []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if sought in (process / "environ").read_bytes().split(b"\0"):
+                found.append(int(process.name))
+    return found
+
+
+def _mark(folder: Path, name: str) -> str:
+    return str(folder.resolve() / name)
+
+
+def listens(host: str, port: int) -> bool:
+    """Whether somebody takes connections there."""
+    with suppress(OSError), socket.create_connection((host, port), timeout=1):
+        return True
+    return False
+
+
+def said(folder: Path, name: str) -> int:
+    """How many bytes a program has said so far, in all its lives."""
+    path = folder / f"{name}.log"
+    return path.stat().st_size if path.is_file() else 0
 
 
 def last_line(folder: Path, name: str) -> str:

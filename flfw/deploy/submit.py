@@ -30,7 +30,7 @@ def check(experiment: Experiment) -> Layout:
             "Expected --attack none with --federation, since no truth leaves a site to be compared with, got "
             f"{' '.join(experiment.attacks)}; audit a simulation, or let each site rehearse."
         )
-    if processes.alive(layout.superlink, "superlink") is None:
+    if not processes.listens(layout.control[1], layout.control_port):
         raise RunFailed(f"Expected the federation's server at work, got none; python -m flfw.deploy up {layout.folder}")
     return layout
 
