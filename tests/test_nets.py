@@ -267,9 +267,9 @@ def test_torchvisions_networks_draw_nothing_in_training_and_leave_layers_outputs
 
 def test_the_first_layer_of_other_channels_is_drawn_as_torchvisions_own() -> None:
     for channels in (1, 3):  # fan_out of a rectifier: 2 / (64 * 49); fan_in for the other: U of 1 / (channels * 121)
-        weights = fresh("resnet18", (channels, 32, 32)).extractor.conv1.weight
+        weights = fresh("resnet18", (channels, 32, 32)).extractor.conv1.weight.detach()
         assert float(weights.std()) == pytest.approx((2 / (64 * 49)) ** 0.5, rel=0.05)
-        weights = fresh("alexnet", (channels, 64, 64)).extractor[0].weight
+        weights = fresh("alexnet", (channels, 64, 64)).extractor[0].weight.detach()
         assert float(weights.abs().max()) == pytest.approx((channels * 121) ** -0.5, rel=0.01)
 
 

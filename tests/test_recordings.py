@@ -14,6 +14,7 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import save
 
 from flfw.audit.observation import Vantage
@@ -36,6 +37,12 @@ def answer(message: Message, context: Context) -> Message:
     metrics = MetricRecord({"partition": 99, "num-examples": 1})  # what a client says of itself is not believed
     value = torch.tensor([float(number), 0.0])  # type: ignore[arg-type]
     return Message(RecordDict({"arrays": pack({"w": value}), "metrics": metrics}), reply_to=message)
+
+
+@pytest.fixture(autouse=True)
+def _within_a_task() -> None:
+    """Flower makes messages in a task only; a grid in process begins one, which may come later than a message here."""
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 0
 
 
 def message(client: int, server_round: int, number: float, model: float = 1.0, **config: Any) -> Message:
