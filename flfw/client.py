@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from flfw.factored_upload import expand
-from flfw.nets.net import Tensors, matches
+from flfw.nets.net import Tensors
 from flfw.optimisers import LastingTraining, Optimiser, Remembering, along, clip_norm
+from flfw.patterns import matches
 from flfw.rng import torch_generator
 from flfw.store import ClientStore
 from flfw.wire import check_upload
@@ -27,7 +28,6 @@ from flfw.workplace import Workplace
 _EVALUATION_BATCH = 500
 
 NDArrays = list[np.ndarray]
-
 Follow: TypeAlias = Callable[[Mapping[str, Tensor], Tensor, Tensor], tuple[float, Tensors]]
 
 

@@ -26,7 +26,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfw.nets.net import Tensors, matches
+from flfw.nets.net import Tensors
+from flfw.patterns import matches
 
 Arrays = Mapping[str, np.ndarray]
 

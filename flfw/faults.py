@@ -10,7 +10,8 @@ from typing import Any, Literal
 import torch
 from flwr.app import ArrayRecord, Message
 
-from flfw.nets.net import Tensors, matches
+from flfw.nets.net import Tensors
+from flfw.patterns import matches
 from flfw.wire import nbytes, unpack
 
 DIED = "its process died"

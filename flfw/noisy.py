@@ -12,8 +12,9 @@ from torch import nn
 
 from flfw.errors import BadInput
 from flfw.experiment import require
-from flfw.nets.net import Tensors, matches
+from flfw.nets.net import Tensors
 from flfw.optimisers import LocalTraining
+from flfw.patterns import matches
 from flfw.perexample import Grouping, PerExample, grouped
 from flfw.privacy.course import Course
 from flfw.privacy.mechanism import Holder, Mechanism

@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from flfw.client import FederatedClient
-from flfw.nets.net import Tensors, matches
+from flfw.nets.net import Tensors
 from flfw.noise import gaussian
 from flfw.noisy import Noise, NoisySteps, clipped_change
+from flfw.patterns import matches
 from flfw.perexample import Bound, ClippedSum, PerExample
 from flfw.workplace import Workplace
 

@@ -15,9 +15,9 @@ from flfw.defence import Defence
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.inversion.mechanism import Mechanism
-from flfw.nets.net import matches
 from flfw.noisy import Noise
 from flfw.optimisers import LastingTraining
+from flfw.patterns import matches
 from flfw.strategy import FederatedStrategy
 from flfw.task import input_space
 

@@ -25,7 +25,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from flfw.errors import BadInput
 from flfw.experiment import require
-from flfw.nets.net import Tensors, matches
+from flfw.nets.net import Tensors
+from flfw.patterns import matches
 from flfw.perexample_layers import WAYS, Part, Way, added, layer_gradients
 
 Grouping: TypeAlias = Literal["layer", "tensor", "flat"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import secrets
 import zlib
 from collections.abc import Iterator
@@ -54,3 +55,13 @@ def secret_generator() -> torch.Generator:
     state.view(torch.int64)[3 : 3 + _WORDS] = torch.from_numpy(words)
     generator.set_state(state)
     return generator
+
+
+def draw_anew() -> None:
+    """Put the libraries' global generators where nobody has been: in a fork they stand where the parent's do.
+
+    This project draws from none of them, but an app may, and would repeat its noise in every fork.
+    """
+    random.seed()
+    np.random.seed()  # noqa: NPY002
+    torch.default_generator.set_state(secret_generator().get_state())

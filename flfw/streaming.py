@@ -13,7 +13,7 @@ from flwr.supercore.run import Run
 
 GRACE_S = 60.0
 """How much longer a message lives than its answer is waited for: Flower breaks on asking for one it has let go."""
-_POLL_S = 0.05
+_POLL_S, _POLL_AT_MOST_S, _POLL_SHARE = 0.05, 0.5, 0.02  # of what was waited: a poll costs a server elsewhere time
 
 
 class GridAround(Grid, ABC):
@@ -71,15 +71,16 @@ class StreamingGrid(GridAround):
         return self._in_order(list(self.push_messages(messages)), timeout)
 
     def _in_order(self, ids: list[str], timeout: float | None) -> Iterator[Message]:
-        deadline = None if timeout is None else time.monotonic() + timeout
+        asked = time.monotonic()
         waiting, arrived = set(ids), {}
         for message_id in ids:
             while message_id not in arrived:
                 for reply in self.pull_messages(waiting):
                     arrived[reply.metadata.reply_to_message_id] = reply
                 waiting -= arrived.keys()
-                if message_id in arrived or (deadline is not None and time.monotonic() > deadline):
+                waited = time.monotonic() - asked
+                if message_id in arrived or (timeout is not None and waited > timeout):
                     break
-                time.sleep(_POLL_S)
+                time.sleep(min(max(_POLL_S, _POLL_SHARE * waited), _POLL_AT_MOST_S))
             if message_id in arrived:
                 yield arrived.pop(message_id)

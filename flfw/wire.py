@@ -12,7 +12,8 @@ from flwr.app import Array, ArrayRecord
 from numpy.lib import format as npy
 from torch import Tensor, nn
 
-from flfw.nets.net import Tensors, matches
+from flfw.nets.net import Tensors
+from flfw.patterns import matches
 
 
 class SharingViolation(RuntimeError):

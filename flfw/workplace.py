@@ -9,7 +9,7 @@ from torch import nn
 
 from flfw.defence import Defence
 from flfw.experiment import Experiment
-from flfw.nets.net import matches
+from flfw.patterns import matches
 from flfw.rng import initialising
 from flfw.store import ClientStore
 from flfw.strategy import FederatedStrategy

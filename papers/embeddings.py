@@ -14,7 +14,7 @@ from flfw import parts, run
 from flfw.checkpoint import Stored, require_same_data, stored_experiment
 from flfw.errors import BadInput
 from flfw.experiment import require
-from flfw.nets.net import matches
+from flfw.patterns import matches
 from flfw.rng import numpy_generator
 from flfw.shares import holdings
 from flfw.store import ClientStore, StateMissing

@@ -25,7 +25,7 @@ from flfw.checkpoint import Checkpoints, Snapshot, require_same_data, stored_exp
 from flfw.errors import BadInput
 from flfw.experiment import Experiment, require
 from flfw.nets.conditional_gan import GeneratingNet, noise
-from flfw.nets.net import matches
+from flfw.patterns import matches
 from flfw.rng import numpy_generator, torch_generator
 from flfw.store import ClientStore, StateMissing
 from flfw.task import Task

@@ -15,7 +15,7 @@ from flfw import parts
 from flfw.aggregation import Update
 from flfw.client import FederatedClient
 from flfw.experiment import Experiment
-from flfw.nets.net import matches
+from flfw.patterns import matches
 from flfw.rng import initialising, torch_generator
 from flfw.server_place import ServerPlace
 from flfw.store import ClientStore

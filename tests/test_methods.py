@@ -21,7 +21,7 @@ from flfw.data import feed
 from flfw.distillation import ServerTraining
 from flfw.experiment import Experiment
 from flfw.nets import Net
-from flfw.nets.net import matches
+from flfw.patterns import matches
 from flfw.rng import initialising, torch_generator
 from flfw.site import Site
 from flfw.store import ClientStore

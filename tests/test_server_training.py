@@ -84,7 +84,7 @@ from pathlib import Path
 from flfw import parts
 from flfw.aggregation import Update
 from flfw.experiment import Experiment
-from flfw.nets.net import matches
+from flfw.patterns import matches
 from flfw.server_place import ServerPlace
 from flfw.task import resolve
 from flfw.wire import pack

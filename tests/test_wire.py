@@ -10,7 +10,7 @@ import torch
 from flwr.app import Array, ArrayRecord
 from torch import nn
 
-from flfw.nets.net import matches
+from flfw.patterns import matches
 from flfw.wire import SharingViolation, check_upload, deflate, inflate, nbytes, pack, shared, unpack, views
 
 TENSORS = {

@@ -24,7 +24,8 @@ from flfw.inversion.local_steps import LocalSteps, SteppedVictim
 from flfw.inversion.mechanism import Mechanism, MethodMechanism
 from flfw.inversion.victim import Inputs, PlainVictim, VictimModel
 from flfw.nets.conditional_gan import Discriminator, Generator
-from flfw.nets.net import Tensors, matches
+from flfw.nets.net import Tensors
+from flfw.patterns import matches
 from flfw.rng import initialising
 from flfw.task import input_space
 

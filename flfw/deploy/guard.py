@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any, final
 
@@ -29,10 +30,12 @@ from flwr.supercore.inflatable.inflatable_object import (
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
+from flfw.deploy import executor
 from flfw.deploy.policy import Policy
 from flfw.errors import BadInput
 
 _POLL_S = 0.1
+_LIVELY_S, _NEXT_S = 60.0, 0.25  # for how long after a message the next is looked for, and how often; then Flower's 3 s
 _SHOWN = 200  # characters of what somebody else says
 
 
@@ -53,6 +56,7 @@ class Guard:
     def __init__(self, policy: Policy, pull: Callable[..., int | None], push: Callable[..., None]) -> None:
         self._policy, self._pull, self._push = policy, pull, push
         self._asked: Message | None = None  # Flower takes one at a time
+        self._lively_until = -inf
 
     def pull(
         self,
@@ -89,11 +93,16 @@ class Guard:
 
         more = {"receive": remembering, "get_run": get_run, "get_fab": checked, **rest}
         try:
-            return self._pull(state=state, object_store=object_store, **more)
+            while (run_id := self._pull(state=state, object_store=object_store, **more)) is None:
+                if time.monotonic() > self._lively_until:
+                    return None
+                time.sleep(_NEXT_S)
         except _Refused as refusal:
             print(f"flfw.deploy.guard: {refusal}", file=sys.stderr, flush=True)
             _insert(_refusal(str(refusal), taken[-1]), state, object_store)
-            return taken[-1].metadata.run_id
+            run_id = taken[-1].metadata.run_id
+        self._lively_until = time.monotonic() + _LIVELY_S
+        return run_id
 
     def push(self, *, state: Any, object_store: Any, send: Callable[..., Any], push_object: Callable[..., Any]) -> None:
         """Send answers; in place of one that is refused goes the reason."""
@@ -195,7 +204,7 @@ def main(arguments: Sequence[str]) -> int:
     guard = Guard(policy, supernode._pull_and_store_message, supernode._push_messages)
     supernode._pull_and_store_message, supernode._push_messages = guard.pull, guard.push
     print(f"flfw.deploy.guard: {policy}", file=sys.stderr, flush=True)
-    sys.argv = ["flower-supernode", *arguments[2:]]
+    sys.argv = ["flower-supernode", *executor.beside(arguments[2:])]
     flower_supernode()
     return 0
 

@@ -16,10 +16,10 @@ from typing import Any
 
 from flwr.app import Message
 
-from flfw import parts, plugins
+from flfw import plugins
 from flfw.errors import BadInput
 from flfw.experiment import Experiment, require
-from flfw.nets.net import matches
+from flfw.patterns import matches
 
 ANY = "any"
 _SHOWN = 80  # characters of a name that an app chose
@@ -147,6 +147,8 @@ def noise_of(run_config: Mapping[str, Any]) -> float:
     It is 0 too of a configuration that is no experiment's, and of a method that is not one of the installed: what
     somebody names is not imported here.
     """
+    from flfw import parts  # which imports PyTorch, for sites that ask for noise
+
     try:
         experiment = Experiment.from_run_config(run_config)
         if experiment.method not in plugins.names(plugins.METHOD):

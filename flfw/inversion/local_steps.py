@@ -19,7 +19,8 @@ from torch.nn.functional import cross_entropy
 
 from flfw.experiment import require
 from flfw.inversion.victim import VictimModel, mean_gradient
-from flfw.nets.net import Tensors, matches
+from flfw.nets.net import Tensors
+from flfw.patterns import matches
 
 Places: TypeAlias = tuple[int, ...]
 """Which of a guess's examples stand in one batch."""

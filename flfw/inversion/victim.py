@@ -15,7 +15,8 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
 from flfw.errors import BadInput
-from flfw.nets.net import Tensors, matches
+from flfw.nets.net import Tensors
+from flfw.patterns import matches
 
 Each: TypeAlias = Callable[[Tensors], Tensors]
 """What a client makes of one example's gradient before it takes the mean over a batch."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Mapping
 from typing import TypeAlias
 
 from torch import Tensor, nn
@@ -47,8 +46,3 @@ def tensors(model: nn.Module) -> Tensors:
 def numel(tensors: Mapping[str, Tensor]) -> int:
     """The number of scalars in named tensors."""
     return sum(value.numel() for value in tensors.values())
-
-
-def matches(name: str, patterns: Sequence[str]) -> bool:
-    """Whether a tensor's name is among some patterns: ``matches("hypernet.trunk.bias", ("hypernet.*",))``."""
-    return any(fnmatchcase(name, pattern) for pattern in patterns)

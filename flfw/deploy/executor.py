@@ -1,0 +1,169 @@
+"""A site's processes for messages: forks of one that has imported the libraries that every app needs.
+
+    python -m flfw.deploy.executor <arguments of flower-superexec>
+
+Flower starts a new process for each message, whose imports take longer than most of what is asked of it. Here one
+process imports the libraries once, and each message gets a fork of it. Of the app nothing is imported before the fork:
+its code comes from its own bundle, whose hash the site's policy accepted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NoReturn, final
+
+from flwr.supercore.constant import TaskType
+from flwr.supercore.exit import exit_handler
+from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
+from flwr.supercore.utils import get_flwr_home
+
+from flfw.provenance import PACKAGES
+
+_LIBRARIES = (
+    "numpy.random",
+    "torch.func",
+    "torch.utils.flop_counter",
+    "safetensors.torch",
+    "flwr.client",
+    "flwr.clientapp",
+    "flwr.serverapp",
+)
+_POLL_S = "0.1"  # how often it asks for a message, in seconds
+
+
+@final
+class ForkingExecutor:
+    """Flower's `Executor` for client apps: one fork of this process for each message."""
+
+    def get_eligible_capacity(self, supported_task_types: set[TaskType], **_: Any) -> tuple[set[TaskType], set[str]]:
+        """Client apps are what a site is asked for."""
+        return supported_task_types & {TaskType.CLIENT_APP}, set()
+
+    def wait_for_capacity(self, task_type: TaskType | None = None, **_: Any) -> None:
+        """There is always room."""
+
+    def launch(self, spec: ExecutionSpec) -> LaunchResult:
+        """Fork, and have the fork answer one message."""
+        try:
+            forked = os.fork()
+        except OSError as error:
+            return LaunchResult.failed(str(error))
+        if not forked:
+            _answer(spec)
+        return LaunchResult.accepted()
+
+    def reconcile(self) -> None:
+        """Let go of forks that have ended."""
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+    def close(self) -> None:
+        """Forks end by themselves when this process is gone."""
+
+
+def _answer(spec: ExecutionSpec) -> NoReturn:
+    """Be Flower's program for one message, to its end; nothing of the executor's own is run down in this process."""
+    code = 1
+    try:
+        become_fresh()
+        from flwr.supernode.runtime.run_clientapp import run_clientapp
+
+        run_clientapp(
+            runtime_api_address=spec.runtime_api_address,
+            token=spec.token,
+            insecure=spec.insecure,
+            parent_pid=spec.parent_pid,
+            runtime_dependency_install=False,
+        )
+    except SystemExit as ended:  # which is how Flower's program ends
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)
+
+
+def become_fresh() -> None:
+    """Undo what a fork has from its parent and a new process would not have.
+
+    Generators among it: an app that draws its noise from a library's global one would draw the same for every message.
+    """
+    from flfw.rng import draw_anew  # not above: whoever only starts this process needs no PyTorch
+
+    draw_anew()
+    for number in exit_handler.SIGNAL_TO_EXIT_CODE:
+        signal.signal(number, signal.SIG_DFL)
+    exit_handler.registered_exit_handlers.clear()
+    for name in [name for name in sys.modules if name.partition(".")[0] in PACKAGES]:
+        del sys.modules[name]
+    sys.argv = ["flwr-clientapp"]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Import the libraries, then wait for messages until the site ends."""
+    from flwr.supercore.cli import flower_superexec
+    from flwr.supercore.superexec import run_superexec
+
+    for name in _LIBRARIES:
+        importlib.import_module(name)
+    run_superexec.get_executor = lambda *_, **__: ForkingExecutor()
+    sys.argv = ["flower-superexec", *arguments]
+    flower_superexec()
+
+
+# --- where it is started --------------------------------------------------------------------------------------------
+
+
+def beside(arguments: Sequence[str]) -> list[str]:
+    """Start the executor of a SuperNode that this process is about to be.
+
+    Only who has the secret is given an app's messages; Flower's own processes would give them to any user of the
+    machine.
+
+    Args:
+        arguments: of ``flower-supernode``. With ``--isolation`` among them nothing is started.
+
+    Returns:
+        The arguments that leave the apps to the executor.
+    """
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", default="8000")  # Flower's own
+    parser.add_argument("--isolation")
+    asked, _ = parser.parse_known_args(list(arguments))
+    if asked.isolation:
+        return list(arguments)
+    file = get_flwr_home() / "executor.secret"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.unlink(missing_ok=True)
+    file.touch(0o600)  # before anything is in it
+    file.write_bytes(secrets.token_bytes(32))
+    authorised = ["--superexec-auth-secret-file", str(file)]
+    address = ["--runtime-api-address", f"{asked.host}:{asked.port}", "--insecure"]  # it stays on this machine
+    started = subprocess.Popen(
+        [sys.executable, "-m", "flfw.deploy.executor", *address, *authorised, "--parent-pid", str(os.getpid())],
+        env={"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": _POLL_S, **os.environ},
+    )
+    threading.Thread(target=_end_with, args=(started,), daemon=True).start()
+    return [*arguments, "--isolation", "process", *authorised]
+
+
+def _end_with(started: subprocess.Popen[bytes]) -> None:
+    """End this process when nobody is left to answer messages: better started anew than waited for."""
+    code = started.wait()
+    print(f"flfw.deploy.executor: ended with {code}, and so does the site", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
