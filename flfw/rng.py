@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import secrets
 import zlib
 from collections.abc import Iterator
@@ -60,8 +59,8 @@ def secret_generator() -> torch.Generator:
 def draw_anew() -> None:
     """Put the libraries' global generators where nobody has been: in a fork they stand where the parent's do.
 
-    This project draws from none of them, but an app may, and would repeat its noise in every fork.
+    This project draws from none of them, but an app may, and would repeat its noise in every fork. Python sees to its
+    own.
     """
-    random.seed()
     np.random.seed()  # noqa: NPY002
     torch.default_generator.set_state(secret_generator().get_state())

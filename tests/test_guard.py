@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -54,12 +55,13 @@ class SuperLink:
         self.message = Message(RecordDict({"config": ConfigRecord({"round": 1})}), dst_node_id=5, message_type=kind)
         self.message.metadata.__dict__["_message_id"] = self.message.object_id
         self.parts = {name: part.deflate() for name, part in get_all_nested_objects(self.message).items()}
-        self.left = [self.message]
+        self.left: list[Message | None] = [self.message]
         self.sent: list[Message] = []
         self.objects: dict[str, bytes] = {}
 
     def receive(self) -> tuple[Message, ObjectTree] | None:
-        return (self.left.pop(), get_object_tree(self.message)) if self.left else None
+        found = self.left.pop() if self.left else None
+        return (found, get_object_tree(found)) if found else None
 
     def get_run(self, run_id: int) -> Run:
         return replace(Run.create_empty(run_id), fab_hash=self.called, override_config=self.config)
@@ -91,12 +93,13 @@ def nodes(tree: ObjectTree) -> list[ObjectTree]:
 class Site:
     """A SuperNode's state, and the two functions as the guard stands in for them."""
 
-    def __init__(self, policy: Policy, link: SuperLink) -> None:
+    def __init__(self, policy: Policy, link: SuperLink, *, lively: float = 0.0) -> None:
         stores = ObjectStoreFactory()
         self.link, self.store = link, stores.store()
         self.state = NodeStateFactory(stores).state()
         self.state.set_node_id(5)
-        self.guard = Guard(policy, supernode._pull_and_store_message, supernode._push_messages)
+        own = supernode._pull_and_store_message, supernode._push_messages
+        self.guard = Guard(policy, *own, lively=lively)
 
     def pull(self) -> int | None:
         return self.guard.pull(
@@ -164,6 +167,19 @@ def test_an_accepted_app_is_started_and_its_answer_leaves_as_it_is(capsys: pytes
     assert one.link.got.content == answer.content
     assert capsys.readouterr().err == ""
     assert one.pull() is None
+
+
+def test_after_a_message_the_next_is_looked_for_often_for_a_while() -> None:
+    link = SuperLink()
+    one = Site(POLICY, link, lively=5.0)
+    assert one.pull() == RUN
+    link.left = [link.message, None, None]  # two more looks, and it is there
+    began = time.monotonic()
+    assert one.pull() == RUN and not link.left
+    assert 2 * 0.2 < time.monotonic() - began < 2  # where Flower alone would have slept for 3 s after the first
+    quiet = Site(POLICY, SuperLink(), lively=5.0)
+    quiet.link.left = [quiet.link.message, None]
+    assert quiet.pull() is None and len(quiet.link.left) == 1  # before any message Flower's own pace
 
 
 def test_another_app_is_answered_for_and_never_stored(capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,7 @@ from flfw.deploy.policy import Policy
 from flfw.errors import BadInput
 
 _POLL_S = 0.1
-_LIVELY_S, _NEXT_S = 60.0, 0.25  # for how long after a message the next is looked for, and how often; then Flower's 3 s
+_NEXT_S = 0.25  # how often a lively site looks for a message, where Flower's own does so every 3 s
 _SHOWN = 200  # characters of what somebody else says
 
 
@@ -51,10 +51,13 @@ class Guard:
         policy: the site's.
         pull: Flower's own way to take one message and the app it is for.
         push: Flower's own way to send the answers.
+        lively: for how long after a message the next one is looked for often, in seconds.
     """
 
-    def __init__(self, policy: Policy, pull: Callable[..., int | None], push: Callable[..., None]) -> None:
-        self._policy, self._pull, self._push = policy, pull, push
+    def __init__(
+        self, policy: Policy, pull: Callable[..., int | None], push: Callable[..., None], *, lively: float = 60.0
+    ) -> None:
+        self._policy, self._pull, self._push, self._lively = policy, pull, push, lively
         self._asked: Message | None = None  # Flower takes one at a time
         self._lively_until = -inf
 
@@ -101,7 +104,7 @@ class Guard:
             print(f"flfw.deploy.guard: {refusal}", file=sys.stderr, flush=True)
             _insert(_refusal(str(refusal), taken[-1]), state, object_store)
             run_id = taken[-1].metadata.run_id
-        self._lively_until = time.monotonic() + _LIVELY_S
+        self._lively_until = time.monotonic() + self._lively
         return run_id
 
     def push(self, *, state: Any, object_store: Any, send: Callable[..., Any], push_object: Callable[..., Any]) -> None:
