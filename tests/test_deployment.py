@@ -5,6 +5,7 @@ The same app, the same numbers; what is killed goes on; who has no key or anothe
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,17 @@ import torch
 from safetensors.torch import load_file
 
 import flfw
+from flfw.deploy import __main__ as deployment
 from flfw.deploy import certificates, processes
 from flfw.deploy.layout import Layout, environment, transport
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(flfw.__file__).parent.parent
 SITES = 3
 COMMON = ("--clients", str(SITES), "--local-epochs", "1", "--split", "iid", "--attack", "none")
 COMMON += ("--round-deadline", "120")
+SMALL = ("--set", "hidden=16", "embedding=8")  # of 60 MB, a hypernetwork takes half a minute to go round
 HYPERFL = ("--method", "hyperfl", "--rounds", "3", *COMMON)
 
 
@@ -64,22 +67,31 @@ def quiet() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
+def deploy(*words: str, code: int = 0) -> str:
+    """What ``python -m flfw.deploy`` says."""
+    with redirect_stdout(io.StringIO()) as said:
+        assert deployment.main(words) == code
+    return said.getvalue()
+
+
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
     """Three sites at work."""
     folder = tmp_path_factory.mktemp("deployment") / "federation"
     ports = free_ports(2 + SITES + 2)
     flags = ["--port", str(ports[0]), "--control-port", str(ports[1]), "--site-port", str(ports[2])]
-    call("-m", "flfw.deploy", "init", str(folder), "--methods", "hyperfl,fedcg,fed_cdp", *flags)
-    try:
-        up(folder)
-        yield Layout.read(folder)
-    finally:
-        call("-m", "flfw.deploy", "down", str(folder))
+    deploy("init", str(folder), "--methods", "hyperfl,fedcg,fed_cdp", *flags)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        try:
+            up(folder)
+            yield Layout.read(folder)
+        finally:
+            deploy("down", str(folder))
 
 
 def up(folder: Path) -> None:
-    said = call("-m", "flfw.deploy", "up", str(folder)).stdout
+    said = deploy("up", str(folder))
     assert said.startswith(f"transport   {transport()} with TLS") and said.count(": process ") == 1 + SITES
 
 
@@ -107,20 +119,19 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.fixture(scope="module")
-def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def simulated(out: Path, *flags: str) -> Path:
     """The same settings in one process."""
-    out = tmp_path_factory.mktemp("simulated") / "run"
-    call("sim.py", "--engine", "inproc", "--out", str(out), "--keep-state", *HYPERFL)
+    call("sim.py", "--engine", "inproc", "--out", str(out), "--keep-state", *flags)
     return out
 
 
-def require_same(layout: Layout, out: Path, simulated: Path) -> None:
-    there, here = numbers(out), numbers(simulated)
-    assert len(there["rounds"]) == 3 and there == here
-    assert equal(last_model(out), last_model(simulated))
-    for client in range(SITES):
-        assert equal(private(layout.site(client) / "state", client), private(simulated / "state", client))
+def require_same(layout: Layout, out: Path, other: Path, rounds: int, private_tensors: bool = True) -> None:
+    there, here = numbers(out), numbers(other)
+    assert len({row["round"] for row in there["rounds"]}) == rounds and there == here
+    assert equal(last_model(out), last_model(other))
+    assert (other / "state").exists() == private_tensors
+    for client in range(SITES if private_tensors else 0):
+        assert equal(private(layout.site(client) / "state", client), private(other / "state", client))
 
 
 def wait_for(holds: Callable[[], bool], seconds: float = 120) -> None:
@@ -191,18 +202,10 @@ def test_a_supernode_with_another_authority_is_not_connected(federation: Layout,
 # --- runs ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_deployment_equals_the_simulation_bit_for_bit(federation: Layout, simulated: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    done = call(*deployed(federation, out, *HYPERFL)[1:])
-    progress = [line[:9] for line in done.stderr.splitlines() if line.startswith("round")]
-    assert progress == ["round 1/3", "round 2/3", "round 3/3"]
-    require_same(federation, out, simulated)
-
-
-def test_what_was_killed_goes_on_and_loses_nothing(federation: Layout, simulated: Path, tmp_path: Path) -> None:
+def test_what_was_killed_goes_on_and_loses_nothing(federation: Layout, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with subprocess.Popen(
-        deployed(federation, out, *HYPERFL), cwd=ROOT, env=quiet(), stderr=subprocess.PIPE, text=True
+        deployed(federation, out, *HYPERFL, *SMALL), cwd=ROOT, env=quiet(), stderr=subprocess.PIPE, text=True
     ) as running:
         try:
             wait_for(lambda: any((out / "checkpoint").glob("round-00001-*")))
@@ -214,11 +217,11 @@ def test_what_was_killed_goes_on_and_loses_nothing(federation: Layout, simulated
     assert running.returncode == 1 and last.startswith("sim.py: Flower's SuperLink was lost during run "), said
     assert "Traceback" not in said
     kill(federation.site(0), "supernode")
-    assert call("-m", "flfw.deploy", "status", str(federation.folder), code=1).stdout.count("not at work") == 2
+    assert deploy("status", str(federation.folder), code=1).count("not at work") == 2
     assert "server at work" in call("sim.py", "--resume", str(out), code=1).stderr
     up(federation.folder)
     call("sim.py", "--resume", str(out))
-    require_same(federation, out, simulated)
+    require_same(federation, out, simulated(tmp_path / "here", *HYPERFL, *SMALL), 3)
     resumed = json.loads((out / "result.json").read_text())["provenance"]["resumed"]
     assert len(resumed) == 1 and resumed[0]["after_round"] >= 1
 
@@ -230,42 +233,53 @@ def kill(folder: Path, name: str) -> None:
     wait_for(lambda: processes.alive(folder, name) is None)
 
 
-@pytest.mark.parametrize("method", ["fed_cdp", "fedcg"])
-def test_other_methods_equal_their_simulation(federation: Layout, tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize(("method", "private_tensors"), [("fed_cdp", False), ("fedcg", True)])
+def test_a_deployment_equals_the_simulation_bit_for_bit(
+    federation: Layout, tmp_path: Path, method: str, private_tensors: bool
+) -> None:
     flags = ("--method", method, "--rounds", "2", *COMMON)
-    call(*deployed(federation, tmp_path / "there", *flags)[1:], limit=280)
-    call("sim.py", "--engine", "inproc", "--out", str(tmp_path / "here"), *flags, limit=280)
-    assert len(numbers(tmp_path / "there")["rounds"]) == 2
-    assert numbers(tmp_path / "there") == numbers(tmp_path / "here")
-    assert equal(last_model(tmp_path / "there"), last_model(tmp_path / "here"))
+    done = call(*deployed(federation, tmp_path / "there", *flags)[1:], limit=280)
+    progress = [line[:9] for line in done.stderr.splitlines() if line.startswith("round")]
+    assert progress == ["round 1/2", "round 2/2"]
+    require_same(federation, tmp_path / "there", simulated(tmp_path / "here", *flags), 2, private_tensors)
 
 
-def test_a_site_that_accepts_another_app_says_so(federation: Layout, tmp_path: Path) -> None:
-    site = federation.site(1)
-    before = (site / "policy.toml").read_text()
+@pytest.mark.slow
+def test_a_large_model_too(federation: Layout, tmp_path: Path) -> None:
+    call(*deployed(federation, tmp_path / "there", *HYPERFL)[1:], limit=280)
+    require_same(federation, tmp_path / "there", simulated(tmp_path / "here", *HYPERFL), 3)
+
+
+# --- what sites refuse ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def other_policy(layout: Layout, number: int, change: Callable[[str], str]) -> Iterator[None]:
+    """A site at work under another policy, and under its own again."""
+    site = layout.site(number)
+    own = (site / "policy.toml").read_text()
     try:
-        (site / "policy.toml").write_text("apps = ['" + "0" * 64 + "']\nuploads = ['*']\nlargest_upload_mb = 1\n")
-        processes.stop(site, "supernode")
-        up(federation.folder)
-        done = call(*deployed(federation, tmp_path / "run", *HYPERFL)[1:], code=1)
+        for text in (change(own), own):
+            (site / "policy.toml").write_text(text)
+            processes.stop(site, "supernode")
+            up(layout.folder)
+            if text != own:
+                yield
     finally:
-        (site / "policy.toml").write_text(before)
-        processes.stop(site, "supernode")
-        up(federation.folder)
+        (site / "policy.toml").write_text(own)
+
+
+@pytest.mark.slow
+def test_a_site_that_accepts_another_app_says_so(federation: Layout, tmp_path: Path) -> None:
+    other = "apps = ['" + "0" * 64 + "']\nuploads = ['*']\nlargest_upload_mb = 1\n"
+    with other_policy(federation, 1, lambda own: other):
+        done = call(*deployed(federation, tmp_path / "run", *HYPERFL)[1:], code=1)
     assert "this site's policy does not accept app " in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_site_whose_policy_lets_nothing_leave_stops_the_run(federation: Layout, tmp_path: Path) -> None:
     """As a hostile app finds it: what is no upload by the site's own list stays, whatever the app says of it."""
-    site = federation.site(2)
-    before = (site / "policy.toml").read_text()
-    try:
-        (site / "policy.toml").write_text(re.sub("uploads = .*", 'uploads = ["nothing.*"]', before))
-        processes.stop(site, "supernode")
-        up(federation.folder)
-        done = call(*deployed(federation, tmp_path / "run", *HYPERFL)[1:], code=1)
-    finally:
-        (site / "policy.toml").write_text(before)
-        processes.stop(site, "supernode")
-        up(federation.folder)
+    with other_policy(federation, 2, lambda own: re.sub("uploads = .*", 'uploads = ["nothing.*"]', own)):
+        done = call(*deployed(federation, tmp_path / "run", *HYPERFL, *SMALL)[1:], code=1)
     assert "client 2 failed in round 1: this site's policy does not let hypernet." in done.stderr.splitlines()[-1]
