@@ -29,7 +29,7 @@ from flfw.deploy import __main__ as deployment
 from flfw.deploy import certificates, processes
 from flfw.deploy.layout import Layout, environment, transport
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")]
 
 ROOT = Path(flfw.__file__).parent.parent
 SITES = 3
