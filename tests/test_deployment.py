@@ -25,9 +25,11 @@ import torch
 from safetensors.torch import load_file
 
 import flfw
+import sim
 from flfw.deploy import __main__ as deployment
 from flfw.deploy import certificates, processes
 from flfw.deploy.layout import Layout, environment, transport
+from flfw.threads import one_thread
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")]
 
@@ -120,8 +122,9 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 def simulated(out: Path, *flags: str) -> Path:
-    """The same settings in one process."""
-    call("sim.py", "--engine", "inproc", "--out", str(out), "--keep-state", *flags)
+    """The same settings in this process."""
+    with one_thread():
+        assert sim.main(["--engine", "inproc", "--out", str(out), "--keep-state", *flags]) == 0
     return out
 
 
@@ -233,11 +236,13 @@ def kill(folder: Path, name: str) -> None:
     wait_for(lambda: processes.alive(folder, name) is None)
 
 
-@pytest.mark.parametrize(("method", "private_tensors"), [("fed_cdp", False), ("fedcg", True)])
+@pytest.mark.parametrize(
+    ("method", "private_tensors"), [("fed_cdp", False), ("fedcg --set iterations=10", True)], ids=["fed_cdp", "fedcg"]
+)
 def test_a_deployment_equals_the_simulation_bit_for_bit(
     federation: Layout, tmp_path: Path, method: str, private_tensors: bool
 ) -> None:
-    flags = ("--method", method, "--rounds", "2", *COMMON)
+    flags = (*COMMON, "--rounds", "2", "--method", *method.split())
     done = call(*deployed(federation, tmp_path / "there", *flags)[1:], limit=280)
     progress = [line[:9] for line in done.stderr.splitlines() if line.startswith("round")]
     assert progress == ["round 1/2", "round 2/2"]
