@@ -34,6 +34,7 @@ class Roster:
         self.tolerance = tolerance
         self.nodes: dict[int, int] = {}
         self.unfit: dict[int, str] = {}
+        self._labels: tuple[int, str] | None = None  # of the first client whose data fit
 
     def enrol(self, grid: Grid, clients: int) -> list[dict[str, Any]]:
         """Wait for all nodes and ask each which partition it holds.
@@ -52,16 +53,33 @@ class Roster:
             time.sleep(0.1)
         asked = [Message(RecordDict(), dst_node_id=node, message_type="query") for node in ids]
         about: list[dict[str, Any]] = []
-        for reply in grid.send_and_receive(asked, timeout=ENROLMENT_S):
+        silent: dict[int, str] = dict.fromkeys(ids, f"did not answer within {ENROLMENT_S:g} s")
+        replies = grid.send_and_receive(asked, timeout=ENROLMENT_S)
+        node_of = {m.metadata.message_id: m.metadata.dst_node_id for m in asked}  # a message is named when it is sent
+        for reply in replies:
+            node = node_of.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
             if reply.has_error():
-                raise RunFailed(f"a client failed in enrolment: {in_one_line(reply.error.reason)}")
+                silent[node] = in_one_line(reply.error.reason)
+                continue
+            silent.pop(node, None)
             answer: dict[str, Any] = dict(reply.content.config_records.get("about", {}))
             about.append({"partition": -1, "code": "none", **answer})
-            self.nodes[int(about[-1]["partition"])] = reply.metadata.src_node_id
-        partitions = sorted(answer["partition"] for answer in about)
+            self.nodes[int(about[-1]["partition"])] = node
+        self._refuse_silent(silent, clients)
+        partitions = sorted([*(answer["partition"] for answer in about), *self.unfit])
         if partitions != list(range(clients)):
             raise RunFailed(f"Expected partitions 0 to {clients - 1}, got {partitions} from {len(ids)} nodes.")
         return sorted(about, key=lambda answer: answer["partition"])
+
+    def _refuse_silent(self, silent: Mapping[int, str], clients: int) -> None:
+        """Refuse nodes that did not say who they are: they are the clients that nobody else is."""
+        missing = sorted(set(range(clients)) - set(self.nodes))
+        if len(missing) != len(silent):  # two nodes say that they are the same client
+            return
+        reasons = "; ".join(dict.fromkeys(silent.values()))  # who of several said which is not known
+        for partition, node in zip(missing, silent, strict=True):
+            self.nodes[partition] = node
+            self.refuse(partition, reasons)
 
     def refuse(self, partition: int, reason: str) -> None:
         """Never ask this client; a failure in every round that would have had it.
@@ -85,6 +103,15 @@ class Roster:
             self.refuse(answer["partition"], in_one_line(str(answer["trouble"])))
         elif found != own:
             self.refuse(answer["partition"], f"holds data of {found}, the server of {own}; give both the same")
+        else:
+            self._refuse_other_labels(answer["partition"], str(answer.get("labels", "")))
+
+    def _refuse_other_labels(self, partition: int, labels: str) -> None:
+        """Sites that name their classes on their own must agree: else a label means one thing here, another there."""
+        first, known = self._labels = self._labels or (partition, labels)
+        if labels != known:
+            other = f"names its classes otherwise than client {first}; give their folders the same names at every site"
+            self.refuse(partition, other)
 
     def unfit_among(self, partitions: Iterable[int]) -> list[Failure]:
         """The failures of those that are not asked."""

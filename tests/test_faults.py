@@ -20,6 +20,7 @@ from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from flfw.faults import Tolerance, Unusable, in_one_line, read_metrics, read_update
 from flfw.inprocess import InProcessGrid
+from flfw.roster import Roster
 from flfw.streaming import StreamingGrid
 from flfw.wire import pack
 from strategies.fedavg import FedAvg
@@ -257,9 +258,22 @@ class OldClient(InProcessGrid):
         return reply
 
 
+class RefusingClient(InProcessGrid):
+    """The site of partition 1 refuses the app, as one does whose policy accepts another."""
+
+    def _answer(self, message: Message) -> Message:
+        if message.metadata.message_type == "query" and message.metadata.dst_node_id == 2:
+            error = Error(0, "this site's policy does not accept app 0123")
+            reply = Message(error, reply_to=message)
+            reply.metadata.__dict__["_src_node_id"] = 1  # Flower's server answers for it
+            return reply
+        return super()._answer(message)
+
+
 @pytest.mark.parametrize("on_failure", ["drop", "fail"])
-def test_a_client_with_old_code_is_never_asked(
-    small: Experiment, monkeypatch: pytest.MonkeyPatch, on_failure: str
+@pytest.mark.parametrize("clients", [OldClient, RefusingClient])
+def test_a_client_with_old_code_or_that_refuses_the_new_is_never_asked(
+    small: Experiment, monkeypatch: pytest.MonkeyPatch, on_failure: str, clients: type[InProcessGrid]
 ) -> None:
     import dataclasses
 
@@ -268,8 +282,9 @@ def test_a_client_with_old_code_is_never_asked(
     experiment = dataclasses.replace(small, on_client_failure=on_failure, attack=("analytic",), images=2)
     assert experiment.out is not None
     monkeypatch.setenv("FLFW_TRUTH", str(experiment.out / "truth"))
-    grid = OldClient(apps.client, experiment.clients, experiment.to_run_config())
-    reason = f"runs other code (0123) than the server ({code_hash()}); install the same on both"
+    grid = clients(apps.client, experiment.clients, experiment.to_run_config())
+    old = f"runs other code (0123) than the server ({code_hash()}); install the same on both"
+    reason = old if clients is OldClient else "this site's policy does not accept app 0123"
     if on_failure == "fail":
         with pytest.raises(RunFailed) as caught:
             federation.federate(grid, experiment)
@@ -282,6 +297,18 @@ def test_a_client_with_old_code_is_never_asked(
     assert [row["client"] for row in training["final"]] == [0, 2]
     assert training["final_failed"] == [{"client": 1, "reason": reason}]
     assert {(f["round"], f["client"], f["reason"]) for f in training["probes"]} == {(0, 1, reason), (2, 1, reason)}
+
+
+def test_of_several_that_refuse_it_is_not_known_who_said_what(small: Experiment) -> None:
+    class Two(InProcessGrid):
+        def _answer(self, message: Message) -> Message:
+            node = message.metadata.dst_node_id
+            return Message(Error(0, f"no {node}"), reply_to=message) if node > 1 else super()._answer(message)
+
+    roster = Roster(Tolerance("drop"))
+    assert [answer["partition"] for answer in roster.enrol(Two(apps.client, 3, small.to_run_config()), 3)] == [0]
+    assert roster.unfit == {1: "no 2; no 3", 2: "no 2; no 3"}
+    assert sorted(roster.nodes) == [0, 1, 2]  # a cohort is drawn from all
 
 
 def test_where_the_dead_are_not_replaced_a_death_ends_the_run(question: Message) -> None:
