@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
-from contextlib import redirect_stderr
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,6 +12,7 @@ import tyro
 
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
+from flfw.flags import parsed
 
 
 @dataclass(frozen=True)
@@ -117,44 +116,9 @@ def parse(arguments: list[str], stored: Experiment | None = None) -> Command:
     Raises:
         BadInput: in one line, what tyro says in a box.
     """
-    box = io.StringIO()
-    try:
-        with redirect_stderr(box):
-            default = Command(stored or Experiment())
-            command = tyro.cli(Command, args=joined(arguments), prog="sim.py", default=default)
-            pictures = "no" if command.no_pictures else command.experiment.pictures
-            return replace(command, experiment=replace(command.experiment, pictures=pictures))
-    except SystemExit as stop:
-        if not stop.code:
-            raise
-        raise BadInput(f"{_unboxed(box.getvalue())}; see sim.py --help") from None
-
-
-def joined(arguments: list[str]) -> list[str]:
-    """The arguments with all of ``--set`` in one place: of a flag that is given again the parser keeps the last alone.
-
-    >>> joined(["--set", "a=1", "--rounds", "2", "--set", "b=2", "c=3"])
-    ['--rounds', '2', '--set', 'a=1', 'b=2', 'c=3']
-    """
-    others: list[str] = []
-    assignments: list[str] = []
-    place = others
-    for argument in arguments:
-        if argument == "--set" or argument.startswith("--set="):
-            place = assignments
-            assignments += [argument.removeprefix("--set=")] if argument != "--set" else []
-            continue
-        if argument.startswith("--"):
-            place = others
-        place.append(argument)
-    return [*others, "--set", *assignments] if "--set" in arguments or assignments else others
-
-
-def _unboxed(box: str) -> str:
-    """The first paragraph inside a box that tyro draws with Unicode or, on a plain terminal, with ASCII."""
-    lines = [line.strip(" │|╭╮╰╯+") for line in box.splitlines()[1:]]
-    paragraphs = "\n".join("" if not line.strip("─- ") else line for line in lines).strip().split("\n\n")
-    return " ".join(paragraphs[0].splitlines())
+    command = parsed(arguments, Command(stored or Experiment()), "sim.py")
+    pictures = "no" if command.no_pictures else command.experiment.pictures
+    return replace(command, experiment=replace(command.experiment, pictures=pictures))
 
 
 def _refuse_two_tasks(command: Command) -> None:
@@ -207,6 +171,7 @@ def _show_split(experiment: Experiment) -> str:
     from flfw.run import check
 
     checked, task, notes = check(experiment)
+    task.require_data("--show-split")
     assert checked.out is not None, "check names the folder"
     checked.out.mkdir(parents=True)
     picture = checked.out / "split.png"
@@ -223,6 +188,7 @@ def _estimate(experiment: Experiment) -> str:
     if experiment.ray_address:
         raise BadInput(f"Expected --estimate on this machine alone, got --ray-address {experiment.ray_address}.")
     checked, task, notes = check(experiment)
+    task.require_data("--estimate")
     check_resources(checked)
     claims = _claimed(Ledger(checked, task.split).entries())
     return "\n".join([*claims, *notes, lines(estimate(checked))])
@@ -232,6 +198,7 @@ def _summary(folder: os.PathLike[str]) -> str:
     import json
 
     from flfw.audit.findings import setting_name
+    from flfw.curves import Point
 
     result = json.loads((Path(folder) / "result.json").read_text())
     final = result["final"]
@@ -242,7 +209,7 @@ def _summary(folder: os.PathLike[str]) -> str:
     for entry in result["audit"]:
         where = f"{setting_name(entry, result['audit'])} at round {entry['round']}"
         if curve := entry.get("curve"):
-            where += f", {curve} {entry['batch' if curve == 'batch' else 'steps']}"
+            where += f", {curve} {Point(curve, entry['batch'], entry['steps']).value}"
         best = f", best {entry['psnr']['max']:.1f} dB" if entry["psnr"] else ""
         lines.append(f"{where}: {entry['verdict']} ({entry['share_recovered']:.0%} recovered{best})")
     return "\n".join([*lines, *result["notes"], str(Path(folder) / "report.html")])

@@ -78,7 +78,9 @@ class Ledger:
 
     @property
     def mechanism(self) -> Mechanism | None:
-        """What the whole run does; None: the method claims nothing."""
+        """What the whole run does; None: the method claims nothing, or cannot where nobody here knows the examples."""
+        if not _is_known(self.split):
+            return None
         cls, settings = parts.method(self.experiment)
         found = cls.mechanism(settings, self._course(settings))
         defence = parts.defence(self.experiment) if self.experiment.defended_partitions else None
@@ -96,6 +98,8 @@ class Ledger:
     @property
     def published(self) -> Published | None:
         """As the method's paper counts, if it does."""
+        if not _is_known(self.split):
+            return None
         cls, settings = parts.method(self.experiment)
         return cls.as_published(settings, course(self.experiment, self.split))
 
@@ -147,8 +151,10 @@ def settle(experiment: Experiment, split: Split) -> tuple[Experiment, list[str]]
         The experiment with the noise among its settings and with no more rounds than the budget allows; notes.
 
     Raises:
-        BadInput: the method claims nothing, the noise was set as well, or not even one round keeps the budget.
+        BadInput: the method claims nothing, the noise was set as well, not even one round keeps the budget, or the
+            method would claim something of examples whose numbers only their sites know.
     """
+    _require_known(experiment, split)
     notes = _remarks(experiment, split)
     if experiment.target_epsilon and experiment.epsilon_budget:
         raise BadInput(
@@ -164,6 +170,21 @@ def settle(experiment: Experiment, split: Split) -> tuple[Experiment, list[str]]
                 f"--epsilon-budget {experiment.epsilon_budget:g}."
             )
     return experiment, notes
+
+
+def _is_known(split: Split) -> bool:
+    """Whether it is known here how many examples each client has; of data that are elsewhere it is not."""
+    return any(map(len, split.train))
+
+
+def _require_known(experiment: Experiment, split: Split) -> None:
+    """Refuse claims on data that are elsewhere: how often an example is in a step depends on how many there are."""
+    if _is_known(split):
+        return
+    one_each = replace(split, train=tuple(np.array([client]) for client in range(experiment.clients)))
+    nothing = f"a method that claims no epsilon for {experiment.dataset}, as that depends on each client's number of "
+    nothing += "examples, which only its site knows; claim it for folder:PATH in a simulation"
+    require(Ledger(experiment, one_each).mechanism is None, nothing, method=experiment.method)
 
 
 def _remarks(experiment: Experiment, split: Split) -> list[str]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
-from flfw import parts
+from flfw import data, parts
 from flfw.accounting import require_settled
 from flfw.audit import probe
 from flfw.client import FederatedClient
@@ -59,9 +60,12 @@ def introduce(message: Message, context: Context) -> Message:
     with _until(message.metadata.created_at + ENROLMENT_S, context):
         about: dict[str, Any] = {"partition": _partition(context), "code": code_hash()}
         about["gpu"] = torch.cuda.is_available()
+        site = Site.of(context.node_config, "none")
+        about["volunteered"] = -1 if site.volunteered is None and site.truth else len(site.volunteered or ())
         try:
             experiment = resolve(Experiment.from_run_config(context.run_config))
-            shape, about["classes"] = _own_space(experiment, str(context.node_config.get("data-root", "")))
+            root = str(context.node_config.get("data-root", ""))
+            (shape, about["classes"]), about["labels"] = _own_space(experiment, root), _own_labels(experiment, root)
             about["shape"] = list(shape)
         except BadInput as error:  # this client's alone: others may go on without it
             about["trouble"] = str(error)
@@ -75,6 +79,17 @@ def _own_space(experiment: Experiment, data_root: str) -> tuple[tuple[int, ...],
     Cards say it, which open no data. That of a folder looks through it, which for a large one takes a moment.
     """
     return input_space(experiment)
+
+
+def _own_labels(experiment: Experiment, data_root: str) -> str:
+    """What stands for the names of this site's classes, where only sites have the data; elsewhere nothing.
+
+    Raises:
+        BadInput: the data are not what the experiment says.
+    """
+    if not data.is_at_sites(experiment.dataset):
+        return ""
+    return data.here(experiment.dataset, Path(data_root) if data_root else None).labels
 
 
 @client.train()

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from flfw import machine
 from flfw.errors import RunFailed
-from flfw.experiment import Experiment, Scalar
+from flfw.experiment import Experiment, Scalar, require
 from flfw.site import Site
 from flfw.streaming import GridAround
 
@@ -50,7 +50,7 @@ def check_resources(experiment: Experiment) -> None:
     """Refuse shares that the machine or the cluster does not have; Flower would find out with a hanging thread.
 
     Raises:
-        BadInput: naming the flag and what there is.
+        BadInput: naming the flag and what there is, or what belongs to a federation of real sites.
         RunFailed: the server of a federation of real sites is not at work.
     """
     machine.check_server(experiment)
@@ -59,6 +59,7 @@ def check_resources(experiment: Experiment) -> None:
 
         submit.check(experiment)
         return
+    require(not experiment.record, "--federation with --record; a simulation records what it attacks", record=True)
     if experiment.engine != "inproc":
         with machine.joined(experiment.ray_address):
             machine.check(experiment, machine.resources(experiment.ray_address))

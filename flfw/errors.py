@@ -1,4 +1,10 @@
-"""The two ways a run can end badly, and what the command line makes of them."""
+"""The two ways a run can end badly, and what the command line makes of them.
+
+Attributes:
+    DIED: what is said of a client whose process ended before it could say anything.
+"""
+
+DIED = "its process died"
 
 
 class BadInput(ValueError):

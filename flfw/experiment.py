@@ -10,6 +10,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from flfw.curves import Point, points
 from flfw.errors import BadInput
 
 Scalar = bool | int | float | str
@@ -43,27 +44,14 @@ FREE_ON_RESUME = (
 
 
 @dataclass(frozen=True)
-class Point:
-    """A kind of probe: ``batch`` examples, ``steps`` local steps; of a ``curve`` (batch, steps) or the target ("")."""
-
-    curve: str
-    batch: int
-    steps: int
-
-    @property
-    def name(self) -> str:
-        """``target``, or the curve's own: ``batch-16``."""
-        return f"{self.curve}-{getattr(self, self.curve)}" if self.curve else "target"
-
-
-@dataclass(frozen=True)
 class Experiment:
     """Everything that determines a run's numbers, and where it happens."""
 
     method: str = "hyperfl"
     """Federated method: a file of strategies/, or package.module:Class. See --list."""
     dataset: str = "digits"
-    """Data set, see --list; folder:PATH for your own images, a folder a class; hf:NAME for the Hugging Face Hub."""
+    """Data set, see --list; folder:PATH for your own images, a folder a class; hf:NAME for the Hugging Face Hub;
+    site:CxHxW:CLASSES for what only the sites of a federation have."""
     net: str = "auto"
     """Network; auto: the one the method names, else the one the papers use on this data set."""
     split: str = "auto"
@@ -122,7 +110,7 @@ class Experiment:
     images: int = 8
     """Probes in each audited round, over as many clients as there are."""
     curve: tuple[str, ...] = ()
-    """Probes of other sizes besides, for a curve: batch=1,4,16 or steps=1,5,20, or both."""
+    """Probes of other sizes besides, for curves: batch=1,4,16 or steps=1,5,20, or ladder=1x1,4x1,4x5 of both sizes."""
     vantage: tuple[str, ...] = ("server",)
     """Where attackers stand: server, client_update (as sent), client_example (one gradient in local training)."""
     on_client_failure: Literal["fail", "drop"] = "fail"
@@ -136,6 +124,9 @@ class Experiment:
     Flower's own commands, with a SuperLink for this run alone."""
     federation: Path | None = None
     """Folder of a federation of real sites (python -m flfw.deploy) on which to run, rather than to simulate."""
+    record: bool = False
+    """With --federation: write down what sites send in audited rounds and, where all volunteer examples, their answers
+    to probes, for an audit by --from. Both sides' logs say so, and a site's policy may refuse."""
     cpus_per_client: float = 1
     """CPU cores set aside for each concurrently simulated client (ray, flwr)."""
     gpus_per_client: float = 0
@@ -232,12 +223,12 @@ class Experiment:
 
     @property
     def audited(self) -> tuple[int, ...]:
-        """The audited rounds, ascending; empty when there is no audit."""
+        """The audited rounds, ascending; empty when there is no audit and nothing is recorded for one."""
         return self.audited_by(self.rounds)
 
     def audited_by(self, last: int) -> tuple[int, ...]:
         """The audited rounds of a run that ended after round ``last``: of later ones there is nothing."""
-        if not self.attacks:
+        if not (self.attacks or self.record):
             return ()
         words = self.audit_rounds.split(",")
         rounds = {last if word == "last" else _integer(word, "audit-rounds") for word in words}
@@ -248,16 +239,7 @@ class Experiment:
     @property
     def points(self) -> tuple[Point, ...]:
         """What is probed in an audited round: the target first, then the curves' points that differ from it."""
-        found = [Point("", self.victim_batch, self.victim_steps)]
-        for word in self.curve:
-            axis, equals, numbers = word.partition("=")
-            require(axis in ("batch", "steps") and bool(equals), "curve as batch=1,4 or steps=1,5", curve=word)
-            for value in (_integer(number, "curve") for number in numbers.split(",")):
-                require(value >= 1, "whole numbers >= 1 for curve", curve=word)
-                batch, steps = (value, self.victim_steps) if axis == "batch" else (self.victim_batch, value)
-                if Point("", batch, steps) not in found and Point(axis, batch, steps) not in found:
-                    found.append(Point(axis, batch, steps))
-        return tuple(found)
+        return points(self.curve, self.victim_batch, self.victim_steps)
 
     @property
     def defended_partitions(self) -> frozenset[int]:

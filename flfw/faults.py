@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -10,11 +11,12 @@ from typing import Any, Literal
 import torch
 from flwr.app import ArrayRecord, Message
 
+from flfw.errors import DIED
 from flfw.nets.net import Tensors
 from flfw.patterns import matches
 from flfw.wire import nbytes, unpack
 
-DIED = "its process died"
+_WRAPPED = re.compile(r"<class '[^']*'>:<'(.*)'>", re.DOTALL)
 _THE_SERVERS_OWN = ("round", "client", "upload_bytes")  # columns of clients.csv
 _HEADER_BYTES = 4096  # by which two versions of NumPy may differ in writing the same array
 
@@ -116,10 +118,13 @@ def read_metrics(reply: Message, needed: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def in_one_line(reason: str | None) -> str:
-    """What the client said, without what Flower's engine wraps around it."""
-    said = (reason or "no reason given").rpartition("occurred. Message: ")[2].removesuffix("'>")
+    """What the client said, without what Flower's engine or its SuperNode wraps around it."""
+    said = reason or "no reason given"
     if "ActorDied" in said or "ActorUnavailable" in said or "RayActorError" in said:
         return DIED
+    if wrapped := _WRAPPED.fullmatch(said):
+        said = wrapped[1]
+    said = said.rpartition("occurred. Message: ")[2]
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     return lines[-1] if lines else "no reason given"
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -81,7 +82,8 @@ class Federation:
         self._grid: Grid = StreamingGrid(grid)
         self._tap: RecordingGrid | None = None
         self._queue = Queue(folder / "queue")
-        self._uploads_too = any("uploads" in attack.uses for attack in parts.attacks(experiment).values())
+        self._uploads_too = experiment.record or any("uploads" in a.uses for a in parts.attacks(experiment).values())
+        self._probed = bool(experiment.audited)
         if experiment.audited and self._strategy.uploads:
             mark = self._kept.last.recordings if self._kept.last else None
             forget_after(folder / "examples", self._kept.last.round if self._kept.last else -1)
@@ -113,6 +115,8 @@ class Federation:
             if self._listener and last.scores is not None:
                 self._listener.scores = last.scores
             self._announce_again(last.round)
+        if self._tap and self._experiment.record:
+            _warn(f"what clients send in rounds {self._experiment.audit_rounds} is recorded in {self._folder}")
         with Steps("round", self._experiment.rounds, strategy.rounds_before) as self._steps:
             done, arrays = self._train(last.arrays if last else self._first())
         final, failed = strategy.evaluate_all(self._grid, arrays, done)
@@ -136,6 +140,8 @@ class Federation:
                 roster.refuse(answer["partition"], other)
             else:
                 roster.refuse_other_data(answer, *space)
+        if self._experiment.record:
+            self._probed = _all_volunteer(about, probe.needed(self._experiment))
         return self._experiment.gpus_per_client > 0 and not all(answer.get("gpu") for answer in about)
 
     def _first(self) -> ArrayRecord:
@@ -144,7 +150,7 @@ class Federation:
         def build(net: str) -> nets.Net:
             return nets.build(net, *input_space(self._experiment))
 
-        if self._tap:
+        if self._tap and self._probed:
             self._note_probes(0, probe.send_ladder(self._grid, self._strategy, self._experiment, build))
             self._queue.announce(EASY)
         with initialising(self._experiment.seed, "model"):
@@ -181,7 +187,7 @@ class Federation:
             row = self._strategy.history.rounds[-1]
             self._steps.done(_line(row))
             self._steps.note(f"client {failure['client']} dropped: {failure['reason']}" for failure in row["failed"])
-        if self._tap and done in self._audited(done):
+        if self._tap and self._probed and done in self._audited(done):
             for ticket in tickets_of(self._experiment, done):
                 sent = probe.send_probes(self._grid, self._strategy, self._experiment, ticket, arrays)
                 self._note_probes(done, sent)
@@ -243,6 +249,20 @@ def _listener(experiment: Experiment) -> Listener | None:
     from flfw.one_run_audit import Listener  # only then is an accountant needed here
 
     return Listener(experiment, Task.of(experiment, experiment.data_root), *parts.method(experiment))
+
+
+def _all_volunteer(about: Iterable[Mapping[str, Any]], needed: int) -> bool:
+    """Whether all clients give so many examples away; an audit of some would count the others' as withstood."""
+    for answer in about:
+        if 0 <= (given := answer.get("volunteered", -1)) < needed:
+            which = f"client {answer['partition']} volunteers {given} of the {needed} examples that probes need"
+            _warn(f"{which}: nobody is probed")
+            return False
+    return True
+
+
+def _warn(line: str) -> None:
+    print(f"warning: {line}", file=sys.stderr, flush=True)
 
 
 def _line(row: dict[str, Any]) -> str:

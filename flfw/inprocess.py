@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from uuid import uuid4
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -28,20 +28,23 @@ class InProcessGrid(Grid):
         app: the ClientApp.
         clients: how many nodes.
         run_config: what every client's Context holds.
+        own: what the nodes' configs hold besides, a mapping for each, such as ``data-root`` of sites; empty: nothing.
     """
 
-    def __init__(self, app: ClientApp, clients: int, run_config: dict[str, Scalar]) -> None:
+    def __init__(
+        self, app: ClientApp, clients: int, run_config: dict[str, Scalar], own: Sequence[Mapping[str, Scalar]] = ()
+    ) -> None:
         self._app, self._run = app, Run.create_empty(run_id=1)
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 0
         self._contexts = {
             partition + 1: Context(
                 run_id=1,
                 node_id=partition + 1,
-                node_config={"partition-id": partition, "num-partitions": clients, "in-process": True},
+                node_config={**more, "partition-id": partition, "num-partitions": clients, "in-process": True},
                 state=RecordDict(),
                 run_config=dict(run_config),
             )
-            for partition in range(clients)
+            for partition, more in zip(range(clients), own or [{}] * clients, strict=True)
         }
         self._pending: dict[str, Message] = {}
 

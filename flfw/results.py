@@ -77,7 +77,7 @@ def finish(experiment: Experiment, task: Task, notes: list[str], auditor: Audito
         except (BadInput, RunFailed) as error:  # the training's results are not lost with the audit
             stopped = error
             notes.append(f"The audit was stopped: {error}")
-    elif experiment.audited:
+    elif experiment.attacks:
         notes.append(f"{experiment.method} sends nothing, so there was nothing to attack.")
     _write(folder, experiment, task, training, about, notes)
     if stopped:  # once what stopped it is mended, the audit can be repeated by resuming
@@ -229,7 +229,7 @@ def _write(
                 "name": task.dataset.name,
                 "source": task.dataset.source,
                 "md5_ok": task.dataset.md5_ok,
-                "digest": task.dataset.digest,
+                "digest": task.dataset.digest or None,
             },
             "weights": about["weights"],
             "tuned_on": about["tuned_on"],

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from flfw.errors import RunFailed
-from flfw.faults import DIED, Failure, Tolerance, Unusable, in_one_line
+from flfw.errors import DIED, RunFailed
+from flfw.faults import Failure, Tolerance, Unusable, in_one_line
 from flfw.streaming import GRACE_S
 
 ENROLMENT_S = 300.0

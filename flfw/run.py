@@ -15,7 +15,7 @@ from flfw.accounting import settle
 from flfw.audit.auditor import auditing
 from flfw.checkpoint import Checkpoints, locked, require_same_data, stored_experiment
 from flfw.errors import BadInput
-from flfw.experiment import Experiment
+from flfw.experiment import Experiment, require
 from flfw.inversion.compute import compiler
 from flfw.site import Site
 from flfw.task import Task, resolve
@@ -132,16 +132,17 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[Experiment, Task
     root = experiment.data_root.absolute() if experiment.data_root else None
     weights = experiment.lpips_weights.absolute() if experiment.lpips_weights else None
     experiment = dataclasses.replace(experiment, out=out, data_root=root, lpips_weights=weights)
+    _require_sites(experiment)
     parts.check(experiment)
     data.fetch(experiment.dataset, root)  # what may take an hour comes when nothing else can be wrong
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # said below, on every run and not only when the cache is made
-        task = Task.of(experiment, root)
+        task = Task.at_server(experiment, root)
     method, chosen = parts.method(experiment)
     method.check_task(task, chosen)
-    for partition in range(experiment.clients):
+    for partition in range(experiment.clients if task.has_data else 0):  # else each client is asked itself
         method.check_client(task, partition, chosen)
-    if experiment.patience and not all(map(len, task.split.validation)):
+    if experiment.patience and task.has_data and not all(map(len, task.split.validation)):
         without = f"split={experiment.split} without; choose another --split, such as sampled"
         raise BadInput(f"Expected validation data at each client for --patience {experiment.patience}, got {without}.")
     experiment, settled = settle(experiment, task.split)
@@ -153,6 +154,17 @@ def default_name(experiment: Experiment) -> str:
     """What a run is called that was given no name."""
     dataset = re.sub(r"[^\w-]+", "-", data.title(experiment.dataset))
     return f"{parts.short_name(experiment.method)}-{dataset}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _require_sites(experiment: Experiment) -> None:
+    """Of data that only sites have: refuse to simulate, and to audit what nobody here knows the truth of."""
+    name = experiment.dataset
+    if not data.is_at_sites(name):
+        return
+    sites = f"--federation with {name}, data that only its sites have, or folder:PATH for images on this machine"
+    require(experiment.federation is not None, sites, federation=experiment.federation)
+    unaudited = f"--attack none with {name}, as no truth leaves a site to be compared with"
+    require(not experiment.attacks, unaudited, attack=" ".join(experiment.attacks))
 
 
 def _site(experiment: Experiment, folder: Path) -> Site:

@@ -49,4 +49,4 @@ class ServerPlace:
     @property
     def task(self) -> Task:
         """The data, of which the server uses what the split sets aside for it."""
-        return Task.of(self.experiment, self.experiment.data_root)
+        return Task.at_server(self.experiment, self.experiment.data_root)

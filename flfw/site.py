@@ -26,12 +26,14 @@ class Site:
         state: private tensors between rounds; None: methods with private state refuse to start.
         truth: what a probe was made of, for scoring; None: this site answers no probes.
         examples: gradients of single examples, as an observer on the client reads them; None: none are written down.
+        volunteered: the training examples it gives away, as places in its own order; None: any, as in a simulation.
     """
 
     data_root: Path | None = None
     state: Path | None = None
     truth: Path | None = None
     examples: Path | None = None
+    volunteered: tuple[int, ...] | None = None
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any], experiment: str) -> Site:
@@ -48,7 +50,11 @@ class Site:
         if _simulated() and not (found["state"] or found["truth"]):
             folder = simulation(experiment)
             found |= {field: found[field] or str(folder / field) for field in ("state", "truth", "examples")}
-        return cls(**{field: Path(str(value)) for field, value in found.items() if value})
+        data_root, state, truth, examples = (Path(str(v)) if (v := found[field]) else None for field in _VARIABLES)
+        if truth is None or "volunteered" not in node_config:
+            return cls(data_root, state, truth, examples)
+        volunteered = tuple(map(int, str(node_config["volunteered"]).split()))
+        return cls(data_root, state, truth / _named(experiment), examples, volunteered)  # several runs of one site
 
     def environment(self) -> dict[str, str]:
         """The variables that make `of` find this site in another process."""
@@ -62,9 +68,14 @@ def home() -> Path:
 
 def simulation(experiment: str) -> Path:
     """The folder of the virtual clients of a simulation that names none."""
-    if not experiment.isalnum():  # it comes from the server
+    return home() / "simulations" / _named(experiment)
+
+
+def _named(experiment: str) -> str:
+    """What comes from the server, as a name for a folder."""
+    if not experiment.isalnum():
         raise ValueError(f"Expected an experiment of letters and digits, got {experiment!r}.")
-    return home() / "simulations" / experiment
+    return experiment
 
 
 def _simulated() -> bool:

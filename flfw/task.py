@@ -84,19 +84,46 @@ class Task:
 
     @classmethod
     def of(cls, experiment: Experiment, data_root: Path | None) -> Task:
-        """The task of a resolved experiment; data and split are loaded once per process."""
+        """The task of a resolved experiment; data and split are loaded once per process.
+
+        Of data that only sites have it is a site's: every client there holds all of them, whatever its number.
+        """
         scheme = settings(partition.scheme(experiment.split), experiment.split, experiment.set)
-        dataset = _dataset(experiment.dataset, data_root, _side(experiment))
-        if experiment.normalise != "own":
-            mean, std = feed.constants(experiment.normalise, dataset.shape)
-            dataset = dataclasses.replace(dataset, mean=mean, std=std)
-        cut = (dataset.name, data_root, _side(experiment), scheme, experiment.clients, experiment.seed)
+        dataset = _normalised(_dataset(experiment.dataset, data_root, _side(experiment)), experiment)
+        own = _only_at_sites(experiment)
+        clients = 1 if own else experiment.clients
+        cut = (dataset.name, data_root, _side(experiment), scheme, clients, experiment.seed)
         augment = "none" if experiment.augment == "auto" else experiment.augment
         if not experiment.canaries:
-            return cls(dataset, _split(*cut), experiment.net, augment, data_root=data_root)
+            split = partition.for_each(_split(*cut), experiment.clients) if own else _split(*cut)
+            return cls(dataset, split, experiment.net, augment, data_root=data_root)
         chosen, split, labels = _with_canaries(*cut, experiment.canaries)
         relabelled = dataclasses.replace(dataset, train_y=labels)
         return cls(relabelled, split, experiment.net, augment, chosen, data_root)
+
+    @classmethod
+    def at_server(cls, experiment: Experiment, data_root: Path | None) -> Task:
+        """The task as the server has it: of data that only sites have what their name says, and no example."""
+        if not _only_at_sites(experiment):
+            return cls.of(experiment, data_root)
+        dataset = _normalised(data.without_examples(experiment.dataset, _side(experiment)), experiment)
+        augment = "none" if experiment.augment == "auto" else experiment.augment
+        nobodys = partition.nobodys(experiment.clients)
+        return cls(dataset, nobodys, experiment.net, augment, data_root=data_root)
+
+    @property
+    def has_data(self) -> bool:
+        """Whether there is any example; at the server of data that only sites have there is none."""
+        return len(self.dataset.train_y) > 0
+
+    def require_data(self, purpose: str) -> None:
+        """Refuse what takes examples where there are none.
+
+        Raises:
+            BadInput: naming the data and the purpose.
+        """
+        way = f"data on this machine for {purpose}, such as folder:PATH"
+        require(self.has_data, way, dataset=f"{self.dataset.name}, which only the sites have")
 
     @cached_property
     def inputs(self) -> Inputs:
@@ -145,6 +172,25 @@ class Task:
             client, slot = probe % experiment.clients, probe // experiment.clients
             for batch in {point.batch for point in experiment.points}:
                 self.victims(client, slot, batch, experiment.seed)
+
+
+def _only_at_sites(experiment: Experiment) -> bool:
+    """Whether only sites have the data; what cannot be done with such is refused."""
+    name = experiment.dataset
+    if not data.is_at_sites(name):
+        return False
+    whole = data.describe(name).split
+    require(experiment.split == whole, f"split={whole} for {name}, as each site has its own", split=experiment.split)
+    elsewhere = f"canaries=0 for {name}, as the server would need the data to find canaries"
+    require(not experiment.canaries, elsewhere, canaries=experiment.canaries)
+    return True
+
+
+def _normalised(dataset: data.Dataset, experiment: Experiment) -> data.Dataset:
+    if experiment.normalise == "own":
+        return dataset
+    mean, std = feed.constants(experiment.normalise, dataset.shape)
+    return dataclasses.replace(dataset, mean=mean, std=std)
 
 
 @lru_cache(maxsize=4)

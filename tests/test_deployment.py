@@ -41,6 +41,54 @@ SMALL = ("--set", "hidden=16", "embedding=8")  # of 60 MB, a hypernetwork takes 
 HYPERFL = ("--method", "hyperfl", "--rounds", "3", *COMMON)
 
 
+MISBEHAVING = """
+import os, time
+from pathlib import Path
+from typing import final
+import torch
+from flfw.aggregation import weighted_mean
+from flfw.client import FederatedClient
+from flfw.defence import Defence
+from flfw.strategy import FederatedStrategy
+
+
+@final
+class EachRoundOtherwise(Defence):
+    def update(self, update, rng):
+        mark = Path("..") / "rounds-so-far"  # the site's folder
+        done = int(mark.read_text()) if mark.exists() else 0
+        mark.write_text(str(done + 1))
+        if done == 0:
+            return {name: value * float("nan") for name, value in update.items()}
+        if done == 1:
+            raise ValueError("the shield fell")
+        if done == 2:
+            os._exit(9)
+        if done == 3:
+            time.sleep(600)
+        return update
+
+
+@final
+class Thief(FederatedClient):
+    def train(self):
+        return {"loss": 1.0}
+
+    def outgoing(self):
+        x, _ = self.at.task.examples("train", self.own("train")[:1])
+        return {**super().outgoing(), "patient": x}
+
+
+@final
+class Theft(FederatedStrategy):
+    client = "misbehaving:Thief"
+    uploads = ("*",)
+
+    def aggregate(self, updates):
+        return weighted_mean(updates)
+"""
+
+
 def free_ports(number: int) -> list[int]:
     """The first of so many neighbours that nobody uses."""
     for first in range(20000 + os.getpid() % 5000, 40000, number):
@@ -66,7 +114,7 @@ def call(*words: str, code: int = 0, limit: float = 200) -> subprocess.Completed
 
 
 def quiet() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1"}
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 def deploy(*words: str, code: int = 0) -> str:
@@ -80,11 +128,13 @@ def deploy(*words: str, code: int = 0) -> str:
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
     """Three sites at work."""
     folder = tmp_path_factory.mktemp("deployment") / "federation"
+    (folder.parent / "misbehaving.py").write_text(MISBEHAVING)
     ports = free_ports(2 + SITES + 2)
     flags = ["--port", str(ports[0]), "--control-port", str(ports[1]), "--site-port", str(ports[2])]
     deploy("init", str(folder), "--methods", "hyperfl,fedcg,fed_cdp", *flags)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
+        patch.syspath_prepend(str(folder.parent))
         try:
             up(folder)
             yield Layout.read(folder)
@@ -288,3 +338,40 @@ def test_a_site_whose_policy_lets_nothing_leave_stops_the_run(federation: Layout
     with other_policy(federation, 2, lambda own: re.sub("uploads = .*", 'uploads = ["nothing.*"]', own)):
         done = call(*deployed(federation, tmp_path / "run", *HYPERFL, *SMALL)[1:], code=1)
     assert "client 2 failed in round 1: this site's policy does not let hypernet." in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_what_an_app_would_take_along_does_not_leave(federation: Layout, tmp_path: Path) -> None:
+    """A hostile server, to a site that accepts any app: its own list of uploads is what counts."""
+    with other_policy(federation, 2, lambda own: re.sub("apps = .*", 'apps = ["any"]', own)):
+        flags = ("--method", "misbehaving:Theft", "--net", "lenet", "--rounds", "1", *COMMON)
+        done = call(*deployed(federation, tmp_path / "run", *flags)[1:], code=1)
+        said = (federation.site(2) / "supernode.log").read_text()
+    assert "this site's policy does not let patient leave" in done.stderr.splitlines()[-1]
+    assert "guard: this site's policy does not let patient leave" in said
+    assert not list((tmp_path / "run" / "checkpoint").glob("round-00001-*"))  # nothing was aggregated
+
+
+# --- what goes wrong -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_client_that_fails_in_every_way_is_dropped_by_name_and_comes_back(federation: Layout, tmp_path: Path) -> None:
+    flags = ("--method", "fedavg", "--net", "lenet", "--rounds", "5", *COMMON, "--round-deadline", "20")
+    flags += ("--defence", "misbehaving:EachRoundOtherwise", "--defended", "1", "--on-client-failure", "drop")
+    call(*deployed(federation, tmp_path / "run", *flags)[1:], limit=400)
+    rounds = json.loads((tmp_path / "run" / "result.json").read_text())["rounds"]
+    failed = [[(f["client"], f["reason"]) for f in row["failed"]] for row in rounds]
+    late = (1, "did not answer within 20 s")
+    ((who, what),) = failed[0]
+    assert who == 1 and what.startswith("sent ") and what.endswith(" with NaN or infinite values")
+    assert failed[1] == [(1, "the shield fell")]
+    assert failed[2:] == [[(1, "its process died")], [late], []]
+
+
+@pytest.mark.slow
+def test_with_too_few_clients_the_run_ends(federation: Layout, tmp_path: Path) -> None:
+    flags = (*COMMON, "--method", "fedavg", "--rounds", "2", "--on-client-failure", "drop", "--min-clients", "3")
+    with other_policy(federation, 0, lambda own: re.sub("uploads = .*", 'uploads = ["nothing.*"]', own)):
+        done = call(*deployed(federation, tmp_path / "run", *flags)[1:], code=1)
+    assert "Expected at least 3 clients in round 1, got 2: client 0: this site's policy" in done.stderr.splitlines()[-1]

@@ -40,7 +40,7 @@ def test_commands_on_the_pages_parse(page: Path) -> None:
             experiment = command.experiment
             if ":" not in experiment.method:
                 assert experiment.method in plugins.names(plugins.METHOD)
-            assert experiment.dataset.partition(":")[0] in (*data.names(), "folder", "hf")
+            assert experiment.dataset.partition(":")[0] in (*data.names(), "folder", "hf", "site")
             assert experiment.net in ("auto", *nets.names())
             assert experiment.split in ("auto", *partition.schemes())
             if command.table or command.cell:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from flwr.supercore.constant import TaskType
+from flwr.supercore.superexec.executor import ExecutionSpec
 
 import flfw
 from flfw.deploy import executor
@@ -63,14 +64,40 @@ def test_without_it_they_would_not(tmp_path: Path) -> None:
 
 
 def test_a_site_is_asked_for_client_apps_alone() -> None:
-    capacity = executor.ForkingExecutor().get_eligible_capacity(set(TaskType))
+    capacity = executor.ForkingExecutor(1).get_eligible_capacity(set(TaskType))
     assert capacity == ({TaskType.CLIENT_APP}, set())
+
+
+def spec(task_id: int) -> ExecutionSpec:
+    return ExecutionSpec(TaskType.CLIENT_APP, "127.0.0.1:1", "token", True, None, False, None, False, task_id)
+
+
+def test_of_forks_those_that_fail_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    deaths = executor.Deaths()
+    forking = executor.ForkingExecutor(deaths.write)
+    ends = {7: lambda: os._exit(0), 8: lambda: os._exit(3), 9: lambda: os.kill(os.getpid(), signal.SIGKILL)}
+    monkeypatch.setattr(executor, "_answer", lambda spec: ends[spec.task_id]())
+    for task_id in ends:
+        assert forking.launch(spec(task_id)).status == "accepted"
+    found: list[int] = []
+    deadline = time.monotonic() + 20
+    while len(found) < 2 and time.monotonic() < deadline:
+        forking.reconcile()
+        found += deaths.since()
+        time.sleep(0.05)
+    assert sorted(found) == [8, 9]
+    forking.reconcile()
+    assert deaths.since() == []
+    os.write(deaths.write, b"1\n2")  # a line that is still being written
+    assert deaths.since() == [1]
+    os.write(deaths.write, b"3\n")
+    assert deaths.since() == [23]
 
 
 BESIDE = """
 import sys, time
-from flfw.deploy.executor import beside
-print(*beside(sys.argv[1:]), flush=True)
+from flfw.deploy.executor import Deaths, beside
+print(*beside(sys.argv[1:], Deaths()), flush=True)
 time.sleep(60)
 """
 
@@ -112,7 +139,8 @@ def test_only_who_knows_the_secret_is_given_messages(tmp_path: Path) -> None:
     authorised = ["--superexec-auth-secret-file", str(file)]
     assert given == ["--host", "127.0.0.1", "--port", "29", "--isolation", "process", *authorised]
     address = ["--runtime-api-address", "127.0.0.1:29", "--insecure"]
-    assert words[1:8] == ["-m", "flfw.deploy.executor", *address, *authorised]
+    assert words[1:3] == ["-m", "flfw.deploy.executor"] and words[3].isdecimal()
+    assert words[4:9] == [*address, *authorised]
     assert stat.S_IMODE(file.stat().st_mode) == 0o600 and len(file.read_bytes()) == 32
 
 
@@ -132,5 +160,5 @@ def test_a_site_whose_executor_dies_ends_too(tmp_path: Path) -> None:
 def test_whoever_isolates_apps_otherwise_sees_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
     arguments = ["--port", "29", "--isolation", "subprocess"]
-    assert executor.beside(arguments) == arguments
+    assert executor.beside(arguments, executor.Deaths()) == arguments
     assert not any(tmp_path.iterdir())

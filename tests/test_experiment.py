@@ -279,7 +279,7 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
         ),
         (
             ["--dataset", "minst"],
-            "Expected a data set among {datasets}, folder:PATH or hf:NAME; got dataset=minst.",
+            "Expected a data set among {datasets}, folder:PATH, hf:NAME or site:CxHxW:CLASSES; got dataset=minst.",
         ),
         (["--attack", "igg"], "Expected an attack among {attacks}, or package.module:Class; got attack=igg."),
         (["--attack", "none", "ig"], "Expected an attack among {attacks}, or package.module:Class; got attack=none."),

@@ -490,6 +490,8 @@ def test_bytes_that_are_no_array_are_not_unpickled(question: Message) -> None:
         (None, "no reason given"),
         ("", "no reason given"),
         ("one\ntwo\n", "two"),
+        ("<class 'ValueError'>:<'the shield fell'>", "the shield fell"),
+        ("<class 'a.B'>:<'Expected 'x'\n in 'y'>' here, got <'z'>'>", "in 'y'>' here, got <'z'>"),
         (
             "<class 'x.ClientAppException'>:<'\nException ValueError occurred. Message: the shield fell'>",
             "the shield fell",

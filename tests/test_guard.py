@@ -6,12 +6,14 @@ import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
-from flwr.common.constant import ErrorCode
+from flwr.common.config import parse_config_args
+from flwr.common.constant import ErrorCode, SubStatus
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.fab import Fab
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
@@ -22,10 +24,11 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode import start_client_internal as supernode
 from flwr.supernode.nodestate import NodeStateFactory
 
-from flfw.deploy.guard import Guard
+from flfw.deploy.guard import Guard, _with_volunteered
 from flfw.deploy.policy import Policy
 from flfw.engine import toml_lines
 from flfw.experiment import Experiment
+from flfw.site import Site as Folders
 from tests.test_deploy import fab
 
 RUN = 7
@@ -99,7 +102,8 @@ class Site:
         self.state = NodeStateFactory(stores).state()
         self.state.set_node_id(5)
         own = supernode._pull_and_store_message, supernode._push_messages
-        self.guard = Guard(policy, *own, lively=lively)
+        self.dead: list[int] = []
+        self.guard = Guard(policy, *own, lively=lively, deaths=lambda: [self.dead.pop() for _ in self.dead])
 
     def pull(self) -> int | None:
         return self.guard.pull(
@@ -149,6 +153,25 @@ def refused(asked: Site) -> str:
     error = asked.link.got.error
     assert error.code == ErrorCode.INVALID_FAB
     return error.reason or ""
+
+
+def test_a_site_gives_away_what_its_policy_says_and_keeps_the_truth(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--host", "127.0.0.1", "--node-config", "partition-id=1 num-partitions=3"]
+    assert _with_volunteered(arguments, POLICY, tmp_path) == arguments
+    assert capsys.readouterr().err == ""
+    told = _with_volunteered(arguments, replace(POLICY, record=True, volunteered=(4, 0)), tmp_path)
+    node = parse_config_args([told[-1]])  # as Flower's SuperNode reads it
+    assert node == {"partition-id": 1, "num-partitions": 3, "truth": str(tmp_path / "truth"), "volunteered": "4 0"}
+    assert Folders.of(node, "run1").volunteered == (4, 0)
+    assert "gives away its training examples 4 0" in capsys.readouterr().err
+
+
+def test_a_run_that_is_recorded_is_announced_at_the_site(capsys: pytest.CaptureFixture[str]) -> None:
+    one = Site(replace(POLICY, record=True), SuperLink(record=True))
+    assert one.pull() == RUN
+    assert "guard: the server records what this site sends" in capsys.readouterr().err
 
 
 # --- apps ----------------------------------------------------------------------------------------------------------
@@ -312,6 +335,36 @@ def test_words_leave_in_answer_to_a_query() -> None:
     one.answered(reply(one, about))
     one.push()
     assert one.link.got.content.config_records["a"] == about
+
+
+def begun(one: Site) -> int:
+    """The task of a message that was pulled, as the process that works on it has it."""
+    (task,) = one.state.get_tasks()
+    assert one.state.claim_task(task.task_id) and one.state.activate_task(task.task_id)
+    one.state.get_messages(run_ids=[RUN], is_reply=False)
+    return task.task_id
+
+
+def test_for_a_process_that_died_the_site_answers() -> None:
+    one = site()
+    one.pull()
+    one.dead = [begun(one)]
+    one.push()
+    assert refused(one) == "its process died"
+
+
+def test_a_process_that_answered_may_end_as_it_likes() -> None:
+    one = site()
+    one.pull()
+    task = begun(one)
+    answer = reply(one, arrays("net.w"))
+    one.answered(answer)
+    assert one.state.finish_task(task, SubStatus.COMPLETED, "")
+    one.dead = [task]
+    one.push()
+    assert one.link.got.content == answer.content
+    one.guard._bury(one.state, one.store)  # as the next message is worked on
+    assert one.state.get_messages(is_reply=True) == []
 
 
 def test_a_reason_leaves() -> None:

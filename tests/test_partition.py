@@ -326,10 +326,11 @@ def test_the_partitioners_for_other_flower_apps_are_the_same_splits():
 
 def test_schemes_by_name():
     assert schemes() == (
-        *("iid", "dirichlet", "pathological", "dominant", "sampled", "domains", "shards", "everything", "pools"),
+        *("iid", "dirichlet", "pathological", "dominant", "sampled", "domains", "shards", "everything"),
+        *("pools", "whole"),
     )
     assert scheme("dirichlet")() == Dirichlet(alpha=0.5)
-    with pytest.raises(BadInput, match=r"among iid, dirichlet, .*, pools; got split=shard"):
+    with pytest.raises(BadInput, match=r"among iid, dirichlet, .*, whole; got split=shard"):
         scheme("shard")
     for alpha in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(BadInput, match=f"alpha={alpha}"):

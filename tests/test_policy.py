@@ -40,7 +40,7 @@ def arrays(*names: str) -> ArrayRecord:
 
 def test_the_file_says_what_the_policy_is(tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
-    for policy in (POLICY, replace(POLICY, apps=(ANY,), uploads=(), least_noise=1.5, record=True)):
+    for policy in (POLICY, replace(POLICY, apps=(ANY,), uploads=(), least_noise=1.5, record=True, volunteered=(4, 0))):
         path.write_text(policy.text())
         assert Policy.read(path) == policy
     assert all("#" in line for line in POLICY.text().splitlines())
@@ -67,6 +67,11 @@ DAMAGED = {
     SOUND + "least_noise = -1\n": "0 <= least_noise < inf",
     SOUND + "least_noise = inf\n": "0 <= least_noise < inf",
     SOUND + 'record = "no"\n': "true or false",
+    SOUND + "volunteered = [1]\n": "record = true with volunteered",
+    SOUND + "record = true\nvolunteered = 1\n": "a list of whole numbers for volunteered",
+    SOUND + "record = true\nvolunteered = [true]\n": "whole numbers for volunteered",
+    SOUND + "record = true\nvolunteered = [0, -1]\n": "volunteered >= 0, each once",
+    SOUND + "record = true\nvolunteered = [2, 2]\n": "0, each once",
     SOUND.replace(POLICY.apps[0], POLICY.apps[0].upper()): "SHA-256",
     SOUND.replace(POLICY.apps[0], "*"): "SHA-256",
     SOUND.replace(f'"{POLICY.apps[0]}"', ""): "SHA-256",

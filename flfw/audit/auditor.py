@@ -29,6 +29,7 @@ from flfw.audit.recordings import Recordings
 from flfw.audit.scoring import Row, Scorer, read_truth
 from flfw.audit.server import Attacks, AttackServer, Inline, place
 from flfw.audit.verdict import Rung
+from flfw.curves import Point
 from flfw.experiment import Experiment
 from flfw.progress import Steps
 from flfw.task import Task
@@ -47,7 +48,7 @@ def auditing(experiment: Experiment, task: Task, out: Path, source: Path | None 
         out: the run's folder.
         source: the folder with ``observations/`` and ``truth/``, if it is another.
     """
-    if not (experiment.audited and parts.method(experiment)[0].uploads):
+    if not (experiment.attacks and experiment.audited and parts.method(experiment)[0].uploads):
         return nullcontext(None)
     return Auditor(experiment, task, source or out, out)
 
@@ -256,7 +257,7 @@ class Auditor(AbstractContextManager["Auditor"]):
 def _which(job: Job) -> str:
     ticket, told = job.ticket, ", told of what hides the data" if job.adaptive else ""
     if ticket.curve:
-        return f", {ticket.curve} {getattr(ticket, ticket.curve)}{told}"
+        return f", {ticket.curve} {Point(ticket.curve, ticket.batch, ticket.steps).value}{told}"
     return (", one example's gradient" if ticket.point == EXAMPLE else "") + told
 
 

@@ -16,6 +16,7 @@ from markupsafe import Markup
 from safetensors.numpy import load_file
 
 from flfw.audit.figures import feature_strip, png_uri
+from flfw.curves import LADDER
 
 # What an attacker was given and allowed: settings that agree in all of it share one description.
 GRANT = {
@@ -93,8 +94,9 @@ class Setting:
     @property
     def point(self) -> str:
         """Which point of a curve this is; nothing for a plain target."""
-        size = self.entry.get(self.entry.get("curve") or "")
-        words = {"batch": f"batch {size}", "steps": f"{size} local step{'' if size == 1 else 's'}"}
+        batch, steps = self.entry.get("batch"), self.entry.get("steps")
+        words = {"batch": f"batch {batch}", "steps": f"{steps} local step{'' if steps == 1 else 's'}"}
+        words[LADDER] = f"{words['batch']} and {words['steps']}"
         return words.get(str(self.entry.get("curve")), "")
 
     @property

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from flfw.audit.observation import Reconstruction
-from flfw.experiment import Experiment, Point
+from flfw.curves import Point
+from flfw.experiment import Experiment
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ HEADLINE = """\
 {% set run = config.method ~ (' with ' ~ plain_defence if plain_defence else '') ~ ' on ' ~ dataset %}
 {% set one = {'images': 'image', 'records': 'record', 'samples': 'sample'}[scope.unit] %}
 {% macro got(setting) %}{{ setting.name }} recovered {{ setting.recovered }} of {{ setting.total }} training {{ scope.unit }}{% endmacro %}
-{% macro size(setting) %}{{ 'a batch of ' ~ setting.entry.batch if setting.entry.curve == 'batch' else setting.point }}{% endmacro %}
+{% macro size(setting) %}{{ ('a ' ~ setting.point|replace('batch ', 'batch of ')) if setting.entry.curve in ('batch', 'ladder') else setting.point }}{% endmacro %}
 {% macro turn(round) %}{{ 'before the first round' if round == 0 else 'at round ' ~ round|plain }}{% endmacro %}
 {% set on_client = {'client_update': 'read on the client before it is sent', 'client_example': 'from one example’s gradient on the client'} %}
 {% macro when(setting) %}{{ turn(setting.entry.round) }}{% if setting.point %}, with {{ size(setting) }}{% endif %}{% if setting.entry.vantage in on_client %}, {{ on_client[setting.entry.vantage] }}{% endif %}{% endmacro %}

@@ -15,7 +15,7 @@ folder of the client's site, for whoever audits there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -141,7 +141,7 @@ def answer(
 
     Raises:
         RuntimeError: this site keeps no truth, which is how a site says that it answers no probes; or no gradients of
-            single examples, where those are asked for.
+            single examples, where those are asked for; or it gives fewer examples away.
     """
     rung, numbers = config["rung"], [config[name] for name in ("round", "slot", "own_slot", "batch", "steps")]
     if not _exists(config, experiment) or not all(isinstance(n, int) and n >= 0 for n in numbers):
@@ -152,7 +152,11 @@ def answer(
     if watched and site.examples is None:
         raise RuntimeError(f"client {partition} lets nobody read its local training: its site names no examples folder")
     batch = experiment.victim_batch if watched else int(config["batch"])
-    indices = task.victims(partition, int(config["own_slot"]), batch, experiment.seed)
+    own_slot = int(config["own_slot"])
+    if site.volunteered is None:
+        indices = task.victims(partition, own_slot, batch, experiment.seed)
+    else:
+        indices = _given_away(task.split.train[partition], site.volunteered, own_slot, batch)
     indices = indices[:1] if watched else indices  # the first one of those in the target's probe
     x, y = task.examples("train", indices)
     name = key(int(config["round"]), config["point"], int(config["slot"]))
@@ -165,6 +169,19 @@ def answer(
     net = ladder_net(config["rung"], experiment, task.build_net)
     net.load_state_dict({name: torch.tensor(value) for name, value in received.items()})
     return _gradient(net, task, x, y)
+
+
+def _given_away(own: np.ndarray, volunteered: Sequence[int], slot: int, batch: int) -> np.ndarray:
+    """The examples of a probe among those that a site chose to give away: it does not leave the choice to a seed."""
+    places = list(volunteered[slot * batch : (slot + 1) * batch])
+    if len(places) < batch or not all(0 <= place < len(own) for place in places):
+        raise RuntimeError(f"this site volunteers {len(volunteered)} of its {len(own)} examples, asked for more")
+    return own[places]
+
+
+def needed(experiment: Experiment) -> int:
+    """How many examples each client has to give away for the probes of an audit."""
+    return -(-experiment.images // experiment.clients) * max(point.batch for point in experiment.points)
 
 
 def _exists(config: Mapping[str, Any], experiment: Experiment) -> bool:

@@ -33,6 +33,7 @@ from flfw.audit.ranking import (
     without_copies,
     worst_first,
 )
+from flfw.curves import LADDER
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.sealed import write_whole
@@ -50,6 +51,7 @@ _SAID_IF_CHANGED = {
     "defence", "adaptation", "sampling", "target_epsilon", "epsilon_budget", "delta", "accountant", "accounting",
     "patient_examples", "canaries",
 }  # fmt: skip
+_AXES = {"batch": "examples in the batch", "steps": "local steps", LADDER: "examples in the batch x local steps"}
 # A user's own data: nobody but the user decides that pictures of them leave the machine.
 _OWN_DATA = ("folder:", "hf:")
 
@@ -148,55 +150,68 @@ def leakage_panel(settings: Iterable[Setting], worst: Setting | None) -> Panel:
 
 
 def curves_of(settings: Sequence[Setting]) -> dict[str, tuple[Markup, list[Setting]]]:
-    """For ``batch`` and ``steps``: leakage against the measured values, and the settings behind it in their order."""
+    """For each kind of curve: leakage against the measured values, and the settings behind it in their order."""
     drawn = {}
-    axes = {"batch": "examples in the batch", "steps": "local steps"}
-    for kind, axis in axes.items():
+    for kind, axis in _AXES.items():
         points = _on_curve(settings, kind)
         if not points:
             continue
         entries = [setting.entry for setting in settings]
         several = len({setting.entry["round"] for setting in points}) > 1
-        places = [(*_off_curve(setting, kind), setting.entry[kind]) for setting in points]
+        places = [(*_off_curve(setting, kind), *_sizes(setting, kind)) for setting in points]
         doubled = len(set(places)) < len(places)
+        at = _along(kind, [_sizes(setting, kind) for setting in points])
         by_name: dict[str, list[tuple[float, Setting]]] = {}
         for setting in points:
             name = setting_name(setting.entry, entries, kind=doubled)
             name = f"{name}, round {setting.entry['round']}" if several else name
-            by_name.setdefault(name, []).append((math.log2(setting.entry[kind]), setting))
+            by_name.setdefault(name, []).append((at[_sizes(setting, kind)], setting))
         accent = next(iter(by_name))
         panels = [Panel("Leakage: share recovered", _share_lines(by_name, accent), percent=True)]
         if _has_decibels(by_name):
             panels.insert(0, Panel("Leakage: PSNR of the reconstructions, dB", _score_lines(by_name, accent)))
-        marks = [(math.log2(size), f"{size:g}") for size in sorted({setting.entry[kind] for setting in points})]
+        marks = [(x, "x".join(f"{size:g}" for size in reversed(sizes))) for sizes, x in at.items()]
         drawn[kind] = (stacked_panels(panels, f"What the attacks reached, by {axis}.", axis, marks), points)
     return drawn
 
 
 def _on_curve(settings: Sequence[Setting], kind: str) -> list[Setting]:
     """The points of a curve, and the plain targets that belong on it, by attack, round and value."""
-    points = [setting for setting in settings if setting.entry["curve"] == kind and number(setting.entry[kind])]
+    sized = [setting for setting in settings if all(number(size) for size in _sizes(setting, kind))]
+    points = [setting for setting in sized if setting.entry["curve"] == kind]
     kinds: dict[tuple[Any, ...], set[Any]] = {}
     taken = set()
     for setting in points:
         kinds.setdefault(_off_curve(setting, kind), set()).add(setting.entry["adaptive"])
-        taken.add((_off_curve(setting, kind), setting.entry[kind]))
+        taken.add((_off_curve(setting, kind), _sizes(setting, kind)))
     plain: dict[tuple[Any, ...], list[Setting]] = {}
-    for setting in settings:
+    for setting in sized:
         place = _off_curve(setting, kind)
-        fits = not setting.entry["curve"] and place in kinds and number(setting.entry[kind])
-        if fits and (place, setting.entry[kind]) not in taken:
+        fits = not setting.entry["curve"] and place in kinds
+        if fits and (place, _sizes(setting, kind)) not in taken:
             plain.setdefault(place, []).append(setting)
     for place, targets in plain.items():
         points += [target for target in targets if target.entry["adaptive"] in kinds[place]] or targets
     by = ("attack", "vantage", "defence")
-    return sorted(points, key=lambda s: (*(str(s.entry[key]) for key in by), s.entry["round"] or 0, s.entry[kind]))
+    order = lambda s: (*(str(s.entry[key]) for key in by), s.entry["round"] or 0, *_sizes(s, kind))  # noqa: E731
+    return sorted(points, key=order)
+
+
+def _sizes(setting: Setting, kind: str) -> tuple[Any, ...]:
+    """Where a setting stands on a curve: a ladder's rungs have larger batches first, then more steps."""
+    return tuple(setting.entry[key] for key in (("steps", "batch") if kind == LADDER else (kind,)))
+
+
+def _along(kind: str, sizes: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], float]:
+    """Where on its axis each size is drawn: equal factors are equally far apart, and so are a ladder's rungs."""
+    ordered = sorted(set(sizes))
+    return {size: float(rung) if kind == LADDER else math.log2(size[0]) for rung, size in enumerate(ordered)}
 
 
 def _off_curve(setting: Setting, kind: str) -> tuple[Any, ...]:
     """What the points of one curve have in common."""
-    other = "steps" if kind == "batch" else "batch"
-    keys = ("attack", "adaptation", "source", "vantage", "defence", "round", "client", other)
+    other = {"batch": ("steps",), "steps": ("batch",), LADDER: ()}[kind]
+    keys = ("attack", "adaptation", "source", "vantage", "defence", "round", "client", *other)
     return tuple(setting.entry[key] for key in keys)
 
 

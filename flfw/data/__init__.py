@@ -15,6 +15,7 @@ import numpy as np
 
 from flfw.data import (
     adult,
+    at_site,
     cache,
     cifar,
     cinic,
@@ -42,9 +43,13 @@ __all__ = [
     "absolute",
     "describe",
     "fetch",
+    "here",
+    "is_at_sites",
+    "is_here",
     "load",
     "names",
     "title",
+    "without_examples",
 ]
 
 _CARDS = {
@@ -72,7 +77,7 @@ _FAMILIES: dict[str, Callable[[str], DatasetCard]] = {
 }
 """Sets of which a word behind a colon chooses a part, ``digit5:usps,mnist``: name -> card for a word, or for none."""
 
-_ANYBODYS: dict[str, Callable[[str], DatasetCard]] = {"folder": folder.folder, "hf": hub.hub}
+_ANYBODYS: dict[str, Callable[[str], DatasetCard]] = {"folder": folder.folder, "hf": hub.hub, "site": at_site.site}
 """Sets that are not published here, ``folder:PATH``: prefix -> card of what the word behind the colon names."""
 
 
@@ -82,13 +87,32 @@ def names() -> tuple[str, ...]:
 
 
 def describe(name: str) -> DatasetCard:
-    """The data set's card; an unknown name says which ones there are."""
+    """The data set's card; an unknown name says which ones there are.
+
+    With ``look`` it is of data that only sites have: it says what the name says, and opens nothing.
+    """
     prefix, _, word = name.partition(":")
     if makes := (_FAMILIES | _ANYBODYS).get(prefix):
         return makes(word)
     if name not in _CARDS:
-        raise BadInput(f"Expected a data set among {', '.join(names())}, folder:PATH or hf:NAME; got dataset={name}.")
+        own = "folder:PATH, hf:NAME or site:CxHxW:CLASSES"
+        raise BadInput(f"Expected a data set among {', '.join(names())}, {own}; got dataset={name}.")
     return _CARDS[name]
+
+
+def is_at_sites(name: str) -> bool:
+    """Whether only the sites of a federation have the data, each its own: ``site:...``; opens nothing."""
+    return name.partition(":")[0] == "site"
+
+
+def here(name: str, data_root: Path | None) -> DatasetCard:
+    """The data set's card as it is on this machine, at a site: `describe`, and where only sites have it, its files.
+
+    Raises:
+        BadInput: an unknown name, or a site's data are not what the name says.
+    """
+    card = describe(name)
+    return card.look(_root(card, data_root)) if card.look else card
 
 
 def absolute(name: str) -> str:
@@ -117,6 +141,15 @@ def _root(card: DatasetCard, given: Path | None) -> Path:
 
 def _missing(card: DatasetCard, root: Path) -> list[str]:
     return [file for file in card.files if not (root / file).exists()]
+
+
+def is_here(name: str, data_root: Path | None = None) -> bool:
+    """Whether all of the data set's files are on this machine; asks nobody else, and so knows no name on the Hub."""
+    prefix, _, word = name.partition(":")
+    if prefix == "hf" and not Path(word.partition("@")[0]).is_dir():
+        return False
+    card = describe(name)
+    return not _missing(card, _root(card, data_root))
 
 
 def fetch(name: str, data_root: Path | None = None) -> None:
@@ -159,7 +192,7 @@ def load(name: str, data_root: Path | None = None, side: int | None = None) -> D
     Raises:
         BadInput: an unknown name, missing or damaged files, a side for rows of features.
     """
-    card = describe(name)
+    card = here(name, data_root)
     images = len(card.shape) == 3
     if side is not None and not images:
         raise BadInput(
@@ -194,3 +227,17 @@ def load(name: str, data_root: Path | None = None, side: int | None = None) -> D
         per_client=card.per_client,
         digest=meta["digest"],
     )
+
+
+def without_examples(name: str, side: int | None = None) -> Dataset:
+    """Of a data set that only sites have what its name says: shape, classes, constants, and no example.
+
+    Args:
+        name: ``site:CxHxW:CLASSES`` or the like.
+        side: pixels that the sites resize their images to; None: as the name says.
+    """
+    card = describe(name)
+    shape = (card.shape[0], side, side) if side and len(card.shape) == 3 else card.shape
+    x = np.zeros((0, *shape), np.uint8 if len(shape) == 3 else np.float32)
+    y = np.zeros(0, np.int64)
+    return Dataset(name, x, y, x, y, card.classes, card.mean, card.std, card.source, md5_ok=None)

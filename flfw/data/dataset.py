@@ -42,6 +42,9 @@ class DatasetCard:
         fetch: gets the missing files into a root; or says in words how they are got by hand.
         package: the installed package that ships the files; None: they lie below the data root.
         root: where the files lie whatever the data root is, for somebody's own.
+        look: data root -> the card with the files that are in it, of data that are other ones on each machine and that
+            no server has; None: they are the same everywhere. Raises `BadInput` where they are not of the card's kind.
+        labels: a digest of what the classes are called where that was looked up; empty: it was not.
         net: default network.
         split: default scheme of ``flfw.data.partition``.
         per_client: scheme -> training and test examples a client holds by default, for schemes that ask.
@@ -62,6 +65,8 @@ class DatasetCard:
     fetch: Callable[[Path], None] | str
     package: str | None = None
     root: Path | None = None
+    look: Callable[[Path], DatasetCard] | None = None
+    labels: str = ""
     net: str = "cnn1"
     split: str = "dominant"
     per_client: Mapping[str, tuple[int, int]] = field(default_factory=dict)

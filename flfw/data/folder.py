@@ -46,8 +46,12 @@ def _by_class(place: Path, classes: Sequence[str], least: int) -> list[list[Exam
     return found
 
 
-def _parts(place: Path) -> tuple[list[str], list[Example], list[Example]]:
-    """The classes, and the images of the training and of the test part, of each the classes in turn."""
+def parts(place: Path) -> tuple[list[str], list[Example], list[Example]]:
+    """The classes, and the images of the training and of the test part, of each the classes in turn.
+
+    Raises:
+        BadInput: the folder is laid out otherwise, or a class is short of images.
+    """
     parted = _folders(place / "train")
     classes = parted or _folders(place)
     if len(classes) < 2:
@@ -90,7 +94,7 @@ def folder(path: str) -> DatasetCard:
     place = Path(path).expanduser().absolute()
     if not path or not place.is_dir():
         raise BadInput(f"Expected folder:PATH of a folder with {_LAYOUT}, got folder:{path}; no folder is there.")
-    classes, train, test = _parts(place)
+    classes, train, test = parts(place)
     shape = images.shape(Path(train[0][0]))
     return DatasetCard(
         shape=shape,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # Every client process imports the cards and this file with t
 
 Example: TypeAlias = tuple[str | Path, int]  # file and label
 Crop: TypeAlias = "Callable[[Image], Image]"
+Size: TypeAlias = int | tuple[int, int]  # of both sides, or height and width
 
 _MANY = 2000  # images that take long enough to show how far they are
 
@@ -65,19 +66,20 @@ def center_square(image: Image, edge: int | None = None) -> Image:
     return image.crop((left, top, left + edge, top + edge))
 
 
-def _pixels(path: Path, side: int | None, channels: int, crop: Crop | None) -> np.ndarray:
+def _pixels(path: Path, side: Size | None, channels: int, crop: Crop | None, lossy: bool) -> np.ndarray:
     """(C, H, W) uint8 of one file."""
     from PIL import Image
 
     with _opened(path) as image:
         if image.mode == "F":
             raise ValueError("its grey levels are fractions, which have no known range")
-        if channels == 1 and not is_grey(image):
+        if channels == 1 and not lossy and not is_grey(image):
             raise ValueError("it is in colour, and those before it are grey")
         image = plain(image, channels)
         image = crop(image) if crop else image
         if side is not None:
-            image = image.resize((side, side), Image.Resampling.BILINEAR)
+            height, width = (side, side) if isinstance(side, int) else side
+            image = image.resize((width, height), Image.Resampling.BILINEAR)
         return array(image)
 
 
@@ -99,26 +101,30 @@ def _size(pixels: np.ndarray) -> str:
     return f"{pixels.shape[2]}x{pixels.shape[1]}"
 
 
-def decode(paths: Sequence[Path], side: int | None, channels: int = 3, crop: Crop | None = None) -> np.ndarray:
+def decode(
+    paths: Sequence[Path], side: Size | None, channels: int = 3, crop: Crop | None = None, *, lossy: bool = False
+) -> np.ndarray:
     """Pixels (N, C, H, W) uint8 of image files, decoded on all cores; a bar shows them on a terminal.
 
     Args:
         paths: of N files.
-        side: pixels of a side they are resized to, by PIL: bilinear, antialiased; None: they stay as they are, and all
-            must be of one size.
+        side: pixels of a side, or height and width, that they are resized to, by PIL: bilinear, antialiased; None:
+            they stay as they are, and all must be of one size.
         channels: 3: they are converted to RGB; 1: to grey, of 16-bit grey levels the upper 8 bits.
         crop: what is kept of each, before it is resized.
+        lossy: whether images in colour may become grey ones.
 
     Raises:
-        BadInput: an image is missing, damaged, or of another size than the first one.
+        BadInput: an image is missing, damaged, of another size than the first one, or in colour where it may not be.
     """
     if not paths:
-        return np.empty((0, channels, side or 0, side or 0), dtype=np.uint8)
-    first = _pixels(paths[0], side, channels, crop)
+        height, width = side if isinstance(side, tuple) else (side or 0, side or 0)
+        return np.empty((0, channels, height, width), dtype=np.uint8)
+    first = _pixels(paths[0], side, channels, crop, lossy)
     images = np.empty((len(paths), *first.shape), dtype=np.uint8)
 
     def place(row: int) -> None:
-        pixels = _pixels(paths[row], side, channels, crop)
+        pixels = _pixels(paths[row], side, channels, crop, lossy)
         if pixels.shape != first.shape:
             raise BadInput(
                 f"Expected images of one size, got {paths[0]} of {_size(first)} and {paths[row]} of {_size(pixels)} "
@@ -144,10 +150,15 @@ def _shown(done: Iterable[None], total: int) -> Iterable[None]:
 
 
 def decode_labelled(
-    examples: Sequence[Example], side: int | None, channels: int = 3, crop: Crop | None = None
+    examples: Sequence[Example],
+    side: Size | None,
+    channels: int = 3,
+    crop: Crop | None = None,
+    *,
+    lossy: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Pixels (N, C, H, W) uint8, as of `decode`, and labels (N,) int64 of N examples."""
-    pixels = decode([Path(path) for path, _ in examples], side, channels, crop)
+    pixels = decode([Path(path) for path, _ in examples], side, channels, crop, lossy=lossy)
     return pixels, np.array([label for _, label in examples], dtype=np.int64)
 
 

@@ -6,14 +6,14 @@ A split is computed once and kept in the user's cache, so that client processes 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from mmap import mmap
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from flfw.data import cache, domains, dominant, mixtures, pools, sampled, shards
+from flfw.data import cache, domains, dominant, mixtures, pools, sampled, shards, whole
 from flfw.data.cut import Cut
 from flfw.data.dataset import Dataset
 from flfw.data.schemes import (
@@ -27,6 +27,7 @@ from flfw.data.schemes import (
     Sampled,
     Scheme,
     Shards,
+    Whole,
     scheme,
     schemes,
 )
@@ -45,6 +46,9 @@ __all__ = [
     "Scheme",
     "Shards",
     "Split",
+    "Whole",
+    "for_each",
+    "nobodys",
     "scheme",
     "schemes",
     "split",
@@ -86,6 +90,7 @@ _DIVIDE: Mapping[type[Scheme], Callable[[Dataset, Any, int, np.random.Generator]
     Shards: shards.divide,
     Everything: shards.everything,
     Pools: pools.divide,
+    Whole: whole.divide,
 }
 
 
@@ -111,6 +116,20 @@ def split(dataset: Dataset, scheme: Scheme, clients: int, seed: int) -> Split:
                 )
         cache.publish(file, lambda path: _write(path, cut, _public(dataset, cut.train)))
     return _read(file)
+
+
+def for_each(own: Split, clients: int) -> Split:
+    """The split of one client as that of each of so many, for data that are other ones at each client.
+
+    Nothing is copied: the part of a client, whichever, is the same array.
+    """
+    return replace(own, train=own.train * clients, test=own.test * clients, validation=own.validation * clients)
+
+
+def nobodys(clients: int) -> Split:
+    """The split of data that are elsewhere: no example for anybody."""
+    none = np.zeros(0, dtype=np.int64)
+    return for_each(Split((none,), (none,), (none,), none, none, none), clients)
 
 
 def _key(dataset: Dataset, scheme: Scheme, clients: int, seed: int) -> str:

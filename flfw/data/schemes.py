@@ -106,12 +106,17 @@ class Pools:
         require(0 < self.share <= 1, "0 < pools.share <= 1", share=self.share)
 
 
+@dataclass(frozen=True)
+class Whole:
+    """Each client has a data set of its own and holds all of it, see ``flfw.data.whole``."""
+
+
 def _counts(scheme: str, **counts: int) -> None:
     for name, count in counts.items():
         require(count >= 0, f"{scheme}.{name} >= 0", **{name: count})
 
 
-Scheme: TypeAlias = IID | Dirichlet | Pathological | Dominant | Sampled | Domains | Shards | Everything | Pools
+Scheme: TypeAlias = IID | Dirichlet | Pathological | Dominant | Sampled | Domains | Shards | Everything | Pools | Whole
 
 _SCHEMES: dict[str, type[Scheme]] = {
     "iid": IID,
@@ -123,6 +128,7 @@ _SCHEMES: dict[str, type[Scheme]] = {
     "shards": Shards,
     "everything": Everything,
     "pools": Pools,
+    "whole": Whole,
 }
 
 

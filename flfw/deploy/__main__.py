@@ -31,6 +31,7 @@ from flfw.method import Method
 
 _UP_S = 120.0
 _AGAIN_S = 5.0
+_NETWORK = ("extractor.*", "classifier.*")  # all of a network: a policy that says so lets nothing else leave
 _JOINED, _THERE_ALREADY, _SAID = b"SuperNode ID: ", b"[code: 2004]", re.compile(rb"\[code: \d+\].*")
 
 
@@ -53,7 +54,7 @@ def _init(asked: argparse.Namespace) -> int:
     uploads: dict[str, None] = {}
     for method in asked.methods.split(","):
         cls = plugins.find(plugins.METHOD, method, Method)
-        uploads |= dict.fromkeys(cls.uploads)
+        uploads |= dict.fromkeys(_NETWORK if tuple(cls.uploads) == ("*",) else cls.uploads)
     make(layout, Policy((bundle_hash(),), tuple(uploads), asked.largest_upload_mb).text())
     way = f"{transport()} with TLS and a key a site"
     print(f"{layout.folder}: {layout.clients} sites, server at {layout.host}, by {way}")

@@ -1,6 +1,6 @@
 """A site's processes for messages: forks of one that has imported the libraries that every app needs.
 
-    python -m flfw.deploy.executor <arguments of flower-superexec>
+    python -m flfw.deploy.executor DEATHS <arguments of flower-superexec>
 
 Flower starts a new process for each message, whose imports take longer than most of what is asked of it. Here one
 process imports the libraries once, and each message gets a fork of it. Of the app nothing is imported before the fork:
@@ -42,7 +42,14 @@ _POLL_S = "0.1"  # how often it asks for a message, in seconds
 
 @final
 class ForkingExecutor:
-    """Flower's `Executor` for client apps: one fork of this process for each message."""
+    """Flower's `Executor` for client apps: one fork of this process for each message.
+
+    Args:
+        deaths: file descriptor to which a line goes for each fork that failed: the task's id.
+    """
+
+    def __init__(self, deaths: int) -> None:
+        self._deaths, self._tasks = deaths, dict[int, int]()
 
     def get_eligible_capacity(self, supported_task_types: set[TaskType], **_: Any) -> tuple[set[TaskType], set[str]]:
         """Client apps are what a site is asked for."""
@@ -59,13 +66,16 @@ class ForkingExecutor:
             return LaunchResult.failed(str(error))
         if not forked:
             _answer(spec)
+        self._tasks[forked] = spec.task_id
         return LaunchResult.accepted()
 
     def reconcile(self) -> None:
-        """Let go of forks that have ended."""
+        """Let go of forks that have ended, and say which failed."""
         with suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                task = self._tasks.pop(ended[0])
+                if ended[1]:
+                    os.write(self._deaths, f"{task}\n".encode())
 
     def close(self) -> None:
         """Forks end by themselves when this process is gone."""
@@ -110,21 +120,42 @@ def become_fresh() -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Import the libraries, then wait for messages until the site ends."""
+    """Import the libraries, then wait for messages until the site ends.
+
+    Args:
+        arguments: file descriptor for deaths, then those of ``flower-superexec``.
+    """
     from flwr.supercore.cli import flower_superexec
     from flwr.supercore.superexec import run_superexec
 
     for name in _LIBRARIES:
         importlib.import_module(name)
-    run_superexec.get_executor = lambda *_, **__: ForkingExecutor()
-    sys.argv = ["flower-superexec", *arguments]
+    run_superexec.get_executor = lambda *_, **__: ForkingExecutor(int(arguments[0]))
+    sys.argv = ["flower-superexec", *arguments[1:]]
     flower_superexec()
 
 
 # --- where it is started --------------------------------------------------------------------------------------------
 
 
-def beside(arguments: Sequence[str]) -> list[str]:
+@final
+class Deaths:
+    """What an executor says of processes that died; Flower itself would notice up to a minute later."""
+
+    def __init__(self) -> None:
+        self._read, self.write = os.pipe()
+        os.set_blocking(self._read, False)
+        self._rest = b""
+
+    def since(self) -> list[int]:
+        """The tasks whose processes have died since the last call."""
+        with suppress(BlockingIOError):
+            self._rest += os.read(self._read, 65536)
+        *lines, self._rest = self._rest.split(b"\n")
+        return [int(line) for line in lines]
+
+
+def beside(arguments: Sequence[str], deaths: Deaths) -> list[str]:
     """Start the executor of a SuperNode that this process is about to be.
 
     Only who has the secret is given an app's messages; Flower's own processes would give them to any user of the
@@ -132,6 +163,7 @@ def beside(arguments: Sequence[str]) -> list[str]:
 
     Args:
         arguments: of ``flower-supernode``. With ``--isolation`` among them nothing is started.
+        deaths: gains the tasks whose processes die.
 
     Returns:
         The arguments that leave the apps to the executor.
@@ -150,8 +182,10 @@ def beside(arguments: Sequence[str]) -> list[str]:
     file.write_bytes(secrets.token_bytes(32))
     authorised = ["--superexec-auth-secret-file", str(file)]
     address = ["--runtime-api-address", f"{asked.host}:{asked.port}", "--insecure"]  # it stays on this machine
+    parent = ["--parent-pid", str(os.getpid())]
     started = subprocess.Popen(
-        [sys.executable, "-m", "flfw.deploy.executor", *address, *authorised, "--parent-pid", str(os.getpid())],
+        [sys.executable, "-m", "flfw.deploy.executor", str(deaths.write), *address, *authorised, *parent],
+        pass_fds=[deaths.write],
         env={"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": _POLL_S, **os.environ},
     )
     threading.Thread(target=_end_with, args=(started,), daemon=True).start()

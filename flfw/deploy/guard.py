@@ -11,6 +11,7 @@ most, and a container is the way to run what is not trusted at all.
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from typing import Any, final
 
 from flwr.app import Error, Message
 from flwr.common.config import get_fused_config_from_fab
-from flwr.common.constant import ErrorCode
+from flwr.common.constant import ErrorCode, SubStatus
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_children_ids_from_object_content,
@@ -32,7 +33,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 
 from flfw.deploy import executor
 from flfw.deploy.policy import Policy
-from flfw.errors import BadInput
+from flfw.errors import DIED, BadInput
 
 _POLL_S = 0.1
 _NEXT_S = 0.25  # how often a lively site looks for a message, where Flower's own does so every 3 s
@@ -52,12 +53,19 @@ class Guard:
         pull: Flower's own way to take one message and the app it is for.
         push: Flower's own way to send the answers.
         lively: for how long after a message the next one is looked for often, in seconds.
+        deaths: the tasks whose processes have died since it was last asked.
     """
 
     def __init__(
-        self, policy: Policy, pull: Callable[..., int | None], push: Callable[..., None], *, lively: float = 60.0
+        self,
+        policy: Policy,
+        pull: Callable[..., int | None],
+        push: Callable[..., None],
+        *,
+        lively: float = 60.0,
+        deaths: Callable[[], Sequence[int]] = tuple,
     ) -> None:
-        self._policy, self._pull, self._push, self._lively = policy, pull, push, lively
+        self._policy, self._pull, self._push, self._lively, self._deaths = policy, pull, push, lively, deaths
         self._asked: Message | None = None  # Flower takes one at a time
         self._lively_until = -inf
 
@@ -92,6 +100,8 @@ class Guard:
                 raise _Refused(f"this site's policy accepts no app that cannot be read: {error}"[:_SHOWN]) from error
             if reason := self._policy.refuses_run(config):
                 raise _Refused(reason)
+            if config.get("record"):
+                _say("the server records what this site sends in the run's audited rounds, as the policy allows")
             return fab
 
         more = {"receive": remembering, "get_run": get_run, "get_fab": checked, **rest}
@@ -101,16 +111,23 @@ class Guard:
                     return None
                 time.sleep(_NEXT_S)
         except _Refused as refusal:
-            print(f"flfw.deploy.guard: {refusal}", file=sys.stderr, flush=True)
+            _say(str(refusal))
             _insert(_refusal(str(refusal), taken[-1]), state, object_store)
             run_id = taken[-1].metadata.run_id
         self._lively_until = time.monotonic() + self._lively
         return run_id
 
     def push(self, *, state: Any, object_store: Any, send: Callable[..., Any], push_object: Callable[..., Any]) -> None:
-        """Send answers; in place of one that is refused goes the reason."""
+        """Send answers; in place of one that is refused, or of none from a process that died, goes the reason."""
         checked = partial(self._send, object_store, send, push_object)
-        self._push(state=state, object_store=object_store, send=checked, push_object=push_object)
+        watched = _Watched(state, lambda: self._bury(state, object_store))
+        self._push(state=watched, object_store=object_store, send=checked, push_object=push_object)
+
+    def _bury(self, state: Any, store: Any) -> None:
+        """Answer for an app whose process died before it could."""
+        for task in self._deaths():
+            if self._asked and state.finish_task(task, SubStatus.FAILED, DIED):  # else it had answered
+                _insert(_refusal(DIED, self._asked), state, store)
 
     def _send(
         self,
@@ -126,7 +143,7 @@ class Guard:
             raise RuntimeError("an answer to nothing that was asked stays here")
         if (reason := self._refuses(store, asked, answer, tree)) is None:
             return send(answer, tree, spent)
-        print(f"flfw.deploy.guard: {reason}", file=sys.stderr, flush=True)
+        _say(str(reason))
         refusal = _refusal(reason, asked)
         wanted, session = send(refusal, get_object_tree(refusal), spent)
         for object_id, part in get_all_nested_objects(refusal).items():
@@ -149,6 +166,24 @@ class Guard:
         ):
             return "this site's policy lets nothing leave whose envelope says something else"
         return self._policy.refuses_answer(whole, asked.metadata.message_type.partition(".")[0], size)
+
+
+@final
+class _Watched:
+    """A SuperNode's state, which looks after the dead whenever it is asked for answers and has none."""
+
+    def __init__(self, state: Any, bury: Callable[[], None]) -> None:
+        self._state, self._bury = state, bury
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._state, name)
+
+    def get_messages(self, **which: Any) -> Sequence[Message]:
+        """See Flower's NodeState."""
+        if not (found := self._state.get_messages(**which)):
+            self._bury()
+            found = self._state.get_messages(**which)
+        return found
 
 
 def _about(message: Message) -> tuple[int, str, str]:
@@ -204,12 +239,29 @@ def main(arguments: Sequence[str]) -> int:
     except BadInput as error:
         print(f"flfw.deploy.guard: {error}", file=sys.stderr)
         return 2
-    guard = Guard(policy, supernode._pull_and_store_message, supernode._push_messages)
+    given = _with_volunteered(arguments[2:], policy, Path(arguments[0]).absolute().parent)
+    deaths = executor.Deaths()
+    guard = Guard(policy, supernode._pull_and_store_message, supernode._push_messages, deaths=deaths.since)
     supernode._pull_and_store_message, supernode._push_messages = guard.pull, guard.push
-    print(f"flfw.deploy.guard: {policy}", file=sys.stderr, flush=True)
-    sys.argv = ["flower-supernode", *executor.beside(arguments[2:])]
+    _say(str(policy))
+    sys.argv = ["flower-supernode", *executor.beside(given, deaths)]
     flower_supernode()
     return 0
+
+
+def _with_volunteered(arguments: Sequence[str], policy: Policy, folder: Path) -> list[str]:
+    """The arguments of a SuperNode whose app answers probes for what the site gives away, and keeps their truth."""
+    found = list(arguments)
+    if policy.volunteered:
+        at = found.index("--node-config") + 1
+        places = " ".join(map(str, policy.volunteered))
+        found[at] += f" truth={json.dumps(str(folder / 'truth'))} volunteered={json.dumps(places)}"
+        _say(f"gives away its training examples {places}, if a run records; their truth stays in {folder / 'truth'}")
+    return found
+
+
+def _say(line: str) -> None:
+    print(f"flfw.deploy.guard: {line}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

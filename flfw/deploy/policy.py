@@ -37,6 +37,7 @@ class Policy:
         largest_upload_mb: of all that an answer is made of, > 0.
         least_noise: smallest ``noise_multiplier`` of a run, >= 0; see `noise_of`.
         record: whether the server may record what this site sends.
+        volunteered: training examples that this site gives away for an audit, as places in its own order, >= 0.
     """
 
     apps: tuple[str, ...]
@@ -44,6 +45,7 @@ class Policy:
     largest_upload_mb: float
     least_noise: float = 0.0
     record: bool = False
+    volunteered: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         known = all(app == ANY or (len(app) == 64 and set(app) <= set("0123456789abcdef")) for app in self.apps)
@@ -52,6 +54,10 @@ class Policy:
             0 < self.largest_upload_mb < inf, "0 < largest_upload_mb < inf", largest_upload_mb=self.largest_upload_mb
         )
         require(0 <= self.least_noise < inf, "0 <= least_noise < inf", least_noise=self.least_noise)
+        places = all(place >= 0 for place in self.volunteered) and len(set(self.volunteered)) == len(self.volunteered)
+        require(places, "volunteered >= 0, each once", volunteered=" ".join(map(str, self.volunteered)))
+        agreed = self.record or not self.volunteered
+        require(agreed, "record = true with volunteered, which is for nothing else", record=self.record)
 
     def text(self) -> str:
         """Its file, with what each line is for."""
@@ -62,6 +68,7 @@ class Policy:
             f"largest_upload_mb = {self.largest_upload_mb}  # of one answer, in MB (1e6 bytes)\n"
             f"least_noise = {self.least_noise}  # smallest noise_multiplier of a run, with noise_source=system\n"
             f"record = {json.dumps(self.record)}  # whether the server may record what this site sends\n"
+            f"volunteered = {list(self.volunteered)}  # own training examples to give away for an audit, as places\n"
         )
 
     @classmethod
@@ -88,6 +95,10 @@ class Policy:
             number = isinstance(said.get(name, 0), int | float) and not isinstance(said.get(name), bool)
             require(number, f"a number for {name} in {path}", **{name: said.get(name)})
         require(isinstance(said.get("record", False), bool), f"true or false in {path}", record=said.get("record"))
+        given = said.get("volunteered", [])
+        whole = isinstance(given, list) and all(type(place) is int for place in given)
+        require(whole, f"a list of whole numbers for volunteered in {path}", volunteered=given)
+        said["volunteered"] = tuple(given)
         return cls(**said)
 
     def refuses_app(self, bundle: bytes) -> str | None:
