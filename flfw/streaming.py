@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from abc import ABC
 from collections.abc import Iterable, Iterator
@@ -10,6 +11,8 @@ from flwr.app import Message
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
+
+from flfw.pulling import ask_again_soon
 
 GRACE_S = 60.0
 """How much longer a message lives than its answer is waited for: Flower breaks on asking for one it has let go."""
@@ -65,6 +68,10 @@ class StreamingGrid(GridAround):
 
     Whoever sums them up then holds few at a time, and sums in the same order in every run.
     """
+
+    def __init__(self, grid: Grid) -> None:
+        super().__init__(grid)
+        ask_again_soon(sys.modules[type(grid).__module__])
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
         """Send at once; the iterator waits for each reply in turn, and after the timeout (seconds) for none."""

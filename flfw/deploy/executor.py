@@ -27,6 +27,7 @@ from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
 from flwr.supercore.utils import get_flwr_home
 
 from flfw.provenance import PACKAGES
+from flfw.pulling import ask_again_soon
 
 _LIBRARIES = (
     "numpy.random",
@@ -127,10 +128,12 @@ def main(arguments: Sequence[str]) -> None:
     """
     from flwr.supercore.cli import flower_superexec
     from flwr.supercore.superexec import run_superexec
+    from flwr.supernode.runtime import run_clientapp
 
+    ask_again_soon(run_clientapp)
     for name in _LIBRARIES:
         importlib.import_module(name)
-    run_superexec.get_executor = lambda *_, **__: ForkingExecutor(int(arguments[0]))
+    setattr(run_superexec, "get_executor", lambda *_, **__: ForkingExecutor(int(arguments[0])))  # noqa: B010 Flower's
     sys.argv = ["flower-superexec", *arguments[1:]]
     flower_superexec()
 

@@ -34,6 +34,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flfw.deploy import executor
 from flfw.deploy.policy import Policy
 from flfw.errors import DIED, BadInput
+from flfw.pulling import ask_again_soon
 
 _POLL_S = 0.1
 _NEXT_S = 0.25  # how often a lively site looks for a message, where Flower's own does so every 3 s
@@ -244,6 +245,7 @@ def main(arguments: Sequence[str]) -> int:
     guard = Guard(policy, supernode._pull_and_store_message, supernode._push_messages, deaths=deaths.since)
     supernode._pull_and_store_message, supernode._push_messages = guard.pull, guard.push
     _say(str(policy))
+    ask_again_soon(supernode)
     sys.argv = ["flower-supernode", *executor.beside(given, deaths)]
     flower_supernode()
     return 0
