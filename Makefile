@@ -12,7 +12,7 @@ test: $(VENV)/.installed  ## the suite: lint, types, tests
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/pyright
-	$(RUN) -m pytest -m "not slow" -n 2 --dist loadfile
+	$(RUN) -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder
 
 slow: $(VENV)/.installed  ## the tests that take minutes each
 	$(RUN) -m pytest -m slow

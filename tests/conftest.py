@@ -16,6 +16,14 @@ import torch
 from flfw.experiment import Experiment
 from flfw.task import resolve
 
+LONGEST = ("test_deployment.py", "test_faults.py", "test_engines.py", "test_checkpoint.py", "test_attacks.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files come first, so that at the end no worker is alone with one of them."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:

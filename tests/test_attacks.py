@@ -269,7 +269,7 @@ def situation(kind: str) -> tuple[tuple[Observation, ...], tuple[Knowledge, ...]
 def small(cls: type[Attack]) -> Attack:
     """The attack with a budget of a few steps."""
     fields = {f.name for f in dataclasses.fields(cls.Settings)}
-    return cls(cls.Settings(**({"iterations": 3} if "iterations" in fields else {})))
+    return cls(cls.Settings(**{name: 3 for name in fields if name.endswith("iterations")}))
 
 
 Situation = tuple[Sequence[Observation], Sequence[Knowledge]]

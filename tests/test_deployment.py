@@ -272,9 +272,10 @@ def test_what_was_killed_goes_on_and_loses_nothing(federation: Layout, tmp_path:
     kill(federation.site(0), "supernode")
     assert deploy("status", str(federation.folder), code=1).count("not at work") == 2
     assert "server at work" in call("sim.py", "--resume", str(out), code=1).stderr
+    here = simulated(tmp_path / "here", *HYPERFL, *SMALL)  # meanwhile the server misses the site's heartbeats
     up(federation.folder)
     call("sim.py", "--resume", str(out))
-    require_same(federation, out, simulated(tmp_path / "here", *HYPERFL, *SMALL), 3)
+    require_same(federation, out, here, 3)
     resumed = json.loads((out / "result.json").read_text())["provenance"]["resumed"]
     assert len(resumed) == 1 and resumed[0]["after_round"] >= 1
 

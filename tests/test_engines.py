@@ -22,7 +22,7 @@ from flfw.store import ClientStore, StateMissing
 from tests.test_methods import of
 
 ROOT = Path(__file__).parent.parent
-ON_RAY = ("fedavg", "fedper", "hyperfl")
+ON_RAY = ("fedavg", "hyperfl")
 
 
 def run(experiment: Experiment, folder: Path, truth: bool = True) -> dict:
@@ -47,7 +47,8 @@ def recorded(folder: Path) -> list[tuple]:
 
 
 def same_on_ray(small: Experiment, tmp_path: Path, method: str) -> None:
-    experiment = of(small, method, clients=4, sample=3, attack=("ig",), images=2, audit_rounds="0,last")
+    narrow = ("hidden=16",) if method == "hyperfl" else ()  # 60 MB a message otherwise
+    experiment = of(small, method, clients=4, sample=3, attack=("ig",), images=2, audit_rounds="0,last", set=narrow)
     here = run(experiment, tmp_path / "inproc")
     there = run(dataclasses.replace(experiment, engine="ray"), tmp_path / "ray")
     assert without_times(here) == without_times(there)
