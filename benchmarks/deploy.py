@@ -1,4 +1,4 @@
-"""What a round costs on real sites: ``python -m benchmarks.deploy [--json] [--rounds N]``, some six minutes on two cores.
+"""What a round costs on real sites: ``python -m benchmarks.deploy [--json] [--rounds N]``; six minutes on two cores.
 
 Starts a server and three sites on this machine (TLS, keys), and runs there, one after the other:
 
@@ -13,6 +13,7 @@ as the kernel counts them, TLS and polls among them, with the tensors' own besid
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -25,8 +26,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
-
-import pandas as pd
 
 from benchmarks import output
 from flfw.deploy import processes
@@ -48,7 +47,8 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-server, client = ServerApp(), ClientApp()
+server = ServerApp()
+client = ClientApp()
 
 
 @client.train()
@@ -150,8 +150,11 @@ def measured(layout: Layout, name: str, flags: list[str], rounds: int) -> dict[s
     subprocess.run([sys.executable, "sim.py", *asked], cwd=_ROOT, env=environ, check=True, capture_output=True)
     up, down = (after - earlier for after, earlier in zip(_wire(layout), before, strict=True))
     rows = json.loads((out / "result.json").read_text())["rounds"]
-    clients = pd.read_csv(out / "clients.csv")
-    slowest = clients.groupby("round")["seconds"].max()
+    slowest: dict[int, float] = {}
+    with (out / "clients.csv").open() as file:
+        for client in csv.DictReader(file):
+            server_round = int(client["round"])
+            slowest[server_round] = max(slowest.get(server_round, 0.0), float(client["seconds"]))
     messages = _SITES * rounds
     return {
         "round_s": median(row["seconds"] for row in rows[1:]),
