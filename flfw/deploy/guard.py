@@ -38,6 +38,8 @@ from flfw.pulling import ask_again_soon
 
 _POLL_S = 0.1
 _NEXT_S = 0.25  # how often a lively site looks for a message, where Flower's own does so every 3 s
+_CONNECTIONS = ("flwr.client.", "flwr.supernode.")  # before Flower 1.40, and since
+_LOOKS = ("get_messages", "get_messages_legacy")  # the latter on Flower 1.40 and later
 _BEAT, _BEAT_S = "HEARTBEAT_DEFAULT_INTERVAL", 15  # Flower's own are 30 s; two that are missed make a site absent
 _SHOWN = 200  # characters of what somebody else says
 
@@ -178,13 +180,13 @@ class _Watched:
         self._state, self._bury = state, bury
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._state, name)
+        found = getattr(self._state, name)
+        return partial(self._looked_for, found) if name in _LOOKS else found
 
-    def get_messages(self, **which: Any) -> Sequence[Message]:
-        """See Flower's NodeState."""
-        if not (found := self._state.get_messages(**which)):
+    def _looked_for(self, look: Callable[..., Sequence[Message]], **which: Any) -> Sequence[Message]:
+        if not (found := look(**which)):
             self._bury()
-            found = self._state.get_messages(**which)
+            found = look(**which)
         return found
 
 
@@ -257,7 +259,7 @@ def _beat_more_often() -> None:
     """Tell the server more often that this site is there: one that was killed is let in again when beats are missed."""
     from flwr.supercore import heartbeat
 
-    for module in [heartbeat, *(found for name, found in sys.modules.items() if name.startswith("flwr.client."))]:
+    for module in [heartbeat, *(m for name, m in sys.modules.items() if name.startswith(_CONNECTIONS))]:
         if hasattr(module, _BEAT):
             setattr(module, _BEAT, _BEAT_S)
 
