@@ -105,6 +105,12 @@ def test_a_client_with_other_data_is_dropped_where_that_is_borne(tmp_path: Path)
 def test_sizes_do_not_matter_where_all_are_resized(tmp_path: Path) -> None:
     experiment, grid = federated(tmp_path, images(tmp_path / "others", 2, side=9), side=8)
     federation.federate(grid, experiment)
+    assert final_clients(experiment) == [0, 1, 2]
+
+
+def final_clients(experiment: Experiment) -> list[int]:
+    assert experiment.out is not None
+    return [row["client"] for row in json.loads((experiment.out / "training.json").read_text())["final"]]
 
 
 def test_a_client_without_its_data_is_named_and_may_be_dropped(tmp_path: Path) -> None:
@@ -114,6 +120,7 @@ def test_a_client_without_its_data_is_named_and_may_be_dropped(tmp_path: Path) -
         federation.federate(grid, experiment)
     bearing = dataclasses.replace(experiment, on_client_failure="drop", out=tmp_path / "again")
     federation.federate(grid, bearing)
+    assert final_clients(bearing) == [0, 2]
 
 
 def test_clients_of_one_site_look_through_its_data_once(tmp_path: Path) -> None:

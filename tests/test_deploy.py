@@ -159,7 +159,7 @@ def test_a_site_knows_its_own_key_and_the_authority_and_has_its_own_policy(made:
         assert {path.name for path in site.iterdir()} == names
         assert (site / "ca.crt").read_bytes() == (made / "ca" / "ca.crt").read_bytes()
         policy = Policy.read(site / "policy.toml")
-        assert policy.apps == (submit.bundle_hash(),) and policy.uploads == ("*",)
+        assert policy.apps == (submit.bundle_hash(),) and policy.uploads == ("extractor.*", "classifier.*")
     assert (made / "site-0" / "node-key").read_bytes() != (made / "site-1" / "node-key").read_bytes()
 
 
