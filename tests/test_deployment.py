@@ -9,6 +9,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import ssl
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, redirect_stdout
+from contextlib import ExitStack, closing, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -312,17 +313,19 @@ def test_a_large_model_too(federation: Layout, tmp_path: Path) -> None:
 @contextmanager
 def other_policy(layout: Layout, number: int, change: Callable[[str], str]) -> Iterator[None]:
     """A site at work under another policy, and under its own again."""
-    site = layout.site(number)
-    own = (site / "policy.toml").read_text()
+    own = (layout.site(number) / "policy.toml").read_text()
     try:
-        for text in (change(own), own):
-            (site / "policy.toml").write_text(text)
-            processes.stop(site, "supernode")
-            up(layout.folder)
-            if text != own:
-                yield
+        under(layout, number, change(own))
+        yield
     finally:
-        (site / "policy.toml").write_text(own)
+        under(layout, number, own)
+
+
+def under(layout: Layout, number: int, policy: str) -> None:
+    site = layout.site(number)
+    (site / "policy.toml").write_text(policy)
+    processes.stop(site, "supernode")
+    up(layout.folder)
 
 
 @pytest.mark.slow
@@ -376,3 +379,33 @@ def test_with_too_few_clients_the_run_ends(federation: Layout, tmp_path: Path) -
     with other_policy(federation, 0, lambda own: re.sub("uploads = .*", 'uploads = ["nothing.*"]', own)):
         done = call(*deployed(federation, tmp_path / "run", *flags)[1:], code=1)
     assert "Expected at least 3 clients in round 1, got 2: client 0: this site's policy" in done.stderr.splitlines()[-1]
+
+
+# --- what is recorded ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_recorded_run_is_announced_at_both_ends_and_audited_with_what_sites_hand_over(
+    federation: Layout, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    flags = ("--method", "fedavg", "--net", "lenet", "--rounds", "1", *COMMON, "--record", "--images", "3")
+    refused = call(*deployed(federation, tmp_path / "refused", *flags)[1:], code=1)
+    assert "this site's policy does not let its messages be recorded" in refused.stderr.splitlines()[-1]
+
+    def volunteering(own: str) -> str:
+        return own.replace("record = false", "record = true").replace("volunteered = []", "volunteered = [2]")
+
+    with ExitStack() as policies:
+        for number in range(SITES):
+            policies.enter_context(other_policy(federation, number, volunteering))
+        done = call(*deployed(federation, out, *flags)[1:])
+        for number in range(SITES):
+            said = (federation.site(number) / "supernode.log").read_text()
+            assert "guard: the server records what this site sends" in said
+            (truth,) = (federation.site(number) / "truth").iterdir()
+            shutil.copytree(truth, out / "truth", dirs_exist_ok=True)
+    assert "is recorded in" in done.stderr
+    call("sim.py", "--from", str(out), "--attack", "analytic", "--engine", "inproc")
+    entries = json.loads((out / "audit-1" / "result.json").read_text())["audit"]
+    assert entries and all(entry["images"] == 3 for entry in entries)
