@@ -209,6 +209,11 @@ def _run_and_follow(folder: Path, options: list[str], variables: dict[str, str])
                     late.cancel()
                 elif _PROGRESS.match(line):
                     print(line, end="", file=sys.stderr)
+        except KeyboardInterrupt:
+            if run_id is not None:  # of a server that outlives this process, the run would go on
+                with _flwr(["stop", run_id], folder, variables) as stopping:
+                    stopping.wait()
+            raise
         finally:
             late.cancel()
     if run_id is None:

@@ -381,6 +381,30 @@ def test_with_too_few_clients_the_run_ends(federation: Layout, tmp_path: Path) -
     assert "Expected at least 3 clients in round 1, got 2: client 0: this site's policy" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
+def test_an_interrupted_run_is_stopped_and_can_be_resumed(federation: Layout, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    flags = ("--method", "fedavg", "--net", "lenet", "--rounds", "3", *COMMON)
+    with subprocess.Popen(
+        deployed(federation, out, *flags), cwd=ROOT, env=quiet(), stderr=subprocess.PIPE, text=True
+    ) as running:
+        try:
+            wait_for(lambda: any((out / "checkpoint").glob("round-00001-*")))
+            running.send_signal(signal.SIGINT)
+            _, said = running.communicate(timeout=60)
+        finally:
+            running.kill()
+    assert running.returncode == 130 and said.splitlines()[-1] == "sim.py: interrupted"
+    variables = environment(federation.superlink / "home")
+    listed = subprocess.run(
+        ["flwr", "ls", "--format", "json"], env=variables, capture_output=True, text=True, check=True
+    )
+    statuses = [run["status"] for run in json.loads(listed.stdout)["runs"]]
+    assert "finished:stopped" in statuses and not any(status.startswith("running") for status in statuses)
+    call("sim.py", "--resume", str(out))
+    assert [row["round"] for row in numbers(out)["rounds"]] == [1, 2, 3]
+
+
 # --- what is recorded ----------------------------------------------------------------------------------------------
 
 
