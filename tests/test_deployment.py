@@ -152,6 +152,17 @@ def deployed(layout: Layout, out: Path, *flags: str) -> list[str]:
     return command("sim.py", "--federation", str(layout.folder), "--out", str(out), *flags)
 
 
+@contextmanager
+def begun(layout: Layout, out: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
+    """A run of its own process, which ends with this."""
+    words = deployed(layout, out, *flags)
+    with subprocess.Popen(words, cwd=ROOT, env=quiet(), stderr=subprocess.PIPE, text=True) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
 def numbers(out: Path) -> dict[str, Any]:
     result = json.loads((out / "result.json").read_text())
     rounds = [{key: value for key, value in row.items() if key != "seconds"} for row in result["rounds"]]
@@ -258,15 +269,10 @@ def test_a_supernode_with_another_authority_is_not_connected(federation: Layout,
 
 def test_what_was_killed_goes_on_and_loses_nothing(federation: Layout, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    with subprocess.Popen(
-        deployed(federation, out, *HYPERFL, *SMALL), cwd=ROOT, env=quiet(), stderr=subprocess.PIPE, text=True
-    ) as running:
-        try:
-            wait_for(lambda: any((out / "checkpoint").glob("round-00001-*")))
-            kill(federation.superlink, "superlink")
-            _, said = running.communicate(timeout=150)
-        finally:
-            running.kill()
+    with begun(federation, out, *HYPERFL, *SMALL) as running:
+        wait_for(lambda: any((out / "checkpoint").glob("round-00001-*")))
+        kill(federation.superlink, "superlink")
+        _, said = running.communicate(timeout=150)
     last = said.splitlines()[-1]
     assert running.returncode == 1 and last.startswith("sim.py: Flower's SuperLink was lost during run "), said
     assert "Traceback" not in said
@@ -288,17 +294,21 @@ def kill(folder: Path, name: str) -> None:
     wait_for(lambda: processes.alive(folder, name) is None)
 
 
-@pytest.mark.parametrize(
-    ("method", "private_tensors"), [("fed_cdp", False), ("fedcg --set iterations=10", True)], ids=["fed_cdp", "fedcg"]
-)
-def test_a_deployment_equals_the_simulation_bit_for_bit(
-    federation: Layout, tmp_path: Path, method: str, private_tensors: bool
-) -> None:
-    flags = (*COMMON, "--rounds", "2", "--method", *method.split())
-    done = call(*deployed(federation, tmp_path / "there", *flags)[1:], limit=280)
-    progress = [line[:9] for line in done.stderr.splitlines() if line.startswith("round")]
-    assert progress == ["round 1/2", "round 2/2"]
-    require_same(federation, tmp_path / "there", simulated(tmp_path / "here", *flags), 2, private_tensors)
+def test_deployments_equal_their_simulations_bit_for_bit_two_at_once(federation: Layout, tmp_path: Path) -> None:
+    methods = {"fed_cdp": (), "fedcg": ("--set", "iterations=10")}
+    flags = {method: (*COMMON, "--rounds", "2", "--method", method, *more) for method, more in methods.items()}
+    with ExitStack() as ends:
+        running = {
+            method: ends.enter_context(begun(federation, tmp_path / method, *flags[method])) for method in methods
+        }
+        here = {method: simulated(tmp_path / f"here-{method}", *flags[method]) for method in methods}
+        for method, process in running.items():
+            _, said = process.communicate(timeout=280)
+            assert process.returncode == 0, said
+            progress = [line[:9] for line in said.splitlines() if line.startswith("round")]
+            assert progress == ["round 1/2", "round 2/2"]
+    for method in methods:
+        require_same(federation, tmp_path / method, here[method], 2, private_tensors=method == "fedcg")
 
 
 @pytest.mark.slow
@@ -385,15 +395,10 @@ def test_with_too_few_clients_the_run_ends(federation: Layout, tmp_path: Path) -
 def test_an_interrupted_run_is_stopped_and_can_be_resumed(federation: Layout, tmp_path: Path) -> None:
     out = tmp_path / "run"
     flags = ("--method", "fedavg", "--net", "lenet", "--rounds", "3", *COMMON)
-    with subprocess.Popen(
-        deployed(federation, out, *flags), cwd=ROOT, env=quiet(), stderr=subprocess.PIPE, text=True
-    ) as running:
-        try:
-            wait_for(lambda: any((out / "checkpoint").glob("round-00001-*")))
-            running.send_signal(signal.SIGINT)
-            _, said = running.communicate(timeout=60)
-        finally:
-            running.kill()
+    with begun(federation, out, *flags) as running:
+        wait_for(lambda: any((out / "checkpoint").glob("round-00001-*")))
+        running.send_signal(signal.SIGINT)
+        _, said = running.communicate(timeout=60)
     assert running.returncode == 130 and said.splitlines()[-1] == "sim.py: interrupted"
     variables = environment(federation.superlink / "home")
     listed = subprocess.run(

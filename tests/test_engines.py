@@ -22,7 +22,7 @@ from flfw.store import ClientStore, StateMissing
 from tests.test_methods import of
 
 ROOT = Path(__file__).parent.parent
-ON_RAY = ("fedavg", "hyperfl")
+ON_RAY = ("hyperfl",)
 
 
 def run(experiment: Experiment, folder: Path, truth: bool = True) -> dict:

@@ -207,7 +207,8 @@ def test_the_mean_is_that_of_the_clients_that_did_not_fail(faulty: str, small: E
 # --- on Ray: what a process of its own can suffer -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", ["HangsOutsidePython", pytest.param("Hangs", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["HangsOutsidePython", "Hangs"])
 def test_on_ray_a_client_that_hangs_is_dropped_and_its_place_filled_again(
     faulty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: str
 ) -> None:
