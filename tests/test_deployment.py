@@ -298,11 +298,9 @@ def test_deployments_equal_their_simulations_bit_for_bit_two_at_once(federation:
     methods = {"fed_cdp": (), "fedcg": ("--set", "iterations=10")}
     flags = {method: (*COMMON, "--rounds", "2", "--method", method, *more) for method, more in methods.items()}
     with ExitStack() as ends:
-        running = {
-            method: ends.enter_context(begun(federation, tmp_path / method, *flags[method])) for method in methods
-        }
-        here = {method: simulated(tmp_path / f"here-{method}", *flags[method]) for method in methods}
-        for method, process in running.items():
+        running = [ends.enter_context(begun(federation, tmp_path / name, *own)) for name, own in flags.items()]
+        here = {name: simulated(tmp_path / f"here-{name}", *own) for name, own in flags.items()}
+        for process in running:
             _, said = process.communicate(timeout=280)
             assert process.returncode == 0, said
             progress = [line[:9] for line in said.splitlines() if line.startswith("round")]
