@@ -224,6 +224,7 @@ def test_on_ray_a_client_that_hangs_is_dropped_and_its_place_filled_again(
         assert f"round 1/2  client {client} dropped: {late}" in said
 
 
+@pytest.mark.slow
 def test_on_ray_a_client_that_dies_is_dropped_and_its_place_filled_again(
     faulty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
