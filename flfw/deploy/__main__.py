@@ -159,7 +159,7 @@ def _status(asked: argparse.Namespace) -> int:
     layout = Layout.read(asked.folder)
     ends = certificates.ends((layout.superlink / "server.pem").read_bytes())
     print(f"transport   {transport()} with TLS (certificate until {ends:%Y-%m-%d}), a key a site")
-    parts = [("superlink", layout.superlink, f"sites {layout.host}:{layout.port}, flwr :{layout.control_port}")]
+    parts = [("superlink", layout.superlink, f"sites {layout.host}:{layout.sites_port}, flwr :{layout.control_port}")]
     parts += [("supernode", layout.site(number), f"site {number}") for number in range(layout.clients)]
     missing = 0
     for name, folder, words in parts:

@@ -108,6 +108,11 @@ class Layout:
         return ("127.0.0.1", "127.0.0.1") if transport() == "gRPC" else (self.listen, self.host)
 
     @property
+    def sites_port(self) -> int:
+        """Where sites reach the server; later SuperNodes than those of gRPC come to ``flwr``'s port."""
+        return self.port if transport() == "gRPC" else self.control_port
+
+    @property
     def connection(self) -> str:
         """``config.toml`` of FLWR_HOME, by which ``flwr`` finds the server."""
         lines = ["[superlink]", 'default = "federation"', "[superlink.federation]"]
@@ -128,11 +133,10 @@ class Layout:
     def supernode_command(self, number: int) -> list[str]:
         """Starts a site: Flower's SuperNode under the site's policy."""
         own = self.site(number)
-        port = self.port if transport() == "gRPC" else self.control_port
         config = {"partition-id": number, "num-partitions": self.clients}
         config |= {"data-root": str(own / "data"), "state": str(own / "state")}
         command = ["python", "-m", "flfw.deploy.guard", str(own / "policy.toml"), "--"]
-        command += ["--root-certificates", str(own / "ca.crt"), "--superlink", f"{self.host}:{port}"]
+        command += ["--root-certificates", str(own / "ca.crt"), "--superlink", f"{self.host}:{self.sites_port}"]
         command += ["--host", "127.0.0.1", "--port", str(self.site_port + number)]
         command += ["--auth-supernode-private-key", str(own / "node-key")]
         return [*command, "--node-config", " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())]
