@@ -19,6 +19,7 @@ import tomllib
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -167,6 +168,15 @@ def test_the_servers_certificate_is_for_the_name_the_sites_use(made: Path) -> No
     server, by = ((made / part).read_bytes() for part in ("superlink/server.pem", "ca/ca.crt"))
     for host in ("fed.example.org", "localhost", "127.0.0.1"):
         verify(Pair(b"", server), Pair(b"", by), host)
+
+
+def test_git_leaves_the_keys_alone(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made, tmp_path / "checkout" / "fed")
+    git = partial(subprocess.run, cwd=tmp_path / "checkout", capture_output=True, text=True, check=True)
+    git(["git", "init", "-q"])
+    assert git(["git", "status", "--porcelain"]).stdout == ""
+    (tmp_path / "checkout" / "fed" / ".gitignore").unlink()
+    assert "fed" in git(["git", "status", "--porcelain"]).stdout
 
 
 def test_the_folder_says_what_it_is(made: Path) -> None:

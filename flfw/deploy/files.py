@@ -30,6 +30,7 @@ def make(layout: Layout, policy: str) -> None:
         raise BadInput(f"Expected a new folder, got {layout.folder}, which holds something; choose another.")
     for folder in (layout.folder, layout.folder / "ca", layout.superlink, layout.superlink / "home"):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _write(layout.folder / ".gitignore", b"*\n")  # keys, in what may be a checkout
     authority = certificates.authority()
     _write(layout.folder / "ca" / "ca.key", authority.private, secret=True)
     _write(layout.folder / "ca" / "ca.crt", authority.public)
