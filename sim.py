@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from flfw.errors import BadInput, RunFailed
+from flfw.errors import BadInput, exit_code
 from flfw.experiment import Experiment
 from flfw.flags import parsed
 
@@ -56,53 +56,44 @@ class Command:
 
 def main(arguments: list[str]) -> int:
     """Parse and run; returns the exit code: 0 done, 1 failed, 2 bad input."""
-    # Flower reads these when it is imported, which is later: a privacy tool reports home about nothing.
-    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-    os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
-    # Torch's threads spin while they wait for each other, which beside another busy process slows an attack down much.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    try:
-        command = parse(arguments)
-        if command.list is not None:
-            from flfw.listing import listing
-            from papers.command import names
+    return exit_code("sim.py", lambda: _do(arguments))
 
-            print(listing(command.list) if command.list else f"{listing(())}\ntables     {', '.join(names())}")
-            return 0
-        _refuse_two_tasks(command)
-        if command.estimate:
-            print(_estimate(command.experiment))
-            return 0
-        if command.show_split:
-            print(_show_split(command.experiment))
-            return 0
-        if command.compare:
-            from flfw.compare import table
 
-            print(table(command.compare))
-            return 0
-        if command.figures:
-            from papers.figures import write
+def _do(arguments: list[str]) -> int:
+    command = parse(arguments)
+    if command.list is not None:
+        from flfw.listing import listing
+        from papers.command import names
 
-            print(*write(command.figures, command.experiment.out, data_root=command.experiment.data_root), sep="\n")
-            return 0
-        if command.purge:
-            print(_purge(command.purge))
-            return 0
-        if command.matrix or command.seeds:
-            return _matrix(command)
-        if command.table or command.cell:
-            from papers.command import reproduce
+        print(listing(command.list) if command.list else f"{listing(())}\ntables     {', '.join(names())}")
+        return 0
+    _refuse_two_tasks(command)
+    if command.estimate:
+        print(_estimate(command.experiment))
+        return 0
+    if command.show_split:
+        print(_show_split(command.experiment))
+        return 0
+    if command.compare:
+        from flfw.compare import table
 
-            return reproduce(command.table, command.cell, command.scale, command.experiment)
-        folder = _run(command, arguments)
-    except BadInput as error:
-        return _complain(error, 2)
-    except RunFailed as error:
-        return _complain(error, 1)
-    except KeyboardInterrupt:
-        return _complain("interrupted", 130)
-    print(_summary(folder))
+        print(table(command.compare))
+        return 0
+    if command.figures:
+        from papers.figures import write
+
+        print(*write(command.figures, command.experiment.out, data_root=command.experiment.data_root), sep="\n")
+        return 0
+    if command.purge:
+        print(_purge(command.purge))
+        return 0
+    if command.matrix or command.seeds:
+        return _matrix(command)
+    if command.table or command.cell:
+        from papers.command import reproduce
+
+        return reproduce(command.table, command.cell, command.scale, command.experiment)
+    print(_summary(_run(command, arguments)))
     return 0
 
 
@@ -227,11 +218,6 @@ def _claimed(privacy: list[dict[str, Any]]) -> list[str]:
             said = f"epsilon at most {float(line['epsilon']):.3g}{least} for one {line['unit']} against"
         against.setdefault(said, []).append(line["adversary"])
     return [f"{said} {', '.join(those)}" for said, those in against.items()]
-
-
-def _complain(error: object, code: int) -> int:
-    print(f"sim.py: {error}", file=sys.stderr)
-    return code
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ leaves the machine: no data are downloaded, and messages go from one half of the
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 import flfw
-from flfw.errors import BadInput, RunFailed
+from flfw.errors import exit_code
 from flfw.experiment import Experiment
 from flfw.flags import parsed
 from flfw.rehearsal import plan
@@ -150,21 +149,11 @@ def _warn(sentences: Sequence[str]) -> None:
 
 def main(arguments: list[str]) -> int:
     """Returns the exit code: 0 done, also where it leaks, 1 failed, 2 bad input."""
-    # Flower reads these when it is imported, which is later.
-    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-    os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    try:
-        rehearse(parsed(arguments, Command(_DEFAULT), _PROG))
-    except BadInput as error:
-        print(f"flfw.rehearse: {error}", file=sys.stderr)
-        return 2
-    except RunFailed as error:
-        print(f"flfw.rehearse: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("flfw.rehearse: interrupted", file=sys.stderr)
-        return 130
+    return exit_code("flfw.rehearse", lambda: _do(arguments))
+
+
+def _do(arguments: list[str]) -> int:
+    rehearse(parsed(arguments, Command(_DEFAULT), _PROG))
     return 0
 
 

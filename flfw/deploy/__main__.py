@@ -25,7 +25,7 @@ from flfw.deploy.files import make, renew
 from flfw.deploy.layout import Layout, environment, transport
 from flfw.deploy.policy import Policy
 from flfw.deploy.submit import bundle_hash
-from flfw.errors import BadInput, RunFailed
+from flfw.errors import RunFailed, exit_code
 from flfw.experiment import Experiment
 from flfw.method import Method
 
@@ -38,14 +38,7 @@ _JOINED, _THERE_ALREADY, _SAID = b"SuperNode ID: ", b"[code: 2004]", re.compile(
 def main(arguments: Sequence[str]) -> int:
     """Returns the exit code: 2 for bad input, 1 where something did not start, with one line on stderr."""
     asked = _parser().parse_args(arguments)
-    try:
-        return _COMMANDS[asked.command](asked)
-    except BadInput as error:
-        print(f"flfw.deploy: {error}", file=sys.stderr)
-        return 2
-    except RunFailed as error:
-        print(f"flfw.deploy: {error}", file=sys.stderr)
-        return 1
+    return exit_code("flfw.deploy", lambda: _COMMANDS[asked.command](asked))
 
 
 def _init(asked: argparse.Namespace) -> int:
