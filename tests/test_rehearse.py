@@ -18,6 +18,7 @@ import pytest
 import torch
 
 import sim
+from attacks.analytic import Analytic
 from flfw import rehearse
 from flfw.audit.attack import Attack, Budget
 from flfw.audit.observation import Knowledge, Observation, Reconstruction
@@ -35,7 +36,7 @@ CLASSES, EACH = 4, 10  # of which every fifth is of the test part: 32 train
 
 
 class OneOnly(Attack):
-    """The closed form of a fully connected first layer for one example and one step, and grey for all else."""
+    """The closed form for one example and one step, and grey for all else."""
 
     interrupted: ClassVar[str] = ""
 
@@ -46,18 +47,12 @@ class OneOnly(Attack):
     def run(
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
     ) -> list[Reconstruction]:
-        return [self._one(seen, known) for seen, known in zip(observations, knowledge, strict=True)]
-
-    def _one(self, seen: Observation, known: Knowledge) -> Reconstruction:
-        if seen.point == OneOnly.interrupted:
+        if any(seen.point == OneOnly.interrupted for seen in observations):
             raise KeyboardInterrupt
-        inputs = known.model.inputs
-        if (known.batch, known.steps) != (1, 1):
-            return Reconstruction(torch.full((known.batch, *inputs.shape), 0.5))
-        weight, bias = (seen.sent[name] for name, _ in list(known.model.model.named_parameters())[:2])
-        unit = int(bias.abs().argmax())
-        raw = (weight[unit] / bias[unit]).view(1, *inputs.shape) * inputs.std + inputs.mean
-        return Reconstruction(raw.nan_to_num(nan=0.5).clamp(0, 1))
+        known = knowledge[0]
+        if (known.batch, known.steps) == (1, 1):
+            return Analytic().run(observations, knowledge, rngs)
+        return [Reconstruction(torch.full((known.batch, *known.model.inputs.shape), 0.5)) for known in knowledge]
 
 
 ONE_ONLY = f"{__name__}:OneOnly"
