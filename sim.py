@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from flfw.errors import BadInput, exit_code
+from flfw.errors import BadInput
 from flfw.experiment import Experiment
-from flfw.flags import parsed
+from flfw.terminal.exit_code import exit_code
+from flfw.terminal.flags import parsed
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def main(arguments: list[str]) -> int:
 def _do(arguments: list[str]) -> int:
     command = parse(arguments)
     if command.list is not None:
-        from flfw.listing import listing
+        from flfw.runs.listing import listing
         from papers.command import names
 
         print(listing(command.list) if command.list else f"{listing(())}\ntables     {', '.join(names())}")
@@ -75,7 +76,7 @@ def _do(arguments: list[str]) -> int:
         print(_show_split(command.experiment))
         return 0
     if command.compare:
-        from flfw.compare import table
+        from flfw.matrix.compare import table
 
         print(table(command.compare))
         return 0
@@ -125,7 +126,7 @@ def _refuse_two_tasks(command: Command) -> None:
 
 
 def _run(command: Command, arguments: list[str]) -> Path:
-    from flfw import run
+    from flfw.runs import run
 
     if command.from_:
         earlier = replace(run.stored(command.from_), out=None)
@@ -146,8 +147,8 @@ def _matrix(command: Command) -> int:
 
 
 def _purge(folder: Path) -> str:
-    from flfw.audit.report import write_report
-    from flfw.audit.retention import purge
+    from flfw.recording.retention import purge
+    from flfw.report.report import write_report
 
     removed = purge(folder)
     for result in sorted([folder / "result.json", *folder.glob("audit-*/result.json")]):
@@ -158,8 +159,8 @@ def _purge(folder: Path) -> str:
 
 
 def _show_split(experiment: Experiment) -> str:
-    from flfw import shares
-    from flfw.run import check
+    from flfw.data.splits import picture as shares
+    from flfw.runs.run import check
 
     checked, task, notes = check(experiment)
     task.require_data("--show-split")
@@ -171,10 +172,10 @@ def _show_split(experiment: Experiment) -> str:
 
 
 def _estimate(experiment: Experiment) -> str:
-    from flfw.accounting import Ledger
-    from flfw.engine import check_resources
-    from flfw.estimate import estimate, lines
-    from flfw.run import check
+    from flfw.dp.ledger import Ledger
+    from flfw.runs.engine import check_resources
+    from flfw.runs.estimate import estimate, lines
+    from flfw.runs.run import check
 
     if experiment.ray_address:
         raise BadInput(f"Expected --estimate on this machine alone, got --ray-address {experiment.ray_address}.")
@@ -188,8 +189,8 @@ def _estimate(experiment: Experiment) -> str:
 def _summary(folder: os.PathLike[str]) -> str:
     import json
 
-    from flfw.audit.findings import setting_name
     from flfw.curves import Point
+    from flfw.report.findings import setting_name
 
     result = json.loads((Path(folder) / "result.json").read_text())
     final = result["final"]

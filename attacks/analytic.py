@@ -16,9 +16,9 @@ from typing import final
 import torch
 from torch import nn
 
-from flfw.audit.attack import Attack, Budget, NotApplicable
-from flfw.audit.observation import Knowledge, Observation, Reconstruction, mean_gradient
-from flfw.inversion.closed_form import linear_inputs
+from flfw.adversary.attack import Attack, Budget, NotApplicable
+from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
+from flfw.inversion.closed_form.linear import linear_inputs
 
 
 @final

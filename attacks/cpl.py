@@ -12,7 +12,7 @@ Adaptive    a known mechanism stands inside the objective; known local steps are
 Departures  1. One start, as in the paper; it is over once the squared distance is below ``solved``, for which the paper
                states no value. Steps until then are the ``iterations`` of the audit.
             2. Of odd sizes the tiles are cut off. Rows have no neighbours to tile: theirs starts as U(0, 1).
-            3. Batches: labels are recovered by their counts (`flfw.inversion.labels`).
+            3. Batches: labels are recovered by their counts (`flfw.inversion.closed_form.labels`).
 """
 
 from __future__ import annotations

@@ -24,14 +24,14 @@ from typing import final
 import torch
 from torch import Tensor
 
-from flfw.audit.attack import Budget
-from flfw.audit.gradient_matching import GradientMatching
-from flfw.experiment import require
+from flfw.adversary.attack import Budget
+from flfw.adversary.gradient_matching import GradientMatching
+from flfw.errors import require
 from flfw.inversion.automatic import Automatic
 from flfw.inversion.descent import LBFGS
 from flfw.inversion.matching import gaussian_likelihood, relative_distance
-from flfw.inversion.mechanism import Mechanism
 from flfw.inversion.search import Recipe, normal
+from flfw.victims.operator import Mechanism
 
 
 @dataclass(frozen=True)

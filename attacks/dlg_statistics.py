@@ -27,12 +27,12 @@ from typing import final
 import torch
 from torch import nn
 
-from flfw.audit.attack import Attack, Budget, NotApplicable, Private, Uses
-from flfw.audit.observation import Knowledge, Observation, Reconstruction, mean_gradient
-from flfw.experiment import require
+from flfw.adversary.attack import Attack, Budget, NotApplicable, Private, Uses
+from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
+from flfw.errors import require
 from flfw.inversion.descent import LBFGS, Adam, Descent
-from flfw.inversion.feature_statistics import StatisticsVictim, channel_statistics
 from flfw.inversion.matching import squared_distance
+from flfw.inversion.private.feature_statistics import StatisticsVictim, channel_statistics
 from flfw.inversion.search import Found, Recipe, Target, invert
 from flfw.nets.conditional_gan import GeneratingNet, noise
 from flfw.nets.net import Tensors

@@ -10,7 +10,7 @@ Uses        the public data (decoder, generator); how private tensors began, whi
 Granted     the labels, of which one example's features need none.
 
     f = (dL/dW)^T dL/db / ||dL/db||^2        of one example; of several a search through the known classifier
-    E~ under C on public data, decoders R of E~(x), and of W E~(x) + b, to x    `flfw.inversion.surrogate`
+    E~ under C on public data, decoders R of E~(x), and of W E~(x) + b, to x    `flfw.inversion.private.surrogate`
     guess R(f), or R(W f + b): the one that, seen through E~, says most nearly the same to the classifier
 
 decoder     as above. The surrogates stand under the broadcast classifier; with ``own`` they are tuned for each client
@@ -39,17 +39,17 @@ from typing import ClassVar, Literal, final
 import torch
 from torch import Tensor, nn
 
-from flfw.audit.attack import Attack, Budget, Models, NotApplicable, Private, Uses
-from flfw.audit.feature_search import FeatureSearch, FeatureSearchSettings
-from flfw.audit.observation import Knowledge, Observation, Reconstruction
-from flfw.experiment import require
+from flfw.adversary.attack import Attack, Budget, Models, NotApplicable, Private, Uses
+from flfw.adversary.feature_search import FeatureSearch, FeatureSearchSettings
+from flfw.adversary.observation import Knowledge, Observation, Reconstruction
+from flfw.errors import require
+from flfw.inversion.closed_form.features import CLASSIFIER, EXTRACTOR, ExtractorVictim
+from flfw.inversion.closed_form.presence import classes_held
 from flfw.inversion.descent import Adam
-from flfw.inversion.features import CLASSIFIER, EXTRACTOR, ExtractorVictim
 from flfw.inversion.matching import relative_distance
-from flfw.inversion.presence import classes_held
 from flfw.inversion.priors import total_variation, weighted
+from flfw.inversion.private.surrogate import StandIns, Teaching, learn, restarted
 from flfw.inversion.search import Recipe, Stage, Target, invert
-from flfw.inversion.surrogate import StandIns, Teaching, learn, restarted
 from flfw.nets.conditional_gan import GeneratingNet, noise
 from flfw.nets.net import Tensors
 from flfw.rng import initialising, torch_generator

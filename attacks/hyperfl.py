@@ -12,10 +12,10 @@ Granted     the labels for ``joint`` and ``two_stage``; for ``closed_form`` noth
 
 closed_form <delta, z(x)> has the true gradient at the true x, and needs neither classifier nor label. Of several
             examples the deltas are told apart by the zeros that a rectifier leaves in them, or searched for
-            (`flfw.inversion.extractor`). There is one search by each of three distances, whose last tenth follows the
-            one they are all judged by, the relative squared distance; the search with the lowest is kept. Where the
-            extractor ends in a convolution, all of delta is unknown, its length too: as many searches are made, each by
-            the cosine distance with L-BFGS, which needs an activation that is smooth.
+            (`flfw.inversion.private.extractor`). There is one search by each of three distances, whose last tenth
+            follows the one they are all judged by, the relative squared distance; the search with the lowest is kept.
+            Where the extractor ends in a convolution, all of delta is unknown, its length too: as many searches are
+            made, each by the cosine distance with L-BFGS, which needs an activation that is smooth.
 joint       Data, embedding and classifier are searched for together, by the cosine distance.
 two_stage   Embedding and dL/dtheta are searched for first; then, below theta = h(v; varphi), data and classifier.
 Departures  1. Searches are `ig`'s: Adam on the sign of the gradient, step size 0.1, a tenth at 3/8, 5/8 and 7/8, in the
@@ -37,12 +37,15 @@ from typing import Literal, final
 import torch
 from torch import nn
 
-from flfw.audit.attack import Attack, Budget, NotApplicable, Private
-from flfw.audit.observation import Knowledge, Observation, Reconstruction, mean_gradient
-from flfw.experiment import require
+from flfw.adversary.attack import Attack, Budget, NotApplicable, Private
+from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
+from flfw.errors import require
+from flfw.inversion.closed_form.shared_gradient import without_decay
 from flfw.inversion.descent import LBFGS, Adam
-from flfw.inversion.embedding_search import search
-from flfw.inversion.extractor import (
+from flfw.inversion.matching import Distance, cosine_distance, relative_distance
+from flfw.inversion.priors import total_variation, weighted
+from flfw.inversion.private.embedding_search import search
+from flfw.inversion.private.extractor import (
     HeadlessVictim,
     SurrogateVictim,
     ends_fully_connected,
@@ -50,14 +53,11 @@ from flfw.inversion.extractor import (
     named,
     read_off,
 )
-from flfw.inversion.generated import GeneratedVictim
-from flfw.inversion.matching import Distance, cosine_distance, relative_distance
-from flfw.inversion.priors import total_variation, weighted
 from flfw.inversion.search import Found, Recipe, Stage, Target, invert
-from flfw.inversion.shared_gradient import without_decay
-from flfw.inversion.victim import VictimModel
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.net import Net, Tensors
+from flfw.victims.generated import GeneratedVictim
+from flfw.victims.victim import VictimModel
 
 _LAST, _FINER = 10, 1e-2  # the last search: one over its share of the iterations; its step size over the first
 _NOTHING = 1 - 1e-6  # of either distance, just below that of a guess whose gradient is 0

@@ -9,7 +9,7 @@ Needs       a network that is twice differentiable everywhere; a last layer that
 Adaptive    a known mechanism stands inside the objective; known local steps are unrolled. The label is read off what
             was sent as it is.
 Departures  1. Batches: the paper has single examples. Of several, labels are recovered by their counts, which is not
-               exact (`flfw.inversion.labels`).
+               exact (`flfw.inversion.closed_form.labels`).
             2. Restarts, the end of a search and the box are those of attacks/dlg.py.
 """
 

@@ -28,15 +28,15 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal, final
 
-from flfw.audit.attack import Budget
-from flfw.audit.gradient_matching import GradientMatching
-from flfw.experiment import require
+from flfw.adversary.attack import Budget
+from flfw.adversary.gradient_matching import GradientMatching
+from flfw.errors import require
 from flfw.inversion.automatic import Automatic
 from flfw.inversion.descent import Adam
 from flfw.inversion.matching import cosine_distance, gaussian_likelihood
-from flfw.inversion.mechanism import Mechanism
 from flfw.inversion.priors import Prior, neighbour_differences, total_variation, weighted
 from flfw.inversion.search import Recipe, Stage
+from flfw.victims.operator import Mechanism
 
 _NEIGHBOURS = 1.0  # deviations of the normalised input by which neighbours differ, in the prior of who knows of noise
 _FALLING = (1000.0, 100.0, 1.0)  # weight of the total variation in the searches of who is told, over that in the last

@@ -31,14 +31,14 @@ from benchmarks.attack_problems import Victims, pictures, victims
 from clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
 from clients.defences.low_precision import LowPrecision, LowPrecisionSettings
 from clients.defences.prune import Prune, PruneSettings
-from flfw.audit.observation import Knowledge, Observation, Vantage
+from flfw.adversary.observation import Knowledge, Observation, Vantage
 from flfw.defence import Defence
+from flfw.dp.settings import Noise, clipped_change
 from flfw.inversion.automatic import Automatic
-from flfw.inversion.mechanism import Circumstances, Mechanism, MethodMechanism
 from flfw.nets import Tensors
-from flfw.noise import gaussian
-from flfw.noisy import Noise, clipped_change
 from flfw.rng import torch_generator
+from flfw.training.gaussian import gaussian
+from flfw.victims.operator import Circumstances, Mechanism, MethodMechanism
 from strategies.fed_cdp import FedCDPSettings
 from strategies.fed_sdp import FedSDPSettings
 

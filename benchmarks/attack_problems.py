@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from flfw import data, nets
-from flfw.audit.score import psnr
+from flfw.audit.measures.metrics import psnr
 from flfw.errors import BadInput
 from flfw.inversion.compute import Compute
 from flfw.inversion.descent import Adam
@@ -29,9 +29,10 @@ from flfw.inversion.evaluation import Fused, stacked, stacked_given
 from flfw.inversion.matching import cosine_distance
 from flfw.inversion.objective import Guess, Objective, Problem
 from flfw.inversion.priors import weighted
-from flfw.inversion.victim import Inputs, PlainVictim
 from flfw.nets import Net, Tensors
+from flfw.nets.inputs import Inputs
 from flfw.rng import initialising, numpy_generator, torch_generator
+from flfw.victims.victim import PlainVictim
 
 _LR = 0.1
 TV = 0.01

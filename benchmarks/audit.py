@@ -25,10 +25,11 @@ from flwr.app import Message
 from PIL import Image
 
 from benchmarks import output
-from flfw import federation, run
+from flfw.engines import federation
 from flfw.experiment import Experiment
+from flfw.recording.grid import RecordingGrid, carries_arrays
 from flfw.rng import numpy_generator
-from flfw.tap import RecordingGrid, carries_arrays
+from flfw.runs import run
 
 _GOAL_AROUND, _GOAL_RECORDING = 0.10, 0.05
 

@@ -13,7 +13,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from flfw.data.cache import user_cache
+from flfw.data.files.cache import user_cache
 
 VERSION = "0.1.2"
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import output
-from flfw import run
-from flfw.checkpoint import Checkpoints, Snapshot
 from flfw.experiment import Experiment
+from flfw.runs import run
+from flfw.storage.checkpoint import Checkpoints, Snapshot
 
 _GOAL = 0.05
 

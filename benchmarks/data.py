@@ -39,8 +39,9 @@ from benchmarks import output
 from benchmarks.startup import actors_below
 from flfw import data
 from flfw.experiment import Experiment
+from flfw.resolve import resolve
 from flfw.rng import numpy_generator, torch_generator
-from flfw.task import Task, resolve
+from flfw.task import Task
 
 _ROOT = Path(__file__).parent.parent
 _CLIENTS, _BATCH, _TURNS = 100, 50, 200

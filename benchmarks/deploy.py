@@ -30,7 +30,7 @@ from typing import Any
 from benchmarks import output
 from flfw.deploy import processes
 from flfw.deploy.layout import Layout, environment
-from flfw.engine import toml_lines
+from flfw.engines.bundle import toml_lines
 
 _ROOT = Path(__file__).parent.parent
 _SITES, _GOAL_S = 3, 4.0

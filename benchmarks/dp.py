@@ -30,10 +30,10 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks import output
 from flfw import nets
-from flfw.noise import gaussian
-from flfw.optimisers import SGD
-from flfw.perexample import ClippedSum, PerExample
 from flfw.rng import initialising, torch_generator
+from flfw.training.gaussian import gaussian
+from flfw.training.optimisers import SGD
+from flfw.training.per_example import ClippedSum, PerExample
 
 _EXACT = 3e-5
 _CLASSES = 10

@@ -37,18 +37,18 @@ from torch.nn.functional import binary_cross_entropy, cross_entropy, kl_div, log
 
 from benchmarks import output
 from clients.fedcg import FedCGClient
-from flfw import parts
-from flfw.aggregation import Update, weighted_mean
+from flfw import resolve as parts
+from flfw.client.store import ClientStore
+from flfw.client.workplace import Workplace
 from flfw.data import Dataset
-from flfw.data.partition import Split
+from flfw.data.splits.partition import Split
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
 from flfw.nets.conditional_gan import GeneratingNet, imagining, noise
 from flfw.rng import numpy_generator, torch_generator
-from flfw.server_place import ServerPlace
-from flfw.store import ClientStore
+from flfw.server.aggregation import Update, weighted_mean
+from flfw.server.place import ServerPlace
 from flfw.task import Task
-from flfw.workplace import Workplace
 from strategies.fedcg import FedCG, FedCGSettings
 
 _EXACT = 1e-5
@@ -62,6 +62,10 @@ _GAMMA = 2 / (1 + np.exp(-10)) - 1
 _EXPERIMENT = Experiment(
     method="fedcg", dataset="fmnist", net="lenet5", augment="none", clients=1, local_epochs=1, batch_size=_BATCH, lr=_LR
 )
+
+
+def _place(experiment: Experiment) -> ServerPlace:
+    return ServerPlace(experiment, *parts.method(experiment))
 
 
 @contextmanager
@@ -80,7 +84,7 @@ def uploads(clients: int, kind: torch.dtype = torch.float32) -> list[Update]:
     """Generators and classifiers that have seen nothing, of clients of unlike sizes."""
     found = []
     for client in range(clients):
-        model = imagining(ServerPlace(replace(_EXPERIMENT, seed=client)).model())
+        model = imagining(_place(replace(_EXPERIMENT, seed=client)).model())
         rng = torch_generator(client, "warm")
         for _ in range(20):  # so that what evaluation mode goes by is that of the generator
             model(noise(64, rng), torch.randint(_CLASSES, (64,), generator=rng))
@@ -93,13 +97,13 @@ def uploads(clients: int, kind: torch.dtype = torch.float32) -> list[Update]:
 def distilled(sent: Sequence[Update], iterations: int, server_round: int = 1) -> Tensors:
     """What flfw's server makes of these uploads."""
     strategy = FedCG(FedCGSettings(iterations=iterations, server_batch=_BATCH, server_lr=_LR))
-    strategy.at, strategy.round = ServerPlace(_EXPERIMENT), server_round
+    strategy.at, strategy.round = _place(_EXPERIMENT), server_round
     return strategy.aggregate(sent)
 
 
 def straightforward(sent: Sequence[Update], iterations: int, server_round: int = 1) -> Tensors:
     """The same as one would write it first."""
-    student, *teachers = (imagining(ServerPlace(_EXPERIMENT).model()) for _ in range(1 + len(sent)))
+    student, *teachers = (imagining(_place(_EXPERIMENT).model()) for _ in range(1 + len(sent)))
     student.load_state_dict(weighted_mean(sent))
     for teacher, update in zip(teachers, sent, strict=True):
         teacher.load_state_dict(update.tensors)

@@ -32,16 +32,17 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks import output
 from clients.hyperfl import HyperFLClient
-from flfw import nets, parts
-from flfw.client import FederatedClient
+from flfw import nets
+from flfw import resolve as parts
+from flfw.client.federated_client import FederatedClient
+from flfw.client.workplace import Workplace
 from flfw.data import Dataset
-from flfw.data.partition import Split
+from flfw.data.splits.partition import Split
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.rng import numpy_generator, torch_generator
 from flfw.task import Task
-from flfw.workplace import Workplace
 
 _EXACT = 1e-10
 _IMAGES = 600

@@ -2,10 +2,11 @@
 
 A client of the paper trains (CNN 1 on Fashion-MNIST from $FLFW_DATA, else random pixels; batches of 50; momentum 0.5,
 weight decay 5e-4; an epoch on its classifier first), and sends its hypernetwork. From that update and the hypernetwork
-it was sent, weight decay is taken out and the rest is read as one gradient (`flfw.inversion.shared_gradient`). Printed
-are, by the steps it took on the hypernetwork: how far the embedding and the extractor that were read off are from the
-client's own before training, over their lengths; how far the extractor moved in training, to compare with; and the
-share of hidden units that are 0. The last line of the output is one JSON object.
+it was sent, weight decay is taken out and the rest is read as one gradient
+(`flfw.inversion.closed_form.shared_gradient`). Printed are, by the steps it took on the hypernetwork: how far the
+embedding and the extractor that were read off are from the client's own before training, over their lengths; how far
+the extractor moved in training, to compare with; and the share of hidden units that are 0. The last line of the output
+is one JSON object.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from benchmarks import output
 from benchmarks.hyperfl import CASES, client, images
 from clients.hyperfl import HyperFLClient
 from flfw import nets
-from flfw.inversion.shared_gradient import read, without_decay
+from flfw.inversion.closed_form.shared_gradient import read, without_decay
 
 _RUNS = {1: (50, 1), 4: (200, 1), 12: (600, 1), 60: (600, 5)}  # steps: images and epochs
 

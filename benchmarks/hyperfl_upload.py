@@ -27,18 +27,19 @@ from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from benchmarks import output
-from flfw import parts
-from flfw.aggregation import Update
+from flfw import resolve as parts
+from flfw.client.store import ClientStore
+from flfw.client.workplace import Workplace
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
-from flfw.factored_upload import FactoredUpload, FactorReader
-from flfw.factors import Arrays, Layers, square
-from flfw.inprocess import InProcessGrid
+from flfw.messages.factored_upload import FactoredUpload, FactorReader
+from flfw.messages.factors import Arrays, Layers, square
+from flfw.messages.inprocess import InProcessGrid
+from flfw.messages.wire import broadcast, nbytes, pack, views
 from flfw.nets import Tensors
-from flfw.store import ClientStore
-from flfw.task import Task, resolve
-from flfw.wire import broadcast, nbytes, pack, views
-from flfw.workplace import Workplace
+from flfw.resolve import resolve
+from flfw.server.aggregation import Update
+from flfw.task import Task
 from strategies.hyperfl import HyperFL, HyperFLSettings
 
 _GOAL = 10.0

@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks import output
 from flfw import data
 from flfw.data import Dataset
-from flfw.data.partition import Split
+from flfw.data.splits.partition import Split
 from flfw.experiment import Experiment
 from flfw.rng import numpy_generator
 from flfw.task import Task

@@ -2,8 +2,8 @@
 
 HyperFL with the fully connected ``mlp``. An honest server broadcasts the hypernetwork as it was initialised. A
 malicious one broadcasts `serving(...)`, which generates, from whatever embedding, an extractor whose first layer sorts
-examples into bins (`flfw.inversion.imprint`). Both then read the extractor's gradient off a client's, and single
-examples off that, in closed form: no search, no labels, no embedding, no classifier.
+examples into bins (`flfw.inversion.closed_form.imprint`). Both then read the extractor's gradient off a client's, and
+single examples off that, in closed form: no search, no labels, no embedding, no classifier.
 
 For batches of 1, 4, 16 and 64 training images, twenty of each, it prints the share of images that are read off: some
 reading has a PSNR above 40 dB. The bins are chosen on 1,000 test images, which count as public. Data from $FLFW_DATA,
@@ -21,14 +21,14 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks import output
 from flfw import data, nets
-from flfw.audit.score import psnr
+from flfw.audit.measures.metrics import psnr
 from flfw.errors import BadInput
-from flfw.inversion.closed_form import linear_inputs
-from flfw.inversion.extractor import extractor_of
-from flfw.inversion.imprint import alone_in_their_bins, imprint
-from flfw.inversion.shared_gradient import read, serving
-from flfw.inversion.victim import Inputs
+from flfw.inversion.closed_form.imprint import alone_in_their_bins, imprint
+from flfw.inversion.closed_form.linear import linear_inputs
+from flfw.inversion.closed_form.shared_gradient import read, serving
+from flfw.inversion.private.extractor import extractor_of
 from flfw.nets.hypernetwork import GeneratedNet
+from flfw.nets.inputs import Inputs
 from flfw.rng import initialising, numpy_generator
 
 _BATCHES, _REPEATS, _PUBLIC, _FOUND = (1, 4, 16, 64), 20, 1000, 40.0

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flfw.provenance import hardware
+from flfw.storage.provenance import hardware
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:

@@ -8,9 +8,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from flfw.client import FederatedClient
+from flfw.client.federated_client import FederatedClient
+from flfw.dp.client import NoisyClient
 from flfw.nets import Tensors
-from flfw.noisy_client import NoisyClient
 
 
 @final

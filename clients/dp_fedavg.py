@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
-from flfw.noisy_client import NoisyClient
+from flfw.dp.client import NoisyClient
 
 
 @final

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfw.client import FederatedClient
+from flfw.client.federated_client import FederatedClient
+from flfw.messages.sharing import check_upload
 from flfw.nets import Tensors
-from flfw.wire import check_upload
 
 
 @final

@@ -9,11 +9,11 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from flfw.dp.client import NoisyClient
 from flfw.nets import Tensors
-from flfw.noisy_client import NoisyClient
-from flfw.optimisers import Optimiser
-from flfw.perexample import Bound
-from flfw.pruning import keep_largest
+from flfw.training.optimisers import Optimiser
+from flfw.training.per_example import Bound
+from flfw.training.pruning import keep_largest
 
 _LEAST = 1e-6  # a bound of 0 would clip everything to nothing: of a median of gradients that have vanished
 _AT_ONCE = 100

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import final
 
-from flfw.noisy_client import NoisyClient
+from flfw.dp.client import NoisyClient
 
 
 @final
 class FedSDPClient(NoisyClient):
-    """E epochs of SGD; `flfw.noisy_client` clips what leaves."""
+    """E epochs of SGD; `flfw.dp.client` clips what leaves."""

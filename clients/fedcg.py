@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy, cross_entropy, mse_loss
 
-from flfw.client import FederatedClient
+from flfw.client.federated_client import FederatedClient
+from flfw.client.workplace import Workplace
 from flfw.nets import Tensors
 from flfw.nets.batch_last import swift
 from flfw.nets.conditional_gan import GeneratingNet, drawn_again, noise
-from flfw.optimisers import Adam, Optimiser, Remembering, along
-from flfw.workplace import Workplace
+from flfw.training.optimisers import Adam, Optimiser, Remembering, along
 
 _GAN_BETAS = (0.5, 0.999)
 

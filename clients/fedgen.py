@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from flfw.client import FederatedClient
+from flfw.client.federated_client import FederatedClient
+from flfw.client.workplace import Workplace
 from flfw.nets.conditional_gan import GeneratingNet, noise
-from flfw.workplace import Workplace
 
 
 @final

@@ -8,7 +8,7 @@ from typing import final
 import numpy as np
 from torch import Tensor
 
-from flfw.client import FederatedClient
+from flfw.client.federated_client import FederatedClient
 
 
 @final

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from flfw.client import FederatedClient
+from flfw.client.federated_client import FederatedClient
 from flfw.defence import Defence
-from flfw.low_rank import LowRankSGD
 from flfw.nets import Tensors
 from flfw.nets.hypernetwork import GeneratedNet
-from flfw.optimisers import SGD, Optimiser, along
+from flfw.training.low_rank import LowRankSGD
+from flfw.training.optimisers import SGD, Optimiser, along
 
 _MOST_MOMENTUM = 0.95  # with more, so many steps stay in factors that dense ones are faster
 
@@ -23,9 +23,9 @@ _MOST_MOMENTUM = 0.95  # with more, so many steps stay in factors that dense one
 class HyperFLClient(FederatedClient):
     """Steps A and B of the paper's algorithm 1.
 
-    Step B follows the hypernetwork's gradient in factors (`flfw.low_rank`), unless the settings say ``dense``. It is
-    computed densely as well where that form does not hold: for Adam, for a momentum above 0.95, and under a defence
-    that acts on the gradients of local steps, which must be handed the whole gradient.
+    Step B follows the hypernetwork's gradient in factors (`flfw.training.low_rank`), unless the settings say ``dense``.
+    It is computed densely as well where that form does not hold: for Adam, for a momentum above 0.95, and under a
+    defence that acts on the gradients of local steps, which must be handed the whole gradient.
     """
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
-from flfw.client import FederatedClient
+from flfw.client.federated_client import FederatedClient
 
 
 @final

@@ -18,21 +18,23 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
-from flfw import data, parts
-from flfw.accounting import require_settled
+from flfw import data
+from flfw import resolve as parts
 from flfw.audit import probe
-from flfw.client import FederatedClient
+from flfw.client.federated_client import FederatedClient
+from flfw.client.site import Site
+from flfw.client.store import ClientStore
+from flfw.client.workplace import Workplace
+from flfw.dp.ledger import require_settled
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
+from flfw.messages.wire import pack, views
 from flfw.nets import Tensors
-from flfw.provenance import code_hash
-from flfw.roster import ENROLMENT_S
-from flfw.site import Site
-from flfw.store import ClientStore
-from flfw.task import Task, input_space, resolve
-from flfw.threads import one_thread
-from flfw.wire import pack, views
-from flfw.workplace import Workplace
+from flfw.resolve import resolve
+from flfw.server.roster import ENROLMENT_S
+from flfw.storage.provenance import code_hash
+from flfw.task import Task, input_space
+from flfw.training.threads import one_thread
 
 server = ServerApp()
 client = ClientApp()
@@ -45,8 +47,8 @@ _AFTER_DEADLINE_S = 1.0  # the server then says who was late, rather than that a
 
 @server.main()
 def serve(grid: Grid, context: Context) -> None:
-    """Run the experiment of the run's configuration, as `flfw.federation` does it."""
-    from flfw.federation import federate  # clients import this module too, and need none of that
+    """Run the experiment of the run's configuration, as `flfw.engines.federation` does it."""
+    from flfw.engines.federation import federate  # clients import this module too, and need none of that
 
     federate(grid, Experiment.from_run_config(context.run_config))
 

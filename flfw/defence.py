@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from flfw.method import NoSettings
+from flfw.errors import BadInput
 from flfw.nets.net import Tensors
+from flfw.plugins import NoSettings
 
 
 class Defence(ABC):
@@ -35,3 +36,19 @@ class Defence(ABC):
     def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
         """What leaves the client: from the change of the shared tensors (in a probe: from their gradient)."""
         return update
+
+
+def refuse_beside_factors(name: str, defence: Defence | None) -> None:
+    """Refuse a defence on updates that travel as factors: it leaves a change no few axes, and needs every digit.
+
+    Args:
+        name: of the defence.
+        defence: the client's, if any.
+
+    Raises:
+        BadInput: naming the form of the upload and the defence.
+    """
+    if defence is not None and type(defence).update is not Defence.update:
+        raise BadInput(
+            f"Expected upload=dense with a defence that acts on updates, got upload=factors and defence={name}."
+        )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from flfw.curves import Point, points
-from flfw.errors import BadInput
+from flfw.errors import BadInput, require
 
 Scalar = bool | int | float | str
 S = TypeVar("S")
@@ -277,17 +277,6 @@ class Experiment:
                 value = float(value)  # TOML reads 1.0 written as 1 back as an int
             values[field.name] = value
         return cls(**values)
-
-
-def require(holds: bool, expected: str, **got: object) -> None:
-    """Raise `BadInput` in the house's one voice unless the condition holds.
-
-    >>> require(1.5 < 1, "0 < ratio < 1", ratio=1.5)
-    Traceback (most recent call last):
-    flfw.errors.BadInput: Expected 0 < ratio < 1, got ratio=1.5.
-    """
-    if not holds:
-        raise BadInput(f"Expected {expected}, got {', '.join(f'{k}={v}' for k, v in got.items())}.")
 
 
 def _integer(word: str, flag: str) -> int:

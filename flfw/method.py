@@ -1,30 +1,25 @@
 """What a method declares of itself: what it shares, what its clients train, what it claims.
 
-The server half (`flfw.strategy`) inherits from it; clients, audits and estimates read the declaration alone.
+The server half (`flfw.server.strategy`) inherits from it; clients, audits and estimates read the declaration alone.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import nn
 
-from flfw.factored_upload import FactoredUpload
-from flfw.inversion.local_steps import LocalSteps
-from flfw.inversion.victim import PlainVictim, VictimModel
+from flfw.messages.factored_upload import FactoredUpload
 from flfw.nets import Net, Tensors
 from flfw.privacy.course import Course
 from flfw.privacy.mechanism import Mechanism
 from flfw.privacy.published import Published
+from flfw.victims.local_steps import LocalSteps
+from flfw.victims.victim import PlainVictim, VictimModel
 
 if TYPE_CHECKING:
     from flfw.task import Task
-
-
-@dataclass(frozen=True)
-class NoSettings:
-    """The hyper-parameters of a plug-in that has none."""
+from flfw.plugins import NoSettings
 
 
 class Method:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -12,41 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfw import canaries, data, nets, plugins
-from flfw.assignments import settings
-from flfw.canaries import Canaries
-from flfw.data import feed, partition
-from flfw.errors import BadInput
-from flfw.experiment import Experiment, require
-from flfw.inversion.victim import Inputs
-from flfw.method import Method
+from flfw import data, nets
+from flfw.data import canaries, feed
+from flfw.data.canaries import Canaries
+from flfw.data.splits import partition
+from flfw.errors import BadInput, require
+from flfw.experiment import Experiment
+from flfw.nets.inputs import Inputs
+from flfw.plugins import settings
 from flfw.rng import numpy_generator
-
-
-def resolve(experiment: Experiment, methods: Sequence[str] = ()) -> Experiment:
-    """The experiment with every ``auto`` replaced: by what the data set's card says, by the method's own attack.
-
-    Args:
-        experiment: as asked for.
-        methods: that are attacked alike; empty: the experiment's.
-    """
-    if "auto" in experiment.attack:
-        written = [name for name in methods or (experiment.method,) if name in plugins.names(plugins.ATTACK)]
-        named = [name for word in experiment.attack for name in (written if word == "auto" else [word])]
-        require(bool(named), "an attack beside auto, since none bears the method's name", attack="auto")
-        experiment = dataclasses.replace(experiment, attack=tuple(dict.fromkeys(named)))
-    if "auto" not in (experiment.net, experiment.split, experiment.augment):
-        return experiment  # as client processes get it; to look at a large folder again takes long
-    dataset = data.absolute(experiment.dataset)
-    card = data.describe(dataset)
-    preferred = plugins.find(plugins.METHOD, experiment.method, Method).net
-    net = (preferred or card.net) if experiment.net == "auto" else experiment.net
-    split = card.split if experiment.split == "auto" else experiment.split
-    augment = card.augment if experiment.augment == "auto" else experiment.augment
-    images = len(card.shape) == 3
-    require(images or augment == "none", f"images for {dataset} to be varied", augment=augment)
-    require(images or not experiment.side, f"images in {dataset} to be resized", side=experiment.side)
-    return dataclasses.replace(experiment, dataset=dataset, net=net, split=split, augment=augment)
 
 
 def _side(experiment: Experiment) -> int | None:

@@ -17,12 +17,14 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Literal
 
-from flfw import data, plugins, results, run
+from flfw import data, plugins
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import FREE_ON_RESUME, Experiment
-from flfw.provenance import code_hash
-from flfw.sealed import sealed, write_whole
-from flfw.task import Task, resolve
+from flfw.resolve import resolve
+from flfw.runs import results, run
+from flfw.storage.provenance import code_hash
+from flfw.storage.sealed import sealed, write_whole
+from flfw.task import Task
 from papers import planned, timing
 from papers.preset import Figure, Preset
 from papers.published import Cell

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
-from flfw.experiment import require
+from flfw.errors import require
 from papers.drawing import INKS, MARKS, STYLE, TEXT, End, Rows, blank, name_ends
 
 _WIDE = 100.0  # from here on, largest over smallest, an axis is logarithmic

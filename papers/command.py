@@ -7,11 +7,11 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from flfw import engine
-from flfw.checkpoint import locked
 from flfw.errors import BadInput
 from flfw.experiment import FREE_ON_RESUME, Experiment
-from flfw.sealed import write_whole
+from flfw.runs import engine
+from flfw.storage.checkpoint import locked
+from flfw.storage.sealed import write_whole
 from papers import published, show
 from papers.cells import Outcome
 from papers.layout import sheet

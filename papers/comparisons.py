@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import inf, isfinite
 from typing import Any
 
-from flfw.errors import BadInput
-from flfw.experiment import require
+from flfw.errors import BadInput, require
 from flfw.matrix.rows import Finished
 from papers.drawing import Rows
 

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from flfw.audit.figures import spread
+from flfw.report.figures import spread
 
 Format = Literal["svg", "png", "pdf"]
 Rows = Sequence[Mapping[str, Any]]

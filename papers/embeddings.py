@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from flfw import parts, run
-from flfw.checkpoint import Stored, require_same_data, stored_experiment
-from flfw.errors import BadInput
-from flfw.experiment import require
-from flfw.patterns import matches
+from flfw import resolve as parts
+from flfw.client.store import ClientStore, StateMissing
+from flfw.data.splits.picture import holdings
+from flfw.errors import BadInput, require
+from flfw.messages.sharing import matches
 from flfw.rng import numpy_generator
-from flfw.shares import holdings
-from flfw.store import ClientStore, StateMissing
+from flfw.runs import run
+from flfw.storage.checkpoint import Stored, require_same_data, stored_experiment
 from papers.drawing import MARKS, OTHERS, Rows
 
 EMBEDDING = "embedding"

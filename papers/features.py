@@ -20,17 +20,18 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from torch import Tensor, nn
 
-from flfw import parts, run
-from flfw.checkpoint import Checkpoints, Snapshot, require_same_data, stored_experiment
-from flfw.errors import BadInput
-from flfw.experiment import Experiment, require
+from flfw import resolve as parts
+from flfw.client.store import ClientStore, StateMissing
+from flfw.client.workplace import Workplace
+from flfw.errors import BadInput, require
+from flfw.experiment import Experiment
+from flfw.messages.sharing import matches
+from flfw.messages.wire import unpack
 from flfw.nets.conditional_gan import GeneratingNet, noise
-from flfw.patterns import matches
 from flfw.rng import numpy_generator, torch_generator
-from flfw.store import ClientStore, StateMissing
+from flfw.runs import run
+from flfw.storage.checkpoint import Checkpoints, Snapshot, require_same_data, stored_experiment
 from flfw.task import Task
-from flfw.wire import unpack
-from flfw.workplace import Workplace
 from papers.drawing import STYLE, TEXT, Rows, blank
 from papers.embeddings import plane
 

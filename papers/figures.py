@@ -28,10 +28,9 @@ from typing import Any, get_args
 from matplotlib.figure import Figure
 
 from flfw import data
-from flfw.errors import BadInput
-from flfw.experiment import require
+from flfw.errors import BadInput, require
 from flfw.matrix.rows import Finished, read
-from flfw.sealed import write_whole
+from flfw.storage.sealed import write_whole
 from papers import charts, comparisons, drawing, features, gains
 from papers.comparisons import kind
 from papers.drawing import Rows

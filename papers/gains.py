@@ -13,11 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from flfw.assignments import settings
-from flfw.data import partition
-from flfw.errors import BadInput
-from flfw.experiment import require
+from flfw.data.splits import partition
+from flfw.errors import BadInput, require
 from flfw.matrix.rows import Finished
+from flfw.plugins import settings
 from papers.drawing import INKS, STYLE, Rows, blank
 
 ALONE = "local_only"

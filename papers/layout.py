@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from flfw.provenance import code_hash
+from flfw.storage.provenance import code_hash
 from papers.cells import Outcome
 from papers.preset import Scale
 from papers.published import Cell, Table

@@ -18,16 +18,17 @@ from safetensors.torch import load
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from flfw import parts, run
-from flfw.checkpoint import require_same_data, stored_experiment
-from flfw.client import FederatedClient
+from flfw import resolve as parts
+from flfw.client.federated_client import FederatedClient
+from flfw.client.workplace import Workplace
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
-from flfw.perexample import PerExample
-from flfw.sealed import sealed, unseal
+from flfw.runs import run
+from flfw.storage.checkpoint import require_same_data, stored_experiment
+from flfw.storage.sealed import sealed, unseal
 from flfw.task import Task
-from flfw.workplace import Workplace
+from flfw.training.per_example import PerExample
 from papers.drawing import Rows
 from papers.timing import plain
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from math import prod
 from typing import Any
 
-from flfw.accounting import Ledger, course
+from flfw.dp.ledger import Ledger, course
 from flfw.experiment import Experiment
 from flfw.task import Task
 

@@ -1,9 +1,9 @@
 """What a local iteration costs: a client's own training, timed in turns with plain training of the same network.
 
-Timed is all that `flfw.client.FederatedClient.train` does in a round, and `outgoing` with what is to be sent, over the
-number of mini-batches in its epochs: batches and their loading, gradients, clipping, noise, steps. Not timed are
-evaluation, messages and the server. On a machine that others use as well only seconds of the processor mean something,
-and only ratios of sides that took turns may be compared with another machine's.
+Timed is all that `flfw.client.federated_client.FederatedClient.train` does in a round, and `outgoing` with what is to
+be sent, over the number of mini-batches in its epochs: batches and their loading, gradients, clipping, noise, steps.
+Not timed are evaluation, messages and the server. On a machine that others use as well only seconds of the processor
+mean something, and only ratios of sides that took turns may be compared with another machine's.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dataclasses import replace
 from math import ceil
 from typing import Any, final
 
-from flfw import parts
-from flfw.assignments import split_assignment
+from flfw import resolve as parts
+from flfw.client.workplace import Workplace
 from flfw.experiment import Experiment
-from flfw.optimisers import LocalTraining
-from flfw.provenance import hardware
+from flfw.plugins import split_assignment
+from flfw.storage.provenance import hardware
 from flfw.task import Task
-from flfw.threads import one_thread
-from flfw.workplace import Workplace
+from flfw.training.optimisers import LocalTraining
+from flfw.training.threads import one_thread
 
 PLAIN = "fedavg"
 TURNS = 7

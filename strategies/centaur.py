@@ -23,9 +23,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from flfw.experiment import require
-from flfw.noisy import BesideOwnHead
-from flfw.noisy_strategy import EitherUnitStrategy
+from flfw.dp.settings import BesideOwnHead
+from flfw.dp.strategy import EitherUnitStrategy
+from flfw.errors import require
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from __future__ import annotations
 
 from typing import final
 
-from flfw.noisy import EitherUnit
-from flfw.noisy_strategy import EitherUnitStrategy
+from flfw.dp.settings import EitherUnit
+from flfw.dp.strategy import EitherUnitStrategy
 
 
 @final

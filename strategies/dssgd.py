@@ -42,12 +42,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from flfw.aggregation import Update
-from flfw.experiment import require
-from flfw.inversion.victim import Inputs, PlainVictim, VictimModel
+from flfw.errors import require
 from flfw.nets import Net, Tensors
-from flfw.optimisers import LocalTraining
-from flfw.strategy import FederatedStrategy
+from flfw.nets.inputs import Inputs
+from flfw.server.aggregation import Update
+from flfw.server.strategy import FederatedStrategy
+from flfw.training.optimisers import LocalTraining
+from flfw.victims.victim import PlainVictim, VictimModel
 
 
 @dataclass(frozen=True)

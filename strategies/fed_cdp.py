@@ -34,14 +34,14 @@ from typing import Literal, final
 
 from torch import nn
 
-from flfw.aggregation import Update, weighted_mean
-from flfw.experiment import require
+from flfw.dp.settings import NoisySteps
+from flfw.errors import require
 from flfw.nets import Tensors
-from flfw.noisy import NoisySteps
 from flfw.privacy.course import Course
 from flfw.privacy.mechanism import Mechanism
 from flfw.privacy.published import Published
-from flfw.strategy import FederatedStrategy
+from flfw.server.aggregation import Update, weighted_mean
+from flfw.server.strategy import FederatedStrategy
 
 
 @dataclass(frozen=True)

@@ -30,13 +30,14 @@ from typing import final
 
 from torch import nn
 
-from flfw.aggregation import Update, noisy_mean
+from flfw.dp.noisy_mean import noisy_mean
+from flfw.dp.settings import Noise, mechanism_of_updates
 from flfw.nets import Tensors
-from flfw.noisy import Noise, mechanism_of_updates
 from flfw.privacy.course import Course
 from flfw.privacy.mechanism import Holder, Mechanism
 from flfw.privacy.published import Published
-from flfw.strategy import FederatedStrategy
+from flfw.server.aggregation import Update
+from flfw.server.strategy import FederatedStrategy
 
 
 @dataclass(frozen=True)

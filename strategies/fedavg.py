@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import final
 
-from flfw.aggregation import Update, weighted_mean
-from flfw.inversion.local_steps import LocalSteps
 from flfw.nets import Tensors
-from flfw.optimisers import LastingTraining
-from flfw.strategy import FederatedStrategy
+from flfw.server.aggregation import Update, weighted_mean
+from flfw.server.strategy import FederatedStrategy
+from flfw.training.optimisers import LastingTraining
+from flfw.victims.local_steps import LocalSteps
 
 
 @final

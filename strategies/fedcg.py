@@ -39,15 +39,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
-from flfw.aggregation import Update
-from flfw.distillation import ServerTraining, distil, speaking, taught
-from flfw.experiment import require
+from flfw.errors import require
 from flfw.nets import Net, Tensors
 from flfw.nets.batch_last import swift
 from flfw.nets.conditional_gan import GeneratingNet, imagining, labelled_noise
-from flfw.optimisers import Adam
-from flfw.server_training import TrainingServer
+from flfw.server.aggregation import Update
+from flfw.server.distillation import ServerTraining, distil, speaking, taught
+from flfw.server.training import TrainingServer
 from flfw.task import Task, require_every_class
+from flfw.training.optimisers import Adam
 
 
 @dataclass(frozen=True)

@@ -33,15 +33,15 @@ import numpy as np
 import torch
 
 from flfw import data
-from flfw.aggregation import Update
 from flfw.data import feed
-from flfw.distillation import ServerTraining, distil, speaking, taught
 from flfw.errors import BadInput
-from flfw.inversion.local_steps import LocalSteps
 from flfw.nets import Tensors
-from flfw.optimisers import Adam, LastingTraining
-from flfw.server_training import TrainingServer
+from flfw.server.aggregation import Update
+from flfw.server.distillation import ServerTraining, distil, speaking, taught
+from flfw.server.training import TrainingServer
 from flfw.task import Task
+from flfw.training.optimisers import Adam, LastingTraining
+from flfw.victims.local_steps import LocalSteps
 
 
 @dataclass(frozen=True)

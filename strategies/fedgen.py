@@ -37,14 +37,14 @@ from typing import Literal, final
 import torch
 from torch.nn.functional import cross_entropy
 
-from flfw.aggregation import Update
-from flfw.distillation import ServerTraining, speaking
-from flfw.experiment import require
+from flfw.errors import require
 from flfw.nets import Net, Tensors
 from flfw.nets.batch_last import swift
 from flfw.nets.conditional_gan import GeneratingNet, drawn_again, imagining, labelled_noise
-from flfw.optimisers import Adam, LastingTraining
-from flfw.server_training import TrainingServer
+from flfw.server.aggregation import Update
+from flfw.server.distillation import ServerTraining, speaking
+from flfw.server.training import TrainingServer
+from flfw.training.optimisers import Adam, LastingTraining
 
 
 @dataclass(frozen=True)

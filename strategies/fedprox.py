@@ -15,12 +15,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import final
 
-from flfw.aggregation import Update, weighted_mean
-from flfw.experiment import require
-from flfw.inversion.local_steps import LocalSteps
+from flfw.errors import require
 from flfw.nets import Tensors
-from flfw.optimisers import LastingTraining
-from flfw.strategy import FederatedStrategy
+from flfw.server.aggregation import Update, weighted_mean
+from flfw.server.strategy import FederatedStrategy
+from flfw.training.optimisers import LastingTraining
+from flfw.victims.local_steps import LocalSteps
 
 
 @dataclass(frozen=True)

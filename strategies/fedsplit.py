@@ -16,11 +16,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, final
 
-from flfw.aggregation import Update, weighted_mean
-from flfw.inversion.local_steps import LocalSteps
 from flfw.nets import Tensors
-from flfw.optimisers import LastingTraining
-from flfw.strategy import FederatedStrategy
+from flfw.server.aggregation import Update, weighted_mean
+from flfw.server.strategy import FederatedStrategy
+from flfw.training.optimisers import LastingTraining
+from flfw.victims.local_steps import LocalSteps
 
 
 @dataclass(frozen=True)

@@ -33,15 +33,15 @@ from typing import Literal, final
 
 from torch import nn
 
-from flfw.aggregation import Update, weighted_mean
-from flfw.experiment import require
-from flfw.factored_upload import FactoredUpload
-from flfw.inversion.generated import GeneratedVictim
-from flfw.inversion.victim import Inputs
+from flfw.errors import require
+from flfw.messages.factored_upload import FactoredUpload
 from flfw.nets import Net, Tensors
 from flfw.nets.hypernetwork import GeneratedNet, HeadInit
-from flfw.optimisers import LocalTraining
-from flfw.strategy import FederatedStrategy
+from flfw.nets.inputs import Inputs
+from flfw.server.aggregation import Update, weighted_mean
+from flfw.server.strategy import FederatedStrategy
+from flfw.training.optimisers import LocalTraining
+from flfw.victims.generated import GeneratedVictim
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import final
 
-from flfw.aggregation import Update
 from flfw.nets import Tensors
-from flfw.optimisers import LastingTraining
-from flfw.strategy import FederatedStrategy
+from flfw.server.aggregation import Update
+from flfw.server.strategy import FederatedStrategy
+from flfw.training.optimisers import LastingTraining
 
 
 @final

@@ -25,8 +25,8 @@ from __future__ import annotations
 
 from typing import final
 
-from flfw.noisy import BesideOwnHead
-from flfw.noisy_strategy import EitherUnitStrategy
+from flfw.dp.settings import BesideOwnHead
+from flfw.dp.strategy import EitherUnitStrategy
 
 
 @final

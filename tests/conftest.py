@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from flfw.experiment import Experiment
-from flfw.task import resolve
+from flfw.resolve import resolve
 
 LONGEST = ("test_deployment.py", "test_faults.py", "test_engines.py", "test_checkpoint.py", "test_attacks.py")
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import final
 
 from flfw.inversion.matching import inner
-from flfw.inversion.mechanism import Mechanism
 from flfw.nets.net import Tensors
+from flfw.victims.operator import Mechanism
 
 _TINY = 1e-30  # keeps the derivative of the norm finite where the norm is 0
 

@@ -21,7 +21,7 @@ import torch
 
 from flfw.inversion.clipped import Clipped
 from flfw.nets.net import Tensors
-from flfw.perexample import grouped
+from flfw.training.per_example import grouped
 
 
 @final
@@ -118,7 +118,7 @@ class FedCDPAdaptation(Clipped):
 
 
 def _largest(value: torch.Tensor, ratio: float) -> torch.Tensor:
-    """The value with its smallest entries zeroed; unlike `flfw.pruning.keep_largest`, fit for vmap and derivatives."""
+    """Zero the smallest entries; unlike `flfw.training.pruning.keep_largest`, fit for vmap and derivatives."""
     sizes = value.detach().abs()
     least = sizes.flatten().topk(value.numel() - int(ratio * value.numel())).values[-1]
     return value * (sizes >= least)

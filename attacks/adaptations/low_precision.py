@@ -20,8 +20,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from flfw.inversion.mechanism import Mechanism
 from flfw.nets.net import Tensors
+from flfw.victims.operator import Mechanism
 
 _COARSE = 2  # bits up to which the error of nearest rounding is no noise
 _TINY = 1e-30  # a tensor of zeros is rounded to zeros

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import final
 
-from flfw.inversion.mechanism import Mechanism
 from flfw.nets.net import Tensors
+from flfw.victims.operator import Mechanism
 
 
 @final

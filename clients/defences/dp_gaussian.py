@@ -19,7 +19,7 @@ from typing import final
 import torch
 
 from flfw.defence import Defence
-from flfw.experiment import require
+from flfw.errors import require
 from flfw.nets import Tensors
 
 
@@ -55,7 +55,8 @@ class DPGaussian(Defence):
 def bounded(tensors: Tensors, bound: float) -> Tensors:
     """The floating tensors times the one factor, at most 1, that brings their joint L2 norm within ``bound`` > 0.
 
-    Unlike `flfw.optimisers.clip_norm` it writes into no tensor, and a norm above the bound ends on it, however small.
+    Unlike `flfw.training.optimisers.clip_norm` it writes into no tensor, and a norm above the bound ends on it, however
+    small.
 
     >>> bounded({"a": torch.tensor([3.0]), "b": torch.tensor([4.0])}, 2.5)
     {'a': tensor([1.5000]), 'b': tensor([2.])}

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from flfw.defence import Defence
-from flfw.experiment import require
+from flfw.errors import require
 from flfw.nets import Tensors
 
 

@@ -14,9 +14,9 @@ from typing import final
 import torch
 
 from flfw.defence import Defence
-from flfw.experiment import require
+from flfw.errors import require
 from flfw.nets import Tensors
-from flfw.pruning import keep_largest
+from flfw.training.pruning import keep_largest
 
 
 @dataclass(frozen=True)

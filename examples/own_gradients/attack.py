@@ -8,12 +8,14 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from flfw.audit.score import assign, psnr
+from flfw.audit.measures.metrics import psnr
+from flfw.audit.measures.recovery import assign
 from flfw.inversion.descent import Adam
 from flfw.inversion.matching import cosine_distance
 from flfw.inversion.priors import total_variation, weighted
 from flfw.inversion.search import Recipe, Target, invert
-from flfw.inversion.victim import Inputs, PlainVictim
+from flfw.nets.inputs import Inputs
+from flfw.victims.victim import PlainVictim
 
 INPUTS = Inputs.of((1, 8, 8), mean=(0.3,), std=(0.4,))  # (x - 0.3) / 0.4, for x in [0, 1]
 

@@ -9,10 +9,10 @@ import torch
 from quickstart.task import Net, digits, places
 
 from attacks.ig import IG, IGSettings
+from flfw.adversary.observation import Truth
 from flfw.audit.foreign import audit
-from flfw.audit.observation import Truth
-from flfw.audit.public import Public
-from flfw.audit.recordings import Recordings
+from flfw.audit.measures.public import Public
+from flfw.recording.reader import Recordings
 
 
 def main(recordings: Path, out: Path, iterations: int = 500) -> Path:

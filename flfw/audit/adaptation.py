@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from flfw import parts, plugins
+from flfw import plugins
+from flfw import resolve as parts
 from flfw.audit.jobs import Ticket
 from flfw.defence import Defence
 from flfw.experiment import Experiment
 from flfw.inversion.automatic import Automatic
-from flfw.inversion.mechanism import Circumstances, Mechanism, MethodMechanism, Scaled
-from flfw.strategy import FederatedStrategy
+from flfw.server.strategy import FederatedStrategy
+from flfw.victims.operator import Circumstances, Mechanism, MethodMechanism, Scaled
 
 How: TypeAlias = Literal["nothing to adapt to", "written", "automatic", "none"]
 

@@ -14,25 +14,25 @@ from typing import Any, final
 import numpy as np
 from torch import Tensor
 
-from flfw import parts
-from flfw.audit import perceptual
-from flfw.audit.attack import tuned_on
+from flfw import resolve as parts
+from flfw.adversary.attack import tuned_on
+from flfw.adversary.observation import key
+from flfw.audit.attack_server import Attacks, AttackServer, Inline, place
 from flfw.audit.entries import entry
 from flfw.audit.jobs import EXAMPLE, Job, Solution, Ticket
-from flfw.audit.knowledge import standing
 from flfw.audit.ladder import control, easy
-from flfw.audit.observation import key
+from flfw.audit.measures import perceptual
+from flfw.audit.measures.public import Public
 from flfw.audit.plan import Plan
-from flfw.audit.public import Public
 from flfw.audit.queue import Queue
-from flfw.audit.recordings import Recordings
-from flfw.audit.scoring import Row, Scorer, read_truth
-from flfw.audit.server import Attacks, AttackServer, Inline, place
+from flfw.audit.scorer import Row, Scorer, read_truth
+from flfw.audit.standing import standing
 from flfw.audit.verdict import Rung
 from flfw.curves import Point
 from flfw.experiment import Experiment
-from flfw.progress import Steps
+from flfw.recording.reader import Recordings
 from flfw.task import Task
+from flfw.terminal.progress import Steps
 
 _PUBLIC_AT_MOST = 10_000
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from flfw.audit import statistics
 from flfw.audit.jobs import Solution
-from flfw.audit.scoring import FLOORS, Row
+from flfw.audit.measures import statistics
+from flfw.audit.scorer import FLOORS, Row
 from flfw.audit.verdict import Rung, verdict
 from flfw.rng import numpy_generator
 

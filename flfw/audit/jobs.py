@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from flfw.audit.observation import Reconstruction
+from flfw.adversary.observation import Reconstruction
 from flfw.curves import Point
 from flfw.experiment import Experiment
 
@@ -88,7 +88,7 @@ class Job:
         std: the same.
         device: to attack on: ``cpu`` or ``cuda``.
         memory: the fraction of a GPU's memory that may be used.
-        vantage: where the attacker stands, as `flfw.audit.observation.Vantage` has it.
+        vantage: where the attacker stands, as `flfw.adversary.observation.Vantage` has it.
         adaptive: whether the clients' defence is granted.
         public: the file with the public data, and how many examples there are in it; None: not granted.
         start: whether it is granted how all clients' private tensors begin.

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from flfw.adversary.observation import Observation, Truth
 from flfw.audit.jobs import Solution
-from flfw.audit.observation import Observation, Truth
-from flfw.audit.score import psnr
-from flfw.audit.scoring import Row
+from flfw.audit.measures.metrics import psnr
+from flfw.audit.scorer import Row
 from flfw.audit.verdict import CONTROL_DB, EASY_SHARE, Rung
-from flfw.inversion.closed_form import linear_inputs
-from flfw.inversion.victim import Inputs
+from flfw.inversion.closed_form.linear import linear_inputs
+from flfw.nets.inputs import Inputs
 
 
 def control(probes: Iterable[tuple[Observation, Truth]], asked: int, inputs: Inputs) -> Rung:

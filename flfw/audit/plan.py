@@ -8,15 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, final
 
-from flfw import parts
+from flfw import resolve as parts
+from flfw.adversary.attack import Attack
+from flfw.adversary.observation import key
 from flfw.audit.adaptation import hiding
-from flfw.audit.attack import Attack
 from flfw.audit.jobs import EASY, EXAMPLE, Exchange, Job, Ticket, tickets_of
 from flfw.audit.knowledge import hidden
-from flfw.audit.observation import key
-from flfw.audit.recordings import Recordings, is_recorded
-from flfw.audit.scoring import read_truth
+from flfw.audit.scorer import read_truth
 from flfw.experiment import FREE_ON_RESUME, VANTAGES, Experiment
+from flfw.recording.reader import Recordings, is_recorded
 from flfw.task import Task
 
 _WITHHELD = {"dataset": "withheld", "split": "withheld"}  # where a user's own data lie is none of an attack's business

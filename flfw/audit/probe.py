@@ -25,17 +25,18 @@ from flwr.serverapp import Grid
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from flfw.audit import examples
+from flfw.adversary.observation import Truth, key
 from flfw.audit.jobs import EXAMPLE, Ticket
-from flfw.audit.observation import Truth, key
+from flfw.client.site import Site
 from flfw.experiment import Experiment
-from flfw.faults import Failure, Unusable, read_metrics, read_update
+from flfw.messages.replies import Unusable, read_metrics, read_update
+from flfw.messages.wire import broadcast
 from flfw.nets.net import Net, Tensors
+from flfw.recording import client_examples as examples
 from flfw.rng import initialising
-from flfw.site import Site
-from flfw.strategy import FederatedStrategy
+from flfw.server.faults import Failure
+from flfw.server.strategy import FederatedStrategy
 from flfw.task import Task
-from flfw.wire import broadcast
 
 RUNGS = ("control", "easy", "target")
 _ON_THE_CLIENT = {"vantage": "client_example"}

@@ -25,9 +25,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from flfw.adversary.observation import Reconstruction
 from flfw.audit.jobs import Job, Solution, Ticket, digest, failed
-from flfw.audit.observation import Reconstruction
-from flfw.sealed import drop_unfinished, write_whole
+from flfw.storage.sealed import drop_unfinished, write_whole
 
 PUBLIC = "public.safetensors"
 

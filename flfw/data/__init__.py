@@ -1,4 +1,4 @@
-"""Data sets by name: ``load("digits", None, side=28)``; how clients share them is in ``flfw.data.partition``.
+"""Data sets by name: ``load("digits", None, side=28)``; how clients share them is in ``flfw.data.splits.partition``.
 
 The first load on a machine converts the published files to arrays in the user's cache; later ones, such as those of
 every client process, map these and import nothing heavy. A new data set is a reader and a card.
@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from flfw.data import (
+from flfw.data.files import cache, remote
+from flfw.data.files.dataset import Arrays, Augmentation, Dataset, DatasetCard
+from flfw.data.readers import (
     adult,
     at_site,
-    cache,
     cifar,
     cinic,
     digit5,
@@ -29,10 +30,8 @@ from flfw.data import (
     numerals,
     office,
     pixels,
-    remote,
     tiny_imagenet,
 )
-from flfw.data.dataset import Arrays, Augmentation, Dataset, DatasetCard
 from flfw.errors import BadInput
 
 __all__ = [

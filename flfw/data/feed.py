@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from flfw.data.dataset import Augmentation
+from flfw.data.files.dataset import Augmentation
 from flfw.errors import BadInput
 
 Normalisation = Literal["own", "imagenet", "half"]

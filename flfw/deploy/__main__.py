@@ -25,9 +25,10 @@ from flfw.deploy.files import make, renew
 from flfw.deploy.layout import Layout, environment, transport
 from flfw.deploy.policy import Policy
 from flfw.deploy.submit import bundle_hash
-from flfw.errors import RunFailed, exit_code
+from flfw.errors import RunFailed
 from flfw.experiment import Experiment
 from flfw.method import Method
+from flfw.terminal.exit_code import exit_code
 
 _UP_S = 120.0
 _AGAIN_S = 5.0

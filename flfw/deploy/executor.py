@@ -26,8 +26,8 @@ from flwr.supercore.exit import exit_handler
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
 from flwr.supercore.utils import get_flwr_home
 
-from flfw.provenance import PACKAGES
-from flfw.pulling import ask_again_soon
+from flfw.messages.pulling import ask_again_soon
+from flfw.storage.provenance import PACKAGES
 
 _LIBRARIES = (
     "numpy.random",

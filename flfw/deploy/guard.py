@@ -34,7 +34,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flfw.deploy import executor
 from flfw.deploy.policy import Policy
 from flfw.errors import DIED, BadInput
-from flfw.pulling import ask_again_soon
+from flfw.messages.pulling import ask_again_soon
 
 _POLL_S = 0.1
 _NEXT_S = 0.25  # how often a lively site looks for a message, where Flower's own does so every 3 s

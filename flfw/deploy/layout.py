@@ -19,8 +19,7 @@ from dataclasses import dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
 
-from flfw.errors import BadInput
-from flfw.experiment import require
+from flfw.errors import BadInput, require
 
 _FILE = "federation.toml"
 _LAST_GRPC = (1, 39)  # later SuperNodes speak HTTP

@@ -17,9 +17,9 @@ from typing import Any
 from flwr.app import Message
 
 from flfw import plugins
-from flfw.errors import BadInput
-from flfw.experiment import Experiment, require
-from flfw.patterns import matches
+from flfw.errors import BadInput, require
+from flfw.experiment import Experiment
+from flfw.messages.sharing import matches
 
 ANY = "any"
 _SHOWN = 80  # characters of a name that an app chose
@@ -158,7 +158,7 @@ def noise_of(run_config: Mapping[str, Any]) -> float:
     It is 0 too of a configuration that is no experiment's, and of a method that is not one of the installed: what
     somebody names is not imported here.
     """
-    from flfw import parts  # which imports PyTorch, for sites that ask for noise
+    from flfw import resolve as parts  # which imports PyTorch, for sites that ask for noise
 
     try:
         experiment = Experiment.from_run_config(run_config)

@@ -6,12 +6,12 @@ import hashlib
 import tempfile
 from pathlib import Path
 
-from flfw import superlink
 from flfw.deploy import processes
 from flfw.deploy.layout import Layout, environment
-from flfw.engine import toml_lines
-from flfw.errors import BadInput, RunFailed
-from flfw.experiment import Experiment, require
+from flfw.engines import superlink
+from flfw.engines.bundle import toml_lines
+from flfw.errors import BadInput, RunFailed, require
+from flfw.experiment import Experiment
 
 
 def check(experiment: Experiment) -> Layout:

@@ -21,12 +21,12 @@ from typing import final
 
 from torch import Tensor
 
-from flfw.inversion.local_steps import LocalSteps
 from flfw.inversion.matching import inner
-from flfw.inversion.mechanism import MethodMechanism
-from flfw.inversion.victim import PlainVictim, VictimModel
 from flfw.nets.net import Tensors
-from flfw.perexample import Grouping, grouped
+from flfw.training.per_example import Grouping, grouped
+from flfw.victims.local_steps import LocalSteps
+from flfw.victims.operator import MethodMechanism
+from flfw.victims.victim import PlainVictim, VictimModel
 
 _TINY = 1e-30  # keeps the derivative of a norm finite where it is 0
 _PER: dict[Grouping, str] = {"layer": "a layer", "tensor": "a tensor", "flat": "over all tensors"}
@@ -75,7 +75,7 @@ def carried(local: LocalSteps) -> float:
 
 
 class Clipped(MethodMechanism, ABC):
-    """A method that clips and adds noise. A subclass says what, in settings as `flfw.noisy` has them."""
+    """A method that clips and adds noise. A subclass says what, in settings as `flfw.dp.settings` has them."""
 
     @property
     @abstractmethod

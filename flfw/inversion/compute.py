@@ -6,7 +6,7 @@ import os
 import shutil
 from dataclasses import dataclass
 
-from flfw.experiment import require
+from flfw.errors import require
 
 
 @dataclass(frozen=True)

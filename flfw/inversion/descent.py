@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias, final
 import torch
 from torch import Tensor
 
-from flfw.experiment import require
+from flfw.errors import require
 from flfw.inversion.objective import Guess
 from flfw.nets.net import Tensors
 

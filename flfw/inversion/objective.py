@@ -8,10 +8,10 @@ from typing import TypeAlias, final
 from torch import Tensor
 
 from flfw.inversion.matching import Distance
-from flfw.inversion.mechanism import Mechanism
 from flfw.inversion.priors import Prior
-from flfw.inversion.victim import VictimModel
 from flfw.nets.net import Tensors
+from flfw.victims.operator import Mechanism
+from flfw.victims.victim import VictimModel
 
 Guess: TypeAlias = Tensors
 """The variables of a search: ``x`` (B, ...) in normalised units, ``labels`` (B, classes) as logits where they are

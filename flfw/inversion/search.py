@@ -19,11 +19,11 @@ from flfw.inversion.compute import Compute
 from flfw.inversion.descent import Best, Descent
 from flfw.inversion.evaluation import Evaluation, Fused, stacked, stacked_given
 from flfw.inversion.matching import Distance
-from flfw.inversion.mechanism import Mechanism
 from flfw.inversion.objective import Guess, Objective, Problem
 from flfw.inversion.priors import Prior, none
-from flfw.inversion.victim import VictimModel
 from flfw.nets.net import Tensors
+from flfw.victims.operator import Mechanism
+from flfw.victims.victim import VictimModel
 
 Start = Callable[[tuple[int, ...], torch.Generator], Tensor]
 """Draws a first guess of some shape (B, ...), in normalised units."""

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from flfw.inversion.automatic import Automatic, again, changed
 from flfw.inversion.matching import inner
-from flfw.inversion.mechanism import Mechanism
-from flfw.inversion.victim import VictimModel
 from flfw.nets.net import Tensors
 from flfw.rng import torch_generator
+from flfw.victims.operator import Mechanism
+from flfw.victims.victim import VictimModel
 
 _ONE_TO_ONE = (0.92, 1.08)  # slopes of a defence that is as good as noise
 _ALIKE = 1e-3  # how far the factors of entries that are handed on may differ, over their mean

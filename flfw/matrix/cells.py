@@ -12,15 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flfw import data, engine, results
-from flfw import run as whole
-from flfw.checkpoint import locked, stored_experiment
-from flfw.errors import BadInput, RunFailed
-from flfw.experiment import FREE_ON_RESUME, Experiment, require
+from flfw import data
+from flfw.errors import BadInput, RunFailed, require
+from flfw.experiment import FREE_ON_RESUME, Experiment
 from flfw.matrix import tables
 from flfw.matrix.question import Cell, Matrix, parse, require_same_question
-from flfw.sealed import sealed
-from flfw.task import resolve
+from flfw.resolve import resolve
+from flfw.runs import engine, results
+from flfw.runs import run as whole
+from flfw.storage.checkpoint import locked, stored_experiment
+from flfw.storage.sealed import sealed
 
 _LOCK = ".lock"
 

@@ -9,7 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
-from flfw.audit.statistics import Interval, Paired, interval, paired, share_interval, worst
+from flfw.audit.measures.statistics import Interval, Paired, interval, paired, share_interval, worst
 from flfw.matrix.question import NO_DEFENCE
 from flfw.matrix.rows import Finished, Row, Setting
 from flfw.rng import numpy_generator

@@ -11,9 +11,9 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from flfw import data
-from flfw.audit.page_style import STYLE
 from flfw.matrix.findings import Combination, Comparison
 from flfw.matrix.picture import Mark, Panel, draw
+from flfw.report.page_style import STYLE
 
 _AFTER, _RECEIVED = "accuracy after local training", "accuracy as received"
 

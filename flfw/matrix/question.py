@@ -9,11 +9,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any, final
 
-from flfw.assignments import split_assignment
-from flfw.errors import BadInput
-from flfw.experiment import Experiment, require
-from flfw.parts import fields, short_name
-from flfw.plugins import ATTACK
+from flfw.errors import BadInput, require
+from flfw.experiment import Experiment
+from flfw.plugins import ATTACK, split_assignment
+from flfw.resolve import fields, short_name
 
 AXES = ("methods", "defences", "attacks", "seeds")
 NO_DEFENCE = "none"

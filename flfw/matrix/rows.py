@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from flfw.audit.findings import was_told
 from flfw.errors import BadInput
+from flfw.report.findings import was_told
 
 # In dB; other columns with a floor are shares.
 _FLOORS = ("noise", "grey", "mean", "class_mean", "random_public", "nearest_public")

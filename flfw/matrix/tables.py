@@ -12,13 +12,12 @@ from statistics import fmean
 from typing import Any
 
 import flfw
-from flfw.errors import BadInput
-from flfw.experiment import require
+from flfw.errors import BadInput, require
 from flfw.matrix.findings import Combination, Comparison, Leak, combine, comparisons, pooled, reference, uneven_budgets
 from flfw.matrix.question import NO_DEFENCE, Cell
 from flfw.matrix.rows import Finished, read
-from flfw.results import is_complete
-from flfw.sealed import write_whole
+from flfw.runs.results import is_complete
+from flfw.storage.sealed import write_whole
 
 
 def write(folder: Path, question: Mapping[str, Any], cells: Sequence[Cell], failed: Mapping[str, str]) -> None:

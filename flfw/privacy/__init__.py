@@ -4,7 +4,7 @@ An epsilon bounds how much one unit (an example, a patient, a client) can change
 client, an outsider) sees. It holds for every attack, also for those nobody has thought of; but only for that unit and
 that adversary, and only as long as clipping, noise and sampling were what the accountant was told. It says nothing of
 what follows from all the data together, and it is not measured: a run that leaks more than its epsilon allows has a
-false assumption or an error, which `flfw.privacy.canaries` can find, and never prove absent.
+false assumption or an error, which `flfw.privacy.lower_bound` can find, and never prove absent.
 
     mechanism     what was done to the data: clipping, noise, sampling, steps
     accountants   from it an epsilon, and from an epsilon the noise or the rounds

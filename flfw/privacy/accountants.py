@@ -23,8 +23,7 @@ from typing import Any, Literal, TypeAlias, final, get_args
 
 import numpy as np
 
-from flfw.errors import BadInput
-from flfw.experiment import require
+from flfw.errors import BadInput, require
 from flfw.privacy.mechanism import Mechanism, Mechanisms, Phase, phases
 
 Accountant: TypeAlias = Literal["prv", "rdp", "moments"]

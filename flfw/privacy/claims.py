@@ -13,7 +13,7 @@ from functools import partial
 from math import exp, expm1, inf, isinf, log, sqrt
 from typing import Any, Literal, TypeAlias, final, get_args
 
-from flfw.experiment import require
+from flfw.errors import require
 from flfw.privacy.accountants import Accountant, Accounted, account
 from flfw.privacy.mechanism import Mechanism, Mechanisms, Phase, phases
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from math import ceil, expm1, inf, log1p, sqrt
 from typing import Literal, TypeAlias, final
 
-from flfw.experiment import require
+from flfw.errors import require
 
 Holder: TypeAlias = Literal["client", "server"]
 Clipped: TypeAlias = Literal["example", "client"]

@@ -6,7 +6,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from flfw.tap import RecordingGrid  # recorder, line 1 of 2
+from flfw.recording.grid import RecordingGrid  # recorder, line 1 of 2
 from quickstart.task import Net
 
 app = ServerApp()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from flfw.audit.attack import Attack, NotApplicable
+from flfw.adversary.attack import Attack, NotApplicable
+from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.audit.jobs import Job, Solution, solved
-from flfw.audit.knowledge import Standing
-from flfw.audit.observation import Knowledge, Observation, Reconstruction
+from flfw.audit.standing import Standing
 from flfw.rng import torch_generator
 
 Pair = tuple[Observation, Knowledge]

@@ -16,26 +16,25 @@ from typing import Any, final
 from torch import nn
 
 import flfw
-from flfw.audit.attack import Attack, tuned_on
+from flfw.adversary.attack import Attack, tuned_on
+from flfw.adversary.observation import Observation, Truth, key
 from flfw.audit.entries import breakdowns, entry, write_rows
 from flfw.audit.foreign.attempt import Pair, attempt, standing
 from flfw.audit.foreign.case import Case, Chosen, Victim, choose, lone_examples
 from flfw.audit.foreign.knowledge import InputSpace, Update, granted, input_space, named, victim
 from flfw.audit.foreign.ladder import control, probes
 from flfw.audit.jobs import EASY, Exchange, Job, Solution, Ticket
-from flfw.audit.knowledge import Standing
 from flfw.audit.ladder import easy
-from flfw.audit.observation import Observation, Truth, key
-from flfw.audit.public import Public
-from flfw.audit.recordings import Recordings
-from flfw.audit.scoring import Row, Scorer
+from flfw.audit.measures.public import Public
+from flfw.audit.scorer import Row, Scorer
+from flfw.audit.standing import Standing
 from flfw.audit.verdict import Rung
-from flfw.errors import BadInput
-from flfw.experiment import require
-from flfw.inversion.victim import PlainVictim
-from flfw.progress import Steps
-from flfw.provenance import code_hash, environment, requirements_hash
-from flfw.sealed import write_whole
+from flfw.errors import BadInput, require
+from flfw.recording.reader import Recordings
+from flfw.storage.provenance import code_hash, environment, requirements_hash
+from flfw.storage.sealed import write_whole
+from flfw.terminal.progress import Steps
+from flfw.victims.victim import PlainVictim
 
 _NOTES = (
     "These are recorded updates of an app of its own; what the clients trained on was told by whoever asked for the "
@@ -247,7 +246,7 @@ def _write(
     rows: list[Row],
     tuned: list[str],
 ) -> None:
-    from flfw.audit.report import write_report
+    from flfw.report.report import write_report
 
     notes = [*_NOTES, *breakdowns(entries), *kept.remarks(kept.refused)]
     origin = {"name": config["dataset"], "source": "as told by whoever asked", "md5_ok": None, "digest": None}

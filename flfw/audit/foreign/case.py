@@ -9,16 +9,15 @@ from typing import final
 
 from torch import nn
 
+from flfw.adversary.observation import Observation, Truth
 from flfw.audit.foreign.knowledge import Update, classes, is_random
 from flfw.audit.jobs import Exchange
-from flfw.audit.observation import Observation, Truth
-from flfw.audit.public import Public
-from flfw.audit.recordings import Recordings
-from flfw.errors import BadInput
-from flfw.experiment import require
-from flfw.inversion.victim import Inputs
+from flfw.audit.measures.public import Public
+from flfw.errors import BadInput, require
+from flfw.nets.inputs import Inputs
+from flfw.recording.format import Line
+from flfw.recording.reader import Recordings
 from flfw.rng import initialising
-from flfw.tape import Line
 
 
 @final

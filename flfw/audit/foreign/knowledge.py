@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import replace_all_batch_norm_modules_
 
-from flfw.audit.observation import Knowledge, Observation
-from flfw.errors import BadInput
-from flfw.experiment import require
-from flfw.inversion.victim import Inputs, PlainVictim
+from flfw.adversary.observation import Knowledge, Observation
+from flfw.errors import BadInput, require
+from flfw.nets.inputs import Inputs
 from flfw.nets.net import Tensors, numel
 from flfw.rng import initialising
+from flfw.victims.victim import PlainVictim
 
 MODES = ("train", "eval")
 

@@ -16,15 +16,15 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from flfw import nets
+from flfw.adversary.observation import Observation, Truth
 from flfw.audit import ladder
-from flfw.audit.observation import Observation, Truth
-from flfw.audit.recordings import Recordings
 from flfw.audit.verdict import Rung
-from flfw.inprocess import InProcessGrid
-from flfw.inversion.victim import Inputs
+from flfw.messages.inprocess import InProcessGrid
+from flfw.messages.wire import pack
+from flfw.nets.inputs import Inputs
+from flfw.recording.grid import RecordingGrid
+from flfw.recording.reader import Recordings
 from flfw.rng import initialising
-from flfw.tap import RecordingGrid
-from flfw.wire import pack
 
 
 def probes(rung: str, net: nn.Module, singles: Sequence[Truth], inputs: Inputs) -> list[Observation]:

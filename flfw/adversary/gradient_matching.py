@@ -1,0 +1,93 @@
+"""Attacks that search: for the data whose gradient, through all that is granted, is the one observed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from flfw.adversary.attack import Attack, Models, NotApplicable
+from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
+from flfw.inversion.automatic import Automatic
+from flfw.inversion.closed_form.labels import NoLabels, recovered
+from flfw.inversion.search import Found, Recipe, Target, invert
+from flfw.inversion.settled import alike, settled
+from flfw.rng import torch_generator
+from flfw.victims.operator import Mechanism
+
+
+class GradientMatching(Attack, ABC):
+    """Base of the optimisation attacks; a subclass writes `recipe`, and `labels` if it is not granted them.
+
+    Victims of one model are searched for at once. A mechanism that is granted stands inside the objective, and local
+    steps that are granted are unrolled in it.
+    """
+
+    models: ClassVar[Models] = frozenset({"defence", "steps"})
+
+    @abstractmethod
+    def recipe(self, told: Mechanism | Automatic | None) -> Recipe:
+        """How to search.
+
+        Args:
+            told: what is known to stand between the gradient and what was sent; it will be in the objective. Where it
+                has a ``noise``, distances are to be likelihoods of that deviation.
+        """
+
+    def run(
+        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        """Search for all victims of one model at once."""
+        found: dict[int, Reconstruction] = {}
+        groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        for i, known in enumerate(knowledge):
+            groups[id(known.model), id(known.mechanism), known.batch].append(i)
+        for members in groups.values():
+            known = knowledge[members[0]]
+            targets = {i: self._target(observations[i], knowledge[i], rngs[i]) for i in members}
+            for told, those in _told(known, targets):
+                several = [targets[i] for i in those]
+                guesses = invert(
+                    known.model, several, self.recipe(told), mechanism=told, box=known.box, compute=self.compute
+                )
+                found |= zip(those, map(_reconstruction, guesses), strict=True)
+        return [found[i] for i in range(len(observations))]
+
+    def _target(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Target:
+        sent = seen.sent if known.unrolled else mean_gradient(seen, known)
+        return Target(sent, self._labels(sent, known, rng), rng, known.batch)
+
+    def _labels(self, sent: dict[str, Tensor], known: Knowledge, rng: torch.Generator) -> Tensor | None:
+        if self.labels == "searched for":
+            return None
+        if self.labels == "given":
+            if known.labels is None:
+                raise NotApplicable("it needs the labels: grant them, or have it recover them")
+            return known.labels
+        try:
+            return recovered(known.model, sent, known.batch, self.labels, rng)
+        except NoLabels as error:
+            raise NotApplicable(str(error)) from error
+
+
+def _told(known: Knowledge, targets: Mapping[int, Target]) -> list[tuple[Mechanism | Automatic | None, list[int]]]:
+    """What is known to stand in between, with the targets for which it is that.
+
+    A defence may act on one victim and not on another, as a bound does: each finds out by what itself sent.
+    """
+    told = known.mechanism
+    if not isinstance(told, Automatic):
+        return [(told, list(targets))]
+    groups: dict[Any, tuple[Mechanism | Automatic | None, list[int]]] = {}
+    for i, target in targets.items():
+        own = settled(told, known.model, target.sent, target.labels, target.batch, torch_generator(0, "settled"))
+        groups.setdefault(alike(own) or i, (own, []))[1].append(i)
+    return list(groups.values())
+
+
+def _reconstruction(found: Found) -> Reconstruction:
+    return Reconstruction(found.samples, found.matched, found.iterations, found.labels)

@@ -1,0 +1,229 @@
+"""The attack server: a process of its own that attacks what a run records, beside its training and afterwards.
+
+It is started, watched, ended and started again from here. Training knows nothing of it: the two meet in files only.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Container
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal, final
+
+from flfw.audit.jobs import Job, Solution, Ticket
+from flfw.audit.queue import Queue
+from flfw.errors import BadInput, RunFailed
+from flfw.experiment import Experiment
+
+_POLL_S = 0.05
+_LOOK_S = 1.0  # between two looks for what has been recorded, so that training is hardly disturbed
+_IDLE_DEATHS = 3  # of processes that died without having begun a job, in a row
+_NOT_TOLD = ("FLFW_DATA", "FLFW_TRUTH", "FLFW_STATE")  # where the clients' things lie is none of an attack's business
+
+Jobs = Callable[[Ticket], list[Job]]
+
+
+def place(experiment: Experiment) -> Literal["beside", "after", "inline"]:
+    """Where the attacks of an experiment run."""
+    if experiment.attack_server == "auto":
+        return "inline" if experiment.engine == "inproc" else "beside"
+    return experiment.attack_server
+
+
+class Attacks(ABC):
+    """Has jobs done, between `begin` and `end`.
+
+    Args:
+        queue: where jobs go.
+        jobs: what to ask for once the probes of a ticket are recorded.
+    """
+
+    def __init__(self, queue: Queue, jobs: Jobs) -> None:
+        self._queue, self._jobs = queue, jobs
+
+    @abstractmethod
+    def begin(self) -> None:
+        """From here on there may be tickets."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Leave nothing at work, in the middle of an attack if need be."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Training is over, and all its jobs have been put into the queue."""
+
+    @abstractmethod
+    def wait(self, job: Job) -> Solution:
+        """What came of a job of the queue.
+
+        Raises:
+            RunFailed: nobody can do jobs here.
+        """
+
+
+@final
+class Inline(Attacks):
+    """Does each job in this process when its result is asked for: simple, and at the mercy of every attack."""
+
+    def begin(self) -> None:
+        """Nothing is done before it is asked for."""
+
+    def end(self) -> None:
+        """Nothing is at work."""
+
+    def close(self) -> None:
+        """Nothing waits for it."""
+
+    def wait(self, job: Job) -> Solution:
+        """Do the job now, unless it has been done before."""
+        from flfw.audit.attack_worker import attempt
+
+        while (solution := self._queue.solution(job)) is None:
+            attempt(job, self._queue)
+        return solution
+
+
+@final
+class AttackServer(Attacks):
+    """A process that attacks, and a thread that watches it.
+
+    Args:
+        queue: where jobs go.
+        jobs: what to ask for once the probes of a ticket are recorded.
+        beside: start with training, at a lower priority; else nothing is asked for before training is over.
+        seconds: that a try may take.
+        gpu: whether the attacks have a share of a GPU.
+    """
+
+    def __init__(self, queue: Queue, jobs: Jobs, *, beside: bool, seconds: float, gpu: bool = False) -> None:
+        super().__init__(queue, jobs)
+        self._beside, self._seconds, self._gpu = beside, seconds, gpu
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stop, self._closed = threading.Event(), threading.Event()
+        self._broken = ""
+        self._begun: dict[tuple[str, float], float] = {}
+        self._thread = threading.Thread(target=self._watch, name="attack server", daemon=True)
+
+    def begin(self) -> None:
+        """Start to watch the queue."""
+        self._thread.start()
+
+    def end(self) -> None:
+        """End the process, in the middle of an attack if need be."""
+        self._stop.set()
+        self._thread.join()
+        self._end()
+
+    def close(self) -> None:
+        """Training is over, and all its jobs have been put into the queue."""
+        self._queue.close()
+        self._closed.set()
+
+    def wait(self, job: Job) -> Solution:
+        """What came of a job; waits for it."""
+        while (solution := self._queue.solution(job)) is None:
+            if self._broken or not self._thread.is_alive():
+                raise RunFailed(f"The attack server could not go on: {self._broken or 'its watch ended'}.")
+            time.sleep(_POLL_S)
+        return solution
+
+    # --- the thread ---
+
+    def _watch(self) -> None:
+        asked: set[str] = set()
+        looked, idle_deaths = 0.0, 0
+        while not self._stop.wait(_POLL_S):
+            try:
+                if self._beside and not self._closed.is_set() and time.monotonic() - looked > _LOOK_S:
+                    looked = time.monotonic()
+                    self._ask(asked)
+                if self._process is None:
+                    if self._wanted():
+                        self._process = self._begin()
+                elif (code := self._process.poll()) is not None:
+                    self._end()  # what it may have started
+                    idle_deaths = 0 if self._give_up(f"crashed: its process {_ended(code)}") else idle_deaths + 1
+                    if idle_deaths >= _IDLE_DEATHS:
+                        self._broken = f"its process {_ended(code)} ({self._last_words()})"
+                        return
+                else:
+                    self._end_what_takes_too_long()
+            except OSError as error:
+                self._broken = str(error)
+                return
+
+    def _ask(self, asked: set[str]) -> None:
+        for ticket in self._queue.tickets():
+            if ticket.name not in asked:
+                asked.add(ticket.name)
+                with suppress(BadInput):  # who asks for everything at the end hears of it
+                    for job in self._jobs(ticket):
+                        self._queue.put(job)
+
+    def _wanted(self) -> bool:
+        """Whether there is work for a process: beside training it is started early, for its imports take seconds."""
+        return self._queue.next() is not None or (self._beside and not self._closed.is_set())
+
+    def _begin(self) -> subprocess.Popen[bytes]:
+        environment = {name: value for name, value in os.environ.items() if name not in _NOT_TOLD}
+        environment["PYTHONPATH"] = os.pathsep.join(str(Path(p).absolute()) for p in sys.path)
+        if not self._gpu:
+            environment["CUDA_VISIBLE_DEVICES"] = ""
+        command = [sys.executable, "-m", "flfw.audit.attack_worker", str(self._queue.folder), str(os.getpid())]
+        command += ["--nice"] if self._beside and not self._closed.is_set() else []
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                command,
+                env=environment,
+                cwd=self._queue.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # so that it can be ended with whatever an attack has started
+            )
+
+    def _end_what_takes_too_long(self) -> None:
+        now = time.monotonic()  # the wall clock may be set
+        begun = {(job.name, note["since"]) for job, note in self._queue.started()}
+        self._begun = {at_work: self._begun.get(at_work, now) for at_work in begun}
+        overdue = {at_work for at_work, since in self._begun.items() if now - since > self._seconds}
+        if overdue:
+            self._end()
+            self._give_up(f"ended after {self._seconds:g} s, its budget", overdue)
+
+    def _give_up(self, why: str, at_work: Container[tuple[str, float]] | None = None) -> bool:
+        """Nobody is at work any more: fail what was begun (or those of them), offer the rest; whether there was any."""
+        begun = self._queue.started()
+        for job, note in begun:
+            if at_work is None or (job.name, note["since"]) in at_work:
+                self._queue.fail(job, why)
+            else:  # begun in the moment between the look and the end
+                self._queue.give_back(job)
+        return bool(begun)
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    @property
+    def _log(self) -> Path:
+        return self._queue.folder / "server.log"
+
+    def _last_words(self) -> str:
+        lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+
+
+def _ended(code: int) -> str:
+    return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"

@@ -1,0 +1,1 @@
+"""Measures of a reconstruction: distances, recovery, public data, perceptual scores, statistics."""

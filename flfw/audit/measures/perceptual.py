@@ -1,0 +1,145 @@
+"""How alike two images look: LPIPS (Zhang et al., CVPR 2018) with AlexNet, its backbone read from a file.
+
+The linear heads are part of the ``lpips`` package; the backbone is not, and is never downloaded. Without a file of it
+there is no value: no other number takes its place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
+
+from flfw.errors import BadInput, require
+from flfw.rng import initialising
+
+RESIZE_RULE = (
+    "Images with a side under 64 pixels are enlarged bilinearly (without aligned corners) so that the shorter side "
+    "is 64; grey images are repeated to three channels; values go from [0, 1] to [-1, 1]."
+)
+
+_SIDE = 64  # pixels; below, little is left of an image behind the last layer
+_AT_ONCE = 64  # pairs of images that are compared together
+_OFFICIAL = "7be5be79"  # torchvision names its file, alexnet-owt-7be5be79.pth, by the start of its SHA-256
+_WAY_OUT = "give torchvision's AlexNet weights, such as alexnet-owt-7be5be79.pth"
+
+
+@final
+class Perceptual:
+    """LPIPS v0.1 of AlexNet; `load` makes one.
+
+    Images with a side under 64 pixels are enlarged bilinearly (without aligned corners) so that the shorter side is
+    64; grey images are repeated to three channels; values go from [0, 1] to [-1, 1].
+
+    Attributes:
+        sha256: of the weights' file, in hex digits.
+        official: whether it is torchvision's own ``alexnet-owt-7be5be79.pth``; None for a .safetensors file, whose
+            digest cannot tell.
+    """
+
+    def __init__(self, net: nn.Module, sha256: str, official: bool | None) -> None:
+        self._net, self.sha256, self.official = net, sha256, official
+
+    def __call__(self, truth: np.ndarray, found: np.ndarray) -> float:
+        """LPIPS of two images (C, H, W) with one or three channels in [0, 1], the found one clamped; 0 for equal ones.
+
+        Raises:
+            BadInput: they are not two such images of one shape.
+        """
+        return float(self.many(truth[None], found[None])[0])
+
+    def many(self, truth: np.ndarray, found: np.ndarray) -> np.ndarray:
+        """LPIPS of each pair (N,) of images (N, C, H, W), as of one pair.
+
+        Raises:
+            BadInput: they are not such images of one shape.
+        """
+        require(truth.shape == found.shape, "images of one shape", truth=truth.shape, found=found.shape)
+        require(truth.ndim == 4 and truth.shape[1] in (1, 3), "images of 1 or 3 channels", shape=truth.shape[1:])
+        values = [np.zeros(0)]
+        with torch.no_grad():
+            for i in range(0, len(truth), _AT_ONCE):
+                a, b = (_prepared(x[i : i + _AT_ONCE]) for x in (truth, found))
+                values.append(self._net(a, b).flatten().double().numpy())
+        return np.concatenate(values)
+
+
+def load(path: Path) -> Perceptual:
+    """LPIPS with the AlexNet of a file.
+
+    Args:
+        path: a state dict of torchvision's AlexNet, .pth or .pt (read as data, never as code) or .safetensors; the
+            classifier may be missing.
+
+    Raises:
+        BadInput: the file is missing, unreadable or of something else, or ``lpips`` is not installed.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"Expected AlexNet weights at {path}, got {error.strerror}: {_WAY_OUT}.") from error
+    state = _state(path, data)
+    metric = _metric()
+    with torch.no_grad():
+        for name, tensor in metric.net.state_dict().items():
+            key = f"features.{name.partition('.')[2]}"  # slice2.3.weight is features.3.weight
+            tensor.copy_(_weights(state, key, tensor.shape, path))
+    digest = hashlib.sha256(data).hexdigest()
+    return Perceptual(metric, digest, None if path.suffix == ".safetensors" else digest.startswith(_OFFICIAL))
+
+
+def _prepared(images: np.ndarray) -> Tensor:
+    x = torch.from_numpy(np.clip(images, 0, 1).astype(np.float32)).expand(-1, 3, -1, -1)
+    short = min(x.shape[2:])
+    if short < _SIDE:
+        size = [round(side * _SIDE / short) for side in x.shape[2:]]
+        x = interpolate(x, size=size, mode="bilinear", align_corners=False)
+    return 2 * x - 1
+
+
+def _state(path: Path, data: bytes) -> Mapping[str, Any]:
+    from safetensors.torch import load as safetensors
+
+    try:
+        if path.suffix == ".safetensors":
+            state = safetensors(data)
+        else:
+            state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except Exception as error:  # a file that is something else fails in a way of its own
+        raise BadInput(f"Expected a state dict in {path}, got a file that cannot be read: {_WAY_OUT}.") from error
+    if not isinstance(state, Mapping):
+        raise BadInput(f"Expected a state dict in {path}, got a {type(state).__name__}: {_WAY_OUT}.")
+    return state
+
+
+def _weights(state: Mapping[str, Any], key: str, shape: torch.Size, path: Path) -> Tensor:
+    found = state.get(key)
+    if not isinstance(found, Tensor):
+        got = "none"
+    elif found.shape != shape:
+        got = str(tuple(found.shape))
+    elif not found.is_floating_point() or not bool(found.isfinite().all()):
+        got = "values that are not finite numbers"
+    else:
+        return found
+    raise BadInput(f"Expected {key} of shape {tuple(shape)} in {path}, got {got}: {_WAY_OUT}.")
+
+
+def _metric() -> Any:
+    """LPIPS with a backbone of random weights, for otherwise the package would download one."""
+    try:
+        import lpips
+    except ImportError as error:
+        raise BadInput("Expected the package lpips, got none: pip install flfw[papers].") from error
+    with initialising(0, "perceptual"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The parameter 'pretrained' is deprecated", UserWarning, "torchvision")
+        warnings.filterwarnings("ignore", "Arguments other than a weight enum", UserWarning, "torchvision")
+        return lpips.LPIPS(net="alex", pnet_rand=True, verbose=False).requires_grad_(False)

@@ -1,0 +1,154 @@
+"""Data an attacker may hold, and how close one gets with them alone, without seeing what a client sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import numpy as np
+
+from flfw.audit.measures.metrics import psnr
+from flfw.errors import require
+
+_ROWS = 64  # that are compared in float64 at a time
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Public:
+    """Data an attacker may hold: never a victim.
+
+    `Public.of` checks what it is given; the constructor does not.
+
+    Attributes:
+        samples: (N, ...) raw inputs in [0, 1], images (N, C, H, W) or rows (N, d).
+        labels: (N,).
+    """
+
+    samples: np.ndarray
+    labels: np.ndarray
+
+    @classmethod
+    def of(cls, samples: np.ndarray, labels: np.ndarray) -> Public:
+        """The public data, checked.
+
+        Raises:
+            BadInput: no examples, another number of labels than of examples, or values outside [0, 1] or not finite.
+        """
+        require(len(samples) > 0, "at least one public example", examples=len(samples))
+        require(
+            labels.shape == (len(samples),), "one label for each public example", labels=labels.shape, of=len(samples)
+        )
+        low, high = float(samples.min()), float(samples.max())  # not a number if one of them is not
+        require(low >= 0 and high <= 1, "public inputs within [0, 1]", lowest=low, highest=high)
+        return cls(samples, labels)
+
+    def floors(self, truth: np.ndarray, label: int, rng: np.random.Generator) -> dict[str, float]:
+        """PSNR in dB of guesses made without seeing the client's update.
+
+        ``noise`` is uniform, ``grey`` is 0.5 everywhere, ``mean`` and ``class_mean`` are averages of the public data,
+        ``random_public`` is one of them, and ``nearest_public`` is the closest of them: an oracle's choice, the most
+        that public data could be mistaken for a reconstruction. A class without public examples has the mean of all.
+
+        Args:
+            truth: one input of the public data's shape.
+            label: its class.
+            rng: draws the noise and the random example.
+        """
+        guesses = {
+            "noise": rng.random(truth.shape),
+            "grey": np.full(truth.shape, 0.5),
+            "mean": self._mean,
+            "class_mean": self._class_means.get(label, self._mean),
+            "random_public": self.samples[rng.integers(len(self.samples))],
+            "nearest_public": self.samples[self._nearest(truth)],
+        }
+        return {name: psnr(truth, guess) for name, guess in guesses.items()}
+
+    def lookalikes(self, label: int, rng: np.random.Generator, most: int = 99) -> np.ndarray:
+        """Random public examples of a class (N, ...), each at most once; N is ``most`` or as many as there are.
+
+        They are drawn at random, not as the nearest to the truth. Only then is the true example exchangeable with
+        them, so that a guess that knows nothing ranks it first at most once in N + 1 times; see
+        `flfw.audit.measures.recovery.identification`.
+
+        Raises:
+            BadInput: ``most`` is below 0.
+        """
+        require(most >= 0, "0 <= most", most=most)
+        same = np.flatnonzero(self.labels == label)
+        return self.samples[rng.choice(same, min(most, len(same)), replace=False)]
+
+    @cached_property
+    def binary(self) -> np.ndarray:
+        """Which features of rows are 0 or 1 in all public examples, (d,) of bool.
+
+        >>> Public(np.array([[0.0, 0.3], [1.0, 1.0]]), np.array([0, 0])).binary.tolist()
+        [True, False]
+
+        Raises:
+            BadInput: the inputs are images.
+        """
+        self._require_rows()
+        return ((self.samples == 0) | (self.samples == 1)).all(0)
+
+    def typical(self, label: int | None = None) -> np.ndarray:
+        """One constant guess for rows, (d,): the majority of a binary feature (1 in a tie), the median of another one.
+
+        The share of features it matches is the floor of the attacks' share.
+
+        Args:
+            label: take the examples of this class only; all of them if it has none.
+
+        >>> Public(np.array([[0.0, 0.3], [1.0, 0.4], [1.0, 0.9]]), np.array([0, 0, 1])).typical().tolist()
+        [1.0, 0.4]
+
+        Raises:
+            BadInput: the inputs are images.
+        """
+        return self._typical.get(label, self._typical[None])
+
+    def _require_rows(self) -> None:
+        require(self.samples.ndim == 2, "rows of features (N, d)", shape=self.samples.shape)
+
+    @cached_property
+    def _mean(self) -> np.ndarray:
+        return self.samples.mean(0, dtype=np.float64)
+
+    @cached_property
+    def _class_means(self) -> dict[int, np.ndarray]:
+        return {int(c): self.samples[self.labels == c].mean(0, dtype=np.float64) for c in np.unique(self.labels)}
+
+    @cached_property
+    def _typical(self) -> dict[int | None, np.ndarray]:
+        of = {None: self.samples} | {int(c): self.samples[self.labels == c] for c in np.unique(self.labels)}
+        binary = self.binary
+        return {c: np.where(binary, x.mean(0) >= 0.5, np.median(x, 0)) for c, x in of.items()}
+
+    @cached_property
+    def _flat(self) -> np.ndarray:
+        return self.samples.reshape(len(self.samples), -1).astype(np.float32, copy=False)
+
+    @cached_property
+    def _squares(self) -> np.ndarray:
+        flat = self.samples.reshape(len(self.samples), -1)
+        return np.einsum("nd,nd->n", flat, flat, dtype=np.float64)
+
+    def _nearest(self, truth: np.ndarray) -> int:
+        """Index of the public example of least squares to the truth; the first of several.
+
+        One product in float32 finds those that can be it, whatever the rounding, and float64 decides among them.
+        """
+        flat = truth.reshape(-1).astype(np.float64)
+        square = float(flat @ flat)
+        rough = self._squares - 2.0 * (self._flat @ flat.astype(np.float32)) + square
+        # A sum of d products is off by less than d eps |a| |b|, and rounding the factors adds 2 eps (Higham 2002, 3.1);
+        # twice |a| |b| is at most |a|^2 + |b|^2.
+        off = (len(flat) + 2) * float(np.finfo(np.float32).eps) * (self._squares + square)
+        near = np.flatnonzero(rough - off <= (rough + off).min())
+        exact = [self._distances(near[i : i + _ROWS], flat) for i in range(0, len(near), _ROWS)]
+        return int(near[np.concatenate(exact).argmin()])
+
+    def _distances(self, rows: np.ndarray, flat: np.ndarray) -> np.ndarray:
+        return ((self.samples[rows].reshape(len(rows), -1).astype(np.float64) - flat) ** 2).sum(1)

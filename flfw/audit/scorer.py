@@ -1,0 +1,149 @@
+"""Scores reconstructions against the truth; the one place that opens it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from math import isfinite
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.torch import save
+from torch import Tensor
+
+from flfw.adversary.observation import Reconstruction, Truth
+from flfw.audit.jobs import Exchange, Job
+from flfw.audit.measures import metrics, recovery
+from flfw.audit.measures.perceptual import Perceptual
+from flfw.audit.measures.public import Public
+from flfw.recording import format as tape
+from flfw.rng import numpy_generator
+
+FLOORS = ("noise", "grey", "mean", "class_mean", "random_public", "nearest_public")
+
+Row = dict[str, Any]
+
+
+def read_truth(folder: Path, key: str) -> Truth | None:
+    """What one probe was made of, for granting its labels and for the control; None if nothing of it can be read."""
+    try:
+        return Truth.read(folder, key)
+    except (FileNotFoundError, SafetensorError, TypeError):  # the last where tensors are missing
+        return None
+
+
+@final
+class Scorer:
+    """Scores of one run, a row an image.
+
+    Args:
+        public: what an attacker may hold, for floors and look-alikes.
+        truth: the folder in which the clients wrote what probes were made of.
+        out: the run's folder; reconstructions go there, in the order of the truth.
+        seed: of the run.
+        perceptual: LPIPS; None without its weights.
+    """
+
+    def __init__(self, public: Public, truth: Path, out: Path, seed: int, perceptual: Perceptual | None) -> None:
+        self._public, self._truth, self._out, self._seed = public, truth, out, seed
+        self._perceptual = perceptual
+        self._floors: dict[int, dict[str, float]] = {}
+
+    def rows(self, job: Job, exchange: Exchange, about: Row, key: str, found: Reconstruction | None) -> list[Row]:
+        """A row for each example of one probe, whether the attack gave something for it or not.
+
+        Args:
+            job: the attack.
+            exchange: which of its exchanges.
+            about: columns that are the same for all of them.
+            key: under which the truth is filed.
+            found: what the attack gave.
+        """
+        truth = Truth.read(self._truth, key)
+        samples = None if found is None or _failed(found, truth) else _assigned(truth.samples, found.samples)
+        file = self._keep(f"{job.name}-{exchange.slot:03d}", samples)
+        shared = about | {
+            "matching_loss": None if found is None else found.matching_loss,
+            "iterations": None if found is None else found.iterations,
+            "labels_found": _labels_found(exchange, truth, found),
+            "reconstruction": file,
+            "truth": f"{os.path.relpath(self._truth, self._out)}/{key}.safetensors",
+        }
+        distances: Sequence[float | None] = [None] * len(truth.labels)
+        if self._perceptual and samples is not None and truth.samples.dim() == 4:
+            distances = self._perceptual.many(truth.samples.numpy(), samples).tolist()
+        rows = []
+        for i in range(len(truth.labels)):
+            guess = None if samples is None else samples[i]
+            rows.append(shared | {"image": i, "lpips": distances[i]} | self._scores(truth, i, guess))
+        if len(rows) > 1 and truth.samples.dim() == 4:
+            rng = numpy_generator(self._seed, "assignment", int(truth.indices[0]))
+            null = recovery.assignment_null(truth.samples.numpy(), self._public, rng)
+            rows = [row | {"assignment_null": null} for row in rows]
+        return rows
+
+    def _scores(self, truth: Truth, i: int, guess: np.ndarray | None) -> Row:
+        true, label, index = truth.samples[i].numpy(), int(truth.labels[i]), int(truth.indices[i])
+        floors = self._floors_of(index, true, label)
+        row: Row = {"index": index, "label": label, "failed": guess is None}
+        row |= dict.fromkeys(("db", "psnr", "ssim", "rmsd", "gain", "rank", "candidates", "exact_features", "exact"))
+        row |= {"succeeded": False, "recovered": False}
+        row |= {f"floor_{name}": value for name, value in floors.items()}
+        row["floor_features"] = None
+        if true.ndim == 1:
+            typical = self._public.typical(label)
+            row["floor_features"] = recovery.matched_features(true, typical, self._public.binary)
+        if guess is None:
+            return row
+        db = metrics.psnr(true, guess)
+        row |= {"db": db, "rmsd": metrics.rmsd(true, guess), "gain": recovery.gain(db, floors)}
+        row |= {"succeeded": recovery.succeeded(true, guess), "recovered": recovery.recovered(true, guess, floors)}
+        alike = self._public.lookalikes(label, numpy_generator(self._seed, "look-alikes", index))
+        if len(alike):
+            row["rank"], row["candidates"] = recovery.identification(true, guess, alike)
+        if true.ndim > 1:
+            return row | {"psnr": db, "ssim": metrics.ssim(true, guess)}
+        binary = self._public.binary
+        row["exact_features"] = recovery.matched_features(true, guess, binary)
+        return row | {"exact": recovery.exact_match(true, guess, binary)}
+
+    def _floors_of(self, index: int, true: np.ndarray, label: int) -> dict[str, float]:
+        if index not in self._floors:  # a victim is probed in every audited round
+            rng = numpy_generator(self._seed, "floors", index)
+            self._floors[index] = self._public.floors(true, label, rng)
+        return self._floors[index]
+
+    def _keep(self, name: str, samples: np.ndarray | None) -> str:
+        if samples is None:
+            return ""
+        folder = self._out / "reconstructions"
+        folder.mkdir(exist_ok=True, mode=0o700)
+        tape.write(folder / f"{name}.safetensors", save({"samples": _tensor(samples)}))  # no more than a picture
+        return f"reconstructions/{name}.safetensors"
+
+
+def _labels_found(exchange: Exchange, truth: Truth, found: Reconstruction | None) -> float | None:
+    """Share of a batch's labels that an attack found which was not granted them; order does not count."""
+    if exchange.labels is not None or found is None or found.labels is None:
+        return None
+    both = Counter(truth.labels.tolist()) & Counter(found.labels.flatten().tolist())
+    return both.total() / len(truth.labels)
+
+
+def _failed(found: Reconstruction, truth: Truth) -> bool:
+    """Whether an attack gave nothing that can be compared: it diverged, or it is of another shape."""
+    diverged = found.matching_loss is not None and not isfinite(found.matching_loss)
+    return diverged or found.samples.shape != truth.samples.shape or not bool(found.samples.isfinite().all())
+
+
+def _assigned(truth: Tensor, found: Tensor) -> np.ndarray:
+    return found.numpy()[recovery.assign(truth.numpy(), found.numpy())]
+
+
+def _tensor(samples: np.ndarray) -> Tensor:
+    from torch import from_numpy
+
+    return from_numpy(np.ascontiguousarray(samples))

@@ -1,0 +1,1 @@
+"""Data sets as arrays and files: the record of one, the cache of arrays, downloads."""

@@ -1,0 +1,1 @@
+"""Readers of the data sets, a file for each family."""

@@ -1,0 +1,150 @@
+"""Data that only the sites of a federation have: ``--dataset site:CxHxW:CLASSES`` or ``site:D:CLASSES``.
+
+The name says all that a server and whoever submits a run need to know; neither has any of the data. Each site has its
+own below its data root: images, in folders as of ``folder:PATH``, or rows of numbers, in CSV files. They are brought to
+what the name says, and all sites normalise with 0.5 and 0.5, for nobody knows the constants of all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from flfw.data.files.cache import digest
+from flfw.data.files.dataset import Arrays, DatasetCard
+from flfw.data.readers import folder, images
+from flfw.data.readers.images import Example
+from flfw.errors import BadInput
+
+SPLIT = "whole"
+"""The one split there can be: each site's clients hold all that is there."""
+
+_FORM = re.compile(r"(?:([13])x([1-9]\d*)x([1-9]\d*)|([1-9]\d*)):([1-9]\d*)")
+_MADE_FOR: dict[tuple[int, ...], str] = {(1, 28, 28): "cnn1", (3, 32, 32): "cnn2"}
+_ALL, _PARTS = "rows.csv", ("train.csv", "test.csv")
+_WAY_OUT = "set the site's data root (--data-root, data-root in its node config) or ask for what is there"
+
+
+def site(word: str) -> DatasetCard:
+    """The card of ``CxHxW:CLASSES``, images of C = 1 (grey) or 3 (RGB) channels, or of ``D:CLASSES``, rows of numbers.
+
+    Images are found and parted as those of `flfw.data.readers.folder.folder`; each is resized to H x W pixels and made
+    grey or RGB, whatever it was. Labels are places in the classes' names, sorted.
+
+    Rows stand in ``train.csv`` and ``test.csv``, or in ``rows.csv``, of which every fifth row of a class, from the
+    second on, is of the test part. A line is D numbers in [0, 1] and the class, 0 to CLASSES - 1, with commas between;
+    there is no line of titles.
+
+    Raises:
+        BadInput: the word is neither.
+    """
+    found = _FORM.fullmatch(word)
+    if not found or int(found[5]) < 2:
+        raise BadInput(
+            "Expected site:CxHxW:CLASSES, of images with C = 1 or 3 channels, or site:D:CLASSES, of rows of D numbers, "
+            f"and two classes or more, got site:{word}; for example site:1x28x28:10."
+        )
+    shape = tuple(int(number) for number in found.groups()[:4] if number)
+    classes, image = int(found[5]), len(shape) == 3
+    card = DatasetCard(
+        shape=shape,
+        classes=classes,
+        files={},
+        read=partial(_read_images if image else _read_rows, shape=shape, classes=classes),
+        source=f"the sites' own {'images' if image else 'rows'}, which only they have; normalised with 0.5 and 0.5",
+        fetch="the site's own, in its data root",
+        net=_MADE_FOR.get(shape, "lenet") if image else "mlp",
+        split=SPLIT,
+        mean=(0.5,) * shape[0],
+        std=(0.5,) * shape[0],
+    )
+    return replace(card, look=partial(_look, card=card))
+
+
+def _look(root: Path, card: DatasetCard) -> DatasetCard:
+    """The card with the site's files, which are looked through anew by each call."""
+    if not root.is_dir():
+        raise BadInput(f"Expected data of this site's own in {root}, got no folder there; {_WAY_OUT}.")
+    if len(card.shape) == 3:
+        names, train, test = _listed(root, card.classes)
+        files, labels = [file for file, _ in [*train, *test]], names
+    else:
+        files, labels = _tables(root), [str(label) for label in range(card.classes)]
+        for file in files:
+            _require_columns(file, card.shape[0])
+    return replace(card, files={str(Path(file).relative_to(root)): None for file in files}, labels=digest(*labels))
+
+
+# --- images -------------------------------------------------------------------------------------------------------
+
+
+def _listed(root: Path, classes: int) -> tuple[list[str], list[Example], list[Example]]:
+    names, train, test = folder.parts(root)
+    if len(names) != classes:
+        raise BadInput(
+            f"Expected {classes} classes, a folder of images each, got {len(names)} in {root}; {_WAY_OUT}, with as "
+            "many classes at every site."
+        )
+    return names, train, test
+
+
+def _read_images(root: Path, side: int | None, shape: tuple[int, int, int], classes: int) -> Arrays:
+    _, train, test = _listed(root, classes)
+    x, y = images.decode_labelled([*train, *test], side or shape[1:], shape[0], lossy=True)
+    return Arrays(x[: len(train)], y[: len(train)], x[len(train) :], y[len(train) :])
+
+
+# --- rows ---------------------------------------------------------------------------------------------------------
+
+
+def _tables(root: Path) -> list[Path]:
+    """The one table, or those of the two parts."""
+    parts = [root / name for name in _PARTS]
+    if all(path.is_file() for path in parts):
+        return parts
+    if (root / _ALL).is_file():
+        return [root / _ALL]
+    raise BadInput(f"Expected {' and '.join(_PARTS)}, or {_ALL}, got {root} without; {_WAY_OUT}.")
+
+
+def _require_columns(path: Path, features: int) -> None:
+    with path.open(errors="replace") as file:
+        columns = "".join(islice(file, 1)).count(",")
+    if columns != features:
+        raise BadInput(f"Expected lines of {features} numbers and a class in {path}, got {columns}; {_WAY_OUT}.")
+
+
+def _read_rows(root: Path, side: int | None, shape: tuple[int], classes: int) -> Arrays:
+    read = [_rows(path, shape[0], classes) for path in _tables(root)]
+    (train_x, train_y), (test_x, test_y) = read if len(read) == 2 else _parted(*read[0])
+    return Arrays(train_x, train_y, test_x, test_y)
+
+
+def _rows(path: Path, features: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs (N, d) float32 and labels (N,) int64 of one table."""
+    try:
+        table = np.loadtxt(path, delimiter=",", ndmin=2)
+    except ValueError as error:
+        raise BadInput(f"Expected lines of numbers in {path}, got another: {' '.join(str(error).split())}.") from error
+    x, y = table[:, :-1], table[:, -1]
+    fits = np.concatenate([(x >= 0) & (x <= 1), ((y >= 0) & (y < classes) & (y == np.floor(y)))[:, None]], axis=1)
+    if x.shape[1] != features or not fits.all():
+        line = int(np.argmin(fits.all(axis=1))) + 1
+        raise BadInput(
+            f"Expected lines of {features} numbers in [0, 1] and a class of 0 to {classes - 1} in {path}, got another "
+            f"in line {line}; scale the numbers, alike at every site."
+        )
+    return x.astype(np.float32), y.astype(np.int64)
+
+
+def _parted(x: np.ndarray, y: np.ndarray) -> Sequence[tuple[np.ndarray, np.ndarray]]:
+    """The training and the test part of one table: every fifth row of a class, from the second on, is for testing."""
+    test = np.sort(np.concatenate([np.flatnonzero(y == label)[1::5] for label in np.unique(y)]))
+    train = np.setdiff1d(np.arange(len(y)), test)
+    return [(x[train], y[train]), (x[test], y[test])]

@@ -1,0 +1,48 @@
+"""CINIC-10: CIFAR-10's classes and size, its 60,000 images and 210,000 from ImageNet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flfw.data.files.dataset import Arrays, DatasetCard
+from flfw.data.files.remote import Remote, remotes
+from flfw.data.readers.images import decode_labelled, interleaved
+
+_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
+def cinic10(root: Path, side: int | None) -> Arrays:
+    """Images (N, 3, 32, 32) of the parts ``train`` and ``test``, 90,000 each; ``valid`` is not used.
+
+    The papers take the folders' order, class by class, in which the first 2,000 images, the victims, would all be
+    airplanes. Here it is the first image of each class, by the files' names, then the second of each, and so on.
+    """
+    from torchvision.datasets import ImageFolder
+
+    train, test = (interleaved(ImageFolder(root / "CINIC-10" / part).samples) for part in ("train", "test"))
+    return Arrays(*decode_labelled(train, side=None), *decode_labelled(test, side=None))
+
+
+CINIC10 = DatasetCard(
+    shape=(3, 32, 32),
+    classes=10,
+    # Each class by itself: a folder's time says whether files came or went in it, but not below it.
+    files={f"CINIC-10/{part}/{label}": None for part in ("train", "test") for label in _CLASSES},
+    read=cinic10,
+    source="https://datashare.ed.ac.uk/handle/10283/3192",
+    fetch=remotes(
+        Remote(
+            "https://datashare.ed.ac.uk/bitstream/handle/10283/3192/CINIC-10.tar.gz",
+            file="CINIC-10.tar.gz",
+            md5="6ee4d0c996905fe93221de577967a372",
+            unpack="CINIC-10",
+        )
+    ),
+    net="cnn2",
+    per_client={"dominant": (600, 300)},
+    augment="crop_flip",
+    mean=(0.47889522, 0.47227842, 0.43047404),
+    std=(0.24205776, 0.23828046, 0.25874835),
+    victims=2000,
+    test_start=500,
+)

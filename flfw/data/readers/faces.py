@@ -1,0 +1,124 @@
+"""Faces: CelebA with any of its attributes as label, and the people of LFW with at least twenty images."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from flfw.data.files.dataset import Arrays, DatasetCard
+from flfw.data.files.remote import torchvision_set
+from flfw.data.readers.images import center_square, decode_labelled
+from flfw.errors import BadInput
+from flfw.rng import numpy_generator
+
+_ATTRIBUTES = (  # of CelebA, in its order
+    "5_o_Clock_Shadow Arched_Eyebrows Attractive Bags_Under_Eyes Bald Bangs Big_Lips Big_Nose Black_Hair Blond_Hair "
+    "Blurry Brown_Hair Bushy_Eyebrows Chubby Double_Chin Eyeglasses Goatee Gray_Hair Heavy_Makeup High_Cheekbones Male "
+    "Mouth_Slightly_Open Mustache Narrow_Eyes No_Beard Oval_Face Pale_Skin Pointy_Nose Receding_Hairline Rosy_Cheeks "
+    "Sideburns Smiling Straight_Hair Wavy_Hair Wearing_Earrings Wearing_Hat Wearing_Lipstick Wearing_Necklace "
+    "Wearing_Necktie Young"
+)
+
+_SIDE = 32  # pixels, as DCS^2 and Fed-CDP take them
+_LFW_PEOPLE = 62
+_LFW_IMAGES = 20  # a person's, at least
+_LFW_EDGE = 125  # pixels in the middle of 250, most of which is the face
+
+
+def _celeba(root: Path, side: int | None, attribute: str) -> Arrays:
+    """The official parts ``train``, 162,770 images, and ``test``, 19,962; ``valid`` is not used."""
+    from torchvision.datasets import CelebA
+
+    class Unchecked(CelebA):
+        def _check_integrity(self) -> bool:
+            return True  # flfw.data.readers.pixels says which sums are wrong; CelebA would say no more than that one is
+
+    arrays = []
+    for part in ("train", "test"):
+        listed = Unchecked(root, split=part)
+        labels = listed.attr[:, listed.attr_names.index(attribute)].tolist()
+        paths = [root / "celeba" / "img_align_celeba" / name for name in listed.filename]
+        arrays += decode_labelled(list(zip(paths, labels, strict=True)), side or _SIDE, crop=center_square)
+    return Arrays(*arrays)
+
+
+def celeba(attribute: str) -> DatasetCard:
+    """CelebA's aligned faces, their middle 178 x 178 pixels resized; label 1 where they have ``attribute``, else 0.
+
+    Args:
+        attribute: one of CelebA's 40, such as ``Smiling``; "": ``Male``, its twenty-first, as DCS^2 takes.
+
+    Raises:
+        BadInput: there is no such attribute.
+    """
+    attribute = attribute or "Male"
+    if attribute not in (known := _ATTRIBUTES.split()):
+        raise BadInput(f"Expected an attribute of CelebA among {', '.join(known)}; got celeba:{attribute}.")
+    return DatasetCard(
+        shape=(3, 32, 32),
+        classes=2,
+        files={
+            "celeba/list_attr_celeba.txt": "75e246fa4810816ffd6ee81facbd244c",
+            "celeba/list_eval_partition.txt": "d32c9cbf5e040fd4025c592c306e6668",
+            # torchvision reads these with the others.
+            "celeba/identity_CelebA.txt": "32bd1bd63d3c78cd57e08160ec5ed1e2",
+            "celeba/list_bbox_celeba.txt": "00566efa6fedff7a56946cd1c10f1c16",
+            "celeba/list_landmarks_align_celeba.txt": "cc24ecafdb5b50baae59b03474781f8c",
+            "celeba/img_align_celeba": None,
+        },
+        read=partial(_celeba, attribute=attribute),
+        source="http://mmlab.ie.cuhk.edu.hk/projects/CelebA.html",
+        fetch=torchvision_set("CelebA"),
+        net="lenet",
+        split="pools",
+        per_client={"pools": (500, 0)},
+        mean=(0.5, 0.5, 0.5),
+        std=(0.5, 0.5, 0.5),
+    )
+
+
+def lfw(root: Path, side: int | None) -> Arrays:
+    """Funneled faces, their middle 125 x 125 pixels resized, of the people with at least 20: 2,267 train, 756 test.
+
+    Fed-CDP says "more than 20", but its 62 people and 3,023 images are those with 20 or more. Labels are places in the
+    kept people's names in alphabetical order. The images are shuffled, always alike, and cut 3:1.
+    """
+    from torchvision.datasets import LFWPeople
+
+    class Unchecked(LFWPeople):
+        def _check_integrity(self) -> bool:
+            return True  # as in _celeba; LFWPeople would ask for the packed images, too
+
+    paths = [Path(path) for path in Unchecked(str(root), split="10fold", image_set="funneled").data]
+    people, person, images = np.unique([path.parent.name for path in paths], return_inverse=True, return_counts=True)
+    kept = images >= _LFW_IMAGES
+    if kept.sum() > _LFW_PEOPLE:
+        raise BadInput(
+            f"Expected at most {_LFW_PEOPLE} people with {_LFW_IMAGES} images in {root / 'lfw-py' / 'people.txt'}, "
+            f"got {kept.sum()} of {len(people)}; get the published list."
+        )
+    label = np.cumsum(kept) - 1
+    examples = [(path, int(label[who])) for path, who in zip(paths, person, strict=True) if kept[who]]
+    order = numpy_generator(0, "lfw cut").permutation(len(examples))
+    x, y = decode_labelled([examples[row] for row in order], side or _SIDE, crop=partial(center_square, edge=_LFW_EDGE))
+    train = len(x) * 3 // 4
+    return Arrays(x[:train], y[:train], x[train:], y[train:])
+
+
+LFW = DatasetCard(
+    shape=(3, 32, 32),
+    classes=_LFW_PEOPLE,
+    files={
+        "lfw-py/people.txt": "450f0863dd89e85e73936a6d71a3474b",
+        "lfw-py/lfw-names.txt": "a6d0a479bd074669f656265a6e693f6d",
+        "lfw-py/lfw_funneled": None,
+    },
+    read=lfw,
+    source="http://vis-www.cs.umass.edu/lfw",
+    fetch="a copy of people.txt, lfw-names.txt and the unpacked lfw-funneled.tgz in the data root's folder lfw-py",
+    net="lenet",
+    split="shards",
+    per_client={"shards": (300, 0)},
+)

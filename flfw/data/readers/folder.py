@@ -1,0 +1,109 @@
+"""Anybody's own images, a folder for each class: ``--dataset folder:PATH``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+from flfw.data.files.dataset import Arrays, DatasetCard
+from flfw.data.readers import images
+from flfw.data.readers.images import Example
+from flfw.errors import BadInput
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+"""What torchvision takes for an image; describing a folder, as every client process does, does not import it."""
+
+_LAYOUT = "one folder of images per class, or train and test (or val) with one folder per class each"
+
+
+def _folders(place: Path) -> list[str]:
+    """The names of the folders in a folder, sorted; of none, or of what is no folder, none."""
+    return sorted(entry.name for entry in os.scandir(place) if entry.is_dir()) if place.is_dir() else []
+
+
+def _images(place: Path, label: int) -> list[Example]:
+    """The images in a class's folder and below it, in order, as `torchvision.datasets.ImageFolder` has them."""
+    return [
+        (Path(inside) / name, label)
+        for inside, _, names in sorted(os.walk(place, followlinks=True))
+        for name in sorted(names)
+        if name.lower().endswith(EXTENSIONS)
+    ]
+
+
+def _by_class(place: Path, classes: Sequence[str], least: int) -> list[list[Example]]:
+    """The images of each class, at least ``least`` of them."""
+    found = [_images(place / name, label) for label, name in enumerate(classes)]
+    for name, listed in zip(classes, found, strict=True):
+        if len(listed) < least:
+            raise BadInput(
+                f"Expected {least} images or more ({', '.join(EXTENSIONS)}) of each class, got {len(listed)} in "
+                f"{place / name}; add some or remove the folder."
+            )
+    return found
+
+
+def parts(place: Path) -> tuple[list[str], list[Example], list[Example]]:
+    """The classes, and the images of the training and of the test part, of each the classes in turn.
+
+    Raises:
+        BadInput: the folder is laid out otherwise, or a class is short of images.
+    """
+    parted = _folders(place / "train")
+    classes = parted or _folders(place)
+    if len(classes) < 2:
+        raise BadInput(f"Expected {_LAYOUT}, and two classes or more, got {place} with {', '.join(classes) or 'none'}.")
+    if parted:
+        other = next((place / part for part in ("test", "val") if _folders(place / part)), None)
+        if other is None:
+            raise BadInput(f"Expected {_LAYOUT}, got {place / 'train'} without {place / 'test'}; add a test part.")
+        if odd := sorted({*classes} ^ {*_folders(other)}):
+            raise BadInput(f"Expected the same classes in {place / 'train'} and {other}, got {', '.join(odd)} in one.")
+        train, test = (_by_class(part, classes, least=1) for part in (place / "train", other))
+    else:
+        each = _by_class(place, classes, least=2)
+        train = [[example for row, example in enumerate(listed) if row % 5 != 1] for listed in each]
+        test = [listed[1::5] for listed in each]
+    return classes, images.interleaved(chain(*train)), images.interleaved(chain(*test))
+
+
+def _read(root: Path, side: int | None, train: list[Example], test: list[Example], channels: int) -> Arrays:
+    x, y = images.decode_labelled([*train, *test], side, channels)
+    return Arrays(x[: len(train)], y[: len(train)], x[len(train) :], y[len(train) :])
+
+
+def folder(path: str) -> DatasetCard:
+    """The images of ``PATH/CLASS/*.png`` (or .jpg, ...), or of ``PATH/train/CLASS`` and ``PATH/test/CLASS`` (or val).
+
+    Labels are places in the classes' names, sorted; the order is the first image of each class, then the second of
+    each, and so on. A ``train`` with folders in it is a part, one with images alone a class like others. Without parts
+    every fifth image of a class in the order of names, from the second on, is of the test part.
+
+    The first image says what shape all have: grey or RGB, height and width. Without a side asked for, images stay as
+    they are, and one of another size is refused; with one each is resized, whatever its size. Grey images become RGB
+    where the first is in colour; a colour image is refused where the first is grey. The folder is looked through anew
+    by each call, so that images that come, go or change are noticed.
+
+    Raises:
+        BadInput: there is no such folder, it is laid out otherwise, a class is short of images, or the first image
+            cannot be read.
+    """
+    place = Path(path).expanduser().absolute()
+    if not path or not place.is_dir():
+        raise BadInput(f"Expected folder:PATH of a folder with {_LAYOUT}, got folder:{path}; no folder is there.")
+    classes, train, test = parts(place)
+    shape = images.shape(Path(train[0][0]))
+    return DatasetCard(
+        shape=shape,
+        classes=len(classes),
+        files={str(Path(file).relative_to(place)): None for file, _ in [*train, *test]},
+        read=partial(_read, train=train, test=test, channels=shape[0]),
+        source=f"images in {path}",
+        fetch="a folder with one folder of images per class",
+        root=place,
+        net="cnn1" if shape[0] == 1 else "cnn2",
+        split="iid",
+    )

@@ -1,0 +1,91 @@
+"""MNIST and the sets published in its file format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from flfw.data.files.dataset import Arrays, DatasetCard
+from flfw.data.files.remote import torchvision_set
+
+
+def _idx(
+    folder: str, prefix: str = "", test: str = "t10k", transposed: bool = False
+) -> Callable[[Path, int | None], Arrays]:
+    """A reader of four idx files below ``ROOT/folder/raw``, images (N, 1, H, W) and labels of both parts.
+
+    Args:
+        folder: of the set.
+        prefix: what the files' names begin with.
+        test: what the test part is called in them.
+        transposed: whether the files hold each image column by column, so that it lies on its side.
+    """
+
+    def read(root: Path, side: int | None) -> Arrays:
+        # torchvision costs 160 MB and 3 s: only the process that fills the cache pays for it. Its readers rather than
+        # its MNIST class, which prefers an old processed/training.pt to the files whose sums were checked.
+        from torchvision.datasets.mnist import read_image_file, read_label_file
+
+        raw = root / folder / "raw"
+        images, labels = (
+            [reader(str(raw / f"{prefix}{half}-{kind}-ubyte")) for half in ("train", test)]
+            for reader, kind in ((read_image_file, "images-idx3"), (read_label_file, "labels-idx1"))
+        )
+        train_x, test_x = ((x.mT if transposed else x).unsqueeze(1).numpy() for x in images)
+        train_y, test_y = (y.numpy() for y in labels)
+        return Arrays(train_x, train_y, test_x, test_y)
+
+    return read
+
+
+# torchvision publishes the sums of the packed files; these are the sums of what the packed files hold.
+MNIST = DatasetCard(
+    shape=(1, 28, 28),
+    classes=10,
+    files={
+        "MNIST/raw/train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+        "MNIST/raw/train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+        "MNIST/raw/t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+        "MNIST/raw/t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+    },
+    read=_idx("MNIST"),
+    source="http://yann.lecun.com/exdb/mnist",
+    fetch=torchvision_set("MNIST"),
+    per_client={"dominant": (600, 600), "shards": (500, 0), "pools": (200, 0)},
+    mean=(0.1307,),
+    std=(0.3081,),
+)
+
+FASHION_MNIST = DatasetCard(
+    shape=(1, 28, 28),
+    classes=10,
+    files={
+        "FashionMNIST/raw/train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+        "FashionMNIST/raw/train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
+        "FashionMNIST/raw/t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
+        "FashionMNIST/raw/t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
+    },
+    read=_idx("FashionMNIST"),
+    source="https://github.com/zalandoresearch/fashion-mnist",
+    fetch=torchvision_set("FashionMNIST"),
+    per_client={"dominant": (600, 600)},
+    mean=(0.1307,),
+    std=(0.3081,),
+)
+
+# By class: 10 digits, 26 capital and 26 small letters. The files hold every image transposed.
+EMNIST = DatasetCard(
+    shape=(1, 28, 28),
+    classes=62,
+    files=dict.fromkeys(
+        f"EMNIST/raw/emnist-byclass-{half}-{kind}-ubyte"
+        for half in ("train", "test")
+        for kind in ("images-idx3", "labels-idx1")
+    ),
+    read=_idx("EMNIST", prefix="emnist-byclass-", test="test", transposed=True),
+    source="https://www.nist.gov/itl/products-and-services/emnist-dataset",
+    fetch=torchvision_set("EMNIST", split="byclass"),
+    per_client={"dominant": (1000, 600)},
+    mean=(0.1307,),
+    std=(0.3081,),
+)

@@ -1,0 +1,141 @@
+"""Digits beyond MNIST's file format: house numbers, postcodes, MNIST on coloured grounds, and synthetic ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from flfw.data.files.dataset import Arrays, DatasetCard
+from flfw.data.files.remote import Remote, remotes
+from flfw.data.readers import images
+from flfw.errors import BadInput
+
+_Half = tuple[np.ndarray, np.ndarray]  # images (N, C, H, W) uint8, labels (N,) int64
+
+
+def _both(half: Callable[[Path, str], _Half]) -> Callable[[Path, int | None], Arrays]:
+    """A reader of a set whose two parts are read alike."""
+    return lambda root, side: Arrays(*half(root, "train"), *half(root, "test"))
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # a damaged file can make scipy and bz2 raise anything, and they do not name it
+        raise BadInput(
+            f"Expected a readable {path}, got {type(error).__name__}: {' '.join(str(error).split())}; "
+            "remove it and get it again."
+        ) from error
+
+
+def _svhn(root: Path, part: str) -> _Half:
+    from torchvision.datasets import SVHN
+
+    class Unchecked(SVHN):
+        # A file with another sum than the published one is said and noted here; torchvision would refuse it.
+        def _check_integrity(self) -> bool:
+            return True
+
+    with _reading(root / "SVHN" / f"{part}_32x32.mat"):
+        found = Unchecked(root / "SVHN", split=part)
+    return found.data, found.labels
+
+
+def _usps(root: Path, part: str) -> _Half:
+    from torchvision.datasets import USPS
+
+    with _reading(root / "USPS" / ("usps.bz2" if part == "train" else "usps.t.bz2")):
+        found = USPS(root / "USPS", train=part == "train")
+    return found.data[:, None], np.array(found.targets)
+
+
+def _mnist_m(root: Path, part: str) -> _Half:
+    """The images that the list of labels names, in its order."""
+    folder, listing = root / "mnist_m" / f"mnist_m_{part}", root / "mnist_m" / f"mnist_m_{part}_labels.txt"
+    paths, labels = [], []
+    for number, line in enumerate(listing.read_text().splitlines(), 1):
+        name, _, label = line.partition(" ")
+        if not label.isdecimal():
+            raise BadInput(
+                f"Expected lines such as 00000000.png 5, got {line!r} in {listing}:{number}; get the set again."
+            )
+        paths.append(folder / name)
+        labels.append(int(label))
+    return images.decode(paths, side=None, channels=3), np.array(labels)
+
+
+def _synthetic_digits(root: Path, part: str) -> _Half:
+    from scipy.io import loadmat
+
+    path = root / "SynthDigits" / f"synth_{part}_32x32.mat"
+    with _reading(path):
+        found = loadmat(path, variable_names=["X", "y"])
+        return found["X"].transpose(3, 2, 0, 1), found["y"].reshape(-1).astype(np.int64)
+
+
+_HOUSE_NUMBERS = "http://ufldl.stanford.edu/housenumbers"
+_LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass"
+
+# Both are published file by file, and these are torchvision's sums.
+_SVHN_FILES = (
+    Remote(f"{_HOUSE_NUMBERS}/train_32x32.mat", "SVHN/train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373"),
+    Remote(f"{_HOUSE_NUMBERS}/test_32x32.mat", "SVHN/test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3"),
+)
+_USPS_FILES = (
+    Remote(f"{_LIBSVM}/usps.bz2", "USPS/usps.bz2", "ec16c51db3855ca6c91edd34d0e9b197"),
+    Remote(f"{_LIBSVM}/usps.t.bz2", "USPS/usps.t.bz2", "8ea070ee2aca1ac39742fdd1ef5ed118"),
+)
+
+SVHN = DatasetCard(
+    shape=(3, 32, 32),
+    classes=10,
+    files={remote.file: remote.md5 for remote in _SVHN_FILES},
+    read=_both(_svhn),
+    source=_HOUSE_NUMBERS,
+    fetch=remotes(*_SVHN_FILES),
+    net="cnn2",
+    split="iid",
+)
+
+USPS = DatasetCard(
+    shape=(1, 16, 16),
+    classes=10,
+    files={remote.file: remote.md5 for remote in _USPS_FILES},
+    read=_both(_usps),
+    source=f"{_LIBSVM}.html#usps",
+    fetch=remotes(*_USPS_FILES),
+    split="iid",
+)
+
+MNIST_M = DatasetCard(
+    shape=(3, 32, 32),
+    classes=10,
+    files=dict.fromkeys(f"mnist_m/mnist_m_{part}" for part in ("train", "test", "train_labels.txt", "test_labels.txt")),
+    read=_both(_mnist_m),
+    source="http://yaroslav.ganin.net (MNIST-M)",
+    fetch=remotes(
+        Remote(
+            "https://cornell.box.com/shared/static/jado7quprg6hzzdubvwzh9umr75damwi",
+            "mnist_m.tar.gz",
+            "859df31c91afe82e80e5012ba928f279",
+            unpack="mnist_m",
+        )
+    ),
+    net="cnn2",
+    split="iid",
+)
+
+SYNTHETIC_DIGITS = DatasetCard(
+    shape=(3, 32, 32),
+    classes=10,
+    files={"SynthDigits/synth_train_32x32.mat": None, "SynthDigits/synth_test_32x32.mat": None},
+    read=_both(_synthetic_digits),
+    source="http://yaroslav.ganin.net (Synthetic Digits)",
+    fetch="a browser: SynthDigits.zip on http://yaroslav.ganin.net, to be unpacked into SynthDigits",
+    net="cnn2",
+    split="iid",
+)

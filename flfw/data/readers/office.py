@@ -1,0 +1,60 @@
+"""Office-Caltech10: ten kinds of things in an office, as shops, a library of pictures and two cameras show them."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from flfw.data.files.dataset import Arrays, DatasetCard
+from flfw.data.readers import by_domain
+from flfw.errors import BadInput
+
+_FOLDER = "office_caltech_10"
+_DOMAINS = ("amazon", "caltech", "dslr", "webcam")
+_CLASSES = 10
+
+
+def _read(root: Path, side: int | None, domains: tuple[str, ...]) -> Arrays:
+    """Images (N, 3, side, side) of ``DOMAIN/CLASS/*.jpg``; labels are places in the classes' names, sorted."""
+    from torchvision.datasets import ImageFolder
+
+    listed = [ImageFolder(root / _FOLDER / domain) for domain in domains]
+    for domain, found in zip(domains, listed, strict=True):
+        odd = {*found.classes} ^ {*listed[0].classes}
+        if odd or len(found.classes) != _CLASSES:
+            raise BadInput(
+                f"Expected the same {_CLASSES} classes in every domain of {root / _FOLDER}, got {len(found.classes)} "
+                f"in {domain} (in it or in {domains[0]} alone: {', '.join(sorted(odd)) or 'none'}); rename or remove "
+                "the folders that do not belong."
+            )
+    numbers = [_DOMAINS.index(domain) for domain in domains]
+    return by_domain.halves([found.samples for found in listed], side, "office cut", numbers)
+
+
+def office_caltech(word: str) -> DatasetCard:
+    """Images of the domains of ``word``, ``amazon,webcam``; "": all four.
+
+    Each domain is shuffled, always alike, and cut into halves, one to train with and one to test with. FedCG trains
+    with 50 %, validates with 25 % and tests with 25 %: the latter two are the halves of this test part.
+
+    Raises:
+        BadInput: there is no such domain.
+    """
+    domains = by_domain.chosen("office_caltech", word, _DOMAINS)
+    return DatasetCard(
+        shape=(3, 32, 32),
+        classes=_CLASSES,
+        files={f"{_FOLDER}/{domain}": None for domain in domains},
+        read=partial(_read, domains=domains),
+        source="Saenko et al., ECCV 2010; Griffin et al., Caltech-256; Gong et al., CVPR 2012",
+        fetch=(
+            "a copy of http://www.stat.ucla.edu/~jxie/iFRAME/code/imageClassification.rar, unpacked as "
+            f"{_FOLDER}/DOMAIN/CLASS/*.jpg below the data root"
+        ),
+        net="lenet5",
+        split="domains",
+        mean=by_domain.IMAGENET_MEAN,
+        std=by_domain.IMAGENET_STD,
+        augment="flip",
+        domains=domains,
+    )

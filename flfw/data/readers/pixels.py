@@ -1,0 +1,137 @@
+"""A data set's first load on a machine: read the published files, check and resize them, keep plain arrays."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from flfw.data.files import cache
+from flfw.data.files.dataset import Arrays, DatasetCard
+from flfw.errors import BadInput
+
+_BLOCK = 1000  # images resized at a time: as floats they take four times their space
+
+
+def resize(images: np.ndarray, side: int) -> np.ndarray:
+    """Images (N, C, H, W) uint8 as (N, C, side, side): bilinear, antialiased, rounded to whole grey levels."""
+    if images.shape[2:] == (side, side):
+        return images
+    resized = np.empty((*images.shape[:2], side, side), dtype=np.uint8)
+    for start in range(0, len(images), _BLOCK):
+        block = torch.from_numpy(images[start : start + _BLOCK].astype(np.float32, order="C"))
+        block = F.interpolate(block, size=(side, side), mode="bilinear", antialias=True, align_corners=False)
+        resized[start : start + _BLOCK] = block.round().clamp(0, 255).byte().numpy()
+    return resized
+
+
+def moments(x: np.ndarray) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation per channel of images (N, C, H, W) uint8, or per feature of rows (N, d) in [0, 1]."""
+    if x.dtype == np.uint8:
+        # By how often each level occurs: as floats the images would take eight times their space.
+        blocks = (x[start : start + _BLOCK].swapaxes(0, 1) for start in range(0, len(x), _BLOCK))
+        counts = sum(np.stack([np.bincount(channel.ravel(), minlength=256) for channel in block]) for block in blocks)
+        weights, levels = counts / np.sum(counts, axis=1, keepdims=True), np.arange(256) / 255
+        mean = weights @ levels
+        std = np.sqrt((weights * (levels - mean[:, None]) ** 2).sum(axis=1))
+    else:
+        mean, std = x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64)
+    return mean.tolist(), np.where(std > 0, std, 1.0).tolist()  # what is the same everywhere is only centred
+
+
+def wrong_sums(card: DatasetCard, root: Path) -> list[str]:
+    """The files whose md5 sum is not the published one."""
+    wrong = []
+    for name, published in card.files.items():
+        if published is not None:
+            with (root / name).open("rb") as file:
+                if hashlib.file_digest(file, "md5").hexdigest() != published:
+                    wrong.append(Path(name).name)
+    return wrong
+
+
+def _again(card: DatasetCard) -> str:
+    how = card.fetch if isinstance(card.fetch, str) else "remove them and run again"
+    return f"get them again: {how} (source: {card.source})"
+
+
+def read(name: str, card: DatasetCard, root: Path, side: int | None) -> Arrays:
+    """The arrays of the files, of the kind the card promises.
+
+    Raises:
+        BadInput: a damaged file, or inputs and labels of another kind.
+    """
+    try:
+        arrays = card.read(root, side)
+    except BadInput:
+        raise
+    except Exception as error:  # a damaged file can make a reader raise anything
+        raise BadInput(
+            f"Expected readable {name} files in {root}, got {type(error).__name__}: "
+            f"{' '.join(str(error).split())}; {_again(card)}."
+        ) from error
+    sizes = {card.shape} | ({(card.shape[0], side, side)} if side else set())
+    for part, x, y in (("train", arrays.train_x, arrays.train_y), ("test", arrays.test_x, arrays.test_y)):
+        outside = np.unique(y[(y < 0) | (y >= card.classes)]).tolist()
+        if len(x) != len(y) or x.shape[1:] not in sizes or outside:
+            labels = f"{len(y)} labels" + (f", among them {', '.join(map(str, outside[:12]))}" if outside else "")
+            raise BadInput(
+                f"Expected {name} {part} inputs of shape {card.shape} with labels 0-{card.classes - 1}, got "
+                f"{x.shape} with {labels}; {_again(card)}."
+            )
+        if not len(x):
+            raise BadInput(f"Expected {name} {part} inputs, got none in {root}; {_again(card)}.")
+    return arrays
+
+
+def convert(name: str, card: DatasetCard, root: Path, side: int | None, target: Path) -> None:
+    """Write the folder ``target``: an array each for the inputs, labels and domains of both parts, and ``meta.json``.
+
+    Warns (once, as this runs once) when a file is not the published one.
+
+    Args:
+        name: of the data set.
+        card: of the data set.
+        root: of its files.
+        side: pixels its images are brought to; None: as the card says.
+        target: a folder that does not exist.
+    """
+    wrong = wrong_sums(card, root)
+    arrays = read(name, card, root, side)
+    if side is not None:
+        arrays = arrays._replace(train_x=resize(arrays.train_x, side), test_x=resize(arrays.test_x, side))
+    mean, std = (list(card.mean), list(card.std)) if card.mean else moments(arrays.train_x)
+    kept = {
+        **arrays._asdict(),
+        "train_domain": _domains(arrays.train_domain, arrays.train_y),
+        "test_domain": _domains(arrays.test_domain, arrays.test_y),
+    }
+    meta = {"mean": mean, "std": std, "md5_ok": _sums_ok(card, wrong), "root": str(root), "digest": _digest(kept)}
+    cache.publish(target, lambda folder: cache.write_arrays(folder, kept, meta))
+    if wrong:
+        warnings.warn(
+            f"Expected the published {name} files in {root}, got other md5 sums for {', '.join(wrong)}; "
+            "results say md5_ok=false and may differ from published ones.",
+            stacklevel=3,
+        )
+
+
+def _sums_ok(card: DatasetCard, wrong: list[str]) -> bool | None:
+    """Whether every file is the published one; None where that cannot be said of all."""
+    return False if wrong else True if all(card.files.values()) else None
+
+
+def _digest(arrays: dict[str, np.ndarray]) -> str:
+    total = hashlib.blake2b(digest_size=16)
+    for array in arrays.values():
+        total.update(repr((array.dtype.str, array.shape)).encode())
+        total.update(np.ascontiguousarray(array).data)
+    return total.hexdigest()
+
+
+def _domains(found: np.ndarray | None, labels: np.ndarray) -> np.ndarray:
+    return np.zeros(len(labels), np.int64) if found is None else found

@@ -1,0 +1,1 @@
+"""Splits of a data set over clients."""

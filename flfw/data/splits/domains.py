@@ -1,0 +1,91 @@
+"""FedCG's split of a data set of several domains: each client holds one domain, the server another, unlabelled.
+
+Wu et al., IJCAI 2022. Client i holds examples of domain i of those that are not held out, in the data set's order;
+from the domain held out the server may distil. The official test part of a domain is halved into validation and test.
+With more clients than domains, client i shares domain ``i mod D`` with others, in disjoint pieces; with fewer, the
+last domains are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from flfw.data.files.dataset import Dataset
+from flfw.data.splits.cut import Cut
+from flfw.data.splits.schemes import Domains
+from flfw.errors import BadInput
+
+
+def draw(
+    domains: np.ndarray, given: Sequence[str], clients: int, train: int, rng: np.random.Generator, most: int = 0
+) -> list[np.ndarray]:
+    """For each client random positions in ``domains`` (N,), the domain of each example.
+
+    Args:
+        domains: names, or numbers.
+        given: the domains that the clients hold: client i the one in place ``i mod len(given)``.
+        clients: how many there are.
+        train: examples a client; 0: the domain is cut evenly among its clients.
+        rng: what is random.
+        most: with ``train=0``, examples a client holds at most; 0: any number.
+
+    Raises:
+        BadInput: a domain has not ``train`` examples for each of its clients.
+    """
+    pieces = []
+    for place, domain in enumerate(given[:clients]):
+        order = rng.permutation(np.flatnonzero(domains == domain))
+        sharing = len(range(place, clients, len(given)))
+        if sharing * train > len(order):
+            raise BadInput(
+                f"Expected at most {len(order) // sharing} training examples a client, as {len(order)} of domain "
+                f"{domain} are for {sharing} clients, got domains.train={train}; ask for less or take fewer --clients."
+            )
+        fair = np.array_split(order[: sharing * train or None], sharing)
+        pieces.append([piece[: most or None] for piece in fair])
+    return [pieces[client % len(given)][client // len(given)] for client in range(clients)]
+
+
+def divide(dataset: Dataset, scheme: Domains, clients: int, rng: np.random.Generator) -> Cut:
+    """The split of a data set; no victim is drawn for anybody.
+
+    Raises:
+        BadInput: no domains, an unknown one, none left for the clients, or too few examples in one.
+    """
+    held_out = _held_out(dataset, scheme)
+    given = [name for name in dataset.domains if name != held_out]
+    if not given:
+        raise BadInput(
+            f"Expected a domain of {dataset.name} for the clients, got held_out={held_out}, its only one; "
+            "pass --set domains.held_out=none."
+        )
+    names = np.asarray(dataset.domains)
+    train_domain, test_domain = names[dataset.train_domain], names[dataset.test_domain]
+    train_domain[list(dataset.victims)] = ""  # of no domain, so that nobody draws them
+    own = dataset.per_client.get("domains", (0, 0))[0]
+    train = draw(train_domain, given, clients, scheme.train, rng, most=0 if scheme.train else own)
+    halves = [np.array_split(part, 2) for part in draw(test_domain, given, clients, 0, rng)]
+    spare = rng.permutation(np.flatnonzero(train_domain == held_out))[: scheme.distillation]
+    return Cut(
+        train,
+        test=[test for test, _ in halves],
+        validation=[validation for _, validation in halves],
+        distillation=spare,
+    )
+
+
+def _held_out(dataset: Dataset, scheme: Domains) -> str:
+    """The domain that no client holds, or ``none``."""
+    if not dataset.domains:
+        raise BadInput(
+            f"Expected a data set of several domains, got dataset={dataset.name}; take another --split or --dataset."
+        )
+    held_out = scheme.held_out or dataset.held_out or "none"
+    if held_out not in (*dataset.domains, "none"):
+        raise BadInput(
+            f"Expected a domain of {dataset.name} among {', '.join(dataset.domains)}, or none; "
+            f"got domains.held_out={held_out}."
+        )
+    return held_out

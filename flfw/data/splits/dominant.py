@@ -1,0 +1,143 @@
+"""The papers' dominant-class split: a client holds some of every class and most of its group's few.
+
+HyperFL (Guo et al., AAAI 2025), after FedPAC. Client i is of group ``i mod G``; 20 % of its examples are spread evenly
+over all classes, 80 % evenly over the group's dominant classes. In each share every class gets
+``max(1, share // classes)``, and what then remains of the share goes to the last class; so a share smaller than its
+number of classes is rounded up to one each.
+
+In the papers clients share training examples once a class is used up. With ``disjoint=true`` none does: there are as
+many clients as the scarcest class has quotas for. Test examples may be shared in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from flfw.data.files.dataset import Dataset
+from flfw.data.splits.cut import Cut, at_most
+from flfw.data.splits.schemes import Dominant
+from flfw.errors import BadInput
+
+_GROUPS: dict[int, tuple[Sequence[int], ...]] = {
+    10: ((0, 1, 2), (2, 3, 4), (4, 5, 6), (6, 7, 8), (8, 9, 0)),
+    # EMNIST by class: digits, upper case, lower case.
+    62: (range(10), range(10, 36), range(36, 62)),
+}
+
+
+def groups(classes: int) -> tuple[Sequence[int], ...]:
+    """The dominant classes of each group.
+
+    Raises:
+        BadInput: the papers define no groups for so many classes.
+    """
+    if classes not in _GROUPS:
+        raise BadInput(
+            f"Expected {' or '.join(map(str, _GROUPS))} classes for the dominant split, got classes={classes}; "
+            "take --split iid or dirichlet."
+        )
+    return _GROUPS[classes]
+
+
+def _share(examples: int, among: Sequence[int], classes: int) -> np.ndarray:
+    """Examples of each class (classes,) when ``examples`` are spread evenly over the classes ``among``."""
+    each = max(1, examples // len(among))
+    counts = np.zeros(classes, dtype=np.int64)
+    counts[list(among)] = each
+    counts[among[-1]] += max(0, examples - each * len(among))
+    return counts
+
+
+def quotas(classes: int, client: int, examples: int) -> np.ndarray:
+    """How many examples of each class (classes,) int64 the client holds.
+
+    >>> quotas(10, client=1, examples=600).tolist()
+    [12, 12, 172, 172, 172, 12, 12, 12, 12, 12]
+    """
+    dominant = groups(classes)
+    even = examples // 5
+    return _share(even, range(classes), classes) + _share(examples - even, dominant[client % len(dominant)], classes)
+
+
+def assign(pools: Sequence[np.ndarray], client_quotas: Iterable[np.ndarray], starts: Sequence[int]) -> list[np.ndarray]:
+    """Give each client in turn its quota of every class, taken where the client before it stopped.
+
+    A quota is one run of its class's pool; where the run would pass the end, the pointer first goes back to 0. So no
+    client holds an example twice, while clients share examples once a pool is used up, as in the papers.
+
+    Args:
+        pools: indices of each class, in the order of the data set.
+        client_quotas: for each client its quotas (classes,), none larger than its pool.
+        starts: position in each pool of the first client's run.
+
+    Returns:
+        for each client its indices (sum of quotas,), class by class.
+    """
+    pointers = list(starts)
+    partitions = []
+    for quota in client_quotas:
+        indices = []
+        for label, (pool, wanted) in enumerate(zip(pools, quota.tolist(), strict=True)):
+            first = pointers[label] if pointers[label] + wanted <= len(pool) else 0
+            indices.append(pool[first : first + wanted])
+            pointers[label] = first + wanted
+        partitions.append(np.concatenate(indices))
+    return partitions
+
+
+def by_class(labels: np.ndarray, classes: int, leave_out: range = range(0)) -> list[np.ndarray]:
+    """For each class its indices in ``labels`` (N,), in order, without those of ``leave_out``."""
+    return [np.setdiff1d(np.flatnonzero(labels == label), leave_out) for label in range(classes)]
+
+
+def divide(dataset: Dataset, scheme: Dominant, clients: int, rng: np.random.Generator) -> Cut:
+    """The papers' split; no client trains on a victim, and nothing is random.
+
+    HyperFL's code starts CIFAR-10's pointers at 2000 (train) and 500 (test); the paper does not say of what. Here
+    they count images of the whole part, so that training begins behind the 2,000 victims and, as these are left out of
+    the pools, never returns to them. Counted within each class (5,000 and 1,000 images) they would give clients the
+    same numbers of other images, and from client 36 on wrap into the victims.
+
+    Raises:
+        BadInput: no numbers of examples, more of a class than there are, or more disjoint clients than there is room.
+    """
+    scheme = _sized(scheme, dataset)
+    train_pools = by_class(dataset.train_y, dataset.classes, leave_out=dataset.victims)
+    test_pools = by_class(dataset.test_y, dataset.classes)
+    test_starts = [int(np.searchsorted(pool, dataset.test_start)) for pool in test_pools]
+    partitions = []
+    for part, pools, starts, examples in (
+        ("train", train_pools, [0] * len(train_pools), scheme.train),
+        ("test", test_pools, test_starts, scheme.test),
+    ):
+        client_quotas = [quotas(dataset.classes, client, examples) for client in range(clients)]
+        for label, pool in enumerate(pools):
+            wanted = max(quota[label] for quota in client_quotas)
+            if wanted > len(pool):
+                raise BadInput(
+                    f"Expected at most {len(pool)} examples of class {label} a client, all that the {part} part of "
+                    f"{dataset.name} has, got {wanted} from {part}={examples}; ask for less or take another --split."
+                )
+        if part == "train" and scheme.disjoint:
+            room = np.cumsum(client_quotas, axis=0) <= [len(pool) for pool in pools]
+            reason = f"with dominant.disjoint=true and {examples} examples each a class is then used up"
+            at_most(int(room.all(axis=1).sum()), clients, reason)
+        partitions.append(assign(pools, client_quotas, starts))
+    return Cut(*partitions)
+
+
+def _sized(scheme: Dominant, dataset: Dataset) -> Dominant:
+    """The scheme with the data set's own numbers in place of zeros."""
+    groups(dataset.classes)
+    if scheme.train and scheme.test:
+        return scheme
+    own = dataset.per_client.get("dominant")
+    if own is None:
+        raise BadInput(
+            f"Expected the numbers of examples a client, as {dataset.name} has none of its own, got {scheme}; "
+            "pass --set dominant.train=600 dominant.test=600."
+        )
+    return replace(scheme, train=scheme.train or own[0], test=scheme.test or own[1])

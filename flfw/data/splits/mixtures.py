@@ -1,0 +1,68 @@
+"""The usual benchmark splits, by Flower's partitioners: iid, Dirichlet proportions, a few classes a client.
+
+Training data are disjoint. Where classes are shared out unevenly, a client tests on its own mix of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from flfw.data.files.dataset import Dataset
+from flfw.data.splits import dominant
+from flfw.data.splits.cut import Cut, at_most, trainable
+from flfw.data.splits.schemes import IID, Dirichlet, Pathological
+
+
+def iid(dataset: Dataset, scheme: IID, clients: int, rng: np.random.Generator) -> Cut:
+    """Both parts shuffled and cut evenly."""
+    pool = _pool(dataset, clients)
+    from flfw.data.splits import partitioners  # imports flwr_datasets, 6 s and 250 MB
+
+    train = partitioners.iid(dataset.train_y[pool], clients, rng)
+    return Cut([pool[rows] for rows in train], partitioners.iid(np.asarray(dataset.test_y), clients, rng))
+
+
+def dirichlet(dataset: Dataset, scheme: Dirichlet, clients: int, rng: np.random.Generator) -> Cut:
+    """Each class in proportions drawn from Dir(alpha); a client may be left empty."""
+    pool = _pool(dataset, clients)
+    from flfw.data.splits import partitioners
+
+    train = [pool[rows] for rows in partitioners.dirichlet(dataset.train_y[pool], clients, scheme.alpha, rng)]
+    return Cut(train, _alike(dataset, train))
+
+
+def pathological(dataset: Dataset, scheme: Pathological, clients: int, rng: np.random.Generator) -> Cut:
+    """``scheme.classes`` random classes a client."""
+    pool = _pool(dataset, clients)
+    from flfw.data.splits import partitioners
+
+    train = [pool[rows] for rows in partitioners.pathological(dataset.train_y[pool], clients, scheme.classes, rng)]
+    return Cut(train, _alike(dataset, train))
+
+
+def _pool(dataset: Dataset, clients: int) -> np.ndarray:
+    """Indices of what may be trained on, enough that nobody need go without."""
+    pool, tests = trainable(dataset), len(dataset.test_y)
+    reason = f"{dataset.name} has {len(pool)} training examples that are no victims and {tests} test examples"
+    at_most(min(len(pool), tests), clients, reason)
+    return pool
+
+
+def _alike(dataset: Dataset, train: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Test indices of each client, about its share of the test part, in the class proportions of its training data.
+
+    A class asked for more often than the test part has it is given whole, so that nothing is repeated.
+    """
+    pools = dominant.by_class(dataset.test_y, dataset.classes)
+    size = len(dataset.test_y) // len(train)
+    most = [len(pool) for pool in pools]
+    client_quotas = []
+    for indices in train:
+        exact = np.bincount(dataset.train_y[indices], minlength=dataset.classes) * size / max(1, len(indices))
+        quota = np.floor(exact).astype(np.int64)
+        # Largest remainders: what flooring lost goes to the classes that lost most.
+        quota[np.argsort(quota - exact, kind="stable")[: round(exact.sum()) - quota.sum()]] += 1
+        client_quotas.append(np.minimum(quota, most))
+    return dominant.assign(pools, client_quotas, [0] * len(pools))

@@ -1,0 +1,183 @@
+"""Which examples each client holds, and what the server, a defence and an attacker hold: one of ``schemes()``.
+
+A split is computed once and kept in the user's cache, so that client processes read it without Flower's partitioners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from mmap import mmap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flfw.data.files import cache
+from flfw.data.files.dataset import Dataset
+from flfw.data.splits import domains, dominant, mixtures, pools, sampled, shards, whole
+from flfw.data.splits.cut import Cut
+from flfw.data.splits.schemes import (
+    IID,
+    Dirichlet,
+    Domains,
+    Dominant,
+    Everything,
+    Pathological,
+    Pools,
+    Sampled,
+    Scheme,
+    Shards,
+    Whole,
+    scheme,
+    schemes,
+)
+from flfw.errors import BadInput
+from flfw.rng import numpy_generator
+
+__all__ = [
+    "IID",
+    "Dirichlet",
+    "Domains",
+    "Dominant",
+    "Everything",
+    "Pathological",
+    "Pools",
+    "Sampled",
+    "Scheme",
+    "Shards",
+    "Split",
+    "Whole",
+    "for_each",
+    "nobodys",
+    "scheme",
+    "schemes",
+    "split",
+]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Who holds what; all indices are int64.
+
+    Attributes:
+        train: for each client indices into ``train_x``, none twice, never a victim.
+        test: for each client indices into ``test_x``, none twice.
+        validation: for each client indices into ``test_x`` it does not test on; empty where the scheme sets none aside.
+        distillation: indices into ``train_x`` that the server may use, without their labels; none is a client's or a
+            victim. Empty where the scheme has none.
+        proxy: indices into ``train_x`` from which a client's defence may start; none is trained on or a victim. Empty
+            where the scheme has none.
+        public: indices into ``test_x`` that an attacker may hold: the official test part without inputs that equal,
+            byte for byte, a client's training example or a victim, so that nobody holds what is to be found. Clients
+            may test on them.
+    """
+
+    train: tuple[np.ndarray, ...]
+    test: tuple[np.ndarray, ...]
+    validation: tuple[np.ndarray, ...]
+    distillation: np.ndarray
+    proxy: np.ndarray
+    public: np.ndarray
+
+
+_DIVIDE: Mapping[type[Scheme], Callable[[Dataset, Any, int, np.random.Generator], Cut]] = {
+    IID: mixtures.iid,
+    Dirichlet: mixtures.dirichlet,
+    Pathological: mixtures.pathological,
+    Dominant: dominant.divide,
+    Sampled: sampled.divide,
+    Domains: domains.divide,
+    Shards: shards.divide,
+    Everything: shards.everything,
+    Pools: pools.divide,
+    Whole: whole.divide,
+}
+
+
+def split(dataset: Dataset, scheme: Scheme, clients: int, seed: int) -> Split:
+    """Share the data set out to ``clients`` clients; the same arguments give the same split, in any process.
+
+    Raises:
+        BadInput: no clients, one left without training, test or validation data, or a scheme the data cannot fill.
+    """
+    if clients < 1:
+        raise BadInput(f"Expected clients >= 1, got clients={clients}; pass --clients.")
+    family = dataset.name.partition(":")[0]  # what follows may be a path
+    file = cache.user_cache() / "splits" / f"{family}-{_key(dataset, scheme, clients, seed)}.npz"
+    if not file.exists():
+        cut = _DIVIDE[type(scheme)](dataset, scheme, clients, numpy_generator(seed, "split"))
+        for part, partitions in (("training", cut.train), ("test", cut.test), ("validation", cut.validation)):
+            empty = [client for client, indices in enumerate(partitions) if len(indices) == 0]
+            if empty:
+                raise BadInput(
+                    f"Expected {part} data for each of {clients} clients, got none for client {empty[0]} and "
+                    f"{len(empty) - 1} more ({dataset.name}, {scheme}, seed={seed}); take fewer --clients, another "
+                    "--split or another --seed."
+                )
+        cache.publish(file, lambda path: _write(path, cut, _public(dataset, cut.train)))
+    return _read(file)
+
+
+def for_each(own: Split, clients: int) -> Split:
+    """The split of one client as that of each of so many, for data that are other ones at each client.
+
+    Nothing is copied: the part of a client, whichever, is the same array.
+    """
+    return replace(own, train=own.train * clients, test=own.test * clients, validation=own.validation * clients)
+
+
+def nobodys(clients: int) -> Split:
+    """The split of data that are elsewhere: no example for anybody."""
+    none = np.zeros(0, dtype=np.int64)
+    return for_each(Split((none,), (none,), (none,), none, none, none), clients)
+
+
+def _key(dataset: Dataset, scheme: Scheme, clients: int, seed: int) -> str:
+    """A digest of all that a split depends on."""
+    columns = dataset.train_y, dataset.test_y, dataset.train_domain, dataset.test_domain
+    numbers = dataset.classes, dataset.victims, dataset.test_start
+    names = dataset.domains, dataset.held_out, dict(dataset.per_client)
+    inputs = _identity(dataset.train_x), _identity(dataset.test_x)
+    return cache.digest(
+        *(np.asarray(column).tobytes() for column in columns), *inputs, *numbers, *names, scheme, clients, seed
+    )
+
+
+def _identity(inputs: np.ndarray) -> object:
+    """What tells inputs from others: their bytes, or the file they are mapped from, since reading it takes long."""
+    if isinstance(inputs, np.memmap) and isinstance(inputs.base, mmap):  # all of the map, and no view of a part
+        return cache.fingerprint([Path(str(inputs.filename))])
+    return inputs.tobytes()
+
+
+def _public(dataset: Dataset, train: Sequence[np.ndarray]) -> np.ndarray:
+    """Indices into ``test_x`` of the inputs that are nobody's training example and no victim."""
+    held = np.asarray(dataset.train_x)  # a plain array: each row of a mapped one is an object that takes long to make
+    test = [row.tobytes() for row in np.asarray(dataset.test_x)]
+    watched = set(test)
+    secret = np.union1d(np.concatenate(train), np.asarray(dataset.victims, dtype=np.int64))
+    known = {row for index in secret if (row := held[index].tobytes()) in watched}
+    return np.flatnonzero([row not in known for row in test])
+
+
+def _write(path: Path, cut: Cut, public: np.ndarray) -> None:
+    """An array a field of `Split`; where it is the clients', theirs behind each other, and how many each has."""
+    parts = cut._asdict() | {"public": public, "validation": cut.validation or [public[:0]] * len(cut.train)}
+    arrays: dict[str, Any] = {}
+    for name, part in parts.items():
+        if isinstance(part, np.ndarray):
+            arrays[name] = part
+        else:
+            arrays[name], arrays[f"{name}_sizes"] = np.concatenate(part), [len(indices) for indices in part]
+    with path.open("wb") as file:
+        np.savez(file, **arrays)
+
+
+def _read(path: Path) -> Split:
+    """What `_write` wrote."""
+    with np.load(path) as stored:
+        parts = dict(stored)
+    ends = {name: np.cumsum(parts[f"{name}_sizes"]) for name in parts if f"{name}_sizes" in parts}
+    parts |= {name: tuple(np.split(parts[name], end[:-1])) for name, end in ends.items()}
+    return Split(**{field.name: parts[field.name] for field in fields(Split)})

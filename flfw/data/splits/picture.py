@@ -1,0 +1,133 @@
+"""Who holds what of a data set, as a table for the terminal and as a picture."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from flfw.data.files.dataset import Dataset
+from flfw.data.splits.partition import Split
+
+_MOST_CLASSES = 12  # with a column each; of more, only a client's most frequent ones are named
+_NAMED_CLASSES = 5
+_MOST_CLIENTS = 40  # with a row each; of more, the first ones and the last
+_LEGIBLE_CELLS = 150  # cells of the picture with their number inside
+_TONES = ["#e3edf7", "#6ba3d0", "#1f5f9e", "#08264d"]
+
+
+def holdings(dataset: Dataset, split: Split) -> np.ndarray:
+    """Training examples of each client and class, (clients, classes) int64."""
+    labels = np.asarray(dataset.train_y)
+    return np.stack([np.bincount(labels[own], minlength=dataset.classes) for own in split.train])
+
+
+def table(dataset: Dataset, split: Split) -> str:
+    """A row a client: how many examples it trains on, of which classes, and how many it validates and tests on.
+
+    Below stand what is in several hands, and what the server, a defence and an attacker hold.
+    """
+    counts = holdings(dataset, split)
+    many = dataset.classes > _MOST_CLASSES
+    parts = {"train": split.train, "valid.": split.validation, "test": split.test}
+    parts = {name: part for name, part in parts.items() if any(map(len, part))}
+    drawn = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    classes = ["classes"] if many else [f"c{label}" for label in range(dataset.classes)]
+    for name in ["client", *parts, *classes]:
+        drawn.add_column(name, justify="right")
+    if many:
+        drawn.add_column("most frequent")
+    for client in _shown(len(counts)):
+        if client is None:
+            drawn.add_row(*["⋮"] * len(drawn.columns))
+            continue
+        own = counts[client]
+        sizes = [f"{len(part[client]):,}" for part in parts.values()]
+        mix = [str((own > 0).sum()), _largest(own)] if many else [f"{n:,}" if n else "·" for n in own]
+        drawn.add_row(str(client), *sizes, *mix)
+    text = io.StringIO()
+    # Wide enough that no number is ever broken; a terminal may cut what it cannot show.
+    Console(file=text, width=400, color_system=None).print(drawn)
+    return "\n".join([*(line.rstrip() for line in text.getvalue().splitlines()), "", *_beside(dataset, split)])
+
+
+def _shown(clients: int) -> list[int | None]:
+    """The clients with a row of their own; None where some are left out."""
+    if clients <= _MOST_CLIENTS:
+        return list(range(clients))
+    return [*range(_MOST_CLIENTS - 2), None, clients - 1]
+
+
+def _largest(counts: np.ndarray) -> str:
+    """``3: 172, 4: 172, ...``: the most frequent classes, the lower label first where two are as frequent."""
+    order = np.argsort(-counts, kind="stable")
+    named = [f"{label}: {counts[label]:,}" for label in order[:_NAMED_CLASSES] if counts[label]]
+    return ", ".join([*named, "..."] if (counts > 0).sum() > len(named) else named)
+
+
+def _beside(dataset: Dataset, split: Split) -> list[str]:
+    """What the rows do not say."""
+    sizes = np.array([len(own) for own in split.train])
+    times = np.bincount(np.concatenate(split.train), minlength=len(dataset.train_y))
+    shared = int((times > 1).sum())
+    several = f"{shared:,} in more than one client" + (f", at most in {times.max():,}" if shared else "")
+    return [
+        f"training      {np.median(sizes):,.0f} examples in the middle client ({sizes.min():,} to {sizes.max():,})",
+        f"              {(times > 0).sum():,} of {len(times):,} examples held, {several}",
+        f"distillation  {len(split.distillation):,} training examples, unlabelled, with the server",
+        f"proxy         {len(split.proxy):,} training examples with the clients' defences",
+        f"public        {len(split.public):,} of {len(dataset.test_y):,} test examples with an attacker",
+        f"victims       {len(dataset.victims):,} training examples that no client holds",
+    ]
+
+
+def picture(dataset: Dataset, split: Split, path: Path, scheme: str = "") -> None:
+    """A PNG of the training examples of each client and class: the darker a cell the more, white where there is none.
+
+    Args:
+        dataset: for labels and name.
+        split: who holds what.
+        path: where the PNG is written.
+        scheme: its name, for the title.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.colors import LinearSegmentedColormap, PowerNorm
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    counts = holdings(dataset, split).T  # a row a class
+    (classes, clients), top = counts.shape, max(1, counts.max())
+    legible = counts.size <= _LEGIBLE_CELLS
+    wide, tall = np.clip(0.45 * clients, 4.5, 13.0), np.clip(0.32 * classes, 2.0, 9.0)
+    figure = Figure(figsize=(wide + 1.6, tall + 1.1), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    cells = axes.pcolormesh(
+        np.arange(clients + 1) - 0.5,
+        np.arange(classes + 1) - 0.5,
+        np.ma.masked_equal(counts, 0),
+        cmap=LinearSegmentedColormap.from_list("ink", _TONES),
+        # Else one large class would leave all others equally pale.
+        norm=PowerNorm(0.5, vmin=0, vmax=top),
+        edgecolors="white" if legible else "none",
+        linewidth=1.0 if legible else 0.0,
+    )
+    for (label, client), count in np.ndenumerate(counts) if legible else ():
+        if count:
+            colour = "white" if count > 0.2 * top else _TONES[-1]
+            axes.text(client, label, f"{count:,}", ha="center", va="center", fontsize=7, color=colour)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(nbins=20, integer=True, steps=[1, 2, 5, 10]))
+    axes.spines[:].set_color("#999999")
+    axes.set(xlabel="client", ylabel="class")
+    bar = figure.colorbar(cells, ax=axes, pad=0.02, aspect=30)
+    bar.set_label("examples (root scale)")
+    bar.ax.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
+    hands = f"{clients:,} client{'s' if clients > 1 else ''}"
+    axes.set_title(", ".join(filter(None, [dataset.name, scheme, hands])), loc="left", fontweight="bold")
+    figure.savefig(path)

@@ -1,0 +1,35 @@
+"""FedCG's split of one data set: a random sample for each client and one, unlabelled, for the server.
+
+Wu et al., IJCAI 2022. Each client holds 2,000 training examples, the server at most 32,000 others to distil from; the
+official test part is halved into validation and test, and each half is cut evenly among the clients.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flfw.data.files.dataset import Dataset
+from flfw.data.splits.cut import Cut, at_most, even, own_train, trainable
+from flfw.data.splits.schemes import Sampled
+
+
+def draw(
+    examples: int, clients: int, train: int, distillation: int, rng: np.random.Generator
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Disjoint positions below ``examples``: ``train`` for each client, and of the rest at most ``distillation``.
+
+    Raises:
+        BadInput: there are not ``train`` examples for each client.
+    """
+    at_most(examples // train, clients, f"each takes {train} of {examples} training examples")
+    order = rng.permutation(examples)
+    taken = clients * train
+    return np.split(order[:taken], clients), order[taken : taken + distillation]
+
+
+def divide(dataset: Dataset, scheme: Sampled, clients: int, rng: np.random.Generator) -> Cut:
+    """The split of a data set; no victim is drawn for anybody."""
+    pool, train = trainable(dataset), own_train(dataset, "sampled", scheme.train)
+    drawn, spare = draw(len(pool), clients, train, scheme.distillation, rng)
+    parts = even(len(dataset.test_y), 2 * clients, rng)
+    return Cut([pool[rows] for rows in drawn], parts[clients:], parts[:clients], distillation=pool[spare])

@@ -1,0 +1,143 @@
+"""The ways to share a data set out to clients, and their settings; 0 examples stand for the data set's own number."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from flfw.errors import BadInput, require
+
+
+@dataclass(frozen=True)
+class IID:
+    """Training and test part are each shuffled and cut into nearly equal, disjoint parts."""
+
+
+@dataclass(frozen=True)
+class Dirichlet:
+    """Each class of the training part is shared out, disjointly, in proportions drawn from Dir(alpha)."""
+
+    alpha: float = 0.5  # > 0; small: few classes a client
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha < math.inf:
+            raise BadInput(f"Expected alpha > 0, got alpha={self.alpha}; 0.5 is usual, 100 is nearly iid.")
+
+
+@dataclass(frozen=True)
+class Pathological:
+    """Each client draws its classes; a class is cut evenly among those who drew it, and unused if nobody did."""
+
+    classes: int = 2  # of each client, exactly
+
+    def __post_init__(self) -> None:
+        require(self.classes >= 1, "pathological.classes >= 1", classes=self.classes)
+
+
+@dataclass(frozen=True)
+class Dominant:
+    """The papers' split, see ``flfw.data.splits.dominant``: clients may share examples, see ``assign`` there."""
+
+    train: int = 0  # examples a client, before rounding
+    test: int = 0  # likewise
+    disjoint: bool = False  # whether no training example may be in two clients; test examples still may
+
+    def __post_init__(self) -> None:
+        if min(self.train, self.test) < 0:
+            raise BadInput(
+                f"Expected train, test >= 0 examples a client, got train={self.train} test={self.test}; "
+                "0 takes the data set's own numbers."
+            )
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Random disjoint samples for the clients and one for the server, see ``flfw.data.splits.sampled``."""
+
+    train: int = 2000  # examples a client
+    distillation: int = 32_000  # at most; of what the clients leave
+
+    def __post_init__(self) -> None:
+        _counts("sampled", train=self.train, distillation=self.distillation)
+
+
+@dataclass(frozen=True)
+class Domains:
+    """A domain a client, and one for the server, see ``flfw.data.splits.domains``."""
+
+    train: int = 0  # examples a client; without an own number of the data set: all of its domain
+    distillation: int = 32_000  # at most; of the domain held out
+    held_out: str = ""  # the server's domain; empty: the data set's own; none: there is none
+
+    def __post_init__(self) -> None:
+        _counts("domains", train=self.train, distillation=self.distillation)
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Random runs of the training part sorted by label, see ``flfw.data.splits.shards``."""
+
+    train: int = 0  # examples a client, before rounding down to whole shards
+    shards: int = 2  # of each client; 15 for LFW
+    pool: int = 0  # first examples of the training part that are dealt; 0: all
+
+    def __post_init__(self) -> None:
+        _counts("shards", train=self.train, pool=self.pool)
+        require(self.shards >= 1, "shards.shards >= 1", shards=self.shards)
+
+
+@dataclass(frozen=True)
+class Everything:
+    """Every client holds the whole training part; the test part is cut evenly. See ``flfw.data.splits.shards``."""
+
+
+@dataclass(frozen=True)
+class Pools:
+    """Samples from a sensitive pool, the rest of the data being public, see ``flfw.data.splits.pools``."""
+
+    train: int = 0  # examples a client
+    share: float = 0.25  # of the training part that is the sensitive pool; 0 < share <= 1
+    classes: int = 0  # of each client, drawn at random; 0: iid
+
+    def __post_init__(self) -> None:
+        _counts("pools", train=self.train, classes=self.classes)
+        require(0 < self.share <= 1, "0 < pools.share <= 1", share=self.share)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Each client has a data set of its own and holds all of it, see ``flfw.data.splits.whole``."""
+
+
+def _counts(scheme: str, **counts: int) -> None:
+    for name, count in counts.items():
+        require(count >= 0, f"{scheme}.{name} >= 0", **{name: count})
+
+
+Scheme: TypeAlias = IID | Dirichlet | Pathological | Dominant | Sampled | Domains | Shards | Everything | Pools | Whole
+
+_SCHEMES: dict[str, type[Scheme]] = {
+    "iid": IID,
+    "dirichlet": Dirichlet,
+    "pathological": Pathological,
+    "dominant": Dominant,
+    "sampled": Sampled,
+    "domains": Domains,
+    "shards": Shards,
+    "everything": Everything,
+    "pools": Pools,
+    "whole": Whole,
+}
+
+
+def schemes() -> tuple[str, ...]:
+    """The ways to split there are."""
+    return tuple(_SCHEMES)
+
+
+def scheme(name: str) -> type[Scheme]:
+    """The configuration class of that name; an unknown name says which ones there are."""
+    if name not in _SCHEMES:
+        raise BadInput(f"Expected a split among {', '.join(_SCHEMES)}; got split={name}.")
+    return _SCHEMES[name]

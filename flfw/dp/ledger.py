@@ -1,0 +1,256 @@
+"""What an experiment may claim: its course, known before it starts, through the method's mechanism to epsilons.
+
+A target is met by the least noise, a budget by the last round that keeps it. Both are about what the method itself
+protects, an example or a client, against the server, or against an outsider where the server adds the noise.
+
+That whole clients are drawn in each round gives an example no credit, whoever looks: being drawn decides about all the
+other examples of its client too, so a round without the client is not the round without the example.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import isinf
+from typing import Any, final
+
+import numpy as np
+
+from flfw import resolve as parts
+from flfw.data.splits.partition import Split
+from flfw.defence import Defence
+from flfw.errors import BadInput, require
+from flfw.experiment import Experiment
+from flfw.plugins import split_assignment
+from flfw.privacy.accountants import Accountant, account, noise_for
+from flfw.privacy.claims import ADVERSARIES, Adversary, Claim, Unit, claim
+from flfw.privacy.course import Course
+from flfw.privacy.mechanism import Mechanism, phases
+from flfw.privacy.published import Published
+from flfw.server.cohorts import most_participations
+
+_NOISE = "noise_multiplier"
+_FROM_THE_SEED = (
+    "The noise of this run comes from its seed, which the server and every client have: the figure is that of the same "
+    "run with noise_source=system."
+)
+_ENDS_EARLY = (
+    "When training ends follows from the validation accuracies that clients report: the figure is of all the rounds "
+    "there may be, and what the end itself tells is outside the count."
+)
+
+
+def course(experiment: Experiment, split: Split) -> Course:
+    """Of a resolved experiment with its split."""
+    sizes = [len(own) for own in split.train]
+    held = np.unique(np.concatenate([np.unique(own) for own in split.train]), return_counts=True)[1]
+    trained = {name: p.numel() for name, p in parts.blank_model(experiment).named_parameters() if p.requires_grad}
+    drawing = (experiment.clients, experiment.sample, experiment.sampling, experiment.seed, experiment.rounds)
+    return Course(
+        rounds=experiment.rounds,
+        participations=most_participations(*drawing),
+        clients=experiment.clients,
+        cohort=experiment.cohort,
+        poisson=experiment.sampling == "poisson" and experiment.cohort < experiment.clients,
+        fewest=min(sizes),
+        most=max(sizes),
+        batch=experiment.batch_size,
+        epochs=experiment.local_epochs,
+        replication=int(held.max()),
+        tensors=trained,
+    )
+
+
+@final
+@dataclass(frozen=True)
+class Ledger:
+    """An experiment's claims.
+
+    Args:
+        experiment: resolved.
+        split: of its data.
+        resumed: how often the run was gone on with. Each time a round may have been sent twice, and where nobody can
+            repeat the noise, with other noise: so many rounds more are counted then.
+    """
+
+    experiment: Experiment
+    split: Split
+    resumed: int = 0
+
+    @property
+    def mechanism(self) -> Mechanism | None:
+        """What the whole run does; None: the method claims nothing, or cannot where nobody here knows the examples."""
+        if not _is_known(self.split):
+            return None
+        cls, settings = parts.method(self.experiment)
+        found = cls.mechanism(settings, self._course(settings))
+        defence = parts.defence(self.experiment) if self.experiment.defended_partitions else None
+        if found and defence and type(defence).batch is not Defence.batch:
+            return replace(
+                found, void=f"{self.experiment.defence} changes batches: one example may be in several rows."
+            )
+        return found
+
+    def _course(self, settings: Any) -> Course:
+        known = course(self.experiment, self.split)
+        again = self.resumed if getattr(settings, "noise_source", "seed") == "system" else 0
+        return replace(known, rounds=known.rounds + again, participations=known.participations + again)
+
+    @property
+    def published(self) -> Published | None:
+        """As the method's paper counts, if it does."""
+        if not _is_known(self.split):
+            return None
+        cls, settings = parts.method(self.experiment)
+        return cls.as_published(settings, course(self.experiment, self.split))
+
+    def claims(self) -> list[Claim]:
+        """For each unit and adversary what may be said of the whole run; empty: nothing is claimed."""
+        found = self.mechanism
+        if found is None:
+            return []
+        patients = self.experiment.patient_examples
+        sizes: dict[Unit, int | None] = {"example": 1, "client": max(map(len, self.split.train))}
+        sizes |= {"patient": patients} if patients else {}
+        return [self._claim(found, unit, adversary, size) for unit, size in sizes.items() for adversary in ADVERSARIES]
+
+    def entries(self) -> list[dict[str, Any]]:
+        """``privacy`` of result.json: the claims and, if asked for, the paper's own figures, each with its kind."""
+        entries = [{**one.as_dict(), "certainty": one.certainty, "counted": "exact"} for one in self.claims()]
+        published = self.published if self.experiment.accounting == "paper" else None
+        if published is None:
+            return entries
+        delta, rounds = self.experiment.delta, self.experiment.rounds
+        for unit in published.units:
+            epsilon = published.epsilon(unit, delta)
+            about = {"unit": unit, "adversary": "not told apart", "epsilon": "inf" if isinf(epsilon) else epsilon}
+            about |= {"delta": delta, "accountant": published.accountant, "assumptions": list(published.remarks)}
+            entries.append({**about, "rounds": rounds, "counted": "as published"})
+        return entries
+
+    def _claim(self, mechanism: Mechanism, unit: Unit, adversary: Adversary, examples: int | None) -> Claim:
+        asked = self.experiment
+        found = claim(mechanism, unit, adversary, asked.delta, asked.rounds, asked.accountant, examples)
+        settings = parts.method(asked)[1]
+        if isinf(found.epsilon):
+            return found
+        if asked.patience:  # a figure of the rounds that there were would hold for an end that depends on no data
+            found = replace(found, assumptions=(*found.assumptions, _ENDS_EARLY))
+        if getattr(settings, "noise_source", "system") == "system":
+            return found
+        return replace(found, assumptions=(_FROM_THE_SEED, *found.assumptions))
+
+
+def settle(experiment: Experiment, split: Split) -> tuple[Experiment, list[str]]:
+    """Find the noise for a target, and the last round within a budget.
+
+    Args:
+        experiment: resolved. What was settled before stays as it is.
+        split: of its data.
+
+    Returns:
+        The experiment with the noise among its settings and with no more rounds than the budget allows; notes.
+
+    Raises:
+        BadInput: the method claims nothing, the noise was set as well, not even one round keeps the budget, or the
+            method would claim something of examples whose numbers only their sites know.
+    """
+    _require_known(experiment, split)
+    notes = _remarks(experiment, split)
+    if experiment.target_epsilon and experiment.epsilon_budget:
+        raise BadInput(
+            "Expected either --target-epsilon or --epsilon-budget, got both; a target is met by the last round."
+        )
+    if experiment.target_epsilon:
+        experiment = _with_noise_for(experiment, split)
+    if experiment.epsilon_budget:
+        asked, experiment = experiment.rounds, _within_budget(experiment, split)
+        if experiment.rounds < asked:
+            notes.append(
+                f"Training ends after round {experiment.rounds} of {asked}: another one would exceed "
+                f"--epsilon-budget {experiment.epsilon_budget:g}."
+            )
+    return experiment, notes
+
+
+def _is_known(split: Split) -> bool:
+    """Whether it is known here how many examples each client has; of data that are elsewhere it is not."""
+    return any(map(len, split.train))
+
+
+def _require_known(experiment: Experiment, split: Split) -> None:
+    """Refuse claims on data that are elsewhere: how often an example is in a step depends on how many there are."""
+    if _is_known(split):
+        return
+    one_each = replace(split, train=tuple(np.array([client]) for client in range(experiment.clients)))
+    nothing = f"a method that claims no epsilon for {experiment.dataset}, as that depends on each client's number of "
+    nothing += "examples, which only its site knows; claim it for folder:PATH in a simulation"
+    require(Ledger(experiment, one_each).mechanism is None, nothing, method=experiment.method)
+
+
+def _remarks(experiment: Experiment, split: Split) -> list[str]:
+    if Ledger(experiment, split).mechanism is None:
+        return []
+    notes, examples = [], sum(map(len, split.train))
+    if experiment.audited:
+        notes.append("Epsilons do not count the audit's probes, which are for whoever runs the experiment.")
+    if experiment.delta * examples >= 1:
+        notes.append(
+            f"delta={experiment.delta:g} is not below one over the {examples} examples: with such a probability one of "
+            "them may be given away whole."
+        )
+    return notes
+
+
+def require_settled(experiment: Experiment) -> None:
+    """Refuse to train for a target whose noise nobody has found: it would be trained with other noise.
+
+    Raises:
+        BadInput: saying what finds it.
+    """
+    found = any(split_assignment(one)[0].rpartition(".")[2] == _NOISE for one in experiment.set)
+    way = f"a run started by sim.py, which finds the noise for --target-epsilon, or {_NOISE}=... in set"
+    require(not experiment.target_epsilon or found, way, target_epsilon=experiment.target_epsilon)
+
+
+def _with_noise_for(experiment: Experiment, split: Split) -> Experiment:
+    names = (_NOISE, f"{parts.short_name(experiment.method)}.{_NOISE}")
+    given = [one for one in experiment.set if split_assignment(one)[0] in names]
+    unset = replace(experiment, set=tuple(one for one in experiment.set if one not in given))
+    counted, accountant = _goal(unset, split, "target-epsilon")
+    found = noise_for(experiment.target_epsilon, counted, experiment.delta, accountant)[0]
+    noise = f"{_NOISE}={found!r}"
+    if given and given != [noise]:
+        raise BadInput(f"Expected either --target-epsilon or --set {_NOISE}, got both; leave one out.")
+    return replace(experiment, set=(*unset.set, noise))
+
+
+def _within_budget(experiment: Experiment, split: Split) -> Experiment:
+    def spent(rounds: int) -> float:
+        counted, accountant = _goal(replace(experiment, rounds=rounds, audit_rounds="0"), split, "epsilon-budget")
+        return account(phases(counted), experiment.delta, accountant).epsilon
+
+    budget, least = experiment.epsilon_budget, spent(1)
+    require(least <= budget, f"epsilon-budget >= {least:.4g}, which one round takes", epsilon_budget=budget)
+    if spent(experiment.rounds) <= budget:
+        return experiment
+    low, high = 1, experiment.rounds
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if spent(middle) <= budget else (low, middle)
+    return replace(experiment, rounds=low)
+
+
+def _goal(experiment: Experiment, split: Split, flag: str) -> tuple[Mechanism, Accountant]:
+    """What a target and a budget are about: what is clipped, as its adversary meets it; and who counts."""
+    ledger = Ledger(experiment, split)
+    found = ledger.mechanism
+    if found is None:
+        raise BadInput(f"Expected a method that claims privacy for --{flag}, got method={experiment.method}.")
+    published = ledger.published if experiment.accounting == "paper" else None
+    if published and found.clipped in published.units:
+        return published.units[found.clipped], published.accountant
+    if found.void:
+        raise BadInput(f"Expected settings with which something can be claimed for --{flag}. {found.void}")
+    if found.clipped == "client":  # copies of an example in other clients are those clients'
+        found = replace(found, replication=1)
+    return found, experiment.accountant

@@ -1,0 +1,54 @@
+"""The server half of methods that protect either examples, by noise in local steps, or clients, by the server's."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Iterable
+
+from torch import nn
+
+from flfw.dp.noisy_mean import noisy_mean
+from flfw.dp.settings import EitherUnit
+from flfw.nets.net import Tensors
+from flfw.privacy.course import Course
+from flfw.privacy.mechanism import Mechanism
+from flfw.privacy.published import Published
+from flfw.server.aggregation import Update, weighted_mean
+from flfw.server.strategy import FederatedStrategy
+
+
+class EitherUnitStrategy(FederatedStrategy, ABC):
+    """Averages what noisy local steps made, weighted by examples; or clipped updates, with noise on their sum."""
+
+    @classmethod
+    def check_model(cls, model: nn.Module, settings: EitherUnit) -> None:
+        """Refuse layers that cannot be clipped example by example, and buffers."""
+        settings.check_model(model, cls.uploads)
+
+    @classmethod
+    def mechanism(cls, settings: EitherUnit, course: Course) -> Mechanism:
+        """That of the unit, for what is uploaded."""
+        return settings.mechanism(course, cls.uploads)
+
+    @classmethod
+    def as_published(cls, settings: EitherUnit, course: Course) -> Published | None:
+        """Poisson batches, in all rounds, by Renyi divergences: how the noise of such comparisons is chosen."""
+        if not settings.on_steps:
+            return None
+        rate = course.example_rate
+        steps = round(course.rounds * course.epochs / rate)
+        counted = Mechanism(settings.noise_multiplier, steps, sampling_rate=rate, poisson=True, hidden=True)
+        remarks = ("The comparison's: Poisson batches, though passes are in shuffled order; everybody in every round.",)
+        return Published({"example": counted}, "rdp", remarks)
+
+    def aggregate(self, updates: Iterable[Update]) -> Tensors:
+        """The mean by examples, or the noisy mean."""
+        if self.settings.on_steps:
+            return weighted_mean(updates)
+        deviation = self.settings.noise_multiplier * self.settings.clip
+        rng = self.settings.generator(self.seed, "server noise", self.round)
+        return noisy_mean(updates, self.broadcasted, self.expected, deviation, rng)
+
+    def without_updates(self) -> Tensors:
+        """With the server's noise, that nobody was drawn is not to be seen."""
+        return self.broadcasted if self.settings.on_steps else self.aggregate(())

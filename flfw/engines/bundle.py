@@ -1,0 +1,43 @@
+"""The app that is handed to Flower: its code and its pyproject.toml."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import flfw
+from flfw.experiment import Scalar
+from flfw.storage.provenance import PACKAGES
+
+
+def write_app(folder: Path, run_config: dict[str, Scalar]) -> None:
+    """A pyproject.toml with the run's configuration: the only place from which simulated clients are given one."""
+    lines = [
+        "[project]",
+        'name = "flfw-run"',
+        'version = "0.1.0"',
+        "[tool.flwr.app]",
+        'publisher = "flfw"',
+        "[tool.flwr.app.components]",
+        'serverapp = "flfw.apps:server"',
+        'clientapp = "flfw.apps:client"',
+        "[tool.flwr.app.config]",
+    ]
+    (folder / "pyproject.toml").write_text("\n".join(lines) + "\n" + toml_lines(run_config), encoding="utf-8")
+
+
+def toml_lines(run_config: dict[str, Scalar]) -> str:
+    """A run's configuration in TOML, a line a key; JSON's scalars are TOML's."""
+    return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in run_config.items())
+
+
+def write_bundle(folder: Path, run_config: dict[str, Scalar]) -> None:
+    """The running code and its configuration as an app; of a package's files Flower takes the modules only."""
+
+    root = Path(flfw.__file__).parent.parent
+    for source in (path for package in PACKAGES for path in (root / package).rglob("*.py")):
+        target = folder / source.relative_to(root)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+    write_app(folder, run_config)

@@ -1,0 +1,275 @@
+"""The server's side of a run: enrol, train round after round, probe where the audit asks, evaluate, write down."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from flwr.app import ArrayRecord, Message
+from flwr.serverapp import Grid
+
+from flfw import nets
+from flfw import resolve as parts
+from flfw.audit import probe
+from flfw.audit.jobs import EASY, tickets_of
+from flfw.audit.queue import Queue
+from flfw.engines import machine
+from flfw.errors import BadInput, RunFailed
+from flfw.experiment import Experiment
+from flfw.messages.streaming import StreamingGrid
+from flfw.messages.wire import broadcast
+from flfw.recording.client_examples import forget_after
+from flfw.recording.grid import RecordingGrid, carries_arrays
+from flfw.rng import initialising
+from flfw.server.faults import Failure, Tolerance
+from flfw.server.history import is_out_of_patience
+from flfw.server.place import ServerPlace
+from flfw.server.strategy import FederatedStrategy
+from flfw.storage.checkpoint import Checkpoints, locked
+from flfw.storage.provenance import code_hash
+from flfw.storage.sealed import drop_unfinished, write_whole
+from flfw.task import Task, input_space
+from flfw.terminal.progress import Steps
+
+if TYPE_CHECKING:
+    from flfw.dp.canary_audit import Listener
+
+
+def federate(grid: Grid, experiment: Experiment) -> None:
+    """Run an experiment on the nodes of a grid, from its folder's last checkpoint if there is one.
+
+    Leaves ``training.json`` there or, for whoever started this through Flower's own commands, ``failure.txt``.
+
+    Raises:
+        BadInput: the folder holds another experiment, a damaged one, or a run that is at work.
+        RunFailed: a client failed and the run does not bear it, or the server could not go on.
+    """
+    assert experiment.out is not None, "the engine names the folder"
+    (experiment.out / "checkpoint").mkdir(parents=True, exist_ok=True, mode=0o700)
+    reason = experiment.out / "failure.txt"
+    try:
+        machine.check_server(experiment)
+        with locked(experiment.out / "checkpoint" / ".server"):
+            reason.unlink(missing_ok=True)  # of an attempt before this one
+            Federation(grid, experiment, experiment.out).run()
+    except OSError as error:
+        reason.write_text(f"{error}\n")
+        raise RunFailed(f"The server could not go on: {error}.") from error
+    except (BadInput, RunFailed) as error:
+        reason.write_text(f"{error}\n")
+        raise
+
+
+@final
+class Federation:
+    """One run of one experiment.
+
+    Args:
+        grid: reaches the nodes.
+        experiment: resolved.
+        folder: the run's.
+    """
+
+    def __init__(self, grid: Grid, experiment: Experiment, folder: Path) -> None:
+        self._experiment, self._folder = experiment, folder
+        drop_unfinished(folder / "checkpoint")
+        self._kept = Checkpoints(folder, experiment)
+        self._strategy = _strategy(experiment, stamp={"experiment": self._kept.id, "code": code_hash()})
+        self._strategy.at = ServerPlace(
+            experiment, *parts.method(experiment), lambda title, steps: self._steps.within(title, steps)
+        )
+        self._listener = self._strategy.watch = _listener(experiment)
+        self._grid: Grid = StreamingGrid(grid)
+        self._tap: RecordingGrid | None = None
+        self._queue = Queue(folder / "queue")
+        self._uploads_too = experiment.record or any("uploads" in a.uses for a in parts.attacks(experiment).values())
+        self._probed = bool(experiment.audited)
+        if experiment.audited and self._strategy.uploads:
+            mark = self._kept.last.recordings if self._kept.last else None
+            forget_after(folder / "examples", self._kept.last.round if self._kept.last else -1)
+            self._grid = self._tap = RecordingGrid(
+                self._grid,
+                folder / "observations",
+                self._recorded,
+                mark=mark,
+                anew=True,
+                compression=experiment.compression,
+                limit_bytes=round(1e9 * experiment.observations_gb),
+            )
+
+    def _recorded(self, message: Message, reply: Message) -> bool:
+        """Sound probes and, where an attack asks for them, what clients upload in audited rounds."""
+        if probe.is_sound(message, reply):
+            return True
+        if not self._uploads_too or message.metadata.message_type != "train":
+            return False
+        server_round: Any = message.content.config_records["config"]["round"]
+        return server_round in self._audited(server_round) and carries_arrays(message, reply)
+
+    def run(self) -> None:
+        """From enrolment to ``training.json``."""
+        strategy = self._strategy
+        blind = self._enrol()
+        if last := self._kept.last:
+            strategy.restore(last, self._kept.history)
+            if self._listener and last.scores is not None:
+                self._listener.scores = last.scores
+            self._announce_again(last.round)
+        if self._tap and self._experiment.record:
+            _warn(f"what clients send in rounds {self._experiment.audit_rounds} is recorded in {self._folder}")
+        with Steps("round", self._experiment.rounds, strategy.rounds_before) as self._steps:
+            done, arrays = self._train(last.arrays if last else self._first())
+        final, failed = strategy.evaluate_all(self._grid, arrays, done)
+        self._write(
+            final=final,
+            final_failed=[asdict(failure) for failure in failed],
+            code=self._kept.code,
+            resumed=self._kept.resumed,
+            engine=self._experiment.engine,
+            without_gpu=blind,
+            scores=self._listener.scores.tolist() if self._listener else None,
+        )
+
+    def _enrol(self) -> bool:
+        """Learn which node is which client; whether some that were given a share of a GPU see none."""
+        roster, own = self._strategy.roster, code_hash()
+        about, space = roster.enrol(self._grid, self._experiment.clients), input_space(self._experiment)
+        for answer in about:
+            if answer["code"] != own:
+                other = f"runs other code ({answer['code']}) than the server ({own}); install the same on both"
+                roster.refuse(answer["partition"], other)
+            else:
+                roster.refuse_other_data(answer, *space)
+        if self._experiment.record:
+            self._probed = _all_volunteer(about, probe.needed(self._experiment))
+        return self._experiment.gpus_per_client > 0 and not all(answer.get("gpu") for answer in about)
+
+    def _first(self) -> ArrayRecord:
+        """What is broadcast first; an audited run climbs its ladder here."""
+
+        def build(net: str) -> nets.Net:
+            return nets.build(net, *input_space(self._experiment))
+
+        if self._tap and self._probed:
+            self._note_probes(0, probe.send_ladder(self._grid, self._strategy, self._experiment, build))
+            self._queue.announce(EASY)
+        with initialising(self._experiment.seed, "model"):
+            model = self._strategy.build_model(build(self._experiment.net), self._strategy.settings)
+        return broadcast(model, self._strategy.downloads)
+
+    def _train(self, arrays: ArrayRecord) -> tuple[int, ArrayRecord]:
+        """Go on to the end: the last round, and what it made."""
+        before, rounds = self._strategy.rounds_before, self._experiment.rounds
+        if self._is_last(before):
+            return before, arrays
+        deadline, left = self._experiment.round_deadline, rounds - before
+        try:
+            result = self._strategy.start(self._grid, arrays, left, timeout=deadline, evaluate_fn=self._after)
+        except _Ended as ended:
+            return ended.round, ended.arrays
+        return rounds, result.arrays
+
+    def _is_last(self, server_round: int) -> bool:
+        """Whether no round follows; of one that is under way, whether it may be so."""
+        asked, clients = self._experiment, self._strategy.history.clients
+        return server_round == asked.rounds or is_out_of_patience(clients, server_round, asked.patience)
+
+    def _audited(self, server_round: int) -> tuple[int, ...]:
+        """The audited rounds as far as a round tells: with it the last one may have come early."""
+        return self._experiment.audited_by(server_round if self._is_last(server_round) else self._experiment.rounds)
+
+    def _after(self, flower_round: int, arrays: ArrayRecord) -> None:
+        """After each round, and before the first: say how it went, probe, keep a checkpoint."""
+        done = flower_round + self._strategy.rounds_before
+        if self._kept.last and done == self._kept.last.round:
+            return
+        if done:
+            row = self._strategy.history.rounds[-1]
+            self._steps.done(_line(row))
+            self._steps.note(f"client {failure['client']} dropped: {failure['reason']}" for failure in row["failed"])
+        if self._tap and self._probed and done in self._audited(done):
+            for ticket in tickets_of(self._experiment, done):
+                sent = probe.send_probes(self._grid, self._strategy, self._experiment, ticket, arrays)
+                self._note_probes(done, sent)
+                self._queue.announce(ticket)
+        snapshot = self._strategy.snapshot(done, arrays, self._tap.mark if self._tap else None)
+        if self._listener:
+            snapshot = replace(snapshot, scores=self._listener.scores)
+        self._kept.save(snapshot, self._strategy.history.rows_of(done))
+        if done < self._experiment.rounds and self._is_last(done):
+            raise _Ended(done, arrays)
+
+    def _announce_again(self, done: int) -> None:
+        """What was recorded before this process began."""
+        if self._tap:
+            self._queue.announce(EASY)
+            for server_round in (r for r in self._audited(done) if r <= done):
+                for ticket in tickets_of(self._experiment, server_round):
+                    self._queue.announce(ticket)
+
+    def _note_probes(self, done: int, failed: Iterable[Failure]) -> None:
+        for failure in failed:
+            self._steps.note([f"probe of {failure}"])
+            self._strategy.history.probes.append({"round": done, **asdict(failure)})
+
+    def _write(self, **more: Any) -> None:
+        training = {**asdict(self._strategy.history), **more}
+        write_whole(self._folder / "training.json", json.dumps(training).encode())
+
+
+class _Ended(Exception):
+    """Ends Flower's loop over the rounds early; their number is fixed when it begins, and it asks nobody later.
+
+    It is raised where Flower has the server evaluate, the last thing in a round, and behind the round's checkpoint: so
+    a run that is killed here goes on from the same round, and comes to the same end.
+    """
+
+    def __init__(self, server_round: int, arrays: ArrayRecord) -> None:
+        super().__init__(f"round {server_round} was the last")
+        self.round, self.arrays = server_round, arrays
+
+
+def _strategy(experiment: Experiment, stamp: dict[str, Any]) -> FederatedStrategy:
+    cls, settings = parts.method(experiment)
+    tolerance = Tolerance(
+        experiment.on_client_failure,
+        experiment.min_clients,
+        experiment.round_deadline,
+        replaces_the_dead=experiment.engine != "flwr",
+    )
+    drawing = {"sample": experiment.sample, "sampling": experiment.sampling, "seed": experiment.seed}
+    strategy = cls(settings, **drawing, tolerance=tolerance)
+    strategy.stamp = stamp
+    return strategy
+
+
+def _listener(experiment: Experiment) -> Listener | None:
+    if not experiment.canaries:
+        return None
+    from flfw.dp.canary_audit import Listener  # only then is an accountant needed here
+
+    return Listener(experiment, Task.of(experiment, experiment.data_root), *parts.method(experiment))
+
+
+def _all_volunteer(about: Iterable[Mapping[str, Any]], needed: int) -> bool:
+    """Whether all clients give so many examples away; an audit of some would count the others' as withstood."""
+    for answer in about:
+        if 0 <= (given := answer.get("volunteered", -1)) < needed:
+            which = f"client {answer['partition']} volunteers {given} of the {needed} examples that probes need"
+            _warn(f"{which}: nobody is probed")
+            return False
+    return True
+
+
+def _warn(line: str) -> None:
+    print(f"warning: {line}", file=sys.stderr, flush=True)
+
+
+def _line(row: dict[str, Any]) -> str:
+    shown = {"loss": row["loss"], "acc before": row["acc_global"], "acc after": row["acc_local"], **row["extra"]}
+    numbers = "  ".join(f"{name} {value:.3f}" for name, value in shown.items() if value is not None)
+    return f"{numbers}  {row['seconds']:.1f} s"

@@ -1,0 +1,298 @@
+"""Runs the app through Flower's own commands: a private SuperLink, ``flwr run``, and ``flwr ls`` for how it ended."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from flfw.engines.bundle import write_bundle
+from flfw.errors import RunFailed
+from flfw.experiment import Scalar
+
+_START_S = _SUBMIT_S = 60.0
+_POLL_S = 2.0
+_STARTED = re.compile(r"Successfully started run (\d+)")
+_PROGRESS = re.compile(r"[a-z ]+ \d+/\d+\b|warning: ")
+_COLOUR_OR_FRAME = re.compile(r"\x1b\[[0-9;]*m|[╭╮╰╯─│]")
+_APP_RAISED = "Simulation failed with exception: "
+_APP_SAYS_NOTHING = "An error was encountered. Ending simulation."
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def run(
+    run_config: dict[str, Scalar],
+    environment: dict[str, str],
+    *,
+    clients: int,
+    cpus_per_client: float,
+    gpus_per_client: float,
+    out: Path,
+) -> None:
+    """Run the app to its end; what comes of it is written by the server app, where its configuration says.
+
+    Args:
+        run_config: all keys of the app's configuration.
+        environment: variables for the processes of the server and of the clients, such as a site's folders.
+        clients: simulated clients.
+        cpus_per_client: cores set aside for each client at work; a whole number, for Flower knows no others.
+        gpus_per_client: fraction of a GPU set aside for each client at work.
+        out: existing folder, in which a server app that fails leaves its reason as ``failure.txt``.
+
+    Raises:
+        RunFailed: Flower refused the app, or the run ended otherwise than completed; the message is one line.
+    """
+    shares = _shares(clients, cpus_per_client, gpus_per_client)
+    with tempfile.TemporaryDirectory(prefix="flfw-flwr-") as name:
+        folder = Path(name).resolve()
+        with private_superlink(folder, environment) as variables:
+            complete(run_config, folder, ["--federation-config", shares], variables, out)
+
+
+def complete(
+    run_config: dict[str, Scalar], folder: Path, options: list[str], variables: dict[str, str], out: Path
+) -> None:
+    """Submit the app to the SuperLink that ``flwr`` finds as its default connection, and wait for its end.
+
+    Args:
+        run_config: all keys of the app's configuration.
+        folder: existing, absolute; the app is written into it, and ``neutral`` is where programs are started.
+        options: more of ``flwr run``.
+        variables: the environment of ``flwr``.
+        out: existing folder, in which a server app that fails leaves its reason as ``failure.txt``.
+
+    Raises:
+        RunFailed: Flower refused the app, or the run ended otherwise than completed; the message is one line.
+    """
+    (out / "failure.txt").unlink(missing_ok=True)  # of an attempt before this one
+    (folder / "neutral").mkdir(exist_ok=True)
+    write_bundle(folder / "app", run_config)
+    run_id, said = _run_and_follow(folder, options, variables)
+    status = _status(run_id, folder, variables)
+    if status["status"] != "finished:completed":
+        raise RunFailed(_reason(out, status, said))
+
+
+@contextmanager
+def private_superlink(folder: Path, environment: dict[str, str]) -> Iterator[dict[str, str]]:
+    """A SuperLink of one's own on this machine, for simulations; with it end all processes that it started.
+
+    Args:
+        folder: existing, absolute and of no other use: FLWR_HOME and the processes' working directory lie in it.
+        environment: variables for the processes of the server and of the clients.
+
+    Yields:
+        The environment in which ``flwr`` finds the SuperLink as its default connection.
+
+    Raises:
+        RunFailed: it did not start; the message says why.
+    """
+    home, neutral, log, port = folder / "home", folder / "neutral", folder / "superlink.log", _free_port()
+    home.mkdir()
+    neutral.mkdir()  # Ray's workers import what lies in their working directory before they look into the app
+    connection = f'address = "127.0.0.1:{port}"\ninsecure = true\n'
+    (home / "config.toml").write_text(f'[superlink]\ndefault = "own"\n[superlink.own]\n{connection}')
+    variables = {**_variables(home), **environment}
+    command = [_program("flower-superlink"), "--simulation", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
+    with log.open("wb") as said:
+        keeper = subprocess.Popen(
+            [sys.executable, "-m", "flfw.engines.superlink", *command],
+            cwd=neutral,
+            env=variables,
+            stdin=subprocess.PIPE,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # an interrupt at the terminal is for this process, which then ends the others
+        )
+    assert keeper.stdin is not None, "it is a pipe"
+    try:
+        _wait_until_up(keeper, port, log)
+        yield variables
+    finally:
+        keeper.stdin.close()
+        keeper.wait()
+
+
+def _shares(clients: int, cpus: float, gpus: float) -> str:
+    """Flower's ``--federation-config``, in which a client's cores are a whole number."""
+    return (
+        f"num-supernodes={clients} client-resources-num-cpus={int(cpus)} client-resources-num-gpus={float(gpus)} "
+        f"init-args-num-cpus={len(os.sched_getaffinity(0))} init-args-log-to-driver=false"
+    )
+
+
+def _variables(home: Path) -> dict[str, str]:
+    scripts = sysconfig.get_path("scripts")
+    return {
+        **os.environ,
+        "FLWR_HOME": str(home),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "RAY_ADDRESS": "local",
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray's servers on the loopback interface only
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # the behaviour to come; silences its notice
+        # Flower starts its programs by name.
+        "PATH": os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)]),
+        # Where the user's own plug-ins are found. Flower puts the app's folder before it.
+        "PYTHONPATH": os.pathsep.join(str(Path(place).absolute()) for place in sys.path),
+        "PYTHONUNBUFFERED": "1",
+        "no_proxy": ",".join(filter(None, ["127.0.0.1", os.environ.get("no_proxy")])),
+    }
+
+
+def _program(name: str) -> str:
+    """Where one of Flower's programs is: beside this interpreter, or on the path."""
+    path = shutil.which(name, path=sysconfig.get_path("scripts")) or shutil.which(name)
+    if path is None:
+        raise RunFailed(f"Expected Flower's program {name} on the path, got none; try --engine ray.")
+    return path
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _wait_until_up(keeper: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + _START_S
+    while time.monotonic() < deadline:
+        if keeper.poll() is not None:
+            raise RunFailed(f"Flower's SuperLink did not start: {_last_line(log.read_text())}; try --engine ray.")
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            if keeper.poll() is None:  # else somebody else listens there
+                return
+        time.sleep(0.1)
+    raise RunFailed(f"Flower's SuperLink did not start within {_START_S:.0f} s; try --engine ray.")
+
+
+def _run_and_follow(folder: Path, options: list[str], variables: dict[str, str]) -> tuple[str, str]:
+    """Submit the app and wait for its end, passing on its progress; returns the run's id and all that was said."""
+    said, run_id = [], None
+    with _flwr(["run", str(folder / "app"), *options, "--stream"], folder, variables) as flwr:
+        assert flwr.stdout is not None, "it is a pipe"
+        late = threading.Timer(_SUBMIT_S, flwr.kill)
+        late.start()
+        try:
+            for line in flwr.stdout:
+                said.append(line)
+                if run_id is None and (started := _STARTED.search(line)):
+                    run_id = started[1]
+                    late.cancel()
+                elif _PROGRESS.match(line):
+                    print(line, end="", file=sys.stderr)
+        except KeyboardInterrupt:
+            if run_id is not None:  # of a server that outlives this process, the run would go on
+                with _flwr(["stop", run_id], folder, variables) as stopping:
+                    stopping.wait()
+            raise
+        finally:
+            late.cancel()
+    if run_id is None:
+        why = " ".join(_COLOUR_OR_FRAME.sub("", "".join(said)).split()).removeprefix("Error ")
+        raise RunFailed(f"Flower did not take the app: {why or f'no answer within {_SUBMIT_S:.0f} s'}")
+    return run_id, "".join(said)
+
+
+def _status(run_id: str, folder: Path, variables: dict[str, str]) -> dict[str, str]:
+    """The run's entry in ``flwr ls`` once it has ended, of which neither the stream's end nor its exit code speaks."""
+    while True:
+        with _flwr(["ls", "--run-id", run_id, "--format", "json"], folder, variables) as flwr:
+            said, _ = flwr.communicate()
+        try:
+            entry = json.loads(said)["runs"][0]
+        except (ValueError, LookupError):
+            raise RunFailed(f"Flower's SuperLink was lost during run {run_id}: {_last_line(said)}") from None
+        if entry["status"].startswith("finished"):
+            return entry
+        time.sleep(_POLL_S)
+
+
+@contextmanager
+def _flwr(arguments: list[str], folder: Path, variables: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [_program("flwr"), *arguments],
+        cwd=folder / "neutral",
+        env={**variables, "COLUMNS": "1000"},  # what it complains of stays on one line
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+    ) as flwr:
+        try:
+            yield flwr
+        finally:
+            flwr.kill()
+
+
+def _reason(out: Path, status: dict[str, str], said: str) -> str:
+    """Why a run failed, in one line: as the server app wrote it, else as Flower has it."""
+    written = out / "failure.txt"
+    if written.exists() and (lines := written.read_text(encoding="utf-8").splitlines()):
+        return lines[0]
+    (out / "flower.log").write_text(said, encoding="utf-8")
+    reason = status["status-details"].removeprefix(_APP_RAISED).partition("\n")[0]
+    if reason in ("", "N/A", _APP_SAYS_NOTHING):
+        reason = _last_line(said)
+    return f"{reason} (Flower: {status['status']}; all it said is in {out / 'flower.log'})"
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in _COLOUR_OR_FRAME.sub("", text).splitlines()]
+    return next((line for line in reversed(lines) if line), "it said nothing")
+
+
+# --- the keeper: a process of its own, so that nothing outlives this one, however it ends ---------------------------
+
+
+def _keep(command: list[str]) -> None:
+    """Run a command until standard input closes, because its owner is done or dead; then end all that it started.
+
+    Nothing is asked to end by itself: Flower's engine, in its main thread, would first wait for the run to be over.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # an orphan becomes a child of this process
+    kept = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    while kept.poll() is None and not select.select([sys.stdin], [], [], 0.2)[0]:
+        pass
+    while family := _descendants():
+        for pid in family:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.02)
+
+
+def _descendants() -> set[int]:
+    """The children of this process, theirs, and so on; those that have ended and were not waited for among them."""
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    family = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= more
+    return family - {os.getpid()}
+
+
+if __name__ == "__main__":
+    _keep(sys.argv[1:])

@@ -1,0 +1,1 @@
+"""What is read off an update in closed form, without a search."""

@@ -1,0 +1,79 @@
+"""Searches for the embedding behind a hypernetwork's gradient, together with the gradient that was handed to it.
+
+The first stage of the attack that Guo et al. (AAAI 2025) tailor to their own method: embedding and generated gradient
+are free variables, and what a hypernetwork would have sent for them is to be what was sent.
+`flfw.inversion.closed_form.shared_gradient` has the closed form of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import grad_and_value
+
+from flfw.inversion.closed_form.shared_gradient import Reading, generate
+from flfw.inversion.compute import Compute
+from flfw.inversion.descent import Descent
+from flfw.inversion.evaluation import stacked
+from flfw.inversion.graph import Graph
+from flfw.inversion.matching import relative_distance
+from flfw.nets.net import Tensors
+from flfw.victims.generated import GeneratedVictim
+
+
+def search(
+    victim: GeneratedVictim,
+    several: Sequence[Tensors],
+    rngs: Sequence[torch.Generator],
+    descent: Descent,
+    compute: Compute,
+) -> list[Reading]:
+    """A reading of each gradient, by search, for all at once.
+
+    The squared distance is minimised, relative to the squared length of what was sent. The generated gradient starts
+    from noise of the size of what was sent, the embedding where the attacker's own model has it.
+
+    Args:
+        victim: of the client.
+        several: what was sent, by name.
+        rngs: a generator for each.
+        descent: how to move.
+        compute: what may be used of the machine.
+    """
+    observed, constants = zip(*(victim.observed(sent) for sent in several), strict=True)
+    sizes = [seen["heads.bias"].square().mean().sqrt() for seen in observed]
+    given = {"observed": stacked(observed), "constants": stacked(constants), "size": torch.stack(sizes)}
+    start = torch.stack(
+        [torch.randn(len(seen["heads.bias"]), generator=g) for seen, g in zip(observed, rngs, strict=True)]
+    )
+    embedding = victim.unknown["embedding"].expand(len(several), -1)
+    # A descent calls the first of its variables x; here it is the embedding.
+    guess = {"x": embedding, "gradient": start.to(embedding.device)}
+
+    def distance(guess: Tensors, given: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        trial = victim.handed_on(given["size"] * guess["gradient"], guess["x"], given["constants"]["basis"])
+        left = relative_distance(trial, given["observed"])
+        return left, left
+
+    graph = Graph(grad_and_value(distance, has_aux=True), (_first(guess), _first(given)), compute)
+
+    def evaluate(guess: Tensors) -> tuple[Tensors, Tensor, Tensor]:
+        gradients, (objective, matched) = graph(guess, given)
+        return gradients, objective, matched
+
+    found = descent.descend(evaluate, guess, None, 0.0).guess
+    return [_reading(victim, found["x"][i], size * found["gradient"][i]) for i, size in enumerate(sizes)]
+
+
+def _first(records: Any) -> Any:
+    return {n: _first(value) if isinstance(value, dict) else value[0] for n, value in records.items()}
+
+
+def _reading(victim: GeneratedVictim, embedding: Tensor, gradient: Tensor) -> Reading:
+    targets = victim.targets
+    parts = gradient.split([shape.numel() for shape in targets.values()])
+    own = {name: part.view(shape) for (name, shape), part in zip(targets.items(), parts, strict=True)}
+    return Reading(generate(targets, victim.known, embedding), own, embedding)

@@ -1,0 +1,177 @@
+"""Runs side by side: what differs in what was asked, and in what came of it (``sim.py --compare runs/A runs/B``)."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from flfw.audit.measures.statistics import Interval, paired
+from flfw.errors import BadInput
+from flfw.matrix.findings import Leak, pooled
+from flfw.matrix.question import NO_DEFENCE
+from flfw.matrix.rows import Finished, Row, Setting, read
+from flfw.rng import numpy_generator
+
+_SAME_VICTIMS = ("dataset", "split", "clients", "seed", "victim_batch")
+_NONE = "–"
+
+_Key = tuple[object, ...]
+
+
+def table(folders: Sequence[Path]) -> str:
+    """Plain text: configurations as far as they differ, accuracy, and the leakage of what more than one run attacked.
+
+    Victims that two runs share are compared one by one, with the first run that attacked them; of a failed image its
+    best floor counts.
+
+    Args:
+        folders: of finished runs, two or more.
+
+    Raises:
+        BadInput: fewer than two, one twice, or one without a finished run.
+    """
+    if len(folders) < 2:
+        raise BadInput(f"Expected two or more run folders to compare, got {' '.join(map(str, folders)) or 'none'}.")
+    twice = [str(folder) for folder, times in Counter(path.resolve() for path in folders).items() if times > 1]
+    if twice:
+        raise BadInput(f"Expected different run folders to compare, got {', '.join(twice)} twice.")
+    runs, names = [read(folder) for folder in folders], _names(folders)
+    parts = [_configurations(runs, names), _accuracies(runs, names), *_leakages(runs, names)]
+    return "\n\n".join(parts)
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """The folders' own names where these tell them apart, and else their paths."""
+    short = [folder.resolve().name for folder in folders]
+    return short if len(set(short)) == len(short) else [str(folder) for folder in folders]
+
+
+def _configurations(runs: Sequence[Finished], names: Sequence[str]) -> str:
+    flat = [_flat(run.result.get("config") or {}) for run in runs]
+    keys = dict.fromkeys(key for config in flat for key in config if key != "out")
+    rows = [[key, *(config.get(key, _NONE) for config in flat)] for key in keys]
+    differing = [row for row in rows if len(set(row[1:])) > 1]
+    return _aligned(["configuration", *names], differing) if differing else "configuration: the same"
+
+
+def _flat(config: Mapping[str, Any], before: str = "") -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{before}{key}.")
+        else:
+            words = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+            flat[before + key] = words if words and value is not None else _NONE
+    return flat
+
+
+def _accuracies(runs: Sequence[Finished], names: Sequence[str]) -> str:
+    rows = [
+        [word, *(f"{100 * run.accuracy[which]:.1f} %" if run.accuracy else _NONE for run in runs)]
+        for word, which in (("as received", 1), ("after local training", 0))
+    ]
+    return _aligned(["accuracy", *names], rows)
+
+
+def _leakages(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
+    """A table for each attack at a round that more than one run has; what one run alone has is named."""
+    kinds: dict[tuple[str, str, str, int], list[tuple[int, Setting]]] = {}
+    for number, run in enumerate(runs):
+        for setting in dict.fromkeys(setting for setting, _ in run.entries):
+            kind = (setting.attack, setting.vantage, setting.source, setting.round)
+            kinds.setdefault(kind, []).append((number, setting))
+    parts, alone = [], []
+    for (attack, vantage, source, at), found in kinds.items():
+        places = [word.replace("_", " ") for word in (source, vantage) if word not in ("probe", "server")]
+        title = f"{attack} at round {at}" + (f" ({', '.join(places)})" if places else "")
+        if len({number for number, _ in found}) < 2:
+            alone.append(f"{title}: {names[found[0][0]]}")
+            continue
+        first_run, first_setting = runs[found[0][0]], found[0][1]
+        rows = [_leakage(names[i], pooled(setting, [runs[i]]), _kind(setting, runs[i])) for i, setting in found]
+        for row, (number, setting) in zip(rows[1:], found[1:], strict=True):
+            row.append(_difference(runs[number], setting, first_run, first_setting))
+        header = [title, "", "verdict", "recovered", "PSNR", "failed", f"difference from {names[found[0][0]]}, dB"]
+        parts.append(_aligned(header, [[*row, _NONE] if len(row) < len(header) else row for row in rows]))
+    if not kinds:
+        return ["leakage: none of them was attacked"]
+    return [*parts, *(["only in one run: " + "; ".join(alone)] if alone else [])]
+
+
+def _kind(setting: Setting, run: Finished) -> str:
+    """What the attacker knew and, where only some of a run's clients defend themselves, which were attacked."""
+    kind = setting._replace(vantage="server", source="probe").kind
+    partly = len({other.defence for other, _ in run.entries}) > 1 and not setting.told
+    against = "undefended" if setting.defence == NO_DEFENCE else f"against {setting.defence}"
+    return f"{kind}, {against}" if partly else kind
+
+
+def _leakage(name: str, leak: Leak, kind: str) -> list[str]:
+    share = f"{leak.recovered} of {leak.images} ({100 * leak.share[0]:.0f} to {100 * leak.share[1]:.0f} %)"
+    psnr = f"{leak.psnr.mean:.1f}{_ends(leak.psnr)}" if leak.psnr else _NONE
+    return [name, kind, leak.verdict, share, psnr, str(leak.failures)]
+
+
+def _ends(found: Interval) -> str:
+    return "" if found.low is None or found.high is None else f" ({found.low:.1f} to {found.high:.1f})"
+
+
+def _difference(run: Finished, setting: Setting, first: Finished, against: Setting) -> str:
+    """The mean difference from the first run over the victims both have, with its interval."""
+    ours, theirs = _victims(run, setting, first), _victims(first, against, run)
+    both = [(ours[key].counted, theirs[key].counted) for key in ours if key in theirs]
+    values = [(a, b) for a, b in both if a is not None and b is not None]
+    if not values:
+        return "no victim is shared"
+    if all(ours[key].failed and theirs[key].failed for key in ours if key in theirs):
+        return "both gave nothing"
+    a, b = map(np.array, zip(*values, strict=True))
+    found = paired(a, b, None, numpy_generator(0, "compare"))
+    return f"{found.difference.mean:+.1f}{_ends(found.difference)} on {len(values)}, p = {found.p:.3g}"
+
+
+def _victims(run: Finished, setting: Setting, other: Finished) -> dict[_Key, Row]:
+    """The attacked images under keys that are equal where both runs attacked the same example; empty if none can be.
+
+    A position in the training part names the example, whatever the seed. Results of earlier versions do not have it;
+    there the same draw from the same data tells.
+    """
+    if _digest(run) != _digest(other):
+        return {}
+    rows = [row for row in run.rows if row.setting == setting]
+    if all(row.example for each in (run, other) for row in each.rows):
+        times: Counter[str] = Counter()
+        keyed: dict[_Key, Row] = {}
+        for row in rows:  # clients that overlap may have the same example attacked twice
+            keyed[row.example, row.label, times[row.example]] = row
+            times[row.example] += 1
+        return keyed
+    configs = [each.result["config"] for each in (run, other)]
+    if any(configs[0].get(key) != configs[1].get(key) for key in _SAME_VICTIMS):
+        return {}
+    return {(row.place, row.label): row for row in rows}
+
+
+def _digest(run: Finished) -> tuple[object, object]:
+    about = (run.result.get("provenance") or {}).get("data") or {}
+    return about.get("digest"), run.result["config"].get("dataset")
+
+
+def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    drawn = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for word in header:
+        drawn.add_column(word)
+    for row in rows:
+        drawn.add_row(*row)
+    text = io.StringIO()
+    # Wide enough that nothing is ever broken; a terminal may cut what it cannot show.
+    Console(file=text, width=1000, color_system=None, markup=False, highlight=False).print(drawn)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())

@@ -1,0 +1,196 @@
+"""Uploads as factors (`flfw.messages.factors`), made by the client and checked by the server.
+
+They stand on what both sides have, the tensors that the server sent, and name these by their SHA-256: factors made in
+another round, or from another server's tensors, are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, TypeVar, final
+
+import torch
+from flwr.app import ArrayRecord, Message, RecordDict
+
+from flfw.messages.factors import Arrays, Factors, Layers, factored, square
+from flfw.messages.replies import Unusable, in_one_line, read_update
+from flfw.messages.wire import deflate, inflate, nbytes, unpack, views
+from flfw.nets.net import Tensors
+
+T = TypeVar("T")
+
+# What travels of the layers that a pattern matches: it is named by the pattern, a slash and this.
+_TYPES = {
+    "base": torch.uint8,  # (32,) SHA-256 of what was received of them
+    "scales": torch.float64,  # (2,) what was kept of it, and the step
+    "axes": torch.float32,  # (d, r)
+    "planes": torch.uint8,  # (r,) bytes that a count along each axis takes
+    "stream": torch.uint8,  # (m,) the counts, deflated
+}
+
+
+class Unfit(ValueError):
+    """Factors that cannot be used; the message says what was sent, without a full stop."""
+
+
+@final
+@dataclass(frozen=True)
+class FactoredUpload:
+    """How a method sends the change of some layers.
+
+    Attributes:
+        pattern: matches weights and biases of linear layers that are fed by the same input, as ``hypernet.heads.*``.
+        error: largest L2 norm of the error of all that is sent, over that of its change; in (0, 1).
+    """
+
+    pattern: str
+    error: float
+
+    def compress(self, sent: Tensors, received: Arrays) -> Tensors:
+        """What is sent, with factors in place of the layers' tensors.
+
+        All of it goes as it is where factors are no smaller or, for an error near float32's own, not good enough.
+
+        Args:
+            sent: what local training made of it, on the CPU.
+            received: what it was.
+        """
+        layers = _layers(self.pattern, received)
+        rest = {name: value for name, value in sent.items() if name not in layers.names}
+        moved = [name for name, value in rest.items() if name in received and value.is_floating_point()]
+        beside = sum(square(rest[name] - torch.tensor(received[name])) for name in moved)
+        found = factored(layers, sent, received, self.error, beside)
+        if found is None:
+            return sent
+        parts = _packed(found, layers.digest(received))
+        made = {**rest, **{f"{self.pattern}/{part}": value for part, value in parts.items()}}
+        return made if _bytes(made) < _bytes(sent) else sent
+
+
+def expand(sent: Tensors, received: Arrays) -> Tensors:
+    """What was sent, with the layers' tensors in place of their factors; without factors, as it is.
+
+    Args:
+        sent: by a client.
+        received: what it had received.
+
+    Raises:
+        Unfit: they are no factors, or none of a change of what was received.
+    """
+    patterns = [name.removesuffix("/base") for name in sent if name.endswith("/base")]
+    pattern = next((p for p in patterns if all(f"{p}/{part}" in sent for part in _TYPES)), None)
+    if pattern is None:
+        return sent
+    layers = _layers(pattern, received)
+    rest, parts = _apart(sent, pattern)
+    factors = _unpacked(parts, pattern, layers, layers.digest(received))
+    found = {**rest, **dict(factors.expanded(layers, received))}
+    return {name: found[name] for name in dict.fromkeys([*received, *rest]) if name in found}
+
+
+@final
+class FactorReader:
+    """Reads the replies of one round that may bring factors, with every check that `read_update` makes of others.
+
+    Args:
+        form: how the method sends.
+        uploads: patterns of the names a client may send.
+        broadcast: what all clients were sent.
+    """
+
+    def __init__(self, form: FactoredUpload, uploads: Sequence[str], broadcast: ArrayRecord) -> None:
+        self._pattern, self._uploads, self._broadcast = form.pattern, uploads, broadcast
+        self._received = views(broadcast)
+        self._layers = _layers(form.pattern, self._received)
+        self._digest = self._layers.digest(self._received)
+
+    def __call__(self, reply: Message) -> tuple[Tensors, dict[str, Any], int]:
+        """A reply's tensors, metrics and bytes.
+
+        Raises:
+            Unusable: see `read_update`; or its factors cannot be used.
+        """
+        records = reply.content.array_records if reply.has_content() else {}
+        rest, parts = _apart(records.get("arrays", {}), self._pattern)
+        if not parts:
+            return read_update(reply, self._uploads, self._broadcast)
+        content = RecordDict({**reply.content, "arrays": ArrayRecord(rest)})
+        beside = Message(content, reply.metadata.src_node_id, reply.metadata.message_type)
+        others = ArrayRecord({name: array for name, array in self._broadcast.items() if name not in self._layers.names})
+        tensors, metrics, _ = read_update(beside, self._uploads, others)
+        tensors |= self._expanded(ArrayRecord(parts))
+        return {n: tensors[n] for n in self._broadcast if n in tensors}, metrics, nbytes(records["arrays"])
+
+    def _expanded(self, parts: ArrayRecord) -> Tensors:
+        size, whole = nbytes(parts), sum(len(self._broadcast[name].data) for name in self._layers.names)
+        if size > whole:
+            raise Unusable(f"sent {size} bytes of factors of {self._pattern}, of which there are {whole}")
+        try:
+            factors = _unpacked(unpack(parts), self._pattern, self._layers, self._digest)
+        except Unfit as error:
+            raise Unusable(str(error)) from error
+        except (KeyError, ValueError, TypeError, EOFError, OSError, MemoryError) as error:
+            raise Unusable(f"sent factors that cannot be read: {in_one_line(repr(error))}") from error
+        found = dict(factors.expanded(self._layers, self._received))
+        for name, value in found.items():
+            if not bool(torch.isfinite(value).all()):
+                raise Unusable(f"sent factors that make {name} infinite")
+        return found
+
+
+def _layers(pattern: str, received: Arrays) -> Layers:
+    found = Layers.matching(pattern, received)
+    if found is None:
+        raise Unfit(f"sent factors of {pattern}, where no float32 layers with one input are")
+    return found
+
+
+def _packed(factors: Factors, digest: bytes) -> Tensors:
+    stream, planes = deflate(factors.counts)
+    return {
+        "base": torch.tensor(list(digest), dtype=torch.uint8),
+        "scales": torch.tensor([factors.kept, factors.step], dtype=torch.float64),
+        "axes": factors.axes,
+        "planes": torch.from_numpy(planes),
+        "stream": torch.from_numpy(stream),
+    }
+
+
+def _unpacked(parts: Tensors, pattern: str, layers: Layers, digest: bytes) -> Factors:
+    """What came, after every check."""
+    if parts.keys() != _TYPES.keys():
+        raise Unfit(f"sent factors of {pattern} as {', '.join(parts)}; they are {', '.join(_TYPES)}")
+    rows, columns = layers.shape
+    rank = min(parts["planes"].numel(), columns)
+    shapes = {"base": (32,), "scales": (2,), "axes": (columns, rank), "planes": (rank,)}
+    for part, value in parts.items():
+        form, got = _form(_TYPES[part], shapes.get(part, (value.numel(),))), _form(value.dtype, value.shape)
+        if form != got:
+            raise Unfit(f"sent factors of {pattern} with {part} as {got}, not {form}")
+    if parts["base"].numpy().tobytes() != digest:
+        raise Unfit(f"sent factors of {pattern} that stand on other tensors than it received")
+    kept, step = parts["scales"].tolist()
+    if not (isfinite(kept) and isfinite(step) and bool(torch.isfinite(parts["axes"]).all())):
+        raise Unfit(f"sent factors of {pattern} with NaN or infinite values")
+    try:
+        counts = inflate(parts["stream"].numpy(), parts["planes"].numpy(), rows)
+    except ValueError as error:
+        raise Unfit(f"sent factors of {pattern} with {error}") from error
+    return Factors(kept, step, parts["axes"], counts)
+
+
+def _form(dtype: torch.dtype, shape: Sequence[int]) -> str:
+    return f"{str(dtype).removeprefix('torch.')}{tuple(shape)}"
+
+
+def _bytes(tensors: Tensors) -> int:
+    return sum(value.nbytes for value in tensors.values())
+
+
+def _apart(tensors: Mapping[str, T], pattern: str) -> tuple[dict[str, T], dict[str, T]]:
+    """All but a pattern's factors; and these, by what they are called behind the pattern."""
+    start = f"{pattern}/"
+    parts = {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
+    return {name: value for name, value in tensors.items() if not name.startswith(start)}, parts

@@ -1,0 +1,115 @@
+"""Replies of clients, after every check that the server can make of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from math import isfinite
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, Message
+
+from flfw.errors import DIED
+from flfw.messages.sharing import matches
+from flfw.messages.wire import nbytes, unpack
+from flfw.nets.net import Tensors
+
+_WRAPPED = re.compile(r"<class '[^']*'>:<'(.*)'>", re.DOTALL)
+
+
+_THE_SERVERS_OWN = ("round", "client", "upload_bytes")  # columns of clients.csv
+
+
+_HEADER_BYTES = 4096  # by which two versions of NumPy may differ in writing the same array
+
+
+class Unusable(RuntimeError):
+    """A client's reply cannot be used; the message says why."""
+
+
+def read_update(
+    reply: Message, uploads: Sequence[str], broadcast: ArrayRecord, *, whole: bool = True
+) -> tuple[Tensors, dict[str, Any], int]:
+    """A reply's tensors, metrics and bytes, after every check that the server can make of them.
+
+    Args:
+        reply: from a client.
+        uploads: patterns of the names it may send.
+        broadcast: what it was sent: only such names come back, with the same shape and type.
+        whole: whether all of them must come that may.
+
+    Raises:
+        Unusable: it is an error, it is not in form, or its numbers are not numbers.
+    """
+    metrics = read_metrics(reply)
+    examples = metrics.get("num-examples")
+    if not (isinstance(examples, int) and examples > 0):
+        raise Unusable(f"expected num-examples >= 1, got {examples}")
+    records = reply.content.array_records
+    if list(records) != ["arrays"]:
+        raise Unusable(f"expected one record of arrays, got {', '.join(records) or 'none'}")
+    _check_names(records["arrays"], uploads, broadcast, whole)
+    try:
+        tensors = unpack(records["arrays"])
+    except (KeyError, ValueError, TypeError, EOFError, OSError, MemoryError) as error:
+        raise Unusable(f"sent arrays that cannot be read: {in_one_line(repr(error))}") from error
+    for name, value in tensors.items():
+        _check_form(name, value, broadcast[name].shape, broadcast[name].dtype)
+        if not bool(torch.isfinite(value).all()):
+            raise Unusable(f"sent {name} with NaN or infinite values")
+    return tensors, metrics, nbytes(records["arrays"])
+
+
+def read_metrics(reply: Message, needed: Sequence[str] = ()) -> dict[str, Any]:
+    """What a reply says of itself in numbers; what is not finite becomes None, which JSON can hold.
+
+    Args:
+        reply: from a client.
+        needed: names that must be there and finite.
+
+    Raises:
+        Unusable: the reply is an error, holds no metrics, or other ones than it may.
+    """
+    if reply.has_error():
+        raise Unusable(in_one_line(reply.error.reason))
+    if "metrics" not in reply.content.metric_records:
+        raise Unusable("sent no metrics")
+    metrics: dict[str, Any] = {}
+    for name, value in reply.content.metric_records["metrics"].items():
+        if name in _THE_SERVERS_OWN or not isinstance(value, int | float):
+            raise Unusable(f"sent a metric {name}={value}, which is not its to send")
+        metrics[name] = value if isfinite(value) else None
+    for name in needed:
+        if metrics.get(name) is None:
+            raise Unusable(f"sent no {name}")
+    return metrics
+
+
+def in_one_line(reason: str | None) -> str:
+    """What the client said, without what Flower's engine or its SuperNode wraps around it."""
+    said = reason or "no reason given"
+    if "ActorDied" in said or "ActorUnavailable" in said or "RayActorError" in said:
+        return DIED
+    if wrapped := _WRAPPED.fullmatch(said):
+        said = wrapped[1]
+    said = said.rpartition("occurred. Message: ")[2]
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return lines[-1] if lines else "no reason given"
+
+
+def _check_names(sent: ArrayRecord, uploads: Sequence[str], broadcast: ArrayRecord, whole: bool) -> None:
+    for name, array in sent.items():
+        if name not in broadcast or not matches(name, uploads):
+            raise Unusable(f"sent {name}, which is not to be uploaded")
+        if len(array.data) > len(broadcast[name].data) + _HEADER_BYTES:
+            raise Unusable(f"sent {len(array.data)} bytes of {name}, of which there are {len(broadcast[name].data)}")
+    for name in broadcast:
+        if whole and name not in sent and matches(name, uploads):
+            raise Unusable(f"did not send {name}")
+
+
+def _check_form(name: str, value: torch.Tensor, shape: Sequence[int], dtype: str) -> None:
+    got = str(value.dtype).removeprefix("torch.")
+    if tuple(value.shape) != tuple(shape) or got != dtype:
+        raise Unusable(f"expected {name} as {dtype}{tuple(shape)}, got {got}{tuple(value.shape)}")

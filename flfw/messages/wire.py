@@ -1,0 +1,106 @@
+"""What crosses between server and client: named tensors, checked against the declared sharing, packed and counted."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord
+from numpy.lib import format as npy
+from torch import Tensor, nn
+
+from flfw.messages.sharing import shared
+from flfw.nets.net import Tensors
+
+
+def pack(tensors: Mapping[str, Tensor]) -> ArrayRecord:
+    """Named tensors as the one ArrayRecord of a message, in NumPy's own format, as Flower writes it."""
+    return ArrayRecord({name: _array(value.detach().numpy()) for name, value in tensors.items()})
+
+
+def unpack(record: ArrayRecord) -> Tensors:
+    """The named tensors of a message, copied out of it."""
+    return {name: torch.from_numpy(array.numpy()) for name, array in record.items()}
+
+
+def views(record: ArrayRecord) -> dict[str, np.ndarray]:
+    """The named arrays of a message as they lie in it: read-only, for in process all clients share one message."""
+    return {name: _view(array) for name, array in record.items()}
+
+
+def nbytes(record: ArrayRecord) -> int:
+    """Bytes of the arrays on the wire."""
+    return sum(len(array.data) for array in record.values())
+
+
+def deflate(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Whole numbers in few bytes: their byte planes, column after column, in run lengths and Huffman codes.
+
+    Args:
+        columns: (r, n) int32, one column a row; the smaller its numbers, the fewer planes it has.
+
+    Returns:
+        The stream (m,), and how many planes of each column are in it (r,), 0 to 4; both uint8.
+    """
+    folded = ((columns << 1) ^ (columns >> 31)).view(np.uint32)  # 0, -1, 1, -2: the sign becomes the lowest bit
+    planes = folded.astype("<u4", order="C").view(np.uint8).reshape(*columns.shape, 4)
+    largest = folded.max(axis=1, initial=0)
+    counts = sum(((largest >> shift) > 0).astype(np.uint8) for shift in (0, 8, 16, 24))
+    counts = np.asarray(counts, np.uint8)
+    packer = zlib.compressobj(strategy=zlib.Z_RLE)  # noise repeats nothing but zeros
+    ordered = (planes[column, :, plane] for column, count in enumerate(counts) for plane in range(count))
+    data = b"".join([*(packer.compress(np.ascontiguousarray(plane).data) for plane in ordered), packer.flush()])
+    return np.frombuffer(data, np.uint8).copy(), counts
+
+
+def inflate(stream: np.ndarray, planes: np.ndarray, rows: int) -> np.ndarray:
+    """The columns (r, rows) int32 of a stream that `deflate` wrote; of one from anybody, no more than these are read.
+
+    Raises:
+        ValueError: the stream is of something else.
+    """
+    if bool((planes > 4).any()):
+        raise ValueError(f"up to {planes.max()} bytes a number, of which 4 is the most")
+    size, unpacker = rows * int(planes.sum()), zlib.decompressobj()
+    try:
+        data = unpacker.decompress(stream.tobytes(), size + 1)  # a limit of 0 would be none
+    except zlib.error as error:
+        raise ValueError(f"a stream that cannot be inflated ({error})") from error
+    if len(data) != size or not unpacker.eof or unpacker.unused_data:
+        raise ValueError(f"a stream of other than {size} bytes")
+    folded, start = np.zeros((len(planes), rows), np.uint32), 0
+    for column, count in enumerate(planes):
+        for plane in range(count):
+            folded[column] |= np.frombuffer(data, np.uint8, rows, start).astype(np.uint32) << (8 * plane)
+            start += rows
+    return ((folded >> 1) ^ -(folded & 1)).view(np.int32)
+
+
+# Flower's own conversions copy each array twice more, which for a hypernetwork of 60 MB is most of a message's cost.
+
+
+def _array(value: np.ndarray) -> Array:
+    value = np.asarray(value, order="C")
+    head = BytesIO()
+    npy.write_array_header_1_0(head, npy.header_data_from_array_1_0(value))
+    data = b"".join([head.getvalue(), value.reshape(-1).view(np.uint8).data])
+    return Array(dtype=str(value.dtype), shape=tuple(value.shape), stype="numpy.ndarray", data=data)
+
+
+def _view(array: Array) -> np.ndarray:
+    head = BytesIO(array.data)  # shares the bytes until somebody writes
+    version = npy.read_magic(head)
+    if array.stype != "numpy.ndarray" or version != (1, 0):
+        return array.numpy()
+    shape, fortran, dtype = npy.read_array_header_1_0(head)
+    if fortran or dtype.hasobject:
+        return array.numpy()
+    return np.frombuffer(array.data, dtype, offset=head.tell()).reshape(shape)
+
+
+def broadcast(model: nn.Module, patterns: Sequence[str]) -> ArrayRecord:
+    """The tensors of a fresh model that the server sends first."""
+    return pack(shared({k: v.detach() for k, v in model.state_dict().items()}, patterns))

@@ -1,0 +1,273 @@
+"""What the server saw: a Grid that records the messages it passes on, for every strategy and every engine.
+
+Two lines in any ServerApp turn it on:
+
+    from flfw.recording.grid import RecordingGrid
+    grid = RecordingGrid(grid, "recordings")
+
+`flfw.recording.reader` reads what it writes; `flfw.recording.format` says which files these are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+from zipfile import BadZipFile
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.serverapp import Grid
+from safetensors import SafetensorError
+
+from flfw import __version__
+from flfw.errors import BadInput, require
+from flfw.messages.streaming import GridAround
+from flfw.messages.wire import views
+from flfw.recording import format as tape
+from flfw.storage.journal import Journal, Mark
+from flfw.storage.sealed import drop_unfinished
+
+# What arrays that are none can raise, on their way through NumPy's format and safetensors'.
+_UNREADABLE = (ValueError, TypeError, KeyError, EOFError, MemoryError, BadZipFile, SafetensorError)
+
+
+def carries_arrays(message: Message, reply: Message) -> bool:
+    """Whether a reply brings arrays at all; an evaluation usually does not."""
+    return any(reply.content.array_records.values())
+
+
+@final
+class RecordingGrid(GridAround):
+    """Passes everything on to another Grid; writes down the exchanges that are wanted, each reply once.
+
+    Args:
+        grid: the Grid that does the work.
+        folder: where to write; made absolute at once, for Flower may change the working directory.
+        wanted: whether a message and its reply are to be recorded; asked of replies that are no errors.
+        mark: where to go on in an earlier record; what follows it is forgotten. None: a new one.
+        anew: whether to forget what the folder holds, rather than to refuse it.
+        compression: ``none`` or ``gzip``, which saves little of what is random and costs much time.
+        limit_bytes: what the tensor files may take together; exchanges that do not fit are skipped. None: no limit.
+
+    Raises:
+        BadInput: the folder holds recordings already, or others than those the mark was set in.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        folder: str | Path,
+        wanted: Callable[[Message, Message], bool] = carries_arrays,
+        *,
+        mark: Mark | None = None,
+        anew: bool = False,
+        compression: str = "none",
+        limit_bytes: int | None = None,
+    ) -> None:
+        super().__init__(grid)
+        require(compression in tape.COMPRESSIONS, "compression none or gzip", compression=compression)
+        require(limit_bytes is None or limit_bytes > 0, "limit_bytes > 0 or None", limit_bytes=limit_bytes)
+        self._folder, self._wanted = Path(folder).absolute(), wanted
+        self._compression, self._limit = compression, limit_bytes
+        if mark is None and not anew and (self._folder / tape.MANIFEST).exists():
+            raise BadInput(
+                f"Expected a new folder for recordings, got {self._folder}, which holds some; choose another or "
+                "remove it."
+            )
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        drop_unfinished(self._folder)
+        self._manifest = Journal(self._folder / tape.MANIFEST, mark)
+        self._pushed: list[_Asked] = []
+        self._last: _Received | None = None
+        self._not_on_disk: list[Path] = []
+        self._go_on(self._manifest.rows)
+
+    def _go_on(self, rows: list[tape.Line]) -> None:
+        if not rows:
+            self._manifest.append({"format": tape.FORMAT, "flfw": __version__})
+        elif rows[0].get("format") != tape.FORMAT:
+            found = rows[0].get("format", "an older one")
+            raise BadInput(
+                f"Expected recordings in format {tape.FORMAT}, got {found} in {self._folder}; start a new run."
+            )
+        exchanges = [row for row in rows if "sent_by_client" in row]
+        self._stored = {row[way]["file"] for row in exchanges for way in ("sent_to_client", "sent_by_client")}
+        tape.sweep(self._folder, self._stored)
+        self._bytes = sum((self._folder / file).stat().st_size for file in self._stored if self._has(file))
+        self._numbers = Counter((row["round"], row["client"]) for row in exchanges)
+        self._skipped = sum("skipped" in row for row in rows)
+
+    def _has(self, file: str) -> bool:
+        return (self._folder / file).is_file()
+
+    @property
+    def mark(self) -> Mark:
+        """Where the record ends now; all of it up to here is on disk."""
+        tape.bring_to_disk([self._folder / tape.MANIFEST, *self._not_on_disk])
+        self._not_on_disk = []
+        return self._manifest.mark
+
+    @property
+    def skipped(self) -> int:
+        """How many exchanges were wanted and could not be recorded; the manifest says why."""
+        return self._skipped
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Send, and record each reply as it passes."""
+        sent = list(messages)
+        asked = [_Asked.now(message) for message in sent]
+        return self._passed_on(self._grid.send_and_receive(sent, timeout=timeout), asked)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send, and remember the messages until they are answered or can no longer be."""
+        sent = list(messages)
+        self._pushed = [asked for asked in self._pushed if asked.until > time.time()]
+        self._pushed += [_Asked.now(message) for message in sent]
+        return self._grid.push_messages(sent)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Record the replies to what was pushed."""
+        return self._passed_on(self._grid.pull_messages(message_ids), self._pushed)
+
+    def _passed_on(self, replies: Iterable[Message], asked: list[_Asked]) -> Iterable[Message]:
+        recorded = self._recorded(replies, asked)
+        # A strategy may go through a list twice; an iterator may bring replies that still have to be waited for.
+        return list(recorded) if isinstance(replies, Sequence) else recorded
+
+    def _recorded(self, replies: Iterable[Message], asked: list[_Asked]) -> Iterator[Message]:
+        for reply in replies:
+            answered = reply.metadata.reply_to_message_id
+            of = next((a for a in asked if answered and a.message.metadata.message_id == answered), None)
+            if of is not None:
+                asked.remove(of)
+                if reply.has_content() and self._wanted(of.message, reply):
+                    self._record(of, reply)
+            del of  # its arrays, while the reply is worked on
+            yield reply
+
+    def _record(self, asked: _Asked, reply: Message) -> None:
+        about = asked.about
+        try:
+            sent = tape.encode(_readable(_arrays(reply.content)), self._compression)
+            received, new = self._received(asked.arrays)
+        except _UNREADABLE as error:
+            self._skip(about, f"the arrays cannot be stored: {' '.join(str(error).split())[:200]}")
+            return
+        needed = self._bytes + len(sent.data) + (len(new.data) if new else 0)
+        if self._limit is not None and needed > self._limit:
+            self._skip(about, f"the recordings would take {needed} bytes of {self._limit}")
+            return
+        who = (about["round"], about["client"])
+        file = f"round-{who[0]:04d}/client-{who[1]:03d}-{self._numbers[who]:03d}{sent.suffix}"
+        self._numbers[who] += 1
+        if new:
+            self._write(received["file"], new.data)
+        self._write(file, sent.data)
+        line = {
+            **about,
+            "group": asked.message.metadata.group_id,
+            "config": asked.config,
+            "metrics": _scalars(reply.content),
+            "sent_to_client": received,
+            "sent_by_client": {"file": file, "sha256": sent.sha256, "bytes": sent.size},
+            "compression": self._compression,
+        }
+        self._manifest.append(line)
+
+    def _received(self, arrays: dict[str, Array]) -> tuple[dict[str, Any], tape.Encoded | None]:
+        """The manifest's entry of what a client was sent, and the file if there is none yet."""
+        if self._last and self._last.is_of(arrays) and self._last.entry["file"] in self._stored:
+            return self._last.entry, None
+        found = tape.encode(_readable(arrays), self._compression)
+        entry = {"file": f"received/{found.sha256}{found.suffix}", "sha256": found.sha256, "bytes": found.size}
+        self._last = _Received([(name, weakref.ref(array)) for name, array in arrays.items()], entry)
+        return entry, None if entry["file"] in self._stored else found
+
+    def _skip(self, about: dict[str, Any], reason: str) -> None:
+        self._skipped += 1
+        self._manifest.append({"skipped": reason, **about})
+
+    def _write(self, file: str, data: bytes) -> None:
+        tape.write(self._folder / file, data)
+        self._stored.add(file)
+        self._bytes += len(data)
+        self._not_on_disk.append(self._folder / file)
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """A message as it was when it was sent: apps use the records that they put into it again."""
+
+    message: Message
+    config: dict[str, Any]
+    arrays: dict[str, Array]
+
+    @classmethod
+    def now(cls, message: Message) -> _Asked:
+        return cls(message, _scalars(message.content), _arrays(message.content))
+
+    @property
+    def until(self) -> float:
+        """When Flower lets go of the message, in seconds since the epoch."""
+        return self.message.metadata.created_at + self.message.metadata.ttl
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Which exchange this is. A client is its partition where the server says so, else its node."""
+        node = self.message.metadata.dst_node_id
+        group = self.message.metadata.group_id
+        rounds = (self.config.get("round"), self.config.get("server-round"), int(group) if group.isdecimal() else None)
+        return {
+            "type": self.message.metadata.message_type,
+            "round": next((found for found in rounds if _is_number(found)), 0),
+            "client": self.config["client"] if _is_number(self.config.get("client")) else node,
+            "node": node,
+        }
+
+
+@dataclass(frozen=True)
+class _Received:
+    """What was last sent to a client, so that what all are sent is hashed once; it does not keep the arrays alive."""
+
+    arrays: list[tuple[str, weakref.ref[Array]]]
+    entry: dict[str, Any]
+
+    def is_of(self, arrays: dict[str, Array]) -> bool:
+        """Whether these are the very same objects."""
+        if [name for name, _ in self.arrays] != list(arrays):
+            return False
+        return all(known() is array for (_, known), array in zip(self.arrays, arrays.values(), strict=True))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _arrays(content: RecordDict) -> dict[str, Array]:
+    """All arrays of a message by name; of several records the record's name comes first."""
+    records = content.array_records
+    if len(records) == 1:
+        return dict(next(iter(records.values())))
+    return {f"{key}/{name}": array for key, record in records.items() for name, array in record.items()}
+
+
+def _readable(arrays: dict[str, Array]) -> dict[str, np.ndarray]:
+    return views(ArrayRecord(arrays))
+
+
+def _scalars(content: RecordDict) -> dict[str, Any]:
+    """All that a message says beside its arrays; of bytes, which JSON cannot hold, how many and their SHA-256."""
+    records = [*content.config_records.values(), *content.metric_records.values()]
+    return {key: _plain(value) for record in records for key, value in record.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes, SHA-256 {hashlib.sha256(value).hexdigest()}"
+    return [_plain(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,1 @@
+"""Rehearsals: what a site would leak, before it takes part."""

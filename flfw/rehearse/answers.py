@@ -1,0 +1,147 @@
+"""What a rehearsal found: a table of its rungs, and for each attack one sentence that says where leakage stops."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flfw.report.findings import number, read_settings, setting_name
+
+Rungs = Sequence[tuple[int, int]]
+"""Batch and local steps of each rung, from the easiest up."""
+
+# The weakest evidence first; none of them is evidence of protection but, up to a point, the last.
+_MEANS = {
+    "attack broken": "The check of the measurement failed, so the result is void.",
+    "inconclusive": "The attack is too weak or gave too few results for that to mean anything.",
+    "static only": "The attack did not reckon with all that hides the data, so that is no evidence of protection.",
+    "no leak found": "The attack works on the easy case and knew what hides the data; that is not proof of safety.",
+}
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An attack on the probes of one rung after one round.
+
+    Attributes:
+        attack: its name, and what it is told of.
+        round: 0 is before training.
+        batch: examples in each probe.
+        steps: local steps in each.
+        recovered: examples that count as recovered.
+        examples: that were attacked.
+        best_psnr: in dB, of all the examples; None for rows of numbers, or where the attack gave nothing.
+        verdict: in the audit's words.
+        reason: of the verdict, a sentence.
+        control: whether the closed form found its examples, without which the measurement is faulty.
+        easy: whether the same attack works on the undefended network with fresh weights.
+    """
+
+    attack: str
+    round: int
+    batch: int
+    steps: int
+    recovered: int
+    examples: int
+    best_psnr: float | None
+    verdict: str
+    reason: str
+    control: bool
+    easy: bool
+
+
+def attempts(folder: Path) -> list[Attempt]:
+    """All that a run folder's audit tried of its target and its ladder."""
+    entries = json.loads((folder / "result.json").read_text(encoding="utf-8"))["audit"]
+    found = []
+    for setting in read_settings(folder, entries, pictures=False):
+        entry = setting.entry
+        passed = {rung["rung"]: bool(rung["passed"]) for rung in entry["ladder"]}
+        found.append(
+            Attempt(
+                attack=setting_name(entry, entries, kind=False),
+                round=entry["round"],
+                batch=entry["batch"],
+                steps=entry["steps"],
+                recovered=setting.recovered,
+                examples=setting.total,
+                best_psnr=number((entry["psnr"] or {}).get("max")),
+                verdict=entry["verdict"],
+                reason=entry["reason"],
+                control=passed["control"],
+                easy=passed["easy"],
+            )
+        )
+    return sorted(found, key=lambda one: (one.steps, one.batch))  # stable: attacks and rounds stay in their order
+
+
+def table(found: Iterable[Attempt]) -> str:
+    """A line a rung, in a block for each attack and audited round."""
+    blocks: dict[tuple[str, int], list[Attempt]] = {}
+    for one in found:
+        blocks.setdefault((one.attack, one.round), []).append(one)
+    lines = []
+    for (attack, server_round), rungs in blocks.items():
+        lines += [f"{attack}, {turn(server_round)}", "  batch  steps  recovered      best  verdict"]
+        for one in rungs:
+            best = "-" if one.best_psnr is None else f"{one.best_psnr:.1f} dB"
+            got = f"{one.recovered} of {one.examples}"
+            lines.append(f"  {one.batch:>5}  {one.steps:>5}  {got:>9}  {best:>8}  {one.verdict}")
+    return "\n".join(lines)
+
+
+def answers(found: Sequence[Attempt], rungs: Rungs, real: tuple[int, int]) -> dict[str, str]:
+    """For each attack where its success ends, and what its failure above is worth.
+
+    Args:
+        found: what `attempts` read.
+        rungs: that were climbed.
+        real: batch and local steps that training really takes; the last rung is that, unless it was capped.
+    """
+    names = dict.fromkeys(one.attack for one in found)
+    return {name: _answer([one for one in found if one.attack == name], rungs, real) for name in names}
+
+
+def _answer(found: Sequence[Attempt], rungs: Rungs, real: tuple[int, int]) -> str:
+    if not all(one.control for one in found):
+        return f"the control was not recovered. {_MEANS['attack broken']}"
+    leaking = [one for one in found if one.verdict == "leaks"]
+    if not leaking:
+        below = ", and so was the easy case" if all(one.easy for one in found) else ", but not the easy case"
+        return f"nothing was recovered on any rung; the control was{below}. {_means(found)}"
+    height = max(rungs.index((one.batch, one.steps)) for one in leaking)
+    there = [one for one in leaking if (one.batch, one.steps) == rungs[height]]
+    best, size = max(there, key=lambda one: one.recovered), words(*rungs[height])
+    when = f"{best.recovered} of {best.examples} examples recovered {turn(best.round)}"
+    gaps = [rung for rung in rungs[:height] if rung not in {(one.batch, one.steps) for one in leaking}]
+    but = f", though not at {' or '.join(words(*rung) for rung in gaps)}" if gaps else ""
+    if rungs[height] == real:
+        return f"leaks at the real settings, {size} ({when}){but}."
+    if height == len(rungs) - 1:
+        return f"leaks on the highest rung, {size} ({when}){but}; the real {words(*real)} were not tried."
+    above = [one for one in found if rungs.index((one.batch, one.steps)) > height]
+    stops = f"at {words(*rungs[height + 1])} nothing was recovered"
+    stops += ", nor above" if len(rungs) > height + 2 else ""
+    return f"leaks up to {size} ({when}){but}; {stops}. {_means(above)}"
+
+
+def _means(found: Sequence[Attempt]) -> str:
+    """What the failure on some rungs is worth: as much as on the one of the weakest evidence."""
+    verdicts = {one.verdict for one in found}
+    return next((said for verdict, said in _MEANS.items() if verdict in verdicts), "Nothing was attacked.")
+
+
+def words(batch: int, steps: int) -> str:
+    """A rung in words.
+
+    >>> words(16, 1)
+    'batch 16 and one step'
+    """
+    return f"batch {batch} and {'one step' if steps == 1 else f'{steps} steps'}"
+
+
+def turn(server_round: int) -> str:
+    """When it was: ``before training`` or ``after round 3``."""
+    return f"after round {server_round}" if server_round else "before training"

@@ -1,0 +1,1 @@
+"""Reports of a run: findings in words, pictures, and one HTML page."""

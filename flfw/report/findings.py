@@ -1,0 +1,243 @@
+"""What an audit found, read back from a run's folder: each setting with its samples, the worst for the client first."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Undefined
+from markupsafe import Markup
+from safetensors.numpy import load_file
+
+from flfw.curves import LADDER
+from flfw.report.figures import feature_strip, png_uri
+
+# What an attacker was given and allowed: settings that agree in all of it share one description.
+GRANT = {
+    "attack", "adaptive", "adaptation", "vantage", "source", "client", "defence", "granted", "batch", "steps", "mode",
+    "iterations", "restarts", "selection", "seeds", "hidden_by",
+}  # fmt: skip
+# Keys of an audit entry that an older run may lack: the page reads them as nothing.
+_KEYS = GRANT | {
+    "round", "images", "failures", "psnr", "ssim", "lpips", "distance", "identification_rate", "identification_null",
+    "exact_match", "share_recovered", "share_interval", "gain", "worst", "floors", "ladder", "verdict", "reason",
+    "curve", "assignment", "tries", "stopped", "seconds", "scoring_seconds", "labels_found",
+    "knowing_gains", "label_presence",
+}  # fmt: skip
+FLOORS = ("noise", "grey", "mean", "class_mean", "random_public", "nearest_public")
+_SCORES = (
+    "psnr", "ssim", "lpips", "rmsd", "gain", "rank", "candidates", "exact_features", "iterations", "matching_loss",
+    "labels_found", *(f"floor_{floor}" for floor in FLOORS),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One attacked sample: a row of `audit.csv`, its scores, its pictures; `nearness` is larger for a worse leak."""
+
+    row: Mapping[str, str]
+    scores: Mapping[str, float | None]
+    failed: bool
+    recovered: bool
+    nearness: float
+    original: str | None = None
+    reconstruction: str | None = None
+    strip: Markup | None = None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One audit entry of `result.json` (an attack at a round) with its samples, the worst for the client first.
+
+    Attributes:
+        entry: as read, keys that an older run lacks being None.
+        name: the attack, and whatever tells it from the run's others.
+        key: unique on the page.
+        samples: of the target itself.
+        checks: of the ladder below it.
+    """
+
+    entry: Mapping[str, Any]
+    name: str
+    key: str = ""
+    samples: list[Sample] = field(default_factory=list)
+    checks: list[Sample] = field(default_factory=list)
+
+    @property
+    def told(self) -> bool:
+        """Whether the attacker knows the clients' defence, or what the method itself does, and adapts to it."""
+        return bool(self.entry.get("adaptation"))
+
+    @property
+    def total(self) -> int:
+        """Samples attacked, failures among them."""
+        return int(self.entry.get("images") or len(self.samples))
+
+    @property
+    def recovered(self) -> int:
+        """Samples that count as recovered."""
+        if self.samples:
+            return sum(sample.recovered for sample in self.samples)
+        return round((number(self.entry.get("share_recovered")) or 0.0) * self.total)
+
+    @property
+    def failures(self) -> int:
+        """Samples for which the attack gave nothing."""
+        return max(int(self.entry.get("failures") or 0), sum(sample.failed for sample in self.samples))
+
+    @property
+    def point(self) -> str:
+        """Which point of a curve this is; nothing for a plain target."""
+        batch, steps = self.entry.get("batch"), self.entry.get("steps")
+        words = {"batch": f"batch {batch}", "steps": f"{steps} local step{'' if steps == 1 else 's'}"}
+        words[LADDER] = f"{words['batch']} and {words['steps']}"
+        return words.get(str(self.entry.get("curve")), "")
+
+    @property
+    def title(self) -> str:
+        """The name, and the point of a curve."""
+        return f"{self.name}, {self.point}" if self.point else self.name
+
+    @property
+    def rungs(self) -> dict[str, Sample]:
+        """The best sample of each rung below the target."""
+        best: dict[str, Sample] = {}
+        for sample in sorted(self.checks, key=lambda sample: sample.nearness):
+            best[str(sample.row.get("rung"))] = sample
+        return best
+
+
+def read_settings(folder: Path, entries: Sequence[Mapping[str, Any]], pictures: bool = True) -> list[Setting]:
+    """Joins every audit entry with the rows of `audit.csv` that belong to it; without pictures no tensor is opened."""
+    rows: list[dict[str, str]] = []
+    if (folder / "audit.csv").is_file():
+        with (folder / "audit.csv").open(newline="", encoding="utf-8") as lines:
+            rows = list(csv.DictReader(lines))
+    tensors: dict[str, np.ndarray | None] = {}
+
+    def stored(row: Mapping[str, str], column: str) -> np.ndarray | None:
+        path = row.get(column)
+        if not path or not pictures:
+            return None
+        if path not in tensors:
+            # A folder that was passed on without its ground truth still deserves a report of its scores.
+            tensors[path] = load_file(folder / path)["samples"] if (folder / path).is_file() else None
+        samples = tensors[path]
+        return None if samples is None else samples[int(row["image"])]
+
+    settings = []
+    for index, entry in enumerate(entries):
+        shown = {**dict.fromkeys(_KEYS), **entry}
+        if shown["hidden_by"] and not _is_defended(entry):
+            shown["defence"] = shown["hidden_by"]  # of which the page says who is told: of the method itself
+        setting = Setting(shown, setting_name(entry, entries), f"s{index + 1}")
+        for row in (row for row in rows if belongs(row, entry)):
+            sample = read_sample(row, stored(row, "truth"), stored(row, "reconstruction"), setting.name)
+            (setting.samples if _is_target(row) else setting.checks).append(sample)
+        setting.samples.sort(key=lambda sample: sample.nearness, reverse=True)
+        settings.append(setting)
+    return settings
+
+
+def _is_target(row: Mapping[str, str]) -> bool:
+    return (row.get("rung") or "target") == "target"
+
+
+def belongs(row: Mapping[str, str], entry: Mapping[str, Any]) -> bool:
+    """Whether a row of `audit.csv` is a part of an audit entry; an entry without a client covers all of them."""
+    if not _is_target(row):
+        return row.get("attack") == str(entry.get("attack"))
+    keys = ["round"] if entry.get("client") is None else ["round", "client"]
+    if "curve" in row:
+        if (row["curve"] or None) != (entry.get("curve") or None):
+            return False
+        keys += ["batch", "steps"] if entry.get("curve") else []
+    same = ["attack", "vantage", "source", *(["defence"] if "defence" in row else [])]
+    texts = all(row.get(key) == str(entry.get(key)) for key in same)
+    numbers = all(number(row.get(key)) == number(entry.get(key)) for key in keys)
+    kind = is_true(row.get("adaptive")) == bool(entry.get("adaptive"))
+    return texts and numbers and kind and was_told(row) in (None, bool(entry.get("adaptation")))
+
+
+def was_told(row: Mapping[str, str]) -> bool | None:
+    """Whether the attack of a row was told of the client's defence; None where nothing in the row says so."""
+    if "adaptation" in row:
+        return bool(row["adaptation"])
+    file = row.get("reconstruction")
+    # Its job's name, by which such files are called, ends so.
+    return bool(re.search(r"-adaptive-\d+\.safetensors$", file)) if file else None
+
+
+def read_sample(row: Mapping[str, str], truth: np.ndarray | None, guess: np.ndarray | None, attack: str) -> Sample:
+    """One row with its pictures: PNGs for images, a strip of features for tabular data."""
+    scores = {key: number(row.get(key)) for key in _SCORES}
+    failed = is_true(row.get("failed"))
+    # Decibels rank images and distances rank records; an attempt that gave nothing comes last.
+    psnr, rmsd = scores["psnr"], scores["rmsd"]
+    nearness = -math.inf if failed else psnr if psnr is not None else -math.inf if rmsd is None else -rmsd
+    floors = [value for floor in FLOORS if (value := scores[f"floor_{floor}"]) is not None]
+    if scores["gain"] is None and psnr is not None and floors and not failed:
+        scores["gain"] = psnr - max(floors)
+    sample = Sample(row, scores, failed, is_true(row.get("recovered")), nearness)
+    guess = None if failed else guess
+    if truth is not None and truth.ndim == 1:
+        alt = f"Features of sample {row.get('victim')} of client {row.get('client')}, and what {attack} gave"
+        return replace(sample, strip=feature_strip(truth, guess, alt))
+    original, reconstruction = (None if picture is None else png_uri(picture) for picture in (truth, guess))
+    return replace(sample, original=original, reconstruction=reconstruction)
+
+
+_SAME_PROBES = ("attack", "vantage", "source", "round", "curve", "batch", "steps")
+
+
+def setting_name(entry: Mapping[str, Any], entries: Iterable[Mapping[str, Any]], kind: bool = True) -> str:
+    """The attack, and whatever else is needed to tell this entry from the others of the run.
+
+    Args:
+        entry: the one to name.
+        entries: all of the run.
+        kind: whether static and adaptive attacks are told apart where both or a defence are about; one that was told
+            of the defence says so in any case, and needs no other word.
+    """
+    entries = list(entries)
+    parts = [str(entry.get("attack"))]
+    told = any(other.get("adaptation") for other in entries if other.get("attack") == entry.get("attack"))
+    # A point of a curve may be static where the plain targets are adaptive: only its own name has to say so.
+    kinds = {bool(other.get("adaptive")) for other in entries if not other.get("curve") or other is entry}
+    if kind and not told and (_is_defended(entry) or len(kinds) > 1):
+        parts.append("adaptive" if entry.get("adaptive") else "static")
+    alike = [other for other in entries if all(other.get(key) == entry.get(key) for key in _SAME_PROBES)]
+    partly = len({other.get("defence") for other in alike}) > 1  # only some of the clients defend themselves
+    hidden_by = entry.get("hidden_by") or entry.get("defence")
+    if partly and not (entry.get("adaptation") and hidden_by == entry.get("defence")):
+        parts.append(f"against {entry['defence']}" if _is_defended(entry) else "undefended")
+    parts += [f"told of {hidden_by}"] if entry.get("adaptation") else []
+    where = [str(entry[key]) for key in ("vantage", "source") if len({other.get(key) for other in entries}) > 1]
+    where += [] if entry.get("client") is None else [f"client {entry['client']}"]
+    return " ".join([*parts, f"({', '.join(where)})"] if where else parts)
+
+
+def _is_defended(entry: Mapping[str, Any]) -> bool:
+    return entry.get("defence") not in (None, "none")
+
+
+def number(value: Any) -> float | None:
+    """A finite or infinite number from JSON or CSV; nothing for an empty field or a NaN."""
+    if value is None or isinstance(value, Undefined):
+        return None
+    try:
+        read = float(value)
+    except (TypeError, ValueError):
+        return None
+    return None if math.isnan(read) else read
+
+
+def is_true(text: Any) -> bool:
+    """A flag as a CSV may spell it."""
+    return str(text).strip().lower() in ("true", "1", "1.0", "yes")

@@ -1,0 +1,84 @@
+"""The report's page, a Jinja template. It stands in modules because Flower's app bundles hold no other kind of file."""
+
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from flfw.report.page_audit import ATTACKER, FAILURES, GALLERY, MACROS, RESULTS
+from flfw.report.page_privacy import PRIVACY
+from flfw.report.page_run import LIMITS, TRAINING
+from flfw.report.page_style import SCRIPT, STYLE
+from flfw.report.page_words import HEADLINE, WORDS
+
+_START = """\
+{% set final = result.final or {} %}
+{% set origin = result.provenance or {} %}
+{% set data = origin.data or {} %}
+{% set notes = (['The checksum of ' ~ data.name ~ ' is not the published one: these may be other data.'] if data.md5_ok is false else []) + (result.notes or []) %}
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="robots" content="noindex">
+<title>{{ run }}: {{ worst.entry.verdict if worst else 'not audited' }}</title>
+<style>
+"""
+
+_FIRST = """\
+</style>
+</head>
+<body>
+<a class="skip" href="#main">Skip to the answer</a>
+<header>
+<div class="eyebrow"><span><b>{{ run }}</b></span><span>flfw {{ result.flfw|plain }}</span>
+<nav aria-label="Sections">{% if settings %}<a href="#results">Results</a>{% endif %}<a href="#words">In plain words</a>{% if settings %}<a href="#attacker">Attacker</a><a href="#gallery">{{ 'Samples' if absence else 'Reconstructions' }}</a>{% endif %}{% if failures %}<a href="#failures">Failures</a>{% endif %}{% if result.privacy %}<a href="#privacy">Privacy</a>{% endif %}<a href="#training">Training</a><a href="#provenance">Provenance</a><a href="#limits">Limits</a></nav></div>
+</header>
+<main id="main">
+<h1>{{ headline()|trim }}</h1>
+{% set shown = elsewhere or worst %}
+{% if worst %}<p class="soft">{{ sureness(shown)|trim }} {{ reason(worst)|trim }}{% if targets|length > 1 %} This is the {{ 'largest leak' if worst.entry.verdict == 'leaks' else 'weakest evidence' }} of {{ targets|length }} audited settings{{ but_for_those_aside() }}: <a href="#glance">all of them at a glance</a>.{% endif %}</p>{% endif %}
+{% if failed %}<p class="soft fails">Not everything gave a result: <a href="#failures">{{ failed }}</a>.</p>{% endif %}
+{% if notes %}<div class="notice" role="note"><b>Read this result with {{ 'a caveat' if notes|length == 1 else 'these caveats' }}</b><ul>{% for note in notes[:3] %}<li>{{ note }}</li>{% endfor %}{% if notes|length > 3 %}<li><a href="#provenance">{{ notes|length - 3 }} more under Provenance</a></li>{% endif %}</ul></div>{% endif %}
+{% set ahead = shown.samples|rejectattr('failed')|list if shown and not absence else [] %}
+<div class="first{{ '' if ahead else ' alone' }}">
+{% if overview %}<figure>{{ overview }}<figcaption>{% if targets %}{% if targets|map(attribute='entry.psnr')|select|list %}Leakage: a dot is the mean over the attacked images with its interval, the ring the best reconstruction; dashed lines are guesses that use no update at all.{% if 'server' in scope.vantages and 'client_update' in scope.vantages %} Updates read on the client are the server’s, and have no lines of their own.{% endif %}{% else %}Leakage: the share of the attacked {{ scope.unit }} that counts as recovered{{ ' with its interval' if targets|map(attribute='entry.share_interval')|select|list }}.{% endif %} Round 0 is before training.{% else %}Accuracy before and after the clients’ local training.{% endif %}</figcaption></figure>{% endif %}
+{% if ahead %}
+<figure><ol class="worst{{ ' tabular' if ahead[0].strip }}">
+{% for sample in ahead[:4 if ahead[0].strip else 8] %}<li class="{{ 'recovered' if sample.recovered }}"><a href="#{{ shown.key }}-{{ loop.index }}">{{ pair(shown, sample) }}<div class="under"><b>{{ score(sample) }}</b></div></a></li>
+{% endfor %}</ol>
+<figcaption>{% if ahead[0].strip %}Rings: the client’s record. Dots:{% else %}Above: a client’s training image. Below:{% endif %} what {{ shown.name }} made of {{ 'what it read' if shown.entry.vantage in on_client else 'the intercepted message' }}, {{ when(shown) }}. Worst for the client first{% if ahead[0].recovered %}; <span class="accent-text">coloured scores</span> count as recovered{% endif %}.</figcaption></figure>
+{% endif %}
+</div>
+{% if absence and settings %}<p class="soft">{{ no_pictures() }}</p>{% endif %}
+<dl class="keyfacts">
+{% if worst %}{% set entry = worst.entry %}<div><dt>recovered in the worst setting{% if entry.share_interval %} <small>95 %: {{ span(entry.share_interval) }}</small>{% endif %}</dt><dd>{{ worst.recovered }} of {{ worst.total }}</dd></div>
+{% if entry.gain %}<div><dt>best gain over the best guess <small>mean {{ entry.gain.mean|num }} dB</small></dt><dd>{{ entry.gain.max|num }} dB</dd></div>{% endif %}
+{% if entry.identification_rate is number %}<div><dt>identified among look-alikes{% if entry.identification_null is number %} <small>by chance {{ entry.identification_null|pct }}</small>{% endif %}</dt><dd>{{ entry.identification_rate|pct }}</dd></div>{% endif %}
+{% if entry.exact_match %}<div><dt>features found exactly <small>by guessing {{ entry.exact_match.floor|pct }}</small></dt><dd>{{ entry.exact_match.features|pct }}</dd></div>{% endif %}
+{% if entry.labels_found is number %}<div><dt>of the labels, found by the attack itself</dt><dd>{{ entry.labels_found|pct }}</dd></div>{% endif %}
+{% if entry.worst %}<div><dt>has the worst case <small>sample {{ entry.worst.victim|plain }}, {{ entry.worst.psnr|num ~ ' dB' if entry.worst.psnr is number else 'RMSD ' ~ entry.worst.rmsd|num(3) }}</small></dt><dd>client {{ entry.worst.client|plain }}</dd></div>{% endif %}{% endif %}
+{% if result.final %}<div><dt>final accuracy before local training</dt><dd>{{ final.acc_global|pct }}</dd></div>
+<div><dt>final accuracy after local training</dt><dd>{{ final.acc_local|pct }}</dd></div>{% endif %}
+{% for line in (result.privacy or [])[:1] %}<div><dt>ε at most, δ {{ line.delta|plain }} <small>one {{ line.unit }} against {{ line.adversary }}</small></dt><dd>{{ line.epsilon|num(2) }}</dd></div>{% endfor %}
+{% if rounds %}<div><dt>up per client and round</dt><dd>{{ (rounds[-1].upload_bytes|default(0) / (rounds[-1].clients or 1))|filesizeformat }}</dd></div>{% endif %}
+</dl>
+"""
+
+_END = """\
+</main>
+<footer><p class="soft">Written by flfw {{ result.flfw|plain }} from <code>result.json</code> and <code>audit.csv</code> in the same folder, which hold every number on this page.</p></footer>
+<script>
+"""
+
+# Every sentence that a reader sees stands here and in the modules above; report.py supplies what it is said of.
+PAGE = "".join(
+    (
+        *(HEADLINE, MACROS, _START, STYLE, _FIRST),
+        *("{% if settings %}\n", RESULTS, "{% endif %}\n", WORDS),
+        *("{% if settings %}\n", ATTACKER, GALLERY, "{% endif %}\n", FAILURES),
+        *(PRIVACY, TRAINING, LIMITS, _END, SCRIPT, "</script>\n</body>\n</html>\n"),
+    )
+)

@@ -1,0 +1,209 @@
+"""What the page counts before it says a word: the scope of the audit, and everything that gave no result."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from flfw.experiment import VANTAGES
+from flfw.report.findings import Sample, Setting, number
+
+
+@final
+@dataclass(frozen=True)
+class Scope:
+    """What was attacked.
+
+    Attributes:
+        unit: ``images``, ``records`` or, where no score says which, ``samples``.
+        samples: different ones, all settings together but for the points of curves.
+        clients: whose they are; None where the run kept no row of them.
+        rounds: the audited ones, 0 being before training.
+        sources: ``probe``, ``update`` or both.
+        vantages: where the attacker stood, the server first.
+        verdicts: how many settings ended with each.
+        seeds: how often an attack was repeated, at most.
+    """
+
+    unit: str
+    samples: int
+    clients: int | None
+    rounds: tuple[int, ...]
+    sources: tuple[str, ...]
+    vantages: tuple[str, ...]
+    verdicts: Mapping[str, int]
+    seeds: int
+
+
+def scope(settings: Sequence[Setting]) -> Scope:
+    """Counts what the settings of a run cover."""
+    # The points of a curve attack the same clients again, with larger batches: what the answer speaks of counts.
+    targets = [setting for setting in settings if not setting.entry["curve"]] or settings
+    rows = [sample.row for setting in targets for sample in setting.samples]
+    # The position in the training part names an example; without it, its place in the batch of a client.
+    examples = {(row.get("client"), *_place(row)) for row in rows}
+    verdicts: dict[str, int] = {}
+    for setting in settings:
+        word = str(setting.entry["verdict"] or "not judged")
+        verdicts[word] = verdicts.get(word, 0) + 1
+    return Scope(
+        unit=unit_of(settings),
+        samples=len(examples) or max((setting.total for setting in targets), default=0),
+        clients=len({row.get("client") for row in rows}) or None,
+        rounds=tuple(sorted({int(setting.entry["round"] or 0) for setting in settings})),
+        sources=tuple(sorted({str(setting.entry["source"]) for setting in settings})),
+        vantages=tuple(sorted({str(setting.entry["vantage"]) for setting in settings}, key=_outermost)),
+        verdicts=verdicts,
+        seeds=max((len(setting.entry["seeds"] or []) for setting in settings), default=0),
+    )
+
+
+def _outermost(vantage: str) -> int:
+    """Where it comes among the vantages, the server first."""
+    return VANTAGES.index(vantage) if vantage in VANTAGES else len(VANTAGES)
+
+
+def _place(row: Mapping[str, str]) -> tuple[str | None, ...]:
+    return (row["index"],) if row.get("index") else (row.get("victim"), row.get("image"))
+
+
+def unit_of(settings: Iterable[Setting]) -> str:
+    """What a sample is called: decibels are given for images only, distances alone for records."""
+    settings = list(settings)
+    scores = [sample.scores for setting in settings for sample in (*setting.samples, *setting.checks)]
+    if any(setting.entry["psnr"] for setting in settings) or any(score["psnr"] is not None for score in scores):
+        return "images"
+    distances = [_rmsd(setting.entry["distance"]) for setting in settings] + [score["rmsd"] for score in scores]
+    exact = any(setting.entry["exact_match"] for setting in settings)
+    return "records" if exact or any(distance is not None for distance in distances) else "samples"
+
+
+def _rmsd(distance: Mapping[str, Any] | None) -> float | None:
+    found = (distance or {}).get("rmsd")
+    return number(found.get("mean") if isinstance(found, Mapping) else found)
+
+
+def grants(setting: Setting | None) -> dict[str, list[str]]:
+    """What the attacker was ``given``, what was ``withheld`` from it and what it left ``unused``, a sentence each."""
+    told: dict[str, list[str]] = {"given": [], "withheld": [], "unused": []}
+    kinds = {"not granted": "withheld", "not made use of": "unused"}
+    for sentence in [] if setting is None else setting.entry["granted"] or []:
+        opening, _, rest = str(sentence).partition(":")
+        kind = kinds.get(opening.lower(), "given")
+        told[kind].append(rest.strip() if kind != "given" else str(sentence))
+    return told
+
+
+def beyond_chance(setting: Setting) -> bool:
+    """Whether more samples were identified than a guess would identify in 95 of 100 audits (one-sided, exact)."""
+    rate, chance = number(setting.entry["identification_rate"]), number(setting.entry["identification_null"])
+    if rate is None or chance is None:
+        return False
+    total = setting.total
+    hits = round(rate * total)
+    tail = sum(math.comb(total, k) * chance**k * (1 - chance) ** (total - k) for k in range(hits, total + 1))
+    return tail < 0.05
+
+
+@final
+@dataclass(frozen=True)
+class Failure:
+    """Something that gave no result.
+
+    Attributes:
+        kind: ``sample``, ``attack``, ``client`` or ``recording``.
+        at: what was going on.
+        who: whom it hit.
+        reason: in words.
+        count: of the samples, clients or recordings that it stands for.
+    """
+
+    kind: str
+    at: str
+    who: str
+    reason: str
+    count: int = 1
+
+
+def read_failures(folder: Path, recordings: Mapping[str, Any] | None, settings: Iterable[Setting]) -> list[Failure]:
+    """Everything of a run that gave no result: attacks, samples, clients' answers and recordings."""
+    found = [failure for setting in settings for failure in _of_setting(setting)]
+    if (folder / "failures.csv").is_file():
+        with (folder / "failures.csv").open(newline="", encoding="utf-8") as lines:
+            found += [_of_client(row) for row in csv.DictReader(lines)]
+    kept = recordings or {}
+    found += [Failure("recording", "reading the recordings", "–", str(text)) for text in kept.get("refused") or []]
+    if skipped := int(kept.get("skipped") or 0):
+        reason = "Not recorded: the recordings had reached the size that they may take."
+        found.append(Failure("recording", "training", _count(skipped, "message"), reason, skipped))
+    # Settings of one attack share the ladder below them, and so its failures.
+    return list(dict.fromkeys(found))
+
+
+def _of_setting(setting: Setting) -> Iterable[Failure]:
+    entry = setting.entry
+    at = f"{setting.title}, {_when(entry['round'])}"
+    if entry["stopped"]:
+        yield Failure("attack", at, "the whole attack", _sentence(entry["stopped"]))
+    failed = [sample for sample in setting.samples if sample.failed]
+    if failed:
+        reason = "The attack gave nothing, as said above." if entry["stopped"] else "The attack gave no finite result."
+        yield Failure("sample", at, "; ".join(who(sample) for sample in failed), reason, len(failed))
+    if missing := setting.failures - len(failed):
+        reason = "Nothing of them was recorded, or the run kept no row of them."
+        yield Failure("sample", at, f"{_count(missing, 'more sample' if failed else 'sample')}", reason, missing)
+    for sample in setting.checks:
+        if sample.failed:
+            rung = f"{entry['attack']}, {sample.row.get('rung')} rung of the ladder"
+            yield Failure("sample", rung, who(sample), "The attack gave no finite result.")
+
+
+def _of_client(row: Mapping[str, str]) -> Failure:
+    at, turn = row.get("at") or "training", number(row.get("round"))
+    place = at if turn is None else f"{at}, {_when(turn)}"
+    client = number(row.get("client"))
+    return Failure("client", place, "a client" if client is None else f"client {client:g}", row.get("reason") or "–")
+
+
+def _when(turn: float) -> str:
+    return "before the first round" if turn == 0 else f"round {turn:g}"
+
+
+def who(sample: Sample) -> str:
+    """Whose sample it is, as the whole page names it."""
+    batch = number(sample.row.get("batch")) or 1
+    place = f", place {sample.row['image']} in the batch" if batch > 1 and sample.row.get("image") else ""
+    name = sample.row.get("victim") or sample.row.get("image")
+    return f"client {sample.row.get('client')}, sample {name}{place}"
+
+
+def _sentence(text: str) -> str:
+    text = text[:1].upper() + text[1:]
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def _count(number_: int, word: str) -> str:
+    return f"{number_} {word}{'' if number_ == 1 else 's'}"
+
+
+def first_screen(failures: Iterable[Failure]) -> str:
+    """The failures in one line; nothing where there are none.
+
+    >>> first_screen([Failure("sample", "", "", "", 2), Failure("attack", "", "", "")])
+    '1 attack ended early, 2 attempts without a result'
+    """
+    counts: dict[str, int] = {}
+    for failure in failures:
+        counts[failure.kind] = counts.get(failure.kind, 0) + failure.count
+    words = {
+        "attack": ("attack ended early", "attacks ended early"),
+        "sample": ("attempt without a result", "attempts without a result"),
+        "client": ("client’s answer missing", "clients’ answers missing"),
+        "recording": ("recording refused or left out", "recordings refused or left out"),
+    }
+    parts = [f"{counts[kind]} {words[kind][counts[kind] != 1]}" for kind in words if counts.get(kind)]
+    return ", ".join(parts)

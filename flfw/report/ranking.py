@@ -1,0 +1,124 @@
+"""How the settings of a run stand to each other: which is the answer, and which belong side by side."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from flfw.report.findings import GRANT, Setting
+
+# The weakest evidence first: a page that opens with the best-sounding of several verdicts would mislead.
+_ORDER = ("leaks", "attack broken", "inconclusive", "static only", "no leak found")
+
+
+def worst_first(settings: Iterable[Setting]) -> list[Setting]:
+    """The largest leak first or, where nothing leaked, the weakest evidence.
+
+    A static attack that is `set_aside` comes last.
+    """
+    settings = list(settings)
+    aside = {setting.key for setting in set_aside(settings)}
+
+    def rank(setting: Setting) -> tuple[int, float, float]:
+        verdict = setting.entry.get("verdict")
+        place = _ORDER.index(verdict) if verdict in _ORDER else 1
+        nearest = max((sample.nearness for sample in setting.samples), default=-math.inf)
+        return len(_ORDER) if setting.key in aside else place, -setting.recovered / max(setting.total, 1), -nearest
+
+    return sorted(settings, key=rank)
+
+
+def answers(settings: Sequence[Setting]) -> tuple[Setting | None, Setting | None]:
+    """What the page opens with, and the worst leak of a curve where no plain target leaks."""
+    plain = [setting for setting in settings if not setting.entry.get("curve")]
+    worst = next(iter(worst_first(plain or settings)), None)
+    if worst is None or not plain or worst.entry.get("verdict") == "leaks":
+        return worst, None
+    leaks = [setting for setting in settings if setting.entry.get("curve") and setting.entry.get("verdict") == "leaks"]
+    return worst, next(iter(worst_first(leaks)), None)
+
+
+def set_aside(settings: Sequence[Setting]) -> list[Setting]:
+    """Static attacks that found nothing where an adaptive one is the answer.
+
+    That is any attack in the same place that knew all there is to know, or the same one told of the clients' defence.
+    """
+    static = [setting for setting in settings if setting.entry.get("verdict") == "static only"]
+    return [setting for setting in static if any(_answers(other, setting) for other in settings)]
+
+
+def _answers(other: Setting, static: Setting) -> bool:
+    if other is static or place_of(other) != place_of(static):
+        return False
+    return bool(other.entry.get("adaptive")) or (not static.told and other.told and _attack(other) == _attack(static))
+
+
+def _attack(setting: Setting) -> Any:
+    return setting.entry.get("attack")
+
+
+def twins(settings: Sequence[Setting]) -> dict[str, Setting]:
+    """By its key, for each setting of an attack that ran with and without being told of the defence, the other one."""
+    found = {}
+    for pair in side_by_side(settings):
+        if pair[1].told and _attack(pair[0]) == _attack(pair[1]):
+            found |= {pair[0].key: pair[1], pair[1].key: pair[0]}
+    return found
+
+
+def together(settings: Iterable[Setting]) -> list[Setting]:
+    """In their order, but what one attack reached in one place, told of the defence or not, one behind the other."""
+    settings, first = list(settings), {}
+    for setting in settings:
+        first.setdefault((_attack(setting), *place_of(setting)), len(first))
+    return sorted(settings, key=lambda setting: first[_attack(setting), *place_of(setting)])
+
+
+def without_copies(settings: Iterable[Setting]) -> list[Setting]:
+    """Without those of updates read on the client, where the server's stand for the same bytes and numbers."""
+    settings = list(settings)
+    seen = {_but_for_vantage(setting) for setting in settings if setting.entry.get("vantage") == "server"}
+    return [
+        setting
+        for setting in settings
+        if setting.entry.get("vantage") != "client_update" or _but_for_vantage(setting) not in seen
+    ]
+
+
+def _but_for_vantage(setting: Setting) -> tuple[Any, ...]:
+    elsewhere = replace(setting, entry={**setting.entry, "vantage": None})
+    return _attack(setting), setting.told, bool(setting.entry.get("adaptive")), *place_of(elsewhere)
+
+
+def place_of(setting: Setting) -> tuple[Any, ...]:
+    """What was attacked, and from where: round, source, vantage, clients and, of a curve, the point."""
+    size = ("batch", "steps") if setting.entry.get("curve") else ()
+    keys = ("round", "source", "vantage", "client", "defence", "curve", *size)
+    return tuple(setting.entry.get(key) for key in keys)
+
+
+def side_by_side(settings: Iterable[Setting]) -> list[tuple[Setting, Setting]]:
+    """A static attack and its adaptive form in the same place or, where no attack has both, the strongest of each."""
+    places: dict[tuple[Any, ...], list[Setting]] = {}
+    for setting in settings:
+        places.setdefault(place_of(setting), []).append(setting)
+    pairs = []
+    for group in places.values():
+        ranked = sorted(group, key=lambda s: -s.recovered / max(s.total, 1))
+        static = [setting for setting in ranked if not (setting.told or setting.entry.get("adaptive"))]
+        adaptive = [setting for setting in ranked if setting.told or setting.entry.get("adaptive")]
+        same = [(a, b) for a in static for b in adaptive if a.entry.get("attack") == b.entry.get("attack")]
+        pairs += same or list(zip(static, adaptive, strict=False))[:1]
+    return pairs
+
+
+def group_by_grant(settings: Iterable[Setting]) -> list[list[Setting]]:
+    """Settings whose attacker was given the same things with the same budget: they share one description."""
+    groups: dict[str, list[Setting]] = {}
+    for setting in settings:
+        told = {key: value for key, value in setting.entry.items() if key in GRANT}
+        groups.setdefault(json.dumps(told, sort_keys=True), []).append(setting)
+    return list(groups.values())

@@ -1,0 +1,305 @@
+"""The report of a run: one HTML file that answers "how much does this leak" and shows the pictures behind the answer.
+
+It only reads what a run left behind (`result.json`, `audit.csv` and the tensors that those name) and computes no score
+of its own, so that the page can never say anything that the machine-readable results do not. What it says in words
+stands in `page.py`; what it draws, in `figures.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, Template, Undefined
+from markupsafe import Markup
+
+from flfw import data
+from flfw.curves import LADDER
+from flfw.errors import BadInput
+from flfw.experiment import Experiment
+from flfw.report.figures import Line, Panel, accuracy_panel, loss_panel, stacked_panels
+from flfw.report.findings import Setting, number, read_settings, setting_name
+from flfw.report.page import PAGE
+from flfw.report.page_facts import beyond_chance, first_screen, grants, read_failures, scope, who
+from flfw.report.ranking import (
+    answers,
+    group_by_grant,
+    set_aside,
+    side_by_side,
+    together,
+    twins,
+    without_copies,
+    worst_first,
+)
+from flfw.storage.sealed import write_whole
+
+# The floors worth a line in a chart: more of them would only hide one another. The page lists all.
+_CHART_FLOORS = {"nearest_public": "public look-alike", "mean": "mean image", "noise": "noise"}
+# What sim.py takes as a flag of the same name; every other key of the configuration is listed, not typed.
+_FLAGS = {
+    "method", "dataset", "net", "split", "side", "augment", "normalise", "clients", "sample", "rounds",
+    "sampling", "local_epochs", "batch_size", "lr", "seed", "target_epsilon", "epsilon_budget", "delta", "accountant",
+    "accounting", "patient_examples", "canaries", "defended", "defence", "attack", "audit_rounds",
+    "victim_batch", "victim_steps", "images", "curve", "vantage", "adaptation", "pictures",
+}  # fmt: skip
+_SAID_IF_CHANGED = {
+    "defence", "adaptation", "sampling", "target_epsilon", "epsilon_budget", "delta", "accountant", "accounting",
+    "patient_examples", "canaries",
+}  # fmt: skip
+_AXES = {"batch": "examples in the batch", "steps": "local steps", LADDER: "examples in the batch x local steps"}
+# A user's own data: nobody but the user decides that pictures of them leave the machine.
+_OWN_DATA = ("folder:", "hf:")
+
+
+def write_report(folder: Path, pictures: bool | None = None) -> Path:
+    """Reads a finished run's folder and writes its `report.html`: one file that loads nothing from elsewhere.
+
+    Args:
+        folder: of the run.
+        pictures: whether samples are shown; None leaves it to the run's configuration, where ``auto`` shows none
+            of a user's own data.
+
+    Returns:
+        The file's path.
+
+    Raises:
+        BadInput: the folder holds no ``result.json``.
+    """
+    source = folder / "result.json"
+    if not source.is_file():
+        raise BadInput(f"{folder} holds no result.json: a report is written from a finished run.")
+    result = json.loads(source.read_text(encoding="utf-8"))
+    config = result.get("config") or {}
+    absence = "this copy was asked for without them" if pictures is False else why_no_pictures(config)
+    if pictures:
+        absence = ""
+    settings = read_settings(folder, result.get("audit") or [], pictures=not absence)
+    worst, elsewhere = answers(settings)
+    targets = together([setting for setting in settings if not setting.entry["curve"]] or settings)
+    failures = read_failures(folder, result.get("recordings"), settings)
+    rounds = result.get("rounds") or []
+    page = _template().render(
+        result=result,
+        config=config,
+        dataset=data.title(str(config.get("dataset"))),
+        rounds=rounds,
+        settings=settings,
+        targets=targets,
+        gallery=together(worst_first(settings)),
+        groups=group_by_grant(targets),
+        pairs=side_by_side(targets),
+        twins=twins(settings),
+        aside=set_aside(targets),
+        scope=scope(settings),
+        **grants(worst),
+        worst=worst,
+        elsewhere=elsewhere,
+        absence=absence,
+        failures=failures,
+        failed=first_screen(failures),
+        overview=stacked_panels(
+            [accuracy_panel(rounds), leakage_panel(without_copies(targets), worst)],
+            "Accuracy of the clients by round, and below it what the attacks reached by round.",
+        ),
+        curves=curves_of(settings),
+        training=stacked_panels(
+            [loss_panel(rounds), accuracy_panel(rounds)],
+            "Training loss by round, and below it accuracy before and after local training.",
+        ),
+        files=files_of(folder),
+    )
+    written = folder / "report.html"
+    write_whole(written, page.encode())
+    return written
+
+
+@cache
+def _template() -> Template:
+    jinja = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    jinja.filters.update(num=decimals, pct=percent, plain=plain, command=command, number=number, who=who)
+    jinja.filters["beyond_chance"] = beyond_chance
+    return jinja.from_string(PAGE)
+
+
+def why_no_pictures(config: Mapping[str, Any]) -> str:
+    """Why the page shows no sample, in words; nothing where it shows them."""
+    asked = config.get("pictures") or "auto"
+    if asked == "no":
+        return "the run was asked for without them"
+    own = str(config.get("dataset")).startswith(_OWN_DATA)
+    return "the data are your own" if own and asked != "yes" else ""
+
+
+def leakage_panel(settings: Iterable[Setting], worst: Setting | None) -> Panel:
+    """Mean score with its interval by round, a line an attack; the answer's own in the accent, with its best sample."""
+    by_name: dict[str, list[tuple[float, Setting]]] = {}
+    for setting in sorted(settings, key=lambda setting: setting.entry.get("round") or 0):
+        by_name.setdefault(setting.name, []).append((float(setting.entry.get("round") or 0), setting))
+    images = _has_decibels(by_name)
+    accent = worst.name if worst is not None else ""
+    lines = _score_lines(by_name, accent) if images else _share_lines(by_name, accent)
+    floors = (worst.entry.get("floors") or {}) if worst is not None and images else {}
+    levels = [(text, _finite(floors.get(key))) for key, text in _CHART_FLOORS.items()]
+    title = "Leakage: PSNR of the reconstructions, dB" if images else "Leakage: share of records recovered"
+    return Panel(title, lines, tuple((text, level) for text, level in levels if level is not None), not images)
+
+
+def curves_of(settings: Sequence[Setting]) -> dict[str, tuple[Markup, list[Setting]]]:
+    """For each kind of curve: leakage against the measured values, and the settings behind it in their order."""
+    drawn = {}
+    for kind, axis in _AXES.items():
+        points = _on_curve(settings, kind)
+        if not points:
+            continue
+        entries = [setting.entry for setting in settings]
+        several = len({setting.entry["round"] for setting in points}) > 1
+        places = [(*_off_curve(setting, kind), *_sizes(setting, kind)) for setting in points]
+        doubled = len(set(places)) < len(places)
+        at = _along(kind, [_sizes(setting, kind) for setting in points])
+        by_name: dict[str, list[tuple[float, Setting]]] = {}
+        for setting in points:
+            name = setting_name(setting.entry, entries, kind=doubled)
+            name = f"{name}, round {setting.entry['round']}" if several else name
+            by_name.setdefault(name, []).append((at[_sizes(setting, kind)], setting))
+        accent = next(iter(by_name))
+        panels = [Panel("Leakage: share recovered", _share_lines(by_name, accent), percent=True)]
+        if _has_decibels(by_name):
+            panels.insert(0, Panel("Leakage: PSNR of the reconstructions, dB", _score_lines(by_name, accent)))
+        marks = [(x, "x".join(f"{size:g}" for size in reversed(sizes))) for sizes, x in at.items()]
+        drawn[kind] = (stacked_panels(panels, f"What the attacks reached, by {axis}.", axis, marks), points)
+    return drawn
+
+
+def _on_curve(settings: Sequence[Setting], kind: str) -> list[Setting]:
+    """The points of a curve, and the plain targets that belong on it, by attack, round and value."""
+    sized = [setting for setting in settings if all(number(size) for size in _sizes(setting, kind))]
+    points = [setting for setting in sized if setting.entry["curve"] == kind]
+    kinds: dict[tuple[Any, ...], set[Any]] = {}
+    taken = set()
+    for setting in points:
+        kinds.setdefault(_off_curve(setting, kind), set()).add(setting.entry["adaptive"])
+        taken.add((_off_curve(setting, kind), _sizes(setting, kind)))
+    plain: dict[tuple[Any, ...], list[Setting]] = {}
+    for setting in sized:
+        place = _off_curve(setting, kind)
+        fits = not setting.entry["curve"] and place in kinds
+        if fits and (place, _sizes(setting, kind)) not in taken:
+            plain.setdefault(place, []).append(setting)
+    for place, targets in plain.items():
+        points += [target for target in targets if target.entry["adaptive"] in kinds[place]] or targets
+    by = ("attack", "vantage", "defence")
+    order = lambda s: (*(str(s.entry[key]) for key in by), s.entry["round"] or 0, *_sizes(s, kind))  # noqa: E731
+    return sorted(points, key=order)
+
+
+def _sizes(setting: Setting, kind: str) -> tuple[Any, ...]:
+    """Where a setting stands on a curve: a ladder's rungs have larger batches first, then more steps."""
+    return tuple(setting.entry[key] for key in (("steps", "batch") if kind == LADDER else (kind,)))
+
+
+def _along(kind: str, sizes: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], float]:
+    """Where on its axis each size is drawn: equal factors are equally far apart, and so are a ladder's rungs."""
+    ordered = sorted(set(sizes))
+    return {size: float(rung) if kind == LADDER else math.log2(size[0]) for rung, size in enumerate(ordered)}
+
+
+def _off_curve(setting: Setting, kind: str) -> tuple[Any, ...]:
+    """What the points of one curve have in common."""
+    other = {"batch": ("steps",), "steps": ("batch",), LADDER: ()}[kind]
+    keys = ("attack", "adaptation", "source", "vantage", "defence", "round", "client", *other)
+    return tuple(setting.entry[key] for key in keys)
+
+
+def _has_decibels(lines: Mapping[str, Iterable[tuple[float, Setting]]]) -> bool:
+    return any(setting.entry.get("psnr") for group in lines.values() for _, setting in group)
+
+
+def _score_lines(by_name: Mapping[str, Sequence[tuple[float, Setting]]], accent: str) -> tuple[Line, ...]:
+    lines = []
+    for name, group in by_name.items():
+        points, intervals, peaks = [], [], []
+        for x, setting in group:
+            psnr = setting.entry.get("psnr") or {}
+            # A perfect copy scores an infinity, which has no place on an axis; the tables show it.
+            mean, low, high, peak = (_finite(psnr.get(key)) for key in ("mean", "low", "high", "max"))
+            if mean is not None:
+                points.append((x, mean))
+                intervals.append(None if low is None or high is None else (low, high))
+                peaks.append(peak)
+        # Rings of several attacks could not be told apart.
+        tone, rings = ("accent", tuple(peaks)) if name == accent else ("soft", ())
+        lines.append(Line(name, tuple(points), tone, tuple(intervals), rings))
+    return tuple(lines)
+
+
+def _share_lines(by_name: Mapping[str, Sequence[tuple[float, Setting]]], accent: str) -> tuple[Line, ...]:
+    lines = []
+    for name, group in by_name.items():
+        points = tuple((x, setting.recovered / max(setting.total, 1)) for x, setting in group)
+        spans = (setting.entry.get("share_interval") for _, setting in group)
+        intervals = tuple((float(span[0]), float(span[1])) if span else None for span in spans)
+        lines.append(Line(name, points, "accent" if name == accent else "soft", intervals))
+    return tuple(lines)
+
+
+def _finite(value: Any) -> float | None:
+    read = number(value)
+    return None if read is None or math.isinf(read) else read
+
+
+def files_of(folder: Path) -> list[tuple[str, int, int]]:
+    """What lies in the run folder: name, number of files and bytes; the report itself is left out."""
+    listed = []
+    for path in sorted(folder.iterdir()):
+        inside = [part for part in (path.rglob("*") if path.is_dir() else [path]) if part.is_file()]
+        if not path.name.startswith((".", "report.html")):
+            listed.append((path.name + "/" * path.is_dir(), len(inside), sum(part.stat().st_size for part in inside)))
+    return listed
+
+
+def command(config: Mapping[str, Any]) -> str:
+    """The call of sim.py that asks for this configuration, one flag for each setting that has one."""
+    words = ["python", "sim.py"]
+    for key, value in config.items():
+        if key in _FLAGS and value not in (None, "", []) and not _is_usual(key, value):
+            values = [str(part) for part in value] if isinstance(value, list) else [str(value)]
+            joined = [",".join(values)] if key in ("audit_rounds", "defended") else values
+            words += ["--" + key.replace("_", "-"), *joined]
+    pairs = config.get("set") or []
+    return shlex.join([*words, "--set", *pairs] if pairs else words)
+
+
+def _is_usual(key: str, value: Any) -> bool:
+    return key in _SAID_IF_CHANGED and value == getattr(Experiment(), key)
+
+
+def decimals(value: Any, places: int = 1) -> str:
+    """A number for reading: a dash where there is none, the sign of infinity for a perfect score."""
+    read = number(value)
+    if read is None:
+        return "–"
+    return ("∞" if read > 0 else "−∞") if math.isinf(read) else f"{read:.{places}f}".replace("-", "−")
+
+
+def percent(value: Any, places: int = 1) -> str:
+    """A share as a percentage."""
+    read = number(value)
+    return "–" if read is None else f"{100 * read:.{places}f}\N{NO-BREAK SPACE}%"
+
+
+def plain(value: Any) -> str:
+    """A value of the configuration as a reader would write it."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {plain(part)}" for key, part in value.items()) or "–"
+    if isinstance(value, list | tuple):
+        return ", ".join(plain(part) for part in value) or "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None or isinstance(value, Undefined) or value != value:
+        return "–"
+    return f"{value:g}" if isinstance(value, float) else str(value)

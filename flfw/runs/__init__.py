@@ -1,0 +1,1 @@
+"""Runs from start to report: checks, engines, results, estimates."""

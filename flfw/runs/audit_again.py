@@ -1,0 +1,98 @@
+"""What may be asked of recordings that an earlier run made."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from flfw import resolve as parts
+from flfw.audit.jobs import EXAMPLE
+from flfw.errors import BadInput
+from flfw.experiment import Experiment
+from flfw.plugins import split_assignment
+from flfw.recording.reader import Recordings, is_recorded
+
+_OF_AN_AUDIT = (
+    "attack", "audit-rounds", "images", "curve", "vantage", "adaptation", "attack-memory-gb", "attack-compile", "set"
+)  # fmt: skip
+
+
+def without_other_attacks(experiment: Experiment, earlier: Experiment) -> Experiment:
+    """The experiment without what the earlier run was told of attacks that it does not name."""
+    gone = {parts.short_name(name) for name in earlier.attacks} - {parts.short_name(n) for n in experiment.attacks}
+    kept = tuple(a for a in experiment.set if not (a in earlier.set and _plugin(a) in gone))
+    return dataclasses.replace(experiment, set=kept)
+
+
+def require_recorded(experiment: Experiment, earlier: Experiment, source: Path) -> None:
+    """Refuse an audit of something that the earlier run did not record.
+
+    Args:
+        experiment: what is asked for.
+        earlier: what was run.
+        source: its folder.
+
+    Raises:
+        BadInput: naming what differs, or is not there.
+    """
+    for name, value in earlier.decisive.items():
+        got = experiment.decisive[name]
+        if got != value and name not in _OF_AN_AUDIT:
+            raise BadInput(f"Expected {name}={value} as in {source}, got {name}={got}; --from changes the audit only.")
+    own, before = (_of_the_run(e) for e in (experiment, earlier))
+    if own != before:
+        raise BadInput(
+            f"Expected --set {_listed(before)} as in {source}, got {_listed(own)}; --from changes the audit only."
+        )
+    if not experiment.audited:
+        raise BadInput("Expected --attack with --from, got none; name the attacks to run.")
+    if not (source / "truth").is_dir():
+        raise BadInput(f"Expected {source / 'truth'} to score against, got none; it was purged or never kept.")
+    most = earlier.images
+    if experiment.images > most:
+        raise BadInput(f"Expected images <= {most}, as many as were probed in {source}, got {experiment.images}.")
+    _require_probes(experiment, source)
+    if "client_example" in experiment.vantage:
+        _require_examples(experiment, source)
+
+
+def _of_the_run(experiment: Experiment) -> set[str]:
+    """What ``--set`` says to all but the attacks."""
+    attacks = {parts.short_name(name) for name in experiment.attacks}
+    return {assignment for assignment in experiment.set if _plugin(assignment) not in attacks}
+
+
+def _listed(assignments: set[str]) -> str:
+    return " ".join(sorted(assignments)) or "for attacks only"
+
+
+def _plugin(assignment: str) -> str:
+    return split_assignment(assignment)[0].rpartition(".")[0]
+
+
+def _require_probes(experiment: Experiment, source: Path) -> None:
+    recordings = Recordings(source / "observations")
+    if not all(recordings.probe_lines(rung, 0) for rung in ("control", "easy")):
+        raise BadInput(f"Expected the ladder of the audit in {source}, got none; --keep-observations removed it.")
+    for server_round in experiment.audited:
+        for point in experiment.points:
+            if not recordings.probe_lines("target", server_round, point=point.name):
+                have = ", ".join(_recorded_targets(recordings)) or "nothing"
+                what = f"recordings of {point.name} at round {server_round}"
+                raise BadInput(f"Expected {what} in {source}, got none; there are: {have}.")
+
+
+def _require_examples(experiment: Experiment, source: Path) -> None:
+    folder = source / "examples"
+    recordings = Recordings(folder) if is_recorded(folder) else None
+    for server_round in experiment.audited:
+        if recordings is None or not recordings.probe_lines("target", server_round, point=EXAMPLE):
+            what = f"recordings of client_example at round {server_round}"
+            raise BadInput(f"Expected {what} in {source}, got none; only a run with that --vantage records them.")
+
+
+def _recorded_targets(recordings: Recordings) -> list[str]:
+    """What was probed of the method itself: ``target at round 0`` and so on."""
+    lines = [line for line in recordings.lines if line["config"].get("rung") == "target"]
+    points = {(line["round"], str(line["config"].get("point", "target"))) for line in lines}
+    return [f"{name} at round {server_round}" for server_round, name in sorted(points)]

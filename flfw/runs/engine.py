@@ -1,0 +1,182 @@
+"""Runs the two apps: in this process, on Flower's simulation engine over Ray, or through Flower's own commands."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from flwr.app import Context, Message, RecordDict
+from flwr.serverapp import Grid, ServerApp
+
+from flfw.client.site import Site
+from flfw.engines import machine
+from flfw.engines.bundle import write_app
+from flfw.errors import RunFailed, require
+from flfw.experiment import Experiment, Scalar
+from flfw.messages.streaming import GridAround
+
+_LOUD = ("flwr", "ray")
+
+
+def run(experiment: Experiment, site: Site) -> None:
+    """Train and probe; everything lands under ``experiment.out``.
+
+    Args:
+        experiment: resolved, with ``out`` an existing absolute folder.
+        site: the folders of the simulated clients.
+
+    Raises:
+        BadInput: this machine cannot give what is asked for.
+        RunFailed: a client or the engine failed.
+    """
+    for name in _LOUD:
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what fails is raised, in one line
+    if experiment.federation:
+        from flfw.deploy import submit
+
+        submit.run(experiment)
+        return
+    engines = {"inproc": _run_in_process, "ray": _run_on_ray, "flwr": _run_by_flwr}
+    with _environment(site.environment()):
+        engines[experiment.engine](experiment, site)
+
+
+def check_resources(experiment: Experiment) -> None:
+    """Refuse shares that the machine or the cluster does not have; Flower would find out with a hanging thread.
+
+    Raises:
+        BadInput: naming the flag and what there is, or what belongs to a federation of real sites.
+        RunFailed: the server of a federation of real sites is not at work.
+    """
+    machine.check_server(experiment)
+    if experiment.federation:
+        from flfw.deploy import submit
+
+        submit.check(experiment)
+        return
+    require(not experiment.record, "--federation with --record; a simulation records what it attacks", record=True)
+    if experiment.engine != "inproc":
+        with machine.joined(experiment.ray_address):
+            machine.check(experiment, machine.resources(experiment.ray_address))
+
+
+def _run_in_process(experiment: Experiment, site: Site) -> None:
+    from flfw import apps
+    from flfw.messages.inprocess import InProcessGrid
+
+    run_config = experiment.to_run_config()
+    apps.server(grid=InProcessGrid(apps.client, experiment.clients, run_config), context=_server_context(run_config))
+
+
+def _run_on_ray(experiment: Experiment, site: Site) -> None:
+    machine.configure_ray(experiment.ray_address)
+    from flwr.simulation.run_simulation import _run_simulation
+    from flwr.supercore.telemetry import EventType
+
+    from flfw import apps
+    from flfw.engines.federation import federate
+
+    stopped = threading.Event()
+    server = ServerApp()
+
+    @server.main()
+    def serve(grid: Grid, context: Context) -> None:
+        federate(StoppableGrid(grid, stopped), experiment)
+
+    run_config = experiment.to_run_config()
+    with tempfile.TemporaryDirectory(prefix="flfw-app-") as folder, machine.started(experiment, site):
+        write_app(Path(folder), run_config)
+        shares = machine.client_resources(experiment, machine.resources(experiment.ray_address))
+        try:
+            _run_simulation(
+                num_supernodes=experiment.clients,
+                exit_event=EventType.PYTHON_API_RUN_SIMULATION_LEAVE,
+                client_app=apps.client,
+                server_app=server,
+                server_app_context=_server_context(run_config),
+                backend_config={"client_resources": shares},
+                is_app=True,
+                app_dir=folder,
+            )
+        except RuntimeError as error:
+            if isinstance(error, RunFailed) or not _is_flowers(error):
+                raise
+            raise RunFailed(f"Flower's simulation engine failed: {machine.first_line(_root(error))}") from error
+        finally:
+            stopped.set()
+
+
+def _root(error: BaseException) -> BaseException:
+    return _root(error.__cause__) if error.__cause__ else error
+
+
+def _is_flowers(error: RuntimeError) -> bool:
+    return str(error).startswith("An error was encountered")
+
+
+class EngineStopped(RunFailed):
+    """The engine ended while the server was still at work."""
+
+
+class StoppableGrid(GridAround):
+    """Ends the server's thread when the engine has ended, for whom it would otherwise wait.
+
+    Args:
+        grid: the Grid that does the work.
+        stopped: set once nobody answers any more.
+    """
+
+    def __init__(self, grid: Grid, stopped: threading.Event) -> None:
+        super().__init__(grid)
+        self._stopped = stopped
+
+    def get_node_ids(self) -> Iterable[int]:
+        """See Flower's Grid."""
+        self._check()
+        return super().get_node_ids()
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """See Flower's Grid."""
+        self._check()
+        return super().pull_messages(message_ids)
+
+    def _check(self) -> None:
+        if self._stopped.is_set():
+            raise EngineStopped("The engine stopped before the run was over.")
+
+
+def _run_by_flwr(experiment: Experiment, site: Site) -> None:
+    from flfw.engines import superlink
+
+    assert experiment.out is not None, "the experiment was checked"
+    superlink.run(
+        experiment.to_run_config(),
+        {**site.environment(), **machine.ALLOCATOR},
+        clients=experiment.clients,
+        cpus_per_client=experiment.cpus_per_client,
+        gpus_per_client=experiment.gpus_per_client,
+        out=experiment.out,
+    )
+
+
+def _server_context(run_config: dict[str, Scalar]) -> Context:
+    return Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=dict(run_config))
+
+
+@contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,173 @@
+"""What a run will cost, before it is started: what `flfw.runs.costs` measures for some seconds, extrapolated."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from math import ceil
+from statistics import fmean
+
+from flfw import resolve as parts
+from flfw.audit.attack_server import place
+from flfw.audit.jobs import tickets_of
+from flfw.engines import machine
+from flfw.experiment import Experiment
+from flfw.runs.costs import LONG_S, MOST, Costs, measured
+from flfw.server.distillation import ServerTraining
+from flfw.storage.provenance import hardware
+
+# Measured on 2 cores of an AMD EPYC with ray 2.55.1, as nothing short of starting Ray would show them.
+_RAY_S = 20.0  # starting and ending Ray, beside the imports of its processes
+_RAY_EXCHANGE_S = 0.3  # Flower's threads look for messages every 0.1 s, ours every 0.05 s
+_RAY_MESSAGE_S = 0.005  # 1,000 tiny messages take 5 to 6 s
+_RAY_WRITES = 6  # of a client's reply to a file take as long as its messages' way through Ray, there and back
+_RAY_GIB = 0.2  # Ray's own code and buffers in the driver and in an actor
+_RAY_DAEMONS_GIB = 0.6  # raylet, control store and agents
+_NEGLIGIBLE = 0.02  # of a round
+_GIB = 1024**3
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """``start`` (and end) of the engine; one ``round``; ``training``: rounds, probes, final evaluation; ``audit``.
+
+    Of a round also ``server``, in which the server trains and clients wait, and ``processor``, which is not time on the
+    clock but what all clients and the server need of the processor together.
+    """
+
+    start: float
+    round: float
+    training: float
+    audit: float
+    total: float
+    server: float
+    processor: float
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Peaks of resident memory; ``total_gib`` counts once what processes share, and the attack server's own process.
+
+    In process the actor is the driver.
+    """
+
+    driver_gib: float
+    actor_gib: float
+    actors: int
+    total_gib: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run will cost.
+
+    ``sent_bytes``: of a client's upload in a round. ``disk_bytes``: recordings, checkpoint, the clients' private state.
+    """
+
+    experiment: Experiment
+    seconds: Seconds
+    memory: Memory
+    sent_bytes: int
+    disk_bytes: int
+    measured_on: str
+
+
+def estimate(experiment: Experiment) -> Estimate:
+    """Measure for some seconds, and extrapolate.
+
+    Args:
+        experiment: resolved and checked, for this machine alone.
+
+    Raises:
+        RunFailed: what was measured failed, as the run would.
+    """
+    started, load, actors = time.monotonic(), os.getloadavg()[0], _actors(experiment)
+    several = measured("client", experiment, min(actors, experiment.cohort, MOST))
+    client = {name: fmean(costs[name] for costs in several) for name in several[0]}
+    trains = isinstance(parts.method(experiment)[1], ServerTraining)
+    server = measured("server", experiment, 1)[0] if trains else {}
+    client |= {"server_s": server.get("server_s", 0.0), "server_gib": server.get("peak_gib", 0.0)}
+    audit = measured("audit", experiment, 1)[0] if experiment.audited and parts.method(experiment)[0].uploads else {}
+    said = f"{hardware()}, in {time.monotonic() - started:.0f} s at a load of {load:.1f}; others at work add to it"
+    said += "; from one local epoch only, which takes long" if client["epoch_s"] > LONG_S else ""
+    costs = (experiment, actors, client, audit)
+    return Estimate(experiment, _seconds(*costs), _memory(*costs), int(client["message"]), _disk(*costs), said)
+
+
+def lines(found: Estimate) -> str:
+    """An estimate for the terminal: time, memory, disk and where it comes from, a line each."""
+    time, memory, rounds = found.seconds, found.memory, found.experiment.rounds
+    several = f"{'at most ' if found.experiment.patience else ''}{rounds} rounds"
+    spent = f"training {_time(time.training)} ({several} of {_time(time.round)}), audit {_time(time.audit)}"
+    clients = f"clients {memory.actors} x {memory.actor_gib:.1f} GiB"
+    server = (
+        f"round   about {time.processor:,.0f} s of the processor, of which the server trains {_time(time.server)}\n"
+    )
+    return (
+        f"time    about {_time(time.total)}: start {_time(time.start)}, {spent}\n"
+        f"{server if time.server >= _NEGLIGIBLE * time.round else ''}"
+        f"memory  about {memory.total_gib:.1f} GiB: driver {memory.driver_gib:.1f} GiB, {clients}\n"
+        f"sent    about {found.sent_bytes / 1e6:,.1f} MB by a client in a round\n"
+        f"disk    about {found.disk_bytes / 1e6:,.0f} MB\nfrom    {found.measured_on}"
+    )
+
+
+def _time(seconds: float) -> str:
+    size, unit = next(u for u in ((3600, "h"), (60, "min"), (1, "s")) if seconds >= 1.5 * u[0] or u[0] == 1)
+    return f"{seconds / size:.1f} {unit}"
+
+
+def _actors(experiment: Experiment) -> int:
+    """How many clients are at work at a time, on this machine alone."""
+    return 1 if experiment.engine == "inproc" else max(1, machine.at_once(experiment, machine.resources("")))
+
+
+def _seconds(experiment: Experiment, actors: int, client: Costs, audit: Costs) -> Seconds:
+    ray, cores = experiment.engine != "inproc", len(os.sched_getaffinity(0))
+
+    def exchange(messages: int, each: float, server: float, loaded: float = 1.0) -> float:
+        """Ask clients: they and the server share the cores; no client works on two; the largest may be among them."""
+        if not ray:
+            return messages * (each + server)
+        each += _RAY_MESSAGE_S + loaded * _RAY_WRITES * client["write_s"]
+        alone = max(ceil(messages / actors) * each, each * client["largest"])
+        return max(messages * (each + server) / cores, alone) + _RAY_EXCHANGE_S
+
+    working = client["fixed_s"] + experiment.local_epochs * client["epoch_s"]
+    one_round = exchange(experiment.cohort, working, client["reply_s"]) + client["server_s"] + client["write_s"]
+    processor = experiment.cohort * (working + client["reply_s"]) + client["server_s"]
+    whole = experiment.rounds * one_round + exchange(experiment.clients, working, 0.0)
+    attacks, audited, images = 0.0, len(experiment.audited), experiment.images
+    if audit:  # the ladder's networks are small; a probe's step is about what a round does beside its epochs
+        tickets = tickets_of(experiment, 0)
+        whole += 2 * exchange(images, 0.0, 0.0, 0.0)
+        whole += audited * len(tickets) * exchange(images, client["fixed_s"], 2 * client["write_s"])
+        batches = sum(ticket.batch for ticket in tickets) / experiment.victim_batch
+        attacks = audit["imports_s"] + audit["easy_s"] + audited * batches * audit["target_s"]
+    start = client["ready_s"] + (client["ready_s"] + _RAY_S if ray else 0.0)  # the driver's imports, then the actors'
+    return Seconds(start, one_round, whole, attacks, start + whole + attacks, client["server_s"], processor)
+
+
+def _memory(experiment: Experiment, actors: int, client: Costs, audit: Costs) -> Memory:
+    up, down, own = client["up"] / _GIB, client["down"] / _GIB, client["peak_gib"]
+    # The broadcast and its successor, the sum in float64; of each reply at hand the message and its tensors.
+    averaging = max(client["base_gib"] + 2 * down + 2 * up + 2 * up * (1 + actors), client["server_gib"])
+    # Of each image beyond those measured what was seen, and its copy among those that are attacked together.
+    attacking = audit["peak_gib"] + 2 * up * max(0, experiment.images - MOST) if audit else 0.0
+    if experiment.engine == "inproc":
+        driver = max(averaging + own - client["base_gib"], attacking)
+        return Memory(driver, own, actors, driver)
+    inline = place(experiment) == "inline"
+    driver, actor = (max(averaging, attacking) if inline else averaging) + _RAY_GIB, own + _RAY_GIB
+    shared = machine.object_store_bytes(experiment) / _GIB + _RAY_DAEMONS_GIB + (0.0 if inline else attacking)
+    return Memory(driver, actor, actors, driver + actors * actor + shared)
+
+
+def _disk(experiment: Experiment, actors: int, client: Costs, audit: Costs) -> int:
+    """What many clients were sent is recorded once, and by each that is watched; of private state two versions."""
+    probes = len(tickets_of(experiment, 0)) * experiment.images
+    on_clients = min(experiment.images, experiment.clients) if "client_example" in experiment.vantage else 0
+    seen = len(experiment.audited) * ((1 + on_clients) * client["down"] + probes * client["up"]) if audit else 0
+    ladder = (1 + experiment.images) * audit.get("easy", 0)
+    return int(client["down"] + 2 * experiment.clients * client["private"] + seen + ladder)

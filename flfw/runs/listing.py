@@ -1,0 +1,60 @@
+"""What there is, in words: ``sim.py --list`` and ``sim.py --list hyperfl``."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+from flfw import data, nets, plugins
+from flfw.adversary.attack import Attack
+from flfw.data.splits import partition
+from flfw.defence import Defence
+from flfw.errors import BadInput
+from flfw.server.strategy import FederatedStrategy
+
+_KINDS = {
+    "methods": (plugins.METHOD, FederatedStrategy),
+    "defences": (plugins.DEFENCE, Defence),
+    "attacks": (plugins.ATTACK, Attack),
+}
+
+
+def listing(names: Sequence[str]) -> str:
+    """All names by kind; or, for given names, the card and the hyper-parameters of each."""
+    if not names:
+        rows = {title: plugins.names(kind) for title, (kind, _) in _KINDS.items()}
+        rows |= {"networks": nets.names(), "data sets": data.names(), "splits": partition.schemes()}
+        return "\n".join(f"{title:10} {', '.join(found) or 'none yet'}" for title, found in rows.items())
+    return "\n\n".join(_about(name) for name in names)
+
+
+def _about(name: str) -> str:
+    found = []
+    for title, (kind, base) in _KINDS.items():
+        if name in plugins.names(kind):
+            module = importlib.import_module(f"{kind.package}.{name}")
+            cls = plugins.find(kind, name, base)
+            fields = _fields(cls.Settings)
+            found.append(f"[{title[:-1]}] {(module.__doc__ or '').strip()}\n\n{fields}")
+    if name in data.names():
+        card = data.describe(name)
+        shape = "x".join(map(str, card.shape))
+        found.append(f"[data set] {name}: {shape}, {card.classes} classes, from {card.source}")
+    if name in partition.schemes():
+        scheme = partition.scheme(name)
+        found.append(f"[split] {name}: {scheme.__doc__}\n\n{_fields(scheme, f'{name}.')}")
+    if name in nets.names():
+        builder = nets.card(name).builder
+        found.append(f"[network] {name}: {(builder.__doc__ or '').strip()}")
+    if not found:
+        everything = [n for kind, _ in _KINDS.values() for n in plugins.names(kind)]
+        everything += [*data.names(), *partition.schemes(), *nets.names()]
+        raise BadInput(f"Expected a name among {', '.join(everything)}; got --list {name}.")
+    return "\n\n".join(found)
+
+
+def _fields(settings: Any, prefix: str = "") -> str:
+    lines = [f"  --set {prefix}{field.name}={field.default}" for field in dataclasses.fields(settings)]
+    return "\n".join(["Hyper-parameters:", *lines]) if lines else "No hyper-parameters."

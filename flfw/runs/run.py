@@ -1,0 +1,203 @@
+"""One run from start to report: check, train, audit, write; and going on with one that was cut short."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+import time
+import warnings
+from itertools import count
+from pathlib import Path
+
+from flfw import data
+from flfw import resolve as parts
+from flfw.audit.auditor import auditing
+from flfw.client.site import Site
+from flfw.dp.canary_audit import refuse_canaries
+from flfw.dp.ledger import settle
+from flfw.errors import BadInput, require
+from flfw.experiment import Experiment
+from flfw.inversion.compute import compiler
+from flfw.resolve import resolve
+from flfw.runs import audit_again as recorded
+from flfw.runs import engine, results
+from flfw.storage.checkpoint import Checkpoints, locked, require_same_data, stored_experiment
+from flfw.task import Task
+
+
+def run(experiment: Experiment) -> Path:
+    """Run an experiment and its audit; returns the folder with result.json and report.html.
+
+    Raises:
+        BadInput: something asked for does not exist or does not fit; nothing has been written.
+        RunFailed: it started and could not be completed; what was written so far stays in the folder.
+    """
+    experiment, task, notes = check(experiment)
+    engine.check_resources(experiment)
+    _warn(notes)
+    folder = experiment.out
+    assert folder is not None, "check names the folder"
+    audit = auditing(experiment, task, folder)
+    folder.mkdir(parents=True)
+    Checkpoints(folder, experiment)
+    require_same_data(folder, task.dataset.digest)
+    with locked(folder / "checkpoint" / ".run"), audit as auditor:
+        engine.run(experiment, _site(experiment, folder))
+        results.finish(experiment, task, notes, auditor)
+    return folder
+
+
+def resume(experiment: Experiment) -> Path:
+    """Go on with the run in ``experiment.out``, from its last checkpoint; its folder.
+
+    A run that is complete is left alone. The result is that of a run which was never cut short, bit for bit.
+
+    Args:
+        experiment: as stored in the folder; what does not decide its numbers may have been changed.
+
+    Raises:
+        BadInput: the folder holds no run, a damaged one or another one.
+        RunFailed: see `run`.
+    """
+    folder = experiment.out
+    assert folder is not None, "the folder of the run to go on with"
+    experiment, task, notes = check(experiment, new=False)
+    stored_experiment(folder).require_same(experiment, folder)
+    require_same_data(folder, task.dataset.digest)
+    with locked(folder / "checkpoint" / ".run"):
+        if results.is_complete(folder):
+            results.tidy(experiment)
+            return folder
+        _warn(notes)
+        with auditing(experiment, task, folder) as auditor:
+            if not results.is_trained(folder):
+                engine.check_resources(experiment)
+                engine.run(experiment, _site(experiment, folder))
+            results.finish(experiment, task, notes, auditor)
+    return folder
+
+
+def audit_again(source: Path, earlier: Experiment, experiment: Experiment) -> Path:
+    """Attack what an earlier run recorded; the folder of the new audit.
+
+    Args:
+        source: of the earlier run, with ``observations/`` and ``truth/``.
+        earlier: what was run.
+        experiment: the same with other attacks, and with ``out`` for the new folder (None: ``audit-N`` there).
+
+    Raises:
+        BadInput: other things than the audit were changed, or what is to be attacked was not recorded.
+        RunFailed: the attack server could not go on.
+    """
+    source = source.absolute()
+    out = experiment.out or next(p for n in count(1) if not (p := source / f"audit-{n}").exists())
+    experiment = recorded.without_other_attacks(experiment, earlier)
+    experiment, task, notes = check(dataclasses.replace(experiment, out=out))
+    last = results.last_round(results.of_earlier(source), earlier)
+    came = experiment.audited_by(last)
+    if experiment.attacks and not came:
+        asked = f"audit-rounds={experiment.audit_rounds}"
+        raise BadInput(f"Expected audit-rounds <= {last}, after which the training in {source} ended, got {asked}.")
+    rounds = ",".join(map(str, came)) or experiment.audit_rounds
+    recorded.require_recorded(dataclasses.replace(experiment, audit_rounds=rounds), earlier, source)
+    require_same_data(source, task.dataset.digest)
+    audit = auditing(experiment, task, out, source)
+    with locked(source / "checkpoint" / ".run"):
+        out.mkdir(parents=True)
+        with audit as auditor:
+            assert auditor is not None, "it was required to be there"
+            results.audit_again(experiment, source, out, notes, auditor)
+    return out
+
+
+def stored(folder: Path) -> Experiment:
+    """What a run folder was started with, as it is to be resumed there.
+
+    Raises:
+        BadInput: there is nothing to go on from, or it is damaged.
+    """
+    return dataclasses.replace(stored_experiment(folder).experiment, out=folder.absolute())
+
+
+def check(experiment: Experiment, *, new: bool = True) -> tuple[Experiment, Task, list[str]]:
+    """Resolve everything an experiment names, opening the data, getting them if need be, but writing nothing else.
+
+    Args:
+        experiment: what is asked for.
+        new: whether its folder must not exist yet.
+
+    Returns:
+        The experiment with no ``auto`` left and with an absolute ``out``; its task; notes on the data.
+    """
+    experiment = resolve(experiment)
+    out = (experiment.out or Path("runs") / default_name(experiment)).absolute()
+    if new and out.exists():
+        raise BadInput(f"Expected a new folder for --out, got {out}, which exists; choose another or remove it.")
+    root = experiment.data_root.absolute() if experiment.data_root else None
+    weights = experiment.lpips_weights.absolute() if experiment.lpips_weights else None
+    experiment = dataclasses.replace(experiment, out=out, data_root=root, lpips_weights=weights)
+    _require_sites(experiment)
+    parts.check(experiment)
+    if experiment.canaries:
+        refuse_canaries(experiment.method, *parts.method(experiment), parts.blank_model(experiment))
+    data.fetch(experiment.dataset, root)  # what may take an hour comes when nothing else can be wrong
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # said below, on every run and not only when the cache is made
+        task = Task.at_server(experiment, root)
+    method, chosen = parts.method(experiment)
+    method.check_task(task, chosen)
+    for partition in range(experiment.clients if task.has_data else 0):  # else each client is asked itself
+        method.check_client(task, partition, chosen)
+    if experiment.patience and task.has_data and not all(map(len, task.split.validation)):
+        without = f"split={experiment.split} without; choose another --split, such as sampled"
+        raise BadInput(f"Expected validation data at each client for --patience {experiment.patience}, got {without}.")
+    experiment, settled = settle(experiment, task.split)
+    task.check_victims(experiment)
+    return experiment, task, [*_remarks(experiment, task), *settled]
+
+
+def default_name(experiment: Experiment) -> str:
+    """What a run is called that was given no name."""
+    dataset = re.sub(r"[^\w-]+", "-", data.title(experiment.dataset))
+    return f"{parts.short_name(experiment.method)}-{dataset}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _require_sites(experiment: Experiment) -> None:
+    """Of data that only sites have: refuse to simulate, and to audit what nobody here knows the truth of."""
+    name = experiment.dataset
+    if not data.is_at_sites(name):
+        return
+    sites = f"--federation with {name}, data that only its sites have, or folder:PATH for images on this machine"
+    require(experiment.federation is not None, sites, federation=experiment.federation)
+    unaudited = f"--attack none with {name}, as no truth leaves a site to be compared with"
+    require(not experiment.attacks, unaudited, attack=" ".join(experiment.attacks))
+
+
+def _site(experiment: Experiment, folder: Path) -> Site:
+    truth = folder / "truth" if experiment.audited else None
+    examples = folder / "examples" if truth and "client_example" in experiment.vantage else None
+    return Site(experiment.data_root, state=folder / "state", truth=truth, examples=examples)
+
+
+def _warn(notes: list[str]) -> None:
+    for note in notes:
+        print(f"warning: {note}", file=sys.stderr)
+
+
+def _remarks(experiment: Experiment, task: Task) -> list[str]:
+    notes, published = [], data.describe(experiment.dataset).shape
+    if experiment.attacks and experiment.attack_compile and compiler() is None:
+        notes.append(
+            "The attacks were to be compiled, but there is no C++ compiler (g++, clang++ or $CXX) on this machine: "
+            "they run uncompiled, which takes longer."
+        )
+    if task.dataset.md5_ok is False:
+        notes.append(
+            f"The files of {task.dataset.name} do not have the published md5 sums: these are not the original data, "
+            "and accuracies on them may differ from published ones."
+        )
+    if any(now < before for now, before in zip(task.dataset.shape, published, strict=True)):
+        before, now = ("x".join(map(str, shape[1:])) for shape in (published, task.dataset.shape))
+        notes.append(f"Images of {before} pixels were resized to {now}; these are what the audit calls originals.")
+    return notes

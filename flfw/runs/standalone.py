@@ -1,0 +1,64 @@
+"""The app as ``flwr run .`` starts it, with nobody around it: checks, trains, audits and writes the report itself.
+
+Flower starts it in a folder of its own, so results go where ``out`` says or below the user's state folder. A folder
+that holds a run of the same experiment is gone on with.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from flfw.audit.auditor import auditing
+from flfw.client.site import home, simulation
+from flfw.engines.federation import federate
+from flfw.errors import BadInput
+from flfw.experiment import Experiment
+from flfw.runs import run
+from flfw.runs.results import finish, is_complete, is_trained
+from flfw.storage.checkpoint import Checkpoints, locked, require_same_data, stored_experiment
+
+server = ServerApp()
+
+
+@server.main()
+def serve(grid: Grid, context: Context) -> None:
+    """Run the experiment of the run's configuration, from start to report.
+
+    Raises:
+        BadInput: it cannot be run as asked.
+        RunFailed: it was started and could not be completed.
+    """
+    asked = dataclasses.replace(Experiment.from_run_config(context.run_config), engine="flwr")
+    folder = home() / "runs" / (asked.out or run.default_name(asked))
+    begun = (folder / "checkpoint").exists()
+    experiment, task, notes = run.check(dataclasses.replace(asked, out=folder), new=not begun)
+    if (experiment.set, experiment.rounds) != (asked.set, asked.rounds):  # clients read the configuration as it is
+        found = f"set={shlex.join(experiment.set)!r} rounds={experiment.rounds}"
+        raise BadInput(f"Expected what target-epsilon or epsilon-budget asks for in the configuration; give {found}.")
+    if begun:
+        stored_experiment(folder).require_same(experiment, folder)
+    clients = simulation(Checkpoints(folder, experiment).id)
+    require_same_data(folder, task.dataset.digest)
+    with locked(folder / "checkpoint" / ".run"):
+        if not (is_trained(folder) or is_complete(folder)):
+            federate(grid, experiment)
+        if not is_complete(folder):
+            _fetch(clients, folder, ("truth", "examples", *(["state"] if experiment.keep_state else [])))
+            with auditing(experiment, task, folder) as auditor:
+                finish(experiment, task, notes, auditor)
+        shutil.rmtree(clients, ignore_errors=True)
+    print(folder / "report.html", flush=True)
+
+
+def _fetch(clients: Path, folder: Path, kinds: Iterable[str]) -> None:
+    """What virtual clients left in a folder that they could know of joins what it belongs to."""
+    for kind in kinds:
+        if (clients / kind).exists():
+            shutil.copytree(clients / kind, folder / kind, dirs_exist_ok=True)

@@ -1,0 +1,57 @@
+"""What a server half has of its own beside the uploads: the method's model, data of its own, a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from flfw import nets
+from flfw.experiment import Experiment
+from flfw.method import Method
+from flfw.rng import initialising
+from flfw.task import Task, input_space
+
+Progress = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
+"""Shows the progress of a title's so many steps: what is entered is called after each."""
+
+
+def _silent(title: str, steps: int) -> AbstractContextManager[Callable[[], None]]:
+    return nullcontext(lambda: None)
+
+
+@dataclass(frozen=True)
+class ServerPlace:
+    """Where one run's server works.
+
+    Attributes:
+        experiment: resolved.
+        method: the method's declaration.
+        settings: the method's hyper-parameters.
+        progress: shows how far a long computation is.
+    """
+
+    experiment: Experiment
+    method: type[Method]
+    settings: Any
+    progress: Progress = field(default=_silent)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the server computes."""
+        return torch.device(self.experiment.server_device)
+
+    def model(self) -> nn.Module:
+        """The method's model as every run of the experiment begins with, on the server's device."""
+        with initialising(self.experiment.seed, "model"):
+            net = nets.build(self.experiment.net, *input_space(self.experiment))
+            return self.method.build_model(net, self.settings).to(self.device)
+
+    @property
+    def task(self) -> Task:
+        """The data, of which the server uses what the split sets aside for it."""
+        return Task.at_server(self.experiment, self.experiment.data_root)

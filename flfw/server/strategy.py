@@ -1,0 +1,241 @@
+"""The server half of a method: Flower's Strategy with what every method here needs.
+
+A method subclasses `FederatedStrategy`, declares what is shared and says how uploads are combined. Sampling, the
+mapping from Flower's random node ids to partitions, byte counts and histories are here.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from flfw.messages.factored_upload import FactorReader
+from flfw.messages.replies import read_metrics, read_update
+from flfw.messages.wire import nbytes, pack, unpack
+from flfw.method import Method
+from flfw.nets import Tensors
+from flfw.server.aggregation import Update
+from flfw.server.cohorts import Sampling, drawn
+from flfw.server.faults import Failure, Tolerance
+from flfw.server.history import History
+from flfw.server.roster import Roster
+from flfw.storage.checkpoint import Snapshot
+from flfw.storage.journal import Mark
+
+if TYPE_CHECKING:
+    from flfw.server.place import ServerPlace
+
+
+class FederatedStrategy(Method, Strategy, ABC):
+    """Base of the methods; a real Flower strategy, usable alone in another Flower app.
+
+    Subclasses declare themselves (`flfw.method.Method`) and write `aggregate`; some also override `message_for`.
+
+    Args:
+        settings: the method's hyper-parameters, an instance of ``Settings``.
+        sample: clients drawn in each round; 0: all.
+        sampling: how they are drawn, see `flfw.server.cohorts`.
+        seed: seed of the draw.
+        tolerance: what becomes of clients that fail.
+
+    Attributes:
+        roster: the clients.
+        round: the one that is combined.
+        state: the server's own tensors beside the broadcast model, for methods that have any: kept in checkpoints,
+            never sent.
+        last_round: the last round from which a client's update was used: the version of its private state to go on
+            from.
+        stamp: scalars that every message carries.
+        rounds_before: how many rounds an earlier process did; Flower itself always counts from 1.
+        watch: is shown what the clients of a round were sent, and each update that is used; None: nobody watches.
+        at: what the server has of its own beside the uploads; None: nothing.
+        noted: figures of the round that is combined, which methods add to its row.
+    """
+
+    def __init__(
+        self,
+        settings: Any = None,
+        *,
+        sample: int = 0,
+        sampling: Sampling = "fixed",
+        seed: int = 0,
+        tolerance: Tolerance | None = None,
+    ) -> None:
+        self.settings = self.Settings() if settings is None else settings
+        self.sample, self.seed, self.round = sample, seed, 0
+        self.sampling: Sampling = sampling
+        self.roster = Roster(tolerance or Tolerance())
+        self.state: Tensors = {}
+        self.last_round: dict[int, int] = {}
+        self.history = History()
+        self.stamp: dict[str, Any] = {}
+        self.rounds_before = 0
+        self.watch: Callable[[Tensors, Update], None] | None = None
+        self.at: ServerPlace | None = None
+        self.noted: dict[str, float] = {}
+        self._asked: tuple[float, ArrayRecord, list[Message]] | None = None
+        self._sent: ArrayRecord | None = None
+
+    @abstractmethod
+    def aggregate(self, updates: Iterable[Update]) -> Tensors:
+        """The next broadcast tensors from the clients' uploads, which come one at a time, ordered by partition."""
+
+    def without_updates(self) -> Tensors:
+        """The next broadcast tensors where nobody was drawn: by default the same again."""
+        return self.broadcasted
+
+    @property
+    def expected(self) -> int:
+        """How many clients a round has or, drawn by coins, is expected to have."""
+        return self.sample or len(self.roster.nodes)
+
+    @property
+    def broadcasted(self) -> Tensors:
+        """What the clients of the round that is combined were sent."""
+        assert self._sent is not None, "configure_train or combined comes first"
+        return unpack(self._sent)
+
+    def combined(self, arrays: ArrayRecord, updates: Iterable[Update], server_round: int) -> Tensors:
+        """`aggregate`, for the clients of a round that were sent these arrays."""
+        self.round, self._sent, self.noted = server_round, arrays, {}
+        return self.aggregate(updates)
+
+    def message_for(self, partition: int, arrays: ArrayRecord) -> ArrayRecord:
+        """What one client is sent; by default everybody is sent the same."""
+        return arrays
+
+    def cohort(self, server_round: int) -> list[int]:
+        """The partitions that take part in a round, ascending."""
+        return drawn(sorted(self.roster.nodes), self.sample, self.sampling, self.seed, server_round)
+
+    def ask(
+        self, partition: int, arrays: ArrayRecord, kind: str, server_round: int, extra: Mapping[str, Any] | None = None
+    ) -> Message:
+        """A message to one client: the arrays, the round, and which version of its private state to go on from."""
+        config: dict[str, Any] = {
+            "round": server_round,
+            "client": partition,
+            "version": self.last_round.get(partition, 0),
+        }
+        config |= {**self.stamp, **(extra or {})}
+        config["deadline"] = self.roster.tolerance.deadline
+        content = RecordDict({"arrays": self.message_for(partition, arrays), "config": ConfigRecord(config)})
+        return self.roster.address(partition, content, kind, str(server_round))
+
+    def snapshot(self, server_round: int, arrays: ArrayRecord, recordings: Mark | None) -> Snapshot:
+        """All that a later process needs to go on after a round."""
+        return Snapshot(server_round, arrays, dict(self.state), dict(self.last_round), recordings)
+
+    def restore(self, snapshot: Snapshot, history: Sequence[Mapping[str, Any]]) -> None:
+        """Go on after a snapshot that another process took."""
+        self.rounds_before = snapshot.round
+        self.state, self.last_round = dict(snapshot.state), dict(snapshot.last_round)
+        self.history = History()
+        for rows in history:
+            self.history.extend(rows)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """One train message for each client of the cohort."""
+        server_round += self.rounds_before
+        if not self.roster.nodes:  # used alone in another app, whose clients were never asked for their partitions
+            self.roster.nodes = dict(enumerate(sorted(grid.get_node_ids())))
+        fit = [p for p in self.cohort(server_round) if p not in self.roster.unfit]
+        messages = [self.ask(p, arrays, "train", server_round, config) for p in fit]
+        self._asked, self._sent = (time.monotonic(), arrays, messages), arrays
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Combine the replies, ordered by partition so that sums repeat (an iterator must come in that order).
+
+        Raises:
+            RunFailed: a client failed and the run does not bear it, or too few are left.
+        """
+        server_round += self.rounds_before
+        assert self._asked is not None, "configure_train comes first"
+        started, broadcasted, messages = self._asked
+        rows: list[dict[str, Any]] = []
+        failed: list[Failure] = []
+        updates = self._updates(server_round, replies, rows, failed)
+        self.round = server_round
+        arrays = pack(self.combined(broadcasted, updates, server_round) if messages else self.without_updates())
+        for _ in updates:  # a method that combines nothing need not look at what came
+            pass
+        down = sum(nbytes(m.content.array_records["arrays"]) for m in messages)
+        self._asked = None
+        row = self.history.add(server_round, rows, failed, down, time.monotonic() - started, self.noted)
+        return arrays, MetricRecord({k: v for k, v in row.items() if isinstance(v, int | float)})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Nobody: clients evaluate within the train message, which saves sending everything twice."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Nothing to combine; see `configure_evaluate`."""
+        return None
+
+    def evaluate_all(self, grid: Grid, arrays: ArrayRecord, last: int) -> tuple[list[dict[str, Any]], list[Failure]]:
+        """One evaluation of every client with the last aggregate: its metrics, ordered by partition; and who failed.
+
+        Raises:
+            RunFailed: a client failed and the run does not bear it, or too few are left.
+        """
+        when, everyone = "the final evaluation", sorted(self.roster.nodes)
+        failed = self.roster.unfit_among(everyone)
+        fit = [p for p in everyone if p not in self.roster.unfit]
+        at_once = self.sample or len(everyone)  # the deadline is meant for so many
+        rows: list[dict[str, Any]] = []
+        for start in range(0, len(fit), at_once):
+            asked = [self.ask(p, arrays, "evaluate", last + 1) for p in fit[start : start + at_once]]
+            replies = grid.send_and_receive(asked, timeout=self.roster.tolerance.deadline)
+            taken = self.roster.receive(asked, replies, when, _accuracies, failed)
+            rows += [{"client": partition, **metrics} for partition, metrics in taken]
+        self.roster.check_enough(len(rows), failed, when)
+        return rows, failed
+
+    def summary(self) -> None:
+        """Flower's hook for logging the configuration; the run's own files hold it."""
+
+    def _updates(
+        self, server_round: int, replies: Iterable[Message], rows: list[dict[str, Any]], failed: list[Failure]
+    ) -> Iterator[Update]:
+        """Take the replies apart one by one; what they say about themselves is added to ``rows``.
+
+        The check that enough came is in here: so it strikes before anything is divided by their number.
+        """
+        assert self._asked is not None
+        _, arrays, messages = self._asked
+        when = f"round {server_round}"
+        failed += self.roster.unfit_among(self.cohort(server_round))
+
+        sent = self.broadcasted if self.watch else {}
+        form = self.factored_upload(self.settings)
+        reader = FactorReader(form, self.uploads, arrays) if form else None
+
+        def checked(reply: Message) -> tuple[Tensors, dict[str, Any], int]:
+            return reader(reply) if reader else read_update(reply, self.uploads, arrays)
+
+        for partition, (tensors, metrics, size) in self.roster.receive(messages, replies, when, checked, failed):
+            rows.append({"round": server_round, "client": partition, **metrics, "upload_bytes": size})
+            self.last_round[partition] = server_round
+            update = Update(partition, metrics["num-examples"], tensors)
+            if self.watch:
+                self.watch(sent, update)
+            yield update
+        if messages or failed or self.sampling == "fixed":  # by coins it may be that nobody is drawn
+            self.roster.check_enough(len(rows), failed, when)
+
+
+def _accuracies(reply: Message) -> dict[str, Any]:
+    return read_metrics(reply, ("acc_global", "acc_local"))

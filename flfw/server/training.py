@@ -1,0 +1,75 @@
+"""Methods whose server trains what it has averaged, with a memory of its own and on its own device."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flfw.nets import Tensors
+from flfw.rng import torch_generator
+from flfw.server.aggregation import Update, weighted_mean
+from flfw.server.distillation import Inputs
+from flfw.server.place import ServerPlace
+from flfw.server.strategy import FederatedStrategy
+from flfw.training.optimisers import Remembering
+from flfw.training.threads import one_thread
+
+
+class TrainingServer(FederatedStrategy, ABC):
+    """Base of these methods; a subclass writes `trained`.
+
+    A round's uploads are all in memory at a time, for they are the teachers; nothing else grows with their number. On
+    the CPU one thread computes, so that the same uploads give the same bits anywhere. A run that was killed in here
+    goes on from the round before, whose uploads the clients send again.
+    """
+
+    @abstractmethod
+    def trained(self, uploads: Sequence[Update], mean: Tensors) -> Tensors:
+        """The next broadcast tensors.
+
+        Args:
+            uploads: of the round, by partition, on the CPU.
+            mean: their mean, weighted by examples.
+        """
+
+    def aggregate(self, updates: Iterable[Update]) -> Tensors:
+        """The weighted mean, trained further."""
+        uploads = list(updates)
+        with one_thread():
+            found = self.trained(uploads, weighted_mean(uploads))
+        return {name: value.detach().cpu() for name, value in found.items()}
+
+    @property
+    def place(self) -> ServerPlace:
+        """What the server has of its own."""
+        if self.at is None:
+            raise RuntimeError(f"Expected {type(self).__name__}.at, a ServerPlace with the model to train, got none.")
+        return self.at
+
+    @property
+    def rng(self) -> torch.Generator:
+        """What is random in this round's training."""
+        return torch_generator(self.seed, "server training", self.round)
+
+    @contextmanager
+    def going_on(self, optimiser: Remembering, parameters: Mapping[str, Tensor]) -> Iterator[None]:
+        """Inside, an optimiser goes on from the round before; what it remembers then is the server's state."""
+        optimiser.recall(parameters, self.state)
+        yield
+        memory = optimiser.memory(parameters)
+        self.state = {name: value.detach().cpu().clone() for name, value in memory.items()}
+
+    def on_device(self, batches: Iterable[Inputs]) -> Iterator[Inputs]:
+        """Batches, which are drawn on the CPU whatever the device, so that the draws are the same."""
+        return (tuple(part.to(self.place.device) for part in batch) for batch in batches)
+
+    def shares(self, uploads: Sequence[Update]) -> list[tuple[float, dict[str, Any]]]:
+        """Each client's share of the examples w_i, and its tensors on the server's device."""
+        total = sum(update.examples for update in uploads)
+        device = self.place.device
+        return [(u.examples / total, {name: v.to(device) for name, v in u.tensors.items()}) for u in uploads]

@@ -1,0 +1,1 @@
+"""Local steps on named tensors: optimisers, low rank, per-example gradients, noise, pruning."""

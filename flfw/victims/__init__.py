@@ -1,0 +1,1 @@
+"""Models of a client that an attacker can compute."""

@@ -1,0 +1,440 @@
+"""The attack on private extractors: exact features, stand-ins, known starts, which classes there are, its grants."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from attacks.dlg_statistics import DLGStatistics
+from attacks.fedcg import FedCG, FedCGSettings
+from attacks.ig import IG
+from flfw import data, nets
+from flfw import resolve as parts
+from flfw.adversary.attack import Attack, NotApplicable
+from flfw.adversary.feature_search import FeatureSearch, FeatureSearchSettings
+from flfw.adversary.observation import Examples, Knowledge, Observation, Vantage
+from flfw.audit.auditor import Auditor
+from flfw.audit.jobs import Job, Ticket, ticket_of
+from flfw.audit.knowledge import _start
+from flfw.audit.measures.metrics import psnr
+from flfw.audit.measures.public import Public
+from flfw.audit.measures.recovery import assign
+from flfw.audit.plan import Plan
+from flfw.audit.standing import standing
+from flfw.client.workplace import Workplace
+from flfw.experiment import Experiment
+from flfw.inversion.closed_form.features import (
+    ExtractorVictim,
+    feature_victim,
+    features_range,
+    features_shape,
+    first_linear,
+    read_features,
+)
+from flfw.inversion.closed_form.presence import classes_held, moved_rows, rising_rows
+from flfw.inversion.private.surrogate import Teaching, learn, restarted
+from flfw.nets import Net
+from flfw.nets.conditional_gan import GeneratingNet
+from flfw.nets.inputs import Inputs
+from flfw.recording.reader import Recordings
+from flfw.resolve import resolve
+from flfw.rng import initialising, numpy_generator, torch_generator
+from flfw.runs import run as whole
+from flfw.training.optimisers import SGD, Adam
+from flfw.victims.victim import PlainVictim
+
+
+@cache
+def digits() -> tuple[Inputs, Tensor, Tensor]:
+    """The embedded digits at 8x8, raw and in a fixed random order."""
+    dataset = data.load("digits", None, 8)
+    x, y = torch.from_numpy(dataset.train_x.copy()).float() / 255, torch.from_numpy(dataset.train_y.copy())
+    return Inputs.of(dataset.shape, dataset.mean, dataset.std), x, y
+
+
+def small(seed: int = 0, width: int = 6) -> Net:
+    """A private extractor of 6x4x4 features in (0, 1) below a classifier of two layers, as LeNet5 in small."""
+    with initialising(seed, "small"):
+        extractor = nn.Sequential(nn.Conv2d(1, width, 3, padding=1), nn.AvgPool2d(2), nn.Sigmoid())
+        classifier = nn.Sequential(nn.Flatten(), nn.Linear(16 * width, 24), nn.Sigmoid(), nn.Linear(24, 10))
+    net = Net(extractor, classifier)
+    net.shape, net.classes = (1, 8, 8), 10
+    return net
+
+
+def trained(net: Net, x: Tensor, y: Tensor, epochs: int = 25) -> Net:
+    inputs, adam, parameters = digits()[0], Adam(1e-2), dict(net.named_parameters())
+    for epoch in range(epochs):
+        for rows in torch.randperm(len(y), generator=torch_generator(0, "epoch", epoch)).split(32):
+            loss = cross_entropy(net(inputs.normalise(x[rows])), y[rows])
+            found = torch.autograd.grad(loss, list(parameters.values()))
+            adam.step(parameters, dict(zip(parameters, found, strict=True)))
+    return net.eval()
+
+
+def sent_by(net: nn.Module, x: Tensor, y: Tensor, part: str = "classifier.") -> nets.Tensors:
+    """The classifier's gradient, by the ordinary way."""
+    net.zero_grad()
+    cross_entropy(net(digits()[0].normalise(x)), y).backward()
+    return {name: p.grad.clone() for name, p in net.named_parameters() if name.startswith(part) and p.grad is not None}
+
+
+def seen_by(
+    net: Net, x: Tensor, y: Tensor, at: int, client: int = 0, slot: int = 0, shared: str = "classifier."
+) -> Observation:
+    received = {name: value.clone() for name, value in nets.tensors(net).items() if name.startswith(shared)}
+    sent = sent_by(net, x, y, shared)
+    return Observation(Vantage.SERVER, "probe", "target", at, client, slot, sent, received)
+
+
+def known_of(seen: Observation, y: Tensor, **more: Any) -> Knowledge:
+    """Of a network whose other tensors are drawn by the attacker; more: what else is granted."""
+    victim = PlainVictim(small(77), seen.received, tuple(seen.sent), digits()[0])
+    return Knowledge(victim, len(y), y, **more)
+
+
+def attacked(attack: Attack, seen: Observation, known: Knowledge) -> Tensor:
+    (found,) = attack.run([seen], [known], [torch_generator(3, "attack")])
+    return found.samples
+
+
+def mean_psnr(truth: Tensor, guess: Tensor) -> float:
+    return sum(psnr(a.numpy(), b.numpy()) for a, b in zip(truth, guess, strict=True)) / len(truth)
+
+
+# --- features ---
+
+
+def test_features_of_one_example_are_exact() -> None:
+    _, x, y = digits()
+    net, inputs = small(), digits()[0]
+    sent = sent_by(net, x[:1], y[:1])
+    features = net.extractor(inputs.normalise(x[:1])).detach().flatten()
+    name = first_linear(net)
+    assert name == "classifier.1"
+    found = read_features(sent[f"{name}.weight"], sent[f"{name}.bias"])
+    assert float((found - features).norm() / features.norm()) < 1e-5
+    other = read_features(sent["classifier.3.weight"], sent["classifier.3.bias"])
+    assert other.shape != features.shape  # the other layer's inputs are the hidden units
+    hidden = torch.sigmoid(net.classifier[1](features)).detach()  # type: ignore[index]
+    assert float((other - hidden).norm() / hidden.norm()) < 1e-5
+
+
+def test_a_zero_gradient_gives_no_features() -> None:
+    assert bool(read_features(torch.zeros(3, 4), torch.zeros(3)).isnan().all())
+
+
+@pytest.mark.parametrize(
+    ("classifier", "expected"),
+    [
+        (nn.Linear(4, 2), "classifier"),
+        (nn.Sequential(nn.Dropout(), nn.Flatten(), nn.Linear(4, 2)), "classifier.2"),
+        (nn.Sequential(nn.Linear(4, 2, bias=False)), None),
+        (nn.Sequential(nn.ReLU(), nn.Linear(4, 2)), None),  # its inputs are not the features
+        (nn.Sequential(nn.Conv2d(1, 1, 1), nn.Linear(4, 2)), None),
+    ],
+)
+def test_the_first_layer_is_read_only_where_nothing_stands_before_it(classifier: nn.Module, expected: Any) -> None:
+    assert first_linear(Net(nn.Identity(), classifier)) == expected
+
+
+@pytest.mark.parametrize("batch", [2, 4])
+def test_features_of_small_batches_are_found_through_the_known_classifier(batch: int) -> None:
+    inputs, x, y = digits()
+    net = trained(small(), x[:300], y[:300], 2)
+    seen = seen_by(net, x[300 : 300 + batch], y[300 : 300 + batch], 1)
+    known = known_of(seen, y[300 : 300 + batch])
+    (found,) = FeatureSearch(FeatureSearchSettings(300)).features([seen], [known], [torch_generator(0, "x")])
+    features = net.extractor(inputs.normalise(x[300 : 300 + batch])).detach()
+    order = torch.from_numpy(assign(features.numpy(), found.numpy()))
+    spread = (features - features.mean(0)).norm()
+    assert float((found[order] - features).norm() / spread) < 0.05
+
+
+def test_what_is_known_of_features() -> None:
+    inputs = digits()[0]
+    assert features_shape(small(), inputs) == (6, 4, 4) and features_range(small()) == (0.0, 1.0)
+    assert features_range(Net(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), nn.Linear(2, 2))) == (0.0, torch.inf)
+    assert features_range(Net(nn.Sequential(nn.Linear(2, 2)), nn.Linear(2, 2))) == (-torch.inf, torch.inf)
+
+
+def test_a_feature_victim_has_the_client_s_gradient_at_the_client_s_features() -> None:
+    inputs, x, y = digits()
+    net = small()
+    seen = seen_by(net, x[:3], y[:3], 1)
+    victim = feature_victim(known_of(seen, y[:3]).model)
+    features = net.extractor(inputs.normalise(x[:3])).detach()
+    for name, value in victim.gradient(features, y[:3], {}, {}).items():
+        torch.testing.assert_close(value, seen.sent[name], msg=name)
+
+
+def test_an_extractor_victim_sends_features_in_distances_from_a_blank() -> None:
+    inputs, x, _ = digits()
+    net = small()
+    victim = ExtractorVictim(small(5), nets.tensors(net), inputs)
+    features = net.extractor(inputs.normalise(x[:2])).detach()
+    observed, _ = victim.observed(victim.sent(features))
+    blank = net.extractor(torch.zeros(1, 1, 8, 8)).detach()
+    torch.testing.assert_close(observed["features"], features - blank)
+    torch.testing.assert_close(victim.gradient(x[:2], torch.zeros(2), {}, {})["features"], features - blank)
+
+
+# --- ways ---
+
+
+def test_a_common_start_is_inverted_before_training() -> None:
+    _, x, y = digits()
+    net, chosen = small(), FedCG(FedCGSettings(search_iterations=400))
+    seen = seen_by(net, x[:1], y[:1], 0)
+    start = {name: value for name, value in nets.tensors(net).items() if name.startswith("extractor.")}
+    assert mean_psnr(x[:1], attacked(chosen, seen, known_of(seen, y[:1], start=start))) > 25
+    other = {name: value for name, value in nets.tensors(small(4)).items() if name.startswith("extractor.")}
+    assert mean_psnr(x[:1], attacked(chosen, seen, known_of(seen, y[:1], start=other))) < 20
+
+
+def test_a_start_is_of_no_use_once_training_has_begun() -> None:
+    _, x, y = digits()
+    seen = seen_by(small(), x[:1], y[:1], 1)
+    known = known_of(seen, y[:1], start={n: v for n, v in nets.tensors(small()).items() if "extractor" in n})
+    with pytest.raises(NotApplicable, match="not as all clients' began"):
+        attacked(FedCG(FedCGSettings(variant="start")), seen, known)
+
+
+def test_a_shared_extractor_needs_no_start() -> None:
+    _, x, y = digits()
+    seen = seen_by(small(), x[:1], y[:1], 1, shared="")
+    assert mean_psnr(x[:1], attacked(FedCG(FedCGSettings(search_iterations=400)), seen, known_of(seen, y[:1]))) > 25
+
+
+TEACHING: dict[str, Any] = {"surrogates": 1, "surrogate_epochs": 120, "decoder_epochs": 60, "width": 128, "noise": 1.2}
+
+
+@cache
+def after_training() -> tuple[Net, Examples]:
+    _, x, y = digits()
+    return trained(small(), x[:500], y[:500]), Examples(x[500:1200], y[500:1200])
+
+
+def test_a_decoder_of_stand_ins_beats_the_class_mean_and_the_paper_s_attack() -> None:
+    _, x, y = digits()
+    (net, public), count = after_training(), 12
+    floors = Public.of(public.samples.numpy(), public.labels.numpy())
+    seen = [seen_by(net, x[i : i + 1], y[i : i + 1], 1, slot=i) for i in range(count)]
+    first = known_of(seen[0], y[:1], public=public)
+    known = [dataclasses.replace(first, labels=y[i : i + 1]) for i in range(count)]
+    rngs = [torch_generator(3, "attack", i) for i in range(count)]
+    static = DLGStatistics(DLGStatistics.Settings(adam_iterations=200, lbfgs_iterations=0))
+    guesses = {
+        name: torch.cat([found.samples for found in attack.run(seen, known, rngs)])
+        for name, attack in (("decoder", FedCG(FedCGSettings(**TEACHING))), ("static", static))
+    }
+    floor = [floors.floors(x[i].numpy(), int(y[i]), numpy_generator(0, "x"))["class_mean"] for i in range(count)]
+    decoded, paper_s = (mean_psnr(x[:count], guesses[name]) for name in ("decoder", "static"))
+    assert decoded > sum(floor) / count + 1.0, (decoded, floor)
+    assert paper_s < sum(floor) / count
+
+
+def test_own_tunes_under_what_the_client_uploaded_and_changes_nothing_else() -> None:
+    _, x, y = digits()
+    net, public = after_training()
+    seen = seen_by(net, x[:1], y[:1], 1)
+    brief = {**TEACHING, "surrogates": 1, "surrogate_epochs": 2, "decoder_epochs": 2, "tuning_epochs": 1}
+    plain = attacked(FedCG(FedCGSettings(**brief)), seen, known_of(seen, y[:1], public=public))
+    of = {"public": public, "uploaded": {n: v for n, v in nets.tensors(net).items() if n.startswith("classifier.")}}
+    assert torch.equal(attacked(FedCG(FedCGSettings(**brief)), seen, known_of(seen, y[:1], **of)), plain)
+    assert not torch.equal(attacked(FedCG(FedCGSettings(**brief, own=True)), seen, known_of(seen, y[:1], **of)), plain)
+
+
+def test_learning_leaves_what_it_is_given_as_it_was() -> None:
+    inputs, _, _ = digits()
+    net, public = after_training()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    with initialising(0, "surrogates"):
+        extractor = restarted(net.extractor)
+        held = (public.samples[:64], public.labels[:64])
+        found = learn([extractor], net.classifier, held, inputs, Teaching(1, 1, width=8), torch_generator(0, "x"))
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert all(p.requires_grad for p in net.parameters())
+    own, other = (e.state_dict()["0.weight"] for e in (extractor, found.extractors[0]))
+    assert not torch.equal(own, other) and not torch.equal(own, before["extractor.0.weight"])
+
+
+def test_refusals() -> None:
+    _, x, y = digits()
+    seen = seen_by(small(), x[:1], y[:1], 1)
+    with pytest.raises(NotApplicable, match="public data"):
+        attacked(FedCG(), seen, known_of(seen, y[:1]))
+    private_head = seen_by(small(), x[:1], y[:1], 1, shared="extractor.")
+    with pytest.raises(NotApplicable, match="classifier is shared"):
+        attacked(FedCG(), private_head, known_of(private_head, y[:1]))
+    public = Examples(x[:9], y[:9])
+    with pytest.raises(NotApplicable, match="no generator"):
+        attacked(FedCG(FedCGSettings(variant="generator")), seen, known_of(seen, y[:1], public=public))
+
+
+# --- which classes there are ---
+
+
+def test_rows_that_moved_and_rows_that_rose() -> None:
+    before = torch.zeros(3, 2)
+    assert moved_rows(before, torch.tensor([[0.0, 1e-20], [0.0, 0.0], [1.0, 0.0]])).tolist() == [True, False, True]
+    assert rising_rows(torch.tensor([[-1.0, 0.01], [-1.0, 0.5], [0.0, 0.0]])).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("held", [(0, 3, 7), (1,), (2, 3, 4, 5, 6, 8, 9)])
+def test_classes_are_read_off_the_last_layer_of_a_method_without_generator(held: tuple[int, ...]) -> None:
+    inputs, x, y = digits()
+    rows = torch.cat([(y == c).nonzero()[:12, 0] for c in held])
+    net = trained(small(), x[:400], y[:400], 3)
+    received = {name: value.clone() for name, value in nets.tensors(net).items()}
+    parameters, sgd = dict(net.named_parameters()), SGD(0.05, weight_decay=1e-4)
+    for _ in range(20):
+        loss = cross_entropy(net(inputs.normalise(x[rows])), y[rows])
+        sgd.step(parameters, dict(zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True)))
+    found = classes_held(net, received, nets.tensors(net))
+    assert found is not None and found.nonzero().flatten().tolist() == list(held)
+
+
+def test_classes_are_read_off_a_generator_s_embedding_to_the_bit() -> None:
+    with initialising(0, "generating"):
+        model = GeneratingNet(nets.build("lenet5", (1, 32, 32), 10), judged=False)
+    received = {name: value.clone() for name, value in nets.tensors(model).items()}
+    generator, held = dict(model.generator.named_parameters()), torch.tensor([1, 4, 4, 9])
+    adam = Adam(3e-4, betas=(0.5, 0.999))
+    for step in range(3):
+        z = torch.randn(4, 100, generator=torch_generator(0, "z", step))
+        loss = model.generator(z, held).square().mean()
+        adam.step(generator, dict(zip(generator, torch.autograd.grad(loss, list(generator.values())), strict=True)))
+    sent = {n: v for n, v in nets.tensors(model).items() if n.startswith(("generator.", "classifier."))}
+    found = classes_held(model, received, sent)
+    assert found is not None and found.nonzero().flatten().tolist() == [1, 4, 9]
+
+
+def test_uploads_without_a_last_layer_say_nothing() -> None:
+    net = small()
+    assert classes_held(net, nets.tensors(net), {"extractor.0.weight": torch.zeros(6, 1, 3, 3)}) is None
+    _, x, y = digits()
+    assert IG().presence([seen_by(net, x[:1], y[:1], 1)], net) == [None]
+
+
+# --- grants ---
+
+RUN: dict[str, Any] = {
+    "method": "fedsplit", "dataset": "digits", "net": "mlp", "side": 8, "clients": 2, "rounds": 1, "local_epochs": 3,
+    "lr": 0.05, "batch_size": 64, "split": "dirichlet", "engine": "inproc", "images": 2, "audit_rounds": "0,last",
+}  # fmt: skip
+BRIEF = tuple(
+    f"fedcg.{assignment}"
+    for assignment in (
+        "search_iterations=2",
+        "surrogates=1",
+        "surrogate_epochs=1",
+        "decoder_epochs=1",
+        "width=8",
+    )
+)
+
+
+def audited(folder: Path, **about: Any) -> tuple[Path, dict[int, dict[str, Any]]]:
+    """A run's folder, and its audit's entries by round."""
+    whole.run(Experiment(**{**RUN, **about}, out=folder))
+    return folder, {entry["round"]: entry for entry in json.loads((folder / "result.json").read_text())["audit"]}
+
+
+def jobs(folder: Path) -> list[Job]:
+    """What the run's auditor asks for."""
+    stored = dataclasses.replace(whole.stored(folder), out=folder)
+    experiment, task, _ = whole.check(stored, new=False)
+    auditor = Auditor(experiment, task, folder, folder / "again")
+    return [job for ticket in auditor.tickets() for job in auditor.jobs(ticket)]
+
+
+def test_nothing_is_granted_or_recorded_that_no_attack_declares(tmp_path: Path) -> None:
+    folder, entries = audited(tmp_path / "run", attack=("analytic",))
+    asked = jobs(folder)
+    assert asked and all(job.public is None and not job.start and not job.uploads for job in asked)
+    assert not list((folder / "again").rglob("public*"))
+    assert Recordings(folder / "observations").update_lines(1) == []
+    assert all(entry["label_presence"] is None for entry in entries.values())
+    assert not any("public" in words or "began" in words for entry in entries.values() for words in entry["granted"])
+
+
+def test_what_is_declared_is_granted_in_words_and_files(tmp_path: Path) -> None:
+    folder, entries = audited(tmp_path / "run", attack=("fedcg",), set=BRIEF)
+    asked = jobs(folder)
+    by_round = {job.ticket.round: job for job in asked if job.ticket.rung == "target"}
+    assert by_round[0].start and by_round[1].start and not by_round[0].uploads and len(by_round[1].uploads) == 2
+    assert [line["round"] for line in Recordings(folder / "observations").update_lines(1)] == [1, 1]
+    easy = next(job for job in asked if job.ticket.rung == "easy")
+    assert not easy.start and not easy.uploads and easy.public == by_round[1].public
+    assert by_round[1].public is not None
+    held = load_file(by_round[1].public[0])
+    assert held["samples"].dtype == torch.uint8 and held["samples"].shape == (by_round[1].public[1], 1, 8, 8)
+    assert all(entry["stopped"] is None for entry in entries.values())
+    words = {r: " | ".join(entry["granted"]) for r, entry in entries.items()}
+    assert all(f"{by_round[1].public[1]:,} public examples" in text for text in words.values())
+    assert "(extractor) began, which is what they are now" in words[0] and "not granted: the client's" not in words[0]
+    assert "began, which they are no longer" in words[1] and "in whose place it puts" in words[1]
+    assert "what 2 clients uploaded" in words[1] and "uploaded" not in words[0]
+    assert entries[0]["adaptive"] and not entries[1]["adaptive"]
+    presence = entries[1]["label_presence"]
+    assert entries[0]["label_presence"] is None and presence["clients"] == 2
+    assert 0.5 <= presence["null"] <= 1 and presence["right"] >= 0.5
+    assert "Which classes a client holds" in (folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize("common", [True, False])
+def test_the_granted_start_is_what_clients_start_with_if_they_start_alike(common: bool) -> None:
+    chosen = "common" if common else "independent"
+    experiment = Experiment(**{**RUN, "attack": ("fedcg",), "set": (f"fedsplit.start={chosen}",)})
+    experiment, task, _ = whole.check(experiment)
+    ticket = Ticket("target", 0, "", 1, 1, "target")
+    plan = Plan(experiment, task, Path("none"), {"fedcg": FedCG()}, lambda _: None, lambda: ("file", 3))
+    assert plan._beside("fedcg", dataclasses.replace(ticket, point="example"))["start"] is common
+    job = Job("fedcg", ticket, (), Path("none"), {}, (1, 8, 8), 10, (0.5,), (0.5,), start=common)
+    found = _start(job, experiment, torch.device("cpu"))
+    method, settings = parts.method(experiment)
+    clients = [Workplace(experiment, task, method, settings, p, 1, None, None).fresh_model() for p in (0, 1)]
+    own = [{n: v for n, v in nets.tensors(c).items() if n.startswith("extractor.")} for c in clients]
+    if common:
+        assert found is not None and set(found) == set(own[0])
+        assert all(torch.equal(found[n], c[n]) for c in own for n in found)
+    else:
+        assert found is None and not any(torch.equal(own[0][n], own[1][n]) for n in own[0])
+
+
+@pytest.mark.parametrize(("start", "server_round", "adaptive"), [(True, 0, True), (True, 2, False), (False, 0, False)])
+def test_only_a_start_before_training_leaves_nothing_hidden(start: bool, server_round: int, adaptive: bool) -> None:
+    experiment = Experiment(method="fedsplit", net="lenet5", dataset="digits")
+    ticket = Ticket("target", server_round, "", 1, 1, "target")
+    job = Job("fedcg", ticket, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), start=start)
+    stands = standing(experiment, job, FedCG(), False)
+    assert stands.adaptive is adaptive
+    assert standing(experiment, dataclasses.replace(job, start=False), IG(), False).adaptive is False
+
+
+@pytest.mark.parametrize(("method", "told"), [("fedavg", False), ("fedavg", True), ("fedsplit", True)])
+def test_it_is_static_where_it_leaves_something_unused(method: str, told: bool) -> None:
+    experiment = Experiment(method=method, net="lenet5", dataset="digits", defence="dp_gaussian" if told else "none")
+    ticket = Ticket("target", 0, "", 1, 1, "target")
+    about: dict[str, Any] = {"start": method == "fedsplit", "adaptive": told}
+    job = Job("fedcg", ticket, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), **about)
+    stands = standing(experiment, job, FedCG(), told)
+    assert not stands.adaptive and any(words.startswith("not made use of: ") for words in stands.granted)
+
+
+def test_many_private_tensors_are_named_by_their_parts() -> None:
+    resolved = resolve(Experiment(method="fedcg", dataset="digits", clients=3, split="iid", attack=("fedcg",)))
+    job = Job("fedcg", ticket_of(resolved.points[0], 1), (), Path(), {}, (1, 32, 32), 10, (0.5,), (0.5,))
+    said = standing(resolved, job, parts.attacks(resolved)["fedcg"], defended=False).granted
+    (private,) = (line for line in said if line.startswith("not granted: the client's private tensors"))
+    assert "(extractor.*, discriminator.*)" in private

@@ -1,0 +1,434 @@
+"""Every attack succeeds on an undefended toy first, and sees nothing but its observation and its knowledge."""
+
+import dataclasses
+import math
+import os
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from attacks.analytic import Analytic
+from attacks.ig import IG, IGSettings
+from flfw import data, nets, plugins
+from flfw.adversary.attack import Attack, Budget, NotApplicable
+from flfw.adversary.observation import Knowledge, Observation, Reconstruction, Truth, Vantage
+from flfw.audit.measures.metrics import psnr
+from flfw.errors import BadInput
+from flfw.nets.hypernetwork import GeneratedNet
+from flfw.nets.inputs import Inputs
+from flfw.rng import initialising, torch_generator
+from flfw.victims.generated import GeneratedVictim
+from flfw.victims.victim import PlainVictim
+
+
+def digits(first: int, count: int = 1, side: int = 28) -> tuple[Tensor, Tensor]:
+    """Real digits: raw images in [0, 1] and their labels."""
+    dataset = data.load("digits", None, side)
+    x, y = dataset.train_x[range(first, first + count)], dataset.train_y[range(first, first + count)]
+    return torch.from_numpy(x).float() / 255, torch.from_numpy(y)
+
+
+def digit_inputs(side: int = 28) -> Inputs:
+    dataset = data.load("digits", None, side)
+    return Inputs.of(dataset.shape, dataset.mean, dataset.std)
+
+
+def fresh(name: str, shape: tuple[int, ...], seed: int = 1) -> nets.Net:
+    with initialising(seed, "net"):
+        return nets.build(name, shape, 10)
+
+
+def gradient(model: nn.Module, inputs: Inputs, x: Tensor, y: Tensor) -> nets.Tensors:
+    """What a client sends, by the ordinary way."""
+    model.zero_grad()
+    cross_entropy(model((x - inputs.mean) / inputs.std), y).backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def seen(sent: nets.Tensors, received: nets.Tensors, slot: int = 0) -> Observation:
+    return Observation(Vantage.SERVER, "probe", "target", 0, 0, slot, sent, received)
+
+
+def attackable(name: str, side: int, *batches: tuple[Tensor, Tensor]) -> tuple[list[Observation], list[Knowledge]]:
+    """An undefended, wholly shared network of that name, and what it sent for each batch."""
+    inputs = digit_inputs(side)
+    net = fresh(name, inputs.shape)
+    received = nets.tensors(net)
+    victim = PlainVictim(fresh(name, inputs.shape, seed=9), received, ("*",), inputs)
+    observations = [seen(gradient(net, inputs, x, y), received, i) for i, (x, y) in enumerate(batches)]
+    return observations, [Knowledge(victim, len(y), y) for _, y in batches]
+
+
+def generators(count: int, seed: int = 0) -> list[torch.Generator]:
+    return [torch_generator(seed, "attack", i) for i in range(count)]
+
+
+def db(x: Tensor, found: Reconstruction) -> float:
+    return psnr(x.numpy(), found.samples.numpy())
+
+
+# --- the undefended toys ---
+
+
+@pytest.mark.parametrize("side", [8, 28])
+def test_analytic_reads_a_digit_off_softmax_regression(side: int) -> None:
+    batches = [digits(i, side=side) for i in range(3)]
+    observations, knowledge = attackable("linear", side, *batches)
+    found = Analytic().run(observations, knowledge, generators(3))
+    for (x, _), one in zip(batches, found, strict=True):
+        assert one.samples.dtype == torch.float32 and one.samples.shape == x.shape
+        assert db(x, one) > 100
+        assert one.matching_loss is None
+
+
+def test_analytic_reads_the_first_layer_of_a_deeper_net() -> None:
+    x, y = digits(5, side=8)
+    observations, knowledge = attackable("mlp", 8, (x, y))
+    assert db(x, Analytic().run(observations, knowledge, generators(1))[0]) > 100
+
+
+def test_analytic_needs_no_labels() -> None:
+    x, y = digits(5, side=8)
+    observations, knowledge = attackable("linear", 8, (x, y))
+    blind = [dataclasses.replace(knowledge[0], labels=None)]
+    assert db(x, Analytic().run(observations, blind, generators(1))[0]) > 100
+
+
+def test_analytic_does_not_find_two_digits_exactly() -> None:
+    x, y = digits(5, count=2, side=8)
+    observations, knowledge = attackable("linear", 8, (x, y))
+    found = Analytic().run(observations, knowledge, generators(1))[0]
+    assert found.samples.shape == x.shape
+    assert db(x, found) < 60
+
+
+def test_analytic_does_not_apply_to_a_convolution_or_to_a_silent_first_layer() -> None:
+    observations, knowledge = attackable("cnn1", 28, digits(0))
+    with pytest.raises(NotApplicable, match=r"fully connected first layer, got extractor\.0 \(Conv2d\)"):
+        Analytic().run(observations, knowledge, generators(1))
+    observations, knowledge = attackable("linear", 8, digits(0, side=8))
+    silent = dataclasses.replace(observations[0], sent={"classifier.weight": observations[0].sent["classifier.weight"]})
+    with pytest.raises(NotApplicable):
+        Analytic().run([silent], knowledge, generators(1))
+
+
+def test_analytic_says_grey_where_nothing_was_sent() -> None:
+    observations, knowledge = attackable("linear", 8, digits(0, side=8))
+    nothing = {name: torch.zeros_like(value) for name, value in observations[0].sent.items()}
+    found = Analytic().run([dataclasses.replace(observations[0], sent=nothing)], knowledge, generators(1))[0]
+    assert bool((found.samples == 0.5).all())
+
+
+def test_ig_recovers_two_digits_from_the_sigmoid_lenet() -> None:
+    batches = [digits(0), digits(1)]
+    observations, knowledge = attackable("lenet", 28, *batches)
+    found = IG(IGSettings(iterations=300)).run(observations, knowledge, generators(2))
+    for (x, _), one in zip(batches, found, strict=True):
+        assert db(x, one) > 25, [db(x, one) for (x, _), one in zip(batches, found, strict=True)]
+        assert one.matching_loss is not None and one.matching_loss < 1e-3
+    assert db(batches[0][0], found[1]) < 20  # each is its own digit, not a digit
+
+
+def test_ig_needs_labels() -> None:
+    observations, knowledge = attackable("lenet", 8, digits(0, side=8))
+    with pytest.raises(NotApplicable, match="labels"):
+        IG().run(observations, [dataclasses.replace(knowledge[0], labels=None)], generators(1))
+
+
+def test_ig_searches_for_a_private_head_together_with_the_image() -> None:
+    inputs = digit_inputs(8)
+    net, (x, y) = fresh("lenet", inputs.shape), digits(0, side=8)
+    sent = {n: v for n, v in gradient(net, inputs, x, y).items() if n.startswith("extractor.")}
+    known = {n: v for n, v in nets.tensors(net).items() if n.startswith("extractor.")}
+    victim = PlainVictim(fresh("lenet", inputs.shape, seed=9), known, ("extractor.*",), inputs)
+    (few,), (many,) = (
+        IG(IGSettings(iterations=n)).run([seen(sent, known)], [Knowledge(victim, 1, y)], generators(1)) for n in (1, 60)
+    )
+    assert few.matching_loss is not None and many.matching_loss is not None
+    assert many.matching_loss < few.matching_loss / 2
+
+
+# --- restarts ---
+
+
+def test_ig_keeps_the_restart_with_the_lowest_distance() -> None:
+    observations, knowledge = attackable("lenet", 8, digits(0, side=8), digits(1, side=8))
+    one_start, four_starts = IG(IGSettings(iterations=25)), IG(IGSettings(iterations=25, restarts=4))
+    rngs = generators(2, seed=1)  # drawn from four times in a row, as four restarts do
+    single = [one_start.run(observations, knowledge, rngs) for _ in range(4)]
+    best = four_starts.run(observations, knowledge, generators(2, seed=1))
+    choices = set()
+    for i in range(2):
+        distances = [float(run[i].matching_loss or 0) for run in single]
+        chosen = min(range(4), key=distances.__getitem__)
+        choices.add(chosen)
+        assert sorted(distances)[1] > min(distances) + 3e-4, "the choice must be visible"
+        assert best[i].matching_loss == pytest.approx(distances[chosen], abs=1e-5)
+        torch.testing.assert_close(best[i].samples, single[chosen][i].samples, rtol=0, atol=1e-3)
+    assert choices not in ({0}, {3}), "always keeping the first or the last must be visible too"
+
+
+class _Reciprocal(nn.Module):
+    """Softmax regression on 1/x: where a search touches 0, everything it computes is NaN from there on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classifier = nn.Linear(2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(1 / x)
+
+
+def test_ig_does_not_keep_a_restart_that_ended_in_nan() -> None:
+    inputs = Inputs.of((2,), (0.0, 0.0), (1.0, 1.0))
+    with initialising(0, "reciprocal"):
+        net = _Reciprocal()
+    x, y = torch.tensor([[0.5, 0.8]]), torch.tensor([1])
+    victim = PlainVictim(net, nets.tensors(net), ("*",), inputs)
+    observation = seen(gradient(net, inputs, x, y), nets.tensors(net))
+    attack = IG(IGSettings(iterations=1, lr=1e-3, restarts=16))
+    single, rngs = IG(IGSettings(iterations=1, lr=1e-3)), generators(1)
+    alone = [single.run([observation], [Knowledge(victim, 1, y)], rngs)[0].matching_loss for _ in range(16)]
+    finite = [loss for loss in alone if loss is not None and math.isfinite(loss)]
+    assert 0 < len(finite) < 16, "some starts must fail and some must not"
+    found = attack.run([observation], [Knowledge(victim, 1, y)], generators(1))[0]
+    assert found.matching_loss == pytest.approx(min(finite), abs=1e-5)
+
+
+def test_ig_budget_is_what_was_set() -> None:
+    assert IG(IGSettings(iterations=7, restarts=3)).budget == Budget(7, 3, "lowest cosine distance")
+    assert IG().budget == Budget(1000, 1, "lowest cosine distance")
+    assert Analytic().budget == Budget(0, 1, "closed form")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        ({"iterations": 0}, "Expected iterations >= 1, got iterations=0."),
+        ({"lr": 0.0}, "Expected 0 < lr < inf, got lr=0.0."),
+        ({"tv": -1.0}, "Expected 0 <= tv < inf, got tv=-1.0."),
+        ({"restarts": 0}, "Expected restarts >= 1, got restarts=0."),
+    ],
+)
+def test_ig_refuses_settings_out_of_range(wrong: dict[str, Any], line: str) -> None:
+    with pytest.raises(BadInput) as error:
+        IGSettings(**wrong)
+    assert str(error.value) == line
+
+
+def test_ig_without_the_sign_and_with_more_total_variation_are_other_searches() -> None:
+    observations, knowledge = attackable("lenet", 8, digits(0, side=8))
+    variants = [IGSettings(10), IGSettings(10, signed=False), IGSettings(10, tv=10.0), IGSettings(10, lr=0.01)]
+    found = [IG(v).run(observations, knowledge, generators(1))[0].samples for v in variants]
+    for other in found[1:]:
+        assert float((found[0] - other).abs().max()) > 1e-2
+
+
+def test_ig_attacks_victims_of_different_models_and_batches_in_one_call() -> None:
+    first, first_known = attackable("lenet", 8, digits(0, side=8), digits(3, count=2, side=8))
+    second, second_known = attackable("linear", 8, digits(1, side=8))
+    attack = IG(IGSettings(iterations=4, signed=False))
+    observations, knowledge = [first[0], second[0], first[1]], [first_known[0], second_known[0], first_known[1]]
+    together = attack.run(observations, knowledge, generators(3))
+    assert [len(found.samples) for found in together] == [1, 1, 2]
+    for i in range(3):
+        (alone,) = attack.run([observations[i]], [knowledge[i]], [generators(3)[i]])
+        torch.testing.assert_close(together[i].samples, alone.samples, rtol=0, atol=1e-4)
+
+
+# --- the contract, for every attack there is ---
+
+
+@cache
+def situation(kind: str) -> tuple[tuple[Observation, ...], tuple[Knowledge, ...], tuple[Tensor, ...]]:
+    """Two victims of one model; an attack must apply to at least one kind."""
+    batches = [digits(0, side=8), digits(1, side=8)]
+    if kind == "generated":
+        inputs = digit_inputs(8)
+        with initialising(0, "client"):
+            client = GeneratedNet(nets.build("lenet", inputs.shape, 10), 4, 8, "fan_in")
+        with initialising(0, "attacker"):
+            model = GeneratedNet(nets.build("lenet", inputs.shape, 10), 4, 8, "fan_in")
+        known = {n: v for n, v in nets.tensors(client).items() if n.startswith("hypernet.")}
+        victim = GeneratedVictim(model, known, inputs)
+        shared = [
+            {n: v for n, v in gradient(client, inputs, x, y).items() if n.startswith("hypernet.")} for x, y in batches
+        ]
+        observations = [seen(sent, known, i) for i, sent in enumerate(shared)]
+        knowledge = [Knowledge(victim, 1, y) for _, y in batches]
+    else:
+        observations, knowledge = attackable(kind, 8, *batches)
+    return tuple(observations), tuple(knowledge), tuple(x for x, _ in batches)
+
+
+def small(cls: type[Attack]) -> Attack:
+    """The attack with a budget of a few steps."""
+    fields = {f.name for f in dataclasses.fields(cls.Settings)}
+    return cls(cls.Settings(**{name: 3 for name in fields if name.endswith("iterations")}))
+
+
+Situation = tuple[Sequence[Observation], Sequence[Knowledge]]
+
+
+def fitting(attack: Attack) -> Situation:
+    for kind in ("linear", "lenet", "generated"):
+        observations, knowledge, _ = situation(kind)
+        try:
+            attack.run(observations, knowledge, generators(2))
+        except NotApplicable:
+            continue
+        return observations, knowledge
+    raise AssertionError(f"{type(attack).__name__} applies to none of the situations of this test: add one")
+
+
+every_attack = pytest.mark.parametrize(
+    "attack",
+    [small(plugins.find(plugins.ATTACK, name, Attack)) for name in plugins.names(plugins.ATTACK)],
+    ids=plugins.names(plugins.ATTACK),
+)
+
+
+def test_the_attacks_there_are_include_the_two_this_file_knows() -> None:
+    assert {"analytic", "ig"} <= set(plugins.names(plugins.ATTACK))
+
+
+@every_attack
+def test_budget_is_stated(attack: Attack) -> None:
+    assert attack.budget.iterations >= 0 and attack.budget.restarts >= 1 and attack.budget.selection
+
+
+@every_attack
+def test_reconstructions_are_finite_raw_inputs_in_the_box(attack: Attack) -> None:
+    observations, knowledge = fitting(attack)
+    found = attack.run(observations, knowledge, generators(2))
+    assert len(found) == 2
+    for one, known in zip(found, knowledge, strict=True):
+        assert one.samples.shape == (known.batch, *known.model.inputs.shape)
+        assert one.samples.dtype == torch.float32 and not one.samples.requires_grad
+        assert bool(torch.isfinite(one.samples).all())
+        assert known.box[0] <= float(one.samples.min()) and float(one.samples.max()) <= known.box[1]
+
+
+@every_attack
+def test_a_narrower_box_is_kept_to(attack: Attack) -> None:
+    observations, knowledge = fitting(attack)
+    narrow = [dataclasses.replace(known, box=(0.25, 0.5)) for known in knowledge]
+    for one in attack.run(observations, narrow, generators(2)):
+        assert float(one.samples.min()) >= 0.25 and float(one.samples.max()) <= 0.5
+
+
+def same(a: Sequence[Reconstruction], b: Sequence[Reconstruction]) -> bool:
+    return all(torch.equal(x.samples, y.samples) for x, y in zip(a, b, strict=True))
+
+
+@every_attack
+def test_the_same_generators_give_the_same_result(attack: Attack) -> None:
+    observations, knowledge = fitting(attack)
+    first = attack.run(observations, knowledge, generators(2))
+    torch.manual_seed(1)  # the global generator is nobody's business
+    assert same(first, attack.run(observations, knowledge, generators(2)))
+
+
+@every_attack
+def test_what_is_observed_and_known_is_left_as_it_was(attack: Attack) -> None:
+    observations, knowledge = fitting(attack)
+    kept = [[t.clone() for t in (*o.sent.values(), *o.received.values())] for o in observations]
+    kept += [[t.clone() for t in (*k.model.known.values(), *k.model.unknown.values())] for k in knowledge]
+    attack.run(observations, knowledge, generators(2))
+    now = [[*o.sent.values(), *o.received.values()] for o in observations]
+    now += [[*k.model.known.values(), *k.model.unknown.values()] for k in knowledge]
+    for before, after in zip(kept, now, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+# --- capabilities ---
+
+
+def bookkeeping_poisoned(observation: Observation) -> Observation:
+    """The same arrays with everything else about the exchange falsified."""
+    nonsense: Any = float("nan")
+    return dataclasses.replace(
+        observation,
+        vantage=Vantage.CLIENT_EXAMPLE,
+        source="poison",
+        rung="poison",
+        round=nonsense,
+        client=nonsense,
+        slot=nonsense,
+    )
+
+
+def sees_more_than_it_may(attack: Attack, situation: Situation, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the result changes with the truth on disk or with the bookkeeping of the observation."""
+    observations, knowledge = situation
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("FLFW_TRUTH", str(folder / "truth"))
+    results = []
+    for fill in (0.3, math.nan):
+        for seen in observations:
+            shape = (1, *knowledge[0].model.inputs.shape)
+            Truth(torch.full(shape, fill), torch.tensor([0]), torch.tensor([0])).write(folder / "truth", seen.key)
+        results.append(attack.run(observations, knowledge, generators(2)))
+    poisoned = [bookkeeping_poisoned(o) for o in observations]
+    unexplained = [dataclasses.replace(known, granted=("poison",)) for known in knowledge]
+    try:
+        results.append(attack.run(poisoned, unexplained, generators(2)))
+    except (TypeError, ValueError, KeyError, OSError):
+        return True
+    return not all(same(results[0], other) for other in results[1:])
+
+
+@every_attack
+def test_an_attack_sees_nothing_but_its_observation_and_its_knowledge(
+    attack: Attack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not sees_more_than_it_may(attack, fitting(attack), tmp_path, monkeypatch)
+
+
+class _Cheat(Attack):
+    """Opens the truth."""
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(0, 1, "cheating")
+
+    def run(
+        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        return [Reconstruction(Truth.read(Path(os.environ["FLFW_TRUTH"]), o.key).samples) for o in observations]
+
+
+class _Bookkeeper(_Cheat):
+    """Uses the client's number, which its threat model does not grant."""
+
+    def run(
+        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        shape = (1, *knowledge[0].model.inputs.shape)
+        return [Reconstruction(torch.full(shape, float(o.client) / 10)) for o in observations]
+
+
+@pytest.mark.parametrize("attack", [_Cheat(), _Bookkeeper()], ids=["truth", "bookkeeping"])
+def test_a_cheating_attack_is_found_out(attack: Attack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sees_more_than_it_may(attack, situation("linear")[:2], tmp_path, monkeypatch)
+
+
+@every_attack
+def test_a_result_depends_on_what_was_sent(attack: Attack) -> None:
+    observations, knowledge = fitting(attack)
+    swapped = [dataclasses.replace(a, sent=b.sent) for a, b in zip(observations, reversed(observations), strict=True)]
+    assert not same(attack.run(observations, knowledge, generators(2)), attack.run(swapped, knowledge, generators(2)))
+
+
+@every_attack
+def test_a_result_does_not_depend_on_what_else_is_attacked(attack: Attack) -> None:
+    observations, knowledge = fitting(attack)
+    together = attack.run(observations, knowledge, generators(2))
+    (alone,) = attack.run(observations[1:], knowledge[1:], generators(2)[1:])
+    torch.testing.assert_close(alone.samples, together[1].samples, rtol=0, atol=1e-4)

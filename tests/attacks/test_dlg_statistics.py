@@ -1,0 +1,145 @@
+"""FedCG's own attack: the statistics in its objective, and that it works where nothing is private."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from attacks.dlg_statistics import DLGStatistics, DLGStatisticsSettings
+from flfw import nets
+from flfw.adversary.attack import NotApplicable
+from flfw.adversary.observation import Knowledge, Observation, Vantage
+from flfw.audit.jobs import Job, Ticket
+from flfw.audit.measures.metrics import psnr
+from flfw.audit.standing import standing
+from flfw.errors import BadInput
+from flfw.experiment import Experiment
+from flfw.inversion.matching import squared_distance
+from flfw.inversion.private.feature_statistics import StatisticsVictim, channel_statistics
+from flfw.nets import Net
+from flfw.nets.conditional_gan import GeneratingNet
+from flfw.nets.inputs import Inputs
+from flfw.rng import initialising, torch_generator
+from flfw.victims.victim import PlainVictim
+
+INPUTS = Inputs.of((1, 6, 6), (0.4,), (0.5,))
+
+
+def small(seed: int, hidden: int = 12) -> Net:
+    """Features of 3x4x4 in (0, 1) below two layers."""
+    with initialising(seed, "small"):
+        extractor = nn.Sequential(nn.Conv2d(1, 3, 3), nn.Sigmoid())
+        net = Net(extractor, nn.Sequential(nn.Flatten(), nn.Linear(48, hidden), nn.Sigmoid(), nn.Linear(hidden, 10)))
+    net.shape, net.classes = (1, 6, 6), 10
+    return net
+
+
+def images(count: int = 1) -> tuple[Tensor, Tensor]:
+    return torch.rand(count, 1, 6, 6, generator=torch_generator(0, "images")), torch.arange(count) % 10
+
+
+def seen_by(net: nn.Module, shared: str, x: Tensor, y: Tensor) -> Observation:
+    net.zero_grad()
+    cross_entropy(net(INPUTS.normalise(x)), y).backward()
+    sent = {n: p.grad.clone() for n, p in net.named_parameters() if n.startswith(shared) and p.grad is not None}
+    received = {n: v.clone() for n, v in nets.tensors(net).items() if n.startswith((shared, "generator."))}
+    return Observation(Vantage.SERVER, "probe", "target", 1, 0, 0, sent, received)
+
+
+def attacked(seen: Observation, model: nn.Module, y: Tensor | None, more: Any = None, **settings: Any) -> Tensor:
+    victim = PlainVictim(model, seen.received, tuple(seen.sent), INPUTS)
+    (found,) = DLGStatistics(DLGStatisticsSettings(**settings)).run(
+        [seen], [Knowledge(victim, 1, y, uploaded=more)], [torch_generator(1, "attack")]
+    )
+    return found.samples
+
+
+def test_statistics_by_hand() -> None:
+    """Two examples of two channels of two pixels: 1, 3, 5, 7 and 0, 0, 0, 4."""
+    features = torch.tensor([[[[1.0, 3.0]], [[0.0, 0.0]]], [[[5.0, 7.0]], [[0.0, 4.0]]]])
+    found = channel_statistics(features)
+    assert found["statistics.mean"].tolist() == [4.0, 1.0]
+    assert found["statistics.variance"].tolist() == [5.0, 3.0]  # not the deviation, and without Bessel's correction
+
+
+def test_the_objective_is_the_paper_s() -> None:
+    (x, y), alpha, private = images(2), 0.3, small(8)
+    seen = seen_by(small(0), "classifier.", x, y)
+    plain = PlainVictim(private, seen.received, ("classifier.*",), INPUTS)
+    victim, wanted = StatisticsVictim(plain, alpha), {"statistics.mean": torch.tensor([0.1, 0.5, 0.9])}
+    wanted["statistics.variance"] = torch.tensor([0.01, 0.02, 0.03])
+    guess, _ = images(3)
+    guess = guess[1:]
+    found = squared_distance(victim.gradient(guess, y, {}, {}), victim.observed({**seen.sent, **wanted})[0])
+    joined = Net(private.extractor, small(0).classifier)
+    expected = sum(
+        float(((g - seen.sent[n]) ** 2).sum()) for n, g in seen_by(joined, "classifier.", guess, y).sent.items()
+    )
+    features = private.extractor(INPUTS.normalise(guess)).detach()
+    for c in range(3):
+        mean, variance = features[:, c].mean(), ((features[:, c] - features[:, c].mean()) ** 2).mean()
+        expected += alpha * float((mean - wanted["statistics.mean"][c]) ** 2)
+        expected += alpha * float((variance - wanted["statistics.variance"][c]) ** 2)
+    assert float(found) == pytest.approx(expected, rel=1e-4)
+
+
+def test_without_a_generator_there_is_no_second_term() -> None:
+    x, y = images()
+    seen = seen_by(small(0), "classifier.", x, y)
+    options = {"adam_iterations": 20, "lbfgs_iterations": 0}
+    with_, without = (attacked(seen, small(8), y, alpha=alpha, **options) for alpha in (10.0, 0.0))
+    assert torch.equal(with_, without)
+
+
+def test_where_all_is_shared_it_is_dlg_and_finds_the_image() -> None:
+    x, y = images()
+    seen = seen_by(small(0, hidden=40), "", x, y)
+    found = attacked(seen, small(8, hidden=40), y, adam_iterations=300, lbfgs_iterations=40)
+    assert psnr(x[0].numpy(), found[0].numpy()) > 40
+
+
+def test_with_a_random_extractor_it_finds_little() -> None:
+    x, y = images()
+    seen = seen_by(small(0, hidden=40), "classifier.", x, y)
+    found = attacked(seen, small(8, hidden=40), y, adam_iterations=300, lbfgs_iterations=0)
+    assert psnr(x[0].numpy(), found[0].numpy()) < 15
+
+
+def generating(seed: int) -> GeneratingNet:
+    net = small(seed)
+    with initialising(seed, "generating"):
+        return GeneratingNet(net, judged=True)
+
+
+def test_the_uploaded_generator_counts_and_the_private_discriminator_does_not() -> None:
+    """A model with counters among its private tensors, which nobody can search for."""
+    x, y = images()
+    seen = seen_by(generating(0), "classifier.", x, y)
+    options = {"alpha": 10.0, "adam_iterations": 20, "lbfgs_iterations": 0}
+    plain = attacked(seen, generating(8), y, **options)
+    other = {name: value + 0.5 for name, value in seen.received.items() if name.startswith("generator.layers")}
+    assert not torch.equal(attacked(seen, generating(8), y, more=other, **options), plain)
+    assert not torch.equal(attacked(seen, generating(8), y, **{**options, "alpha": 0.0}), plain)
+
+
+def test_it_is_static_and_says_so() -> None:
+    job = Job("x", Ticket("target", 0, "", 1, 1, "target"), (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,))
+    stands = standing(Experiment(method="fedsplit", net="lenet5", dataset="mnist"), job, DLGStatistics(), False)
+    assert not stands.adaptive and any("private tensors" in words for words in stands.granted)
+    assert DLGStatistics().models == frozenset() and DLGStatistics().uses == {"uploads"}
+
+
+def test_refusals() -> None:
+    x, y = images()
+    seen = seen_by(small(0), "classifier.", x, y)
+    with pytest.raises(NotApplicable, match="labels"):
+        attacked(seen, small(8), None)
+    with pytest.raises(BadInput, match="0 <= alpha"):
+        DLGStatisticsSettings(alpha=-1.0)
+    with pytest.raises(BadInput, match="at least one iteration"):
+        DLGStatisticsSettings(adam_iterations=0, lbfgs_iterations=0)

@@ -1,0 +1,424 @@
+"""What attackers know of methods that clip and add noise: against the real clients, in searches, and in words."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import grad, vmap
+from torch.nn.functional import cross_entropy
+
+from attacks.adaptations.fed_cdp import FedCDPAdaptation
+from attacks.adaptations.fed_sdp import FedSDPAdaptation
+from attacks.analytic import Analytic
+from attacks.idlg import IDLG
+from attacks.ig import IG
+from flfw import resolve as parts
+from flfw.adversary.attack import Attack
+from flfw.audit.adaptation import Hiding, hiding
+from flfw.audit.jobs import EASY, EXAMPLE, Job, Ticket
+from flfw.audit.standing import Standing, standing
+from flfw.client.workplace import Workplace
+from flfw.dp.client import NoisyClient
+from flfw.experiment import Experiment
+from flfw.inversion.clipped import Clipped, carried, clipped
+from flfw.inversion.descent import Adam
+from flfw.inversion.matching import cosine_distance, gaussian_likelihood, relative_distance, squared_distance
+from flfw.inversion.priors import total_variation, weighted
+from flfw.inversion.search import Recipe, Target, invert
+from flfw.nets import Net, Tensors, tensors
+from flfw.nets.inputs import Inputs
+from flfw.privacy.course import Course
+from flfw.privacy.mechanism import Mechanism as Privacy
+from flfw.report.findings import read_settings
+from flfw.rng import initialising, torch_generator
+from flfw.runs import run as whole
+from flfw.server.aggregation import Update, weighted_mean
+from flfw.server.strategy import FederatedStrategy
+from flfw.task import Task
+from flfw.victims.local_steps import LocalSteps
+from flfw.victims.operator import Circumstances, MethodMechanism
+from flfw.victims.victim import PlainVictim, VictimModel
+from strategies.fed_cdp import FedCDPSettings
+from strategies.fed_sdp import FedSDPSettings
+
+SERVER, CLIENT = "server", "client_example"
+
+
+def ticket(batch: int = 1, steps: int = 1, server_round: int = 0, on_client: bool = False) -> Ticket:
+    return Ticket("target", server_round, "", batch, steps, EXAMPLE if on_client else "target")
+
+
+def asked(method: str, *chosen: str, **changes: Any) -> Experiment:
+    about = {"method": method, "net": "lenet", "side": 8, "dataset": "digits", "engine": "inproc", "clients": 2}
+    about |= {"rounds": 3, "local_epochs": 1, "images": 2, "audit_rounds": "0", "set": chosen, "lr": 0.2}
+    about |= {"split": "dominant", "augment": "none", "attack": ("ig",)}
+    return Experiment(**{**about, **changes})
+
+
+@dataclass
+class Exchange:
+    """A client of a method, and one who attacks it."""
+
+    experiment: Experiment
+    ticket: Ticket
+
+    def client(self, slot: int = 0) -> NoisyClient:
+        method, settings = parts.method(self.experiment)
+        task, asked_for = Task.of(self.experiment, None), (slot, self.ticket.batch, self.ticket.steps)
+        at = Workplace(self.experiment, task, method, settings, 0, self.ticket.round, None, None, probe=asked_for)
+        with initialising(3, "client"):
+            found = parts.client(self.experiment)(at)
+        assert isinstance(found, NoisyClient)
+        found.received = {n: v.numpy().copy() for n, v in tensors(found.model).items()}
+        return found
+
+    def examples(self) -> tuple[Tensor, Tensor]:
+        task = Task.of(self.experiment, None)
+        return task.examples("train", task.victims(0, 0, self.ticket.batch, 0))
+
+    def sent(self, slot: int = 0) -> Tensors:
+        client, (x, y) = self.client(slot), self.examples()
+        if self.ticket.point == EXAMPLE:
+            return client.observed(x, y, client.generator("probe"))
+        return client.gradient(x, y) if self.ticket.steps == 1 else client.stepped(x, y, self.ticket.steps)
+
+    @property
+    def hides(self) -> Hiding:
+        return hiding(self.experiment, self.ticket, CLIENT if self.ticket.point == EXAMPLE else SERVER, False)
+
+    @property
+    def told(self) -> Clipped:
+        found = self.hides.through(1.0)
+        assert isinstance(found, Clipped)
+        return found
+
+    def victim(self) -> VictimModel:
+        """The attacker's model, had it also what the client keeps to itself."""
+        client, uploads = self.client(), parts.method(self.experiment)[0].uploads
+        known, told = tensors(client.model), self.told
+        plain = PlainVictim(client.model, known, uploads, Task.of(self.experiment, None).inputs)
+        return told.victim(plain, known, told.local_steps)
+
+    def explained(self, slot: int = 0) -> tuple[Tensors, Tensors]:
+        """What the true examples would have been sent as, and what was sent."""
+        victim, (x, y), told = self.victim(), self.examples(), self.told
+        observed, constants = victim.observed(self.sent(slot))
+        constants = {**constants, **told.read(observed)}
+        return told.apply(victim.gradient(x, y, {}, constants), observed, constants), observed
+
+
+def exchange(
+    method: str, *chosen: str, batch: int = 1, steps: int = 1, at: int = 0, on_client: bool = False
+) -> Exchange:
+    return Exchange(asked(method, *chosen), ticket(batch, steps, at, on_client))
+
+
+# --- by hand ---
+
+
+def test_groups_are_clipped_one_by_one_with_a_bound_for_each() -> None:
+    gradient = {"a.w": torch.tensor([3.0]), "a.b": torch.tensor([4.0]), "b.w": torch.tensor([0.3])}
+    assert {n: float(v) for n, v in clipped(gradient, 1.0, "layer").items()} == pytest.approx(
+        {"a.w": 0.6, "a.b": 0.8, "b.w": 0.3}
+    )
+    assert float(clipped(gradient, 1.0, "tensor")["a.w"]) == pytest.approx(1.0)
+    both = clipped(gradient, {"a": torch.tensor(2.5), "b": torch.tensor(0.1)}, "layer")
+    assert {n: float(v) for n, v in both.items()} == pytest.approx({"a.w": 1.5, "a.b": 2.0, "b.w": 0.1})
+
+
+def test_clipping_has_a_finite_derivative_at_zero() -> None:
+    slope = grad(lambda t: clipped({"a": t}, 1.0, "flat")["a"].sum())(torch.zeros(2))
+    assert slope.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("local", "deviation"),
+    [
+        (LocalSteps(lr=0.1, steps=1), 1.0),
+        (LocalSteps(lr=0.1, steps=4), 0.5),
+        (LocalSteps(lr=0.1, steps=2, momentum=0.5), sqrt(1.5**2 + 1) / 2),
+        (LocalSteps(lr=0.5, steps=2, weight_decay=0.4), sqrt(0.8**2 + 1) / 2),  # the first shrinks by lr times decay
+    ],
+)
+def test_noise_adds_up_over_the_steps(local: LocalSteps, deviation: float) -> None:
+    assert carried(local) == pytest.approx(deviation)
+
+
+@pytest.mark.parametrize("bound", ["constant", "decay", "lr"])
+def test_the_bound_of_each_round_is_the_methods(bound: Any) -> None:
+    settings = FedCDPSettings(bound=bound, clip=6.0, lr_decay=0.9)
+    for at in range(7):
+        told = FedCDPAdaptation(dataclasses.asdict(settings), Circumstances(round=at, rounds=5))
+        assert told.bound == pytest.approx(settings.clip_at(at, 5))
+
+
+# --- on what real clients send ---
+
+QUIET = "noise_multiplier=0"
+SHORT = "clip=0.05"  # bites in every layer of a fresh network
+EXACT = {
+    "by layers": exchange("fed_cdp", QUIET, SHORT),
+    "by tensors": exchange("fed_cdp", QUIET, SHORT, "grouping=tensor"),
+    "flat": exchange("fed_cdp", QUIET, SHORT, "grouping=flat"),
+    "one example on the client": exchange("fed_cdp", QUIET, SHORT, on_client=True),
+    "each of three": exchange("fed_cdp", QUIET, SHORT, batch=3),
+    "a later bound": exchange("fed_cdp", QUIET, "clip=0.2", "bound=decay", "last_clip=0.01", at=2),
+    "a learning rate's bound": exchange("fed_cdp", QUIET, "clip=0.2", "bound=lr", "lr_decay=0.3", at=3, steps=2),
+    "a median": exchange("fed_cdp", QUIET, "bound=median"),
+    "compressed": exchange("fed_cdp", QUIET, SHORT, "compress=after", batch=2),
+    "compressed before": exchange("fed_cdp", QUIET, SHORT, "compress=before"),
+    "three steps": exchange("fed_cdp", QUIET, SHORT, "momentum=0.5", "weight_decay=0.1", steps=3, batch=2),
+    "an update": exchange("fed_sdp", QUIET, SHORT),
+    "an update of three": exchange("fed_sdp", QUIET, SHORT, "grouping=tensor", batch=3),
+    "an update of steps": exchange("fed_sdp", QUIET, SHORT, "momentum=0.5", "weight_decay=0.1", steps=3),
+    "a server's noise": exchange("fed_sdp", SHORT, "noised_by=server"),
+    "flat by default": exchange("dp_fedavg", QUIET, batch=2),
+    "a unit": exchange("dp_fedavg", SHORT, "unit=client", steps=2),
+    "an extractor": exchange("centaur", QUIET, batch=2, steps=2),
+    "another": exchange("ppsgd", QUIET, "grouping=layer"),
+    "an extractor's update": exchange("ppsgd", "unit=client", steps=2),
+}
+
+
+@pytest.mark.parametrize("of", EXACT.values(), ids=EXACT)
+def test_the_true_examples_explain_what_a_client_sent(of: Exchange) -> None:
+    found, sent = of.explained()
+    assert of.told.noise is None and set(found) == set(sent)
+    for name, value in sent.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-3 * float(value.abs().max()))
+    bare = of.client().model
+    x, y = of.examples()
+    loss = cross_entropy(bare(Task.of(of.experiment, None).inputs.normalise(x)), y)
+    named = {n: p for n, p in bare.named_parameters() if n in sent}
+    plain = dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
+    # Who does not know is wrong.
+    assert max(float(relative_distance({n: plain[n]}, {n: value})) for n, value in sent.items()) > 0.01
+
+
+NOISY = {
+    "one": exchange("fed_cdp", "clip=0.1", "noise_multiplier=2"),
+    "three": exchange("fed_cdp", "clip=0.1", "noise_multiplier=2", batch=3),
+    "a draw each": exchange("fed_cdp", "clip=0.1", "noise_multiplier=2", "draws=example", batch=4),
+    "on the client": exchange("fed_cdp", "clip=0.1", "noise_multiplier=2", "grouping=flat", on_client=True),
+    "a later bound": exchange("fed_cdp", "clip=2", "last_clip=0.2", "bound=decay", "noise_multiplier=2", at=3),
+    "a median": exchange("fed_cdp", "bound=median", "noise_multiplier=0.5"),
+    "an update": exchange("fed_sdp", "clip=0.1", "noise_multiplier=2", batch=2),
+    "an update of steps": exchange("fed_sdp", "clip=0.1", "noise_multiplier=2", "momentum=0.5", steps=3),
+    "steps": exchange("dp_fedavg", "clip=0.0001", "noise_multiplier=2", "momentum=0.9", batch=2, steps=4),
+    "an extractor": exchange("centaur", "noise_multiplier=2"),
+}
+
+
+@pytest.mark.parametrize("of", NOISY.values(), ids=NOISY)
+def test_the_deviation_is_that_of_repeated_probes(of: Exchange) -> None:
+    left = []
+    for slot in range(4):
+        found, sent = of.explained(slot)
+        left.append(torch.cat([(found[n] - v).flatten() for n, v in sent.items()]))
+    noise = of.told.noise
+    assert noise is not None and not torch.equal(left[0], left[1])
+    assert float(torch.stack(left).square().mean().sqrt()) == pytest.approx(noise, rel=0.04)
+    assert abs(float(torch.stack(left).mean())) < 4 * noise / sqrt(torch.stack(left).numel())
+
+
+def test_where_noise_comes_after_the_smallest_were_zeroed_a_trial_zeroes_its_own() -> None:
+    of = exchange("fed_cdp", "clip=0.1", "noise_multiplier=1e-6", "compress=before", "compress_ratio=0.5")
+    found, sent = of.explained()
+    for name, value in sent.items():
+        zeroed = found[name] == 0
+        assert int(zeroed.sum()) >= value.numel() // 2
+        assert float((found[name] - value).abs().max()) < 1e-6
+
+
+def test_several_at_once_are_each_alone_and_have_a_derivative() -> None:
+    for of in (exchange("fed_cdp", "compress=before"), exchange("fed_cdp", "bound=median", "compress=after")):
+        victim, told = of.victim(), of.told
+        x = torch.rand(3, 1, 1, 8, 8, generator=torch_generator(0, "x"))
+        sent = of.sent()
+        observed, constants = victim.observed(sent)
+        constants = {**constants, **told.read(observed)}
+
+        def objective(x: Tensor, victim: Any = victim, told: Any = told, seen: Any = (observed, constants)) -> Tensor:
+            trial = victim.gradient(x, torch.tensor([1]), {}, seen[1])
+            return squared_distance(told.apply(trial, *seen), seen[0])
+
+        together = vmap(grad(objective))(x)
+        torch.testing.assert_close(together[1], grad(objective)(x[1]), rtol=1e-3, atol=1e-6)
+        assert bool(torch.isfinite(together).all()) and float(together.norm()) > 0
+
+
+# --- in a search ---
+
+INPUTS = Inputs.of((1, 6, 6), (0.5,), (0.25,))
+ADAM = Adam(150, 0.1, schedule="cosine")
+COSINE = Recipe(cosine_distance, ADAM, weighted((1e-3, total_variation)))
+SMOOTH = weighted((30.0, total_variation))
+
+
+def small() -> PlainVictim:
+    """36 pixels -> 40 units -> 4 classes."""
+    with initialising(0, "adaptations"):
+        net = Net(nn.Sequential(nn.Flatten(), nn.Linear(36, 40), nn.Sigmoid()), nn.Linear(40, 4))
+    return PlainVictim(net, tensors(net), ("*",), INPUTS)
+
+
+def search_error(told: MethodMechanism, noise: float, batch: int, recipe: Recipe, knowing: bool) -> float:
+    """Root mean square deviation, on average over three probes of images of two greys."""
+    victim = told.victim(small(), small().known, None)
+    rng = torch_generator(0, "pictures")
+    greys = torch.rand(3, batch, 1, 2, 1, 1, generator=rng)
+    images, labels = greys.expand(3, batch, 1, 2, 3, 6).reshape(3, batch, 1, 6, 6), torch.arange(batch)
+    sent = [victim.gradient(one, labels, {}, {}) for one in images]
+    sent = [{n: v + noise * torch.randn(v.shape, generator=rng) for n, v in one.items()} for one in sent]
+    targets = [Target(one, labels, torch_generator(0, "start", i)) for i, one in enumerate(sent)]
+    found = invert(victim if knowing else small(), targets, recipe, mechanism=told if knowing else None)
+    return float((torch.stack([f.samples for f in found]) - images).square().mean((1, 2, 3, 4)).sqrt().mean())
+
+
+def cdp(batch: int = 1, **settings: Any) -> FedCDPAdaptation:
+    return FedCDPAdaptation(dataclasses.asdict(FedCDPSettings(**settings)), Circumstances(batch=batch))
+
+
+def sdp(**settings: Any) -> FedSDPAdaptation:
+    return FedSDPAdaptation(dataclasses.asdict(FedSDPSettings(**settings)), Circumstances(lr=0.1))
+
+
+@pytest.mark.parametrize(
+    ("told", "batch", "margin"),
+    [
+        (cdp(noise_multiplier=0.0, clip=0.05), 1, 3.0),
+        (cdp(noise_multiplier=0.0, clip=0.05, batch=3), 3, 2.0),
+        (sdp(noise_multiplier=0.0, clip=0.005), 1, 3.0),
+    ],
+    ids=["one example", "three examples", "an update"],
+)
+def test_who_knows_of_the_clipping_comes_closer(told: MethodMechanism, batch: int, margin: float) -> None:
+    static, knowing = (search_error(told, 0.0, batch, COSINE, knows) for knows in (False, True))
+    assert static > margin * knowing
+
+
+def test_who_knows_of_the_noise_comes_closer() -> None:
+    told = cdp(noise_multiplier=0.05, clip=1.0)
+    assert told.noise == pytest.approx(0.05)
+    likely = Recipe(gaussian_likelihood(0.05), ADAM, SMOOTH)
+    assert search_error(told, 0.05, 1, COSINE, False) > 1.2 * search_error(told, 0.05, 1, likely, True)
+
+
+# --- in words ---
+
+
+class Shielded(FederatedStrategy):
+    """Somebody's own method for privacy, for which nothing is written."""
+
+    def aggregate(self, updates: Iterable[Update]) -> Tensors:
+        return weighted_mean(updates)
+
+    @classmethod
+    def mechanism(cls, settings: Any, course: Course) -> Privacy | None:
+        return None
+
+
+OWN = f"{__name__}:Shielded"
+
+
+def stands(
+    of: Experiment, at: Ticket, adaptive: bool, attack: Attack | None = None, defended: bool = False
+) -> Standing:
+    vantage = CLIENT if at.point == EXAMPLE else SERVER
+    job = Job("ig", at, (), Path("none"), {}, (1, 8, 8), 10, (0.5,), (0.5,), vantage=vantage, adaptive=adaptive)
+    return standing(of, job, attack or IG(), defended)
+
+
+def test_an_attacker_is_adaptive_only_where_it_models_all_that_is_done() -> None:
+    cdp_, sdp_ = asked("fed_cdp"), asked("fed_sdp")
+    static = stands(cdp_, ticket(), False)
+    assert (static.adaptive, static.adaptation, static.hidden_by) == (False, None, "fed_cdp")
+    assert static.granted[-1] == "not granted: that fed_cdp clips and adds noise"
+    told = stands(cdp_, ticket(3), True)
+    assert (told.adaptive, told.adaptation, told.hidden_by) == (True, "written", "fed_cdp")
+    words = "that fed_cdp clips each example's gradient (C=4 a layer) and adds noise (sigma=6)"
+    assert told.granted[-1] == f"{words}, to which it adapts with what is written for it"
+    several = stands(cdp_, ticket(steps=2), True)
+    assert not several.adaptive and several.adaptation == "written"
+    assert several.granted[-1].startswith("not made use of: that the noise of a step moves the weights")
+    assert any("fed_cdp's optimiser" in words for words in several.granted)
+    assert stands(asked("fed_cdp", QUIET), ticket(steps=2), True).adaptive
+    assert stands(sdp_, ticket(steps=2), True).adaptive  # its noise comes after all steps
+    assert not stands(cdp_, ticket(), True, IDLG()).adaptive  # labels are read off a noisy layer
+    assert not stands(asked("centaur"), ticket(), True).adaptive  # the head is hidden
+    assert "(C=0.04 over all tensors)" in stands(asked("dp_fedavg", "unit=client"), ticket(), True).granted[-1]
+
+
+def test_where_nothing_is_done_to_what_is_read_there_is_nothing_to_adapt_to() -> None:
+    example = ticket(on_client=True)
+    for of in (asked("fed_sdp"), asked("fed_cdp", "observed=bare"), asked("dp_fedavg", "unit=client")):
+        assert hiding(of, example, CLIENT, False).how == "nothing to adapt to"
+        bare = stands(of, example, False)
+        assert bare.adaptive and bare.hidden_by is None
+        assert bare.granted[-1].endswith("which does nothing to what is read here")
+    assert hiding(asked("fed_cdp"), EASY, SERVER, False) == Hiding(asked("fed_cdp"), EASY, SERVER)
+    assert hiding(asked("fedavg"), ticket(), SERVER, False).by == ""
+
+
+@pytest.mark.parametrize(
+    ("of", "at", "words"),
+    [
+        (asked(OWN), ticket(), f"what {OWN} does to the data for their privacy, for which no adaptation is written"),
+        (asked("fed_cdp", adaptation="none"), ticket(), "that fed_cdp clips and adds noise"),
+        (asked("fed_cdp", "bound=median"), ticket(2), "of several examples or steps the client's own bound"),
+        (asked("fed_cdp", "compress=after"), ticket(1, 2), "what is zeroed in each of several steps"),
+        (asked("dp_fedavg", "optimiser=adam"), ticket(1, 2), "of several steps of Adam"),
+    ],
+)
+def test_what_is_not_adapted_to_is_static_and_that_is_said(of: Experiment, at: Ticket, words: str) -> None:
+    assert hiding(of, at, SERVER, False).how == "none" and hiding(of, at, SERVER, False).through(1.0) is None
+    found = stands(of, at, False)
+    assert not found.adaptive and found.granted[-1].startswith("not made use of: ") and words in found.granted[-1]
+
+
+def test_of_a_defence_and_a_method_the_defence_is_adapted_to_and_the_rest_said() -> None:
+    of = asked("fed_cdp", defence="prune")
+    both = stands(of, ticket(), True, defended=True)
+    assert (both.adaptive, both.adaptation, both.hidden_by) == (False, "written", "prune")
+    assert both.granted[-2].startswith("that the client uses prune (ratio=0.9), to which it adapts")
+    assert both.granted[-1] == "not made use of: that fed_cdp clips and adds noise, beside the defence"
+    early = stands(of, ticket(on_client=True), True, defended=True)  # before the update is pruned
+    assert (early.adaptive, early.hidden_by) == (True, "fed_cdp")
+    assert early.granted[-2] == "that the client uses prune, which does nothing to what is read here"
+
+
+# --- in a whole run ---
+
+
+def test_an_audit_has_a_static_and_an_adaptive_entry_at_each_place(tmp_path: Path) -> None:
+    set_ = ("clip=0.1", "noise_multiplier=0.0002", "ig.iterations=120")
+    of = asked("fed_cdp", *set_, out=tmp_path / "run", rounds=1, images=1, vantage=(SERVER, CLIENT))
+    folder = whole.run(of)
+    entries = json.loads((folder / "result.json").read_text())["audit"]
+    about = [(e["vantage"], e["adaptive"], e["adaptation"], e["defence"], e["hidden_by"]) for e in entries]
+    both = [(False, None, "none", "fed_cdp"), (True, "written", "none", "fed_cdp")]
+    assert about == [(vantage, *one) for vantage in (SERVER, CLIENT) for one in both]
+    for static, told in (entries[:2], entries[2:]):
+        assert static["verdict"] == "static only" and told["verdict"] == "leaks"
+        assert told["psnr"]["mean"] > static["psnr"]["mean"] + 8
+        assert "(C=0.1 a layer) and adds noise (sigma=0.0002)" in told["granted"][-1]
+    names = [setting.name for setting in read_settings(folder, entries, pictures=False)]
+    assert names[:2] == ["ig (server)", "ig told of fed_cdp (server)"]
+    page = (folder / "report.html").read_text()
+    assert "told of none" not in page and "fed_cdp with" not in page
+
+
+def test_a_closed_form_reads_on_through_the_clipping_and_is_static(tmp_path: Path) -> None:
+    of = asked("dp_fedavg", "unit=client", net="linear", attack=("analytic",), out=tmp_path / "run", rounds=1)
+    (entry,) = json.loads((whole.run(of) / "result.json").read_text())["audit"]
+    assert entry["verdict"] == "leaks" and not entry["adaptive"] and entry["adaptation"] is None
+    assert not stands(of, ticket(), False, Analytic()).adaptive

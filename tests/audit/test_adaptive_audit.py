@@ -1,0 +1,254 @@
+"""Static and adaptive attackers stand side by side: what each is told, and what becomes of it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from attacks.ig import IG
+from clients.defences.prune import Prune, PruneSettings
+from flfw import resolve as parts
+from flfw.adversary.observation import Reconstruction
+from flfw.audit.adaptation import adaptation, mechanism
+from flfw.audit.auditor import Auditor
+from flfw.audit.jobs import EXAMPLE, Job, Ticket
+from flfw.audit.queue import Queue
+from flfw.audit.standing import standing
+from flfw.defence import Defence
+from flfw.experiment import Experiment
+from flfw.inversion.automatic import Automatic
+from flfw.nets import Tensors
+from flfw.nets.net import tensors
+from flfw.rng import torch_generator
+from flfw.runs import run as whole
+from flfw.victims.operator import Mechanism, Scaled
+from tests.attacks.test_attacks import attackable, digits, generators
+
+TARGET = Ticket("target", 0, "", 1, 1, "target")
+
+
+class OwnPrune(Defence):
+    """Somebody's own, for which nothing is written: only the largest tenth of each tensor is sent."""
+
+    def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        return Prune(PruneSettings(ratio=0.9)).update(update, rng)
+
+
+class Blurs(Defence):
+    """Changes the data."""
+
+    def batch(self, x: torch.Tensor, y: torch.Tensor, rng: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        return (x + x.mean()) / 2, y
+
+
+class EachStep(Defence):
+    """Acts in each local step."""
+
+    def gradients(self, gradients: Tensors, rng: torch.Generator) -> Tensors:
+        return {name: value.round(decimals=3) for name, value in gradients.items()}
+
+
+class Noisy(Defence):
+    """Adds a fixed amount of noise."""
+
+    def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        return {name: value + 0.1 * torch.randn(value.shape, generator=rng) for name, value in update.items()}
+
+
+def own(cls: type) -> str:
+    return f"{__name__}:{cls.__name__}"
+
+
+def asked(**changes: Any) -> Experiment:
+    about = {"method": "fedavg", "net": "lenet", "side": 8, "engine": "inproc", "clients": 2, "rounds": 1}
+    about |= {"local_epochs": 1, "images": 2, "audit_rounds": "0", "set": ("ig.iterations=150",)}
+    return Experiment(**{**about, **changes})
+
+
+def audited(out: Path, **changes: Any) -> list[dict[str, Any]]:
+    folder = whole.run(asked(out=out, **changes))
+    return json.loads((folder / "result.json").read_text())["audit"]
+
+
+def test_who_is_told_of_the_defence_finds_what_who_is_not_told_does_not(tmp_path: Path) -> None:
+    static, adaptive = audited(tmp_path / "run", defence=own(OwnPrune), set=("ig.iterations=300",))
+    assert (static["adaptive"], static["adaptation"]) == (False, None)
+    assert (adaptive["adaptive"], adaptive["adaptation"]) == (True, "automatic")
+    assert static["granted"][-1] == f"not granted: that the client uses {own(OwnPrune)}"
+    assert adaptive["granted"][-1].startswith(f"that the client uses {own(OwnPrune)} ()")
+    assert adaptive["psnr"]["mean"] > static["psnr"]["mean"] + 2
+    assert static["ladder"] == adaptive["ladder"]
+    with (tmp_path / "run" / "audit.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["rung"] == "target"]
+    assert [row["adaptive"] for row in rows] == ["False", "False", "True", "True"]
+    assert len({row["reconstruction"] for row in rows}) == 4
+
+
+def test_of_a_partly_defended_run_the_adaptive_attack_is_on_the_defended_alone(tmp_path: Path) -> None:
+    entries = audited(tmp_path / "run", defence="prune", defended="1", set=("ig.iterations=3",))
+    about = [(e["defence"], e["adaptation"], e["images"]) for e in entries]
+    assert about == [("prune", None, 1), ("none", None, 1), ("prune", "written", 1)]
+    assert [e["adaptive"] for e in entries] == [False, True, True]
+    (tuned,) = json.loads((tmp_path / "run" / "result.json").read_text())["provenance"]["tuned_on"]
+    assert tuned == f"ig: {IG.tuned_on}"
+
+
+def test_an_attack_that_makes_nothing_of_a_defence_runs_once(tmp_path: Path) -> None:
+    (entry,) = audited(tmp_path / "run", net="linear", attack=("analytic",), defence="prune", set=())
+    assert not entry["adaptive"] and entry["adaptation"] is None
+    assert "not granted: the labels, of which it makes no use" in entry["granted"]
+
+
+def test_who_normalises_by_the_batch_is_not_seen_through() -> None:
+    job = Job("ig", TARGET, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), vantage="server")
+    colour = {"dataset": "cifar10", "side": 0}
+    plain, normalised = (standing(asked(net=net, **colour), job, IG(), False) for net in ("lenet", "convnet32"))
+    assert plain.adaptive and not normalised.adaptive
+    assert any("BatchNorm" in words for words in normalised.granted)
+
+
+def test_a_search_that_does_not_fit_is_said_once_and_not_tried_again(tmp_path: Path) -> None:
+    (entry,) = audited(tmp_path / "run", attack_memory_gb=1e-6, set=("ig.iterations=3",))
+    assert entry["verdict"] == "inconclusive" and entry["failures"] == 2 and entry["tries"] == 1
+    assert entry["stopped"].startswith("not possible: Expected a search whose step fits into 1e-06 GB, got a batch of")
+    notes = json.loads((tmp_path / "run" / "result.json").read_text())["notes"]
+    assert any("--attack-memory-gb." in note and not note.endswith("..") for note in notes)
+
+
+def test_how_one_adapts() -> None:
+    prune, foreign = asked(defence="prune"), asked(defence=own(OwnPrune))
+    assert adaptation(prune, TARGET, "server") == "written"
+    assert adaptation(asked(defence="prune", adaptation="automatic"), TARGET, "server") == "automatic"
+    assert adaptation(asked(defence="prune", adaptation="none"), TARGET, "server") == "none"
+    assert adaptation(foreign, TARGET, "server") == "automatic"
+    example = Ticket("target", 0, "", 1, 1, EXAMPLE)
+    assert adaptation(prune, example, "client_example") == "nothing to adapt to"
+    each = asked(defence=own(EachStep))
+    assert adaptation(each, example, "client_example") == "automatic"
+    assert adaptation(each, Ticket("target", 0, "", 1, 4, "target"), "server") == "none"
+    assert adaptation(asked(defence=own(Blurs)), TARGET, "server") == "none"
+
+
+def test_what_stands_in_the_objective() -> None:
+    assert isinstance(mechanism(asked(defence="prune"), TARGET, "server", 1.0), Mechanism)
+    assert isinstance(mechanism(asked(defence="prune"), TARGET, "server", -0.5), Scaled)
+    assert isinstance(mechanism(asked(defence=own(OwnPrune)), TARGET, "server", 1.0), Automatic)
+    assert mechanism(asked(defence=own(Blurs)), TARGET, "server", 1.0) is None
+
+
+def test_a_defence_that_changes_the_data_is_attacked_statically_and_that_is_said(tmp_path: Path) -> None:
+    (entry,) = audited(tmp_path / "run", defence=own(Blurs), set=("ig.iterations=2",))
+    assert not entry["adaptive"]
+
+
+def test_local_steps_are_unrolled_where_the_method_says_how_they_are_made(tmp_path: Path) -> None:
+    of = {"victim_steps": 3, "lr": 0.1, "set": ("ig.iterations=2",)}
+    (plain,) = audited(tmp_path / "plain", **of)
+    assert plain["adaptive"]
+    assert any("how these steps are made (fedavg's optimiser)" in sentence for sentence in plain["granted"])
+    (hidden,) = audited(tmp_path / "hidden", **{**of, "method": "fedper"})
+    assert not hidden["adaptive"]  # the head is hidden
+    (closed,) = audited(tmp_path / "closed", **{**of, "net": "linear", "attack": ("analytic",), "set": ()})
+    assert not closed["adaptive"] and any("their mean gradient is attacked" in s for s in closed["granted"])
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "fedper"])
+def test_unrolled_steps_are_those_of_the_client(method: str, tmp_path: Path) -> None:
+    """The true examples explain what was sent, through momentum, weight decay and the proximal term."""
+    from flfw.audit.knowledge import grant
+    from flfw.audit.scorer import read_truth
+    from flfw.recording.reader import Recordings
+
+    of = ("ig.iterations=1", "momentum=0.5", "weight_decay=0.1", *(["mu=5"] if method == "fedprox" else []))
+    experiment, task, _ = whole.check(asked(method=method, victim_steps=4, lr=0.1, set=of, out=tmp_path / "run"))
+    whole.run(experiment)
+    auditor = Auditor(experiment, task, tmp_path / "run", tmp_path / "run")
+    (job,) = auditor.jobs(auditor.tickets()[1])
+    seen = [o for o in Recordings(job.recordings).observations([e.id for e in job.exchanges]) if o is not None]
+    observations, knowledge = grant(job, experiment, IG(), seen)
+    for o, known in zip(observations, knowledge, strict=True):
+        truth = read_truth(tmp_path / "run" / "truth", o.key)
+        assert truth is not None and known.unrolled
+        private = {n: v for n, v in tensors(client_model(experiment, task)).items() if n in known.model.unknown}
+        expected, constants = known.model.observed(o.sent)
+        found = known.model.gradient(truth.samples, truth.labels, private, constants)
+        assert set(found) == set(expected)
+        for name in expected:
+            torch.testing.assert_close(found[name], expected[name], rtol=1e-3, atol=1e-5)
+
+
+def client_model(experiment: Experiment, task: Any) -> torch.nn.Module:
+    """What a client that has not trained yet holds."""
+    from flfw.client.workplace import Workplace
+
+    method, settings = parts.method(experiment)
+    at = Workplace(experiment, task, method, settings, 0, 0, None, None)
+    return parts.client(experiment)(at).model
+
+
+def test_labels_that_an_attack_recovers_are_counted(tmp_path: Path) -> None:
+    (entry,) = audited(tmp_path / "run", attack=("idlg",), set=("idlg.iterations=1", "idlg.restarts=1"))
+    assert entry["labels_found"] == 1.0
+    assert "not granted: the labels, which it reads off the last layer's gradient" in entry["granted"]
+    (given,) = audited(tmp_path / "given", set=("ig.iterations=1",))
+    assert given["labels_found"] is None and "the true labels" in given["granted"]
+
+
+def test_labels_that_are_not_granted_are_not_in_the_job(tmp_path: Path) -> None:
+    of = ("ig.iterations=1", "idlg.iterations=1", "idlg.restarts=1")
+    experiment, task, _ = whole.check(asked(attack=("ig", "idlg"), set=of, out=tmp_path / "run"))
+    whole.run(experiment)
+    auditor = Auditor(experiment, task, tmp_path / "run", tmp_path / "run")
+    granted = {job.attack: [e.labels for e in job.exchanges] for job in auditor.jobs(auditor.tickets()[1])}
+    assert granted["idlg"] == [None, None]
+    assert all(labels is not None and len(labels) == 1 for labels in granted["ig"])
+
+
+def test_labels_of_a_reconstruction_survive_the_queue(tmp_path: Path) -> None:
+    from flfw.audit.jobs import Exchange, Job, solved
+
+    exchanges = (Exchange("a", 0, 0, None), Exchange("b", 1, 1, None))
+    config = asked().to_run_config()
+    job = Job("idlg", TARGET, exchanges, tmp_path, config, (2,), 3, (0.0,), (1.0,))
+    queue = Queue(tmp_path / "queue")
+    queue.put(job)
+    found = [Reconstruction(torch.zeros(2, 2), 0.5, 3, torch.tensor([2, 0])), Reconstruction(torch.ones(2, 2))]
+    queue.solve(job, solved(job, found, 1.0))
+    solution = queue.solution(job)
+    assert solution is not None and solution.found[0] is not None and solution.found[1] is not None
+    assert solution.found[0].labels is not None and solution.found[0].labels.tolist() == [2, 0]
+    assert solution.found[1].labels is None
+
+
+def test_no_two_probes_bear_the_same_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[torch.Tensor] = []
+
+    def noted(self: Noisy, update: Tensors, rng: torch.Generator) -> Tensors:
+        drawn.append(torch.randn(4, generator=rng))
+        return update
+
+    monkeypatch.setattr(Noisy, "update", noted)
+    audited(tmp_path / "run", clients=1, defence=own(Noisy), attack=("analytic",), set=(), curve=("steps=2",))
+    assert len(drawn) == 5  # one round of training, two probes of one step, two of two steps
+    assert len({tuple(one.tolist()) for one in drawn}) == 5
+
+
+def test_an_attack_that_is_told_keeps_to_one_model_of_what_stands_between() -> None:
+    """Two victims with a mechanism and two without are four searches in two calls, and do not mix."""
+    import dataclasses
+
+    observations, knowledge = attackable("lenet", 8, digits(0, side=8), digits(1, side=8))
+    told = [dataclasses.replace(known, mechanism=Automatic(OwnPrune())) for known in knowledge]
+    own_prune = OwnPrune()
+    pruned = [dataclasses.replace(o, sent=own_prune.update(o.sent, torch_generator(0, "x"))) for o in observations]
+    attack = IG(IG.Settings(iterations=5))
+    both = attack.run([*pruned, *pruned], [*knowledge, *told], [*generators(2), *generators(2)])
+    alone = attack.run(pruned, told, generators(2))
+    for one, other in zip(both[2:], alone, strict=True):
+        torch.testing.assert_close(one.samples, other.samples, rtol=0, atol=1e-4)
+    assert not torch.equal(both[0].samples, both[2].samples)

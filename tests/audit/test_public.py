@@ -1,0 +1,191 @@
+"""What public data give by themselves: by hand, against naive loops, and in time."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from flfw.audit.measures.metrics import psnr
+from flfw.audit.measures.public import Public
+from flfw.audit.measures.recovery import recovered
+from flfw.errors import BadInput
+from flfw.rng import numpy_generator
+
+
+def noise(*shape: int, of: int = 0) -> np.ndarray:
+    return numpy_generator(0, "noise", of).random(shape, dtype=np.float32)
+
+
+ROWS = Public.of(np.array([[0.0, 0.0], [0.2, 0.4], [1.0, 1.0], [0.8, 0.6]], dtype=np.float32), np.array([0, 0, 1, 1]))
+IMAGES = Public.of(noise(6, 3, 64, 64), np.zeros(6, dtype=np.int64))
+
+
+# --- floors ---
+
+
+def naive_floors(public: Public, truth: np.ndarray, label: int, rng: np.random.Generator) -> dict[str, float]:
+    samples = [sample.astype(np.float64) for sample in public.samples]
+    same = [sample for sample, of in zip(samples, public.labels, strict=True) if of == label]
+    return {
+        "noise": psnr(truth, rng.random(truth.shape)),
+        "grey": psnr(truth, np.full(truth.shape, 0.5)),
+        "mean": psnr(truth, np.mean(samples, axis=0)),
+        "class_mean": psnr(truth, np.mean(same, axis=0)),
+        "random_public": psnr(truth, samples[rng.integers(len(samples))]),
+        "nearest_public": max(psnr(truth, sample) for sample in samples),
+    }
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 6, 5), (11,)])
+def test_floors_are_those_of_a_naive_loop(shape: tuple[int, ...], dtype: type) -> None:
+    public = Public.of(noise(300, *shape).astype(dtype), np.arange(300) % 3)
+    for i, truth in enumerate(noise(20, *shape, of=1).astype(dtype)):
+        found = public.floors(truth, i % 3, numpy_generator(0, "floors", i))
+        expected = naive_floors(public, truth, i % 3, numpy_generator(0, "floors", i))
+        assert list(found) == list(expected)
+        assert found == pytest.approx(expected, abs=1e-9)
+        for exactly in ("noise", "grey", "random_public", "nearest_public"):
+            assert found[exactly] == expected[exactly]
+
+
+def test_the_nearest_is_found_where_float32_cannot_tell() -> None:
+    truth = np.full(400, 0.9, dtype=np.float32)
+    samples = np.tile(truth, (200, 1))
+    rng = numpy_generator(0, "order")
+    samples[np.arange(200), rng.integers(400, size=200)] += np.float32(1e-4) * (2 + rng.permutation(200))
+    samples = np.clip(samples, 0, 1)
+    public = Public.of(samples, np.zeros(200, np.int64))
+    distances = ((samples.astype(np.float64) - truth) ** 2).sum(1)
+    rough = (samples * samples).sum(1) - 2 * samples @ truth + truth @ truth
+    assert rough.argmin() != distances.argmin()  # else this test says nothing
+    db = public.floors(truth, 0, numpy_generator(0, "floors"))["nearest_public"]
+    assert db == psnr(truth, samples[distances.argmin()])
+
+
+def test_floors_by_hand() -> None:
+    floors = ROWS.floors(np.array([0.2, 0.2]), 0, numpy_generator(0, "floors"))
+    assert set(floors) == {"noise", "grey", "mean", "class_mean", "random_public", "nearest_public"}
+    assert floors["grey"] == pytest.approx(-20 * np.log10(0.3), abs=1e-4)
+    assert floors["mean"] == pytest.approx(-20 * np.log10(0.3), abs=1e-4)  # the mean of all is (.5, .5)
+    assert floors["class_mean"] == pytest.approx(-10 * np.log10(0.01 / 2), abs=1e-4)  # (.1, .2) is off by (.1, 0)
+    assert floors["nearest_public"] == pytest.approx(-10 * np.log10(0.04 / 2), abs=1e-4)  # (.2, .4) is off by (0, .2)
+
+
+def test_a_class_without_public_examples_falls_back_to_the_mean_of_all() -> None:
+    floors = ROWS.floors(np.array([0.2, 0.2]), 7, numpy_generator(0, "floors"))
+    assert floors["class_mean"] == floors["mean"]
+
+
+def test_the_nearest_public_example_is_the_best_that_a_random_one_can_be() -> None:
+    truth, all_db, nearest = noise(2, of=3), set(), set()
+    for of in range(40):
+        floors = ROWS.floors(truth, 0, numpy_generator(0, "floors", of))
+        all_db.add(floors["random_public"])
+        nearest.add(floors["nearest_public"])
+    assert all_db == {psnr(truth, sample) for sample in ROWS.samples}
+    assert nearest == {max(all_db)}
+
+
+def test_noise_floor_is_that_of_uniform_noise() -> None:
+    floors = IMAGES.floors(np.full((3, 64, 64), 0.5), 0, numpy_generator(0, "floors"))
+    assert floors["noise"] == pytest.approx(-10 * np.log10(1 / 12), abs=0.1)
+    assert floors["grey"] == 200.0
+
+
+def test_an_example_that_is_public_cannot_count_as_recovered() -> None:
+    truth = IMAGES.samples[2]
+    floors = IMAGES.floors(truth, 0, numpy_generator(0, "floors"))
+    assert floors["nearest_public"] == 200.0 and not recovered(truth, truth, floors)
+
+
+def test_a_black_truth_and_equal_public_images_have_a_floor() -> None:
+    public = Public.of(np.zeros((5, 1, 4, 4), np.float32), np.zeros(5, np.int64))
+    assert public.floors(np.zeros((1, 4, 4)), 0, numpy_generator(0, "floors"))["nearest_public"] == 200.0
+
+
+def test_fifty_victims_against_ten_thousand_images_take_under_a_second() -> None:
+    rng, public = numpy_generator(0, "floors"), Public.of(noise(10_000, 1, 28, 28), np.arange(10_000) % 10)
+    truths = noise(50, 1, 28, 28, of=1)
+    started = time.process_time()
+    for i, truth in enumerate(truths):
+        public.floors(truth, i % 10, rng)
+    assert time.process_time() - started < 1.0
+
+
+# --- look-alikes ---
+
+
+def test_lookalikes_are_of_the_class_and_each_at_most_once() -> None:
+    samples = np.arange(60, dtype=np.float32).reshape(60, 1) / 100
+    public = Public.of(samples, np.arange(60) % 3)
+    chosen = (public.lookalikes(1, numpy_generator(0, "lookalikes"), 19) * 100).round().astype(int).ravel().tolist()
+    assert len(chosen) == len(set(chosen)) == 19 and {value % 3 for value in chosen} == {1}
+
+
+def test_lookalikes_are_all_of_the_class_where_it_has_fewer() -> None:
+    chosen = ROWS.lookalikes(1, numpy_generator(0, "lookalikes"))
+    assert sorted(chosen.tolist()) == sorted(ROWS.samples[2:].tolist())
+    assert ROWS.lookalikes(7, numpy_generator(0, "lookalikes")).shape == (0, 2)
+
+
+def test_every_example_is_a_lookalike_equally_often() -> None:
+    public = Public.of(np.arange(10, dtype=np.float32).reshape(10, 1) / 10, np.zeros(10, np.int64))
+    rng = numpy_generator(0, "lookalikes")
+    seen = Counter(float(value) for _ in range(2000) for value in public.lookalikes(0, rng, 3).ravel())
+    assert len(seen) == 10
+    for count in seen.values():
+        assert abs(count - 600) < 4 * np.sqrt(2000 * 0.3 * 0.7)
+
+
+def test_a_negative_number_of_lookalikes_is_refused() -> None:
+    with pytest.raises(BadInput, match="Expected 0 <= most, got most=-1"):
+        ROWS.lookalikes(0, numpy_generator(0, "lookalikes"), -1)
+
+
+# --- features ---
+
+TABLE = Public.of(
+    np.array([[0, 1, 0.0, 0.1], [1, 1, 0.5, 0.2], [1, 1, 1.0, 0.9], [0, 1, 1.0, 0.3], [0, 1, 1.0, 0.4]]),
+    np.array([0, 0, 1, 1, 1]),
+)
+
+
+def test_a_feature_is_binary_when_it_is_never_anything_but_zero_or_one() -> None:
+    assert TABLE.binary.tolist() == [True, True, False, False]
+
+
+def test_the_typical_row_has_majorities_and_medians() -> None:
+    assert TABLE.typical().tolist() == [0, 1, 1.0, 0.3]
+    assert TABLE.typical(1).tolist() == [0, 1, 1.0, 0.4]  # (1, 0, 0), always 1, median of (.9, .3, .4)
+    assert TABLE.typical(0).tolist() == pytest.approx([1, 1, 0.25, 0.15])  # a tie is a one
+    assert TABLE.typical(7).tolist() == TABLE.typical().tolist()
+
+
+def test_images_have_no_features() -> None:
+    for ask in (lambda: IMAGES.binary, IMAGES.typical):
+        with pytest.raises(BadInput, match=r"Expected rows of features \(N, d\), got shape=\(6, 3, 64, 64\)"):
+            ask()
+
+
+# --- what is refused ---
+
+
+@pytest.mark.parametrize(
+    ("samples", "labels", "complaint"),
+    [
+        (np.zeros((0, 2)), np.zeros(0), "at least one public example, got examples=0"),
+        (np.zeros((3, 2)), np.zeros(2), "one label for each public example"),
+        (np.zeros((3, 2)), np.zeros((3, 1)), "one label for each public example"),
+        (np.array([[0.0, 1.5]]), np.zeros(1), r"within \[0, 1\], got lowest=0.0, highest=1.5"),
+        (np.array([[-0.5, 1.0]]), np.zeros(1), r"within \[0, 1\], got lowest=-0.5, highest=1.0"),
+        (np.array([[np.nan, 1.0]]), np.zeros(1), r"within \[0, 1\], got lowest=nan"),
+        (np.array([[0.0, np.inf]]), np.zeros(1), r"within \[0, 1\], got lowest=0.0, highest=inf"),
+    ],
+)
+def test_public_data_that_cannot_be_used_are_refused(samples: np.ndarray, labels: np.ndarray, complaint: str) -> None:
+    with pytest.raises(BadInput, match=complaint):
+        Public.of(samples, labels)

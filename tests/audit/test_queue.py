@@ -1,0 +1,296 @@
+"""The queue on disk: what is asked for, offered, solved and tried again, in files that are whole or not there."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from flfw.adversary.observation import Reconstruction
+from flfw.audit.jobs import EASY, Exchange, Job, Ticket, failed, solved, ticket_of
+from flfw.audit.queue import Queue
+from flfw.experiment import Experiment, Point
+
+EXCHANGES = (Exchange("round-0000/client-000-001", 0, 0, (7,)), Exchange("round-0000/client-001-001", 1, 1, None))
+
+
+def job(attack: str = "ig", ticket: Ticket = EASY, retries: int = 1, **changes: Any) -> Job:
+    about = {
+        "attack": attack,
+        "ticket": ticket,
+        "exchanges": EXCHANGES,
+        "recordings": Path("/nowhere/observations"),
+        "run_config": Experiment(attack_retries=retries).to_run_config(),
+        "shape": (1, 2, 2),
+        "classes": 10,
+        "mean": (0.5,),
+        "std": (0.25,),
+    }
+    return Job(**{**about, **changes})
+
+
+def guesses(value: float = 0.5) -> list[Reconstruction | None]:
+    return [Reconstruction(torch.full((1, 1, 2, 2), value), 0.125, 3), None]
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Queue:
+    return Queue(tmp_path / "queue")
+
+
+# --- jobs ---
+
+
+def test_a_job_survives_json() -> None:
+    asked = job("my.lab:Attack", ticket_of(Point("batch", 4, 1), 3), device="cuda", memory=0.5)
+    again = Job.from_json(asked.to_json())
+    assert again == asked and again.to_json() == asked.to_json()
+    assert again.exchanges[0].labels == (7,) and again.exchanges[1].labels is None
+    assert Experiment.from_run_config(again.run_config) == Experiment()
+    assert (asked.name, asked.ticket.name) == ("my.lab-Attack-r0003-batch-4", "r0003-batch-4")
+
+
+def test_tickets_are_announced_once_each(queue: Queue) -> None:
+    first, second = ticket_of(Point("", 1, 1), 0), ticket_of(Point("", 1, 1), 10)
+    for ticket in (second, EASY, first, second):
+        queue.announce(ticket)
+    assert queue.tickets() == [EASY, first, second]
+
+
+def test_a_job_is_offered_until_it_is_solved(queue: Queue) -> None:
+    asked = job()
+    assert queue.next() is None and queue.solution(asked) is None
+    queue.put(asked)
+    assert queue.next() == asked and queue.solution(asked) is None
+    queue.start(asked, pid=4242)
+    assert queue.next() is None  # somebody is at work on it
+    ((at_work, note),) = queue.started()
+    assert at_work == asked and note["pid"] == 4242
+    queue.solve(asked, solved(asked, guesses(), 1.5, refused=("a file",)))
+    assert queue.next() is None and queue.started() == []
+    found = queue.solution(asked)
+    assert found is not None and found.found[1] is None
+    assert (found.seconds, found.refused) == (1.5, ("a file",))
+    assert (found.tries, found.stopped) == (1, None)
+    one = found.found[0]
+    assert one is not None and torch.equal(one.samples, torch.full((1, 1, 2, 2), 0.5))
+    assert (one.matching_loss, one.iterations) == (0.125, 3)
+
+
+def test_jobs_are_done_in_the_order_of_their_asking(queue: Queue) -> None:
+    names = ["b", "c", "a"]
+    for age, name in enumerate(names):
+        queue.put(job(name))
+        os.utime(queue.folder / f"{job(name).name}.json", (1000 + age, 1000 + age))
+    seen = []
+    while (offered := queue.next()) is not None:
+        seen.append(offered.attack)
+        queue.solve(offered, failed(offered, "no idea"))
+    assert seen == names
+
+
+def test_asking_for_the_same_job_again_changes_nothing(queue: Queue) -> None:
+    queue.put(job())
+    path = queue.folder / f"{job().name}.json"
+    os.utime(path, (1000, 1000))
+    queue.put(job())
+    assert path.stat().st_mtime == 1000
+    queue.solve(job(), solved(job(), guesses(), 1.0))
+    queue.put(job())
+    assert queue.next() is None and queue.solution(job()) is not None
+
+
+def test_another_job_of_the_same_name_is_done_anew(queue: Queue) -> None:
+    queue.put(job())
+    queue.solve(job(), solved(job(), guesses(0.25), 1.0))
+    other = job(classes=9)
+    queue.put(other)
+    assert other.name == job().name and queue.solution(other) is None
+    assert queue.next() == other
+    queue.solve(other, solved(other, guesses(0.75), 1.0))
+    found = queue.solution(other)
+    assert found is not None and found.found[0] is not None and float(found.found[0].samples.max()) == 0.75
+    assert queue.solution(job()) is None  # what came of the first one is no answer to it any more
+
+
+def test_two_threads_may_ask_for_the_same_jobs_at_once(queue: Queue) -> None:
+    """The one that watches the recordings, and the one that trained."""
+    jobs = [job(f"attack{i}") for i in range(100)]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda _: [queue.put(asked) for asked in jobs], range(2)))
+    assert len(list(queue.folder.iterdir())) == 100
+    assert all(json.loads(path.read_bytes()) for path in queue.folder.iterdir())
+
+
+def test_what_came_of_an_outdated_job_is_no_answer_to_the_new_one(queue: Queue) -> None:
+    queue.put(job())
+    queue.start(job(), pid=1)
+    other = job(classes=9)
+    queue.put(other)  # while somebody is still at work on the first
+    queue.solve(job(), solved(job(), guesses(), 1.0))
+    assert queue.solution(other) is None and queue.next() == other
+
+
+# --- tries ---
+
+
+def test_a_job_is_offered_again_as_often_as_was_asked_for(queue: Queue) -> None:
+    asked = job(retries=2)
+    queue.put(asked)
+    for _ in range(2):
+        queue.start(asked, pid=1)
+        queue.fail(asked, "crashed: it")
+        assert queue.next() == asked and queue.solution(asked) is None and queue.started() == []
+    queue.fail(asked, "crashed: for the last time")
+    found = queue.solution(asked)
+    assert found is not None and queue.next() is None
+    assert (found.stopped, found.tries, found.found) == ("crashed: for the last time", 3, (None, None))
+
+
+def test_without_retries_the_first_failure_is_the_last(queue: Queue) -> None:
+    asked = job(retries=0)
+    queue.put(asked)
+    queue.fail(asked, "ended after 1 s, its budget")
+    found = queue.solution(asked)
+    assert found is not None and (found.stopped, found.tries) == ("ended after 1 s, its budget", 1)
+
+
+def test_a_success_says_how_many_tries_it_took(queue: Queue) -> None:
+    asked = job(retries=2)
+    queue.put(asked)
+    queue.fail(asked, "crashed: it")
+    queue.solve(asked, solved(asked, guesses(), 1.0))
+    found = queue.solution(asked)
+    assert found is not None and (found.stopped, found.tries) == (None, 2)
+
+
+def test_another_job_has_all_its_tries(queue: Queue) -> None:
+    queue.put(job())
+    queue.fail(job(), "crashed: it")
+    other = job(classes=9)
+    queue.put(other)
+    queue.fail(other, "crashed: it")
+    assert queue.next() == other  # one try of two is left
+
+
+def test_a_solution_that_arrived_in_time_is_not_given_up(queue: Queue) -> None:
+    asked = job(retries=0)
+    queue.put(asked)
+    queue.start(asked, pid=1)
+    queue.solve(asked, solved(asked, guesses(), 1.0))
+    queue.fail(asked, "ended after 1 s, its budget")  # whoever watches looked a moment before
+    found = queue.solution(asked)
+    assert found is not None and found.stopped is None and found.found[0] is not None
+
+
+# --- closing and opening again ---
+
+
+def test_a_queue_that_is_opened_again_keeps_what_was_solved(queue: Queue) -> None:
+    queue.announce(EASY)
+    done, begun = job("done"), job("begun")
+    for asked in (done, begun):
+        queue.put(asked)
+    queue.solve(done, solved(done, guesses(), 1.0))
+    queue.start(begun, pid=1)
+    queue.close()
+    assert queue.closed
+    again = Queue(queue.folder)
+    again.reopen()
+    assert not again.closed and again.tickets() == [] and again.started() == []
+    assert again.solution(done) is not None and again.next() is None
+    again.put(done)
+    again.put(begun)
+    assert again.next() == begun
+
+
+# --- files ---
+
+
+def test_unfinished_files_are_passed_over_and_swept(queue: Queue) -> None:
+    queue.folder.mkdir()
+    queue.folder.mkdir(exist_ok=True)
+    for name in ("ig-r0000-easy.json", "ig-r0000-easy.solved.json", "r0000-easy.ticket"):
+        (queue.folder / f".{name}.4242.part").write_bytes(b'{"attack": "i')
+    assert queue.next() is None and queue.tickets() == [] and queue.solution(job()) is None
+    queue.reopen()
+    assert list(queue.folder.iterdir()) == []
+
+
+def test_a_result_whose_tensors_are_torn_counts_as_none(queue: Queue) -> None:
+    queue.put(job())
+    queue.solve(job(), solved(job(), guesses(), 1.0))
+    tensors = queue.folder / f"{job().name}.safetensors"
+    whole = tensors.read_bytes()
+    for damaged in (whole[:-3], b"", b"nonsense"):
+        tensors.unlink()
+        tensors.write_bytes(damaged)
+        found = queue.solution(job())
+        assert found is not None and found.found == (None, None)
+        assert found.stopped is not None and found.stopped.startswith("its result cannot be read: ")
+    tensors.unlink()
+    found = queue.solution(job())
+    assert found is not None and found.stopped is not None and "cannot be read" in found.stopped
+
+
+def test_only_the_owner_may_read(queue: Queue) -> None:
+    queue.announce(EASY)
+    queue.put(job())
+    queue.start(job(), pid=1)
+    queue.solve(job(), solved(job(), guesses(), 1.0))
+    assert queue.folder.stat().st_mode & 0o077 == 0
+    assert {path.name for path in queue.folder.iterdir() if path.stat().st_mode & 0o077} == set()
+
+
+# --- what attacks may return ---
+
+
+def test_one_tensor_for_all_exchanges_can_be_written_down(queue: Queue) -> None:
+    guess = Reconstruction(torch.full((1, 1, 2, 2), 0.5))
+    queue.put(job())
+    queue.solve(job(), solved(job(), [guess, guess], 1.0))
+    found = queue.solution(job())
+    assert found is not None and all(one is not None and torch.equal(one.samples, guess.samples) for one in found.found)
+
+
+def test_losses_that_are_tensors_or_nan_can_be_written_down(queue: Queue) -> None:
+    samples = torch.zeros(1, 1, 2, 2)
+    losses: list[Any] = [torch.tensor(0.25), float("nan")]
+    queue.put(job())
+    queue.solve(job(), solved(job(), [Reconstruction(samples + i, loss) for i, loss in enumerate(losses)], 1.0))
+    found = queue.solution(job())
+    assert found is not None and found.found[0] is not None and found.found[1] is not None
+    assert found.found[0].matching_loss == 0.25
+    assert found.found[1].matching_loss != found.found[1].matching_loss
+
+
+def test_reconstructions_are_kept_in_single_precision_and_without_their_history(queue: Queue) -> None:
+    samples = torch.full((1, 1, 2, 2), 0.5, dtype=torch.float64, requires_grad=True)
+    queue.put(job())
+    queue.solve(job(), solved(job(), [Reconstruction(samples * 1), None], 1.0))
+    stored = load_file(queue.folder / f"{job().name}.safetensors")
+    assert list(stored) == ["0"] and stored["0"].dtype is torch.float32
+
+
+def test_a_solution_names_its_job_by_what_it_asks_for() -> None:
+    one, other = failed(job(), "why"), failed(dataclasses.replace(job(), memory=0.5), "why")
+    assert len(one.job) == 64 and one.job != other.job and one == failed(job(), "why")
+    assert json.loads(job().to_json())["recordings"] == "/nowhere/observations"
+
+
+def test_jobs_of_before_are_not_done_until_they_are_asked_for_again(queue: Queue) -> None:
+    """Their recordings may have been cut back to a checkpoint, and are not there yet."""
+    asked = job()
+    queue.put(asked)
+    queue.fail(asked, "crashed: it")
+    queue.reopen()
+    assert queue.next() is None and list(queue.folder.iterdir()) == []
+    queue.put(asked)
+    assert queue.next() == asked

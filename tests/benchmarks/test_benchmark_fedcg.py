@@ -1,0 +1,80 @@
+"""FedCG's benchmark: both sides compute the same, it would notice if not, and what it prints."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from benchmarks import fedcg
+from flfw.server import distillation
+from flfw.server.distillation import Scores
+from strategies import fedcg as method
+
+
+@pytest.fixture(autouse=True)
+def _few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fedcg, "_IMAGES", 24)  # of batches of 16, so that the last one is smaller
+    monkeypatch.setattr(fedcg, "_ROUNDS", 1)
+    monkeypatch.setattr(fedcg, "_COMPARED", 18)  # more than what teachers see at a time
+    monkeypatch.setattr(fedcg, "_CLIENTS", {"clients_2": 2})
+    monkeypatch.setattr(fedcg, "_GOAL", {"clients_2": 0.01})
+
+
+def test_both_sides_compute_the_same(tmp_path: Path) -> None:
+    exact, worst = fedcg.gate(tmp_path)
+    assert exact.keys() == {"client", "clients_2", "clients_2_float32"}
+    assert exact["client"] < 1e-12 and exact["clients_2"] < 1e-12 and exact["clients_2_float32"] < 1e-5
+    assert exact["clients_2_float32"] <= worst < 0.1
+
+
+def learning(model: nn.Module, tensors: Mapping[str, Tensor]) -> Scores:
+    """A teacher in the mode in which it was trained, not that in which it is used."""
+    return distillation.speaking(model.train(), tensors)
+
+
+def one_only(batches: Any, teachers: Any) -> Any:
+    return distillation.taught(batches, teachers[:1])
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("speaking", learning), ("taught", one_only)])
+def test_a_server_that_does_another_thing_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, wrong: Any
+) -> None:
+    monkeypatch.setattr(method, name, wrong)
+    with pytest.raises(SystemExit, match=r"Expected the same on both sides .*clients_2=\d+\.\d+.*nothing was timed"):
+        fedcg.gate(tmp_path)
+
+
+def test_a_client_that_does_another_thing_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fedcg.FedCGClient, "gamma", 0.9)
+    assert 1e-4 < fedcg.client_apart(tmp_path) < 1
+
+
+def test_an_error_is_over_what_was_moved() -> None:
+    start = {"a": torch.tensor([1.0, 1.0]), "n": torch.tensor(3)}
+    expected = {"a": torch.tensor([1.0, 3.0]), "n": torch.tensor(4)}
+    found = {"a": torch.tensor([1.5, 3.0]), "n": torch.tensor(9)}
+    assert fedcg.apart(found, expected, start) == pytest.approx(0.25)
+
+
+def test_the_last_line_is_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["fedcg", "--quick"])
+    monkeypatch.setattr(fedcg, "gate", lambda folder: ({"client": 1e-15}, 2e-3))
+    monkeypatch.setattr(fedcg, "_QUICK", 2)
+    threads = torch.get_num_threads()
+    fedcg.main()
+    torch.set_num_threads(threads)
+    *said, last = capsys.readouterr().out.splitlines()
+    found = json.loads(last)
+    assert found["P9"]["clients_2"] > 0 and set(found["client"]) == {"classifier", "generator"}
+    assert found["met"] == {"P9": {"clients_2": True}} and found["goal"] == {"P9": {"clients_2": 0.01}}
+    assert len(found["milliseconds"]["P9"]["clients_2"]) == 2 and found["exact"] == {"client": 1e-15}
+    assert found["float32_worst"] == 2e-3 and "hardware" in found and found["load"] > 0
+    assert said[0] == "exact: client 1.0e-15 (goal <= 1e-05)" and "met" in said[2] and len(said) == 5

@@ -1,0 +1,192 @@
+"""A client's private tensors on its own disk."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+
+import pytest
+import torch
+
+from flfw.client.store import ClientStore, StateMissing
+
+
+def holding(value: float) -> dict[str, torch.Tensor]:
+    return {"embedding": torch.full((3,), value)}
+
+
+def files(folder) -> list[str]:
+    """The files below a folder, their SHA-256 cut off."""
+    found = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    return [re.sub(r"-[0-9a-f]{64}", "", name) for name in found]
+
+
+def test_what_was_saved_is_loaded_with_names_shapes_and_types(tmp_path) -> None:
+    saved = {
+        "embedding": torch.tensor([0.1, -2.0]),
+        "classifier.weight": torch.arange(6.0).reshape(2, 3),
+        "classifier.weight.T": torch.arange(6.0).reshape(2, 3).T,
+        "every.other": torch.arange(6)[::2],
+        "batches": torch.tensor(7),
+        "double": torch.tensor([1 / 3], dtype=torch.float64),
+        "half": torch.tensor([1.5], dtype=torch.bfloat16),
+        "mask": torch.tensor([True, False]),
+        "none": torch.zeros(0, 4),
+    }
+    store = ClientStore(tmp_path, "run", 3)
+    store.save(1, saved, after=0)
+    loaded = store.load(1)
+    assert loaded.keys() == saved.keys()
+    for name, value in saved.items():
+        assert (loaded[name].dtype, loaded[name].shape) == (value.dtype, value.shape)
+        assert torch.equal(loaded[name], value)
+
+
+def test_another_process_finds_the_state(tmp_path) -> None:
+    ClientStore(tmp_path, "run", 3).save(1, holding(1.0), after=0)
+    assert ClientStore(tmp_path, "run", 3).load(1)["embedding"].tolist() == [1.0, 1.0, 1.0]
+
+
+def test_the_last_two_versions_are_kept_whatever_rounds_lie_between(tmp_path) -> None:
+    store, before = ClientStore(tmp_path, "run", 3), 0
+    for version in (1, 2, 5, 9, 10):
+        store.save(version, holding(version), after=before)
+        before = version
+    assert files(tmp_path) == [f"run/client-0003/round-000{v}.safetensors" for v in ("09", "10")]
+    assert store.load(9)["embedding"][0] == 9
+    assert store.load(10)["embedding"][0] == 10
+
+
+def test_the_version_the_server_named_stays_when_later_ones_were_never_used(tmp_path) -> None:
+    """The updates of rounds 3 and 4 were dropped: the server's checkpoint still says version 2."""
+    store = ClientStore(tmp_path, "run", 3)
+    store.save(2, holding(2.0), after=0)
+    for version in (3, 4, 5):
+        store.save(version, holding(version), after=2)
+        assert files(tmp_path) == [f"run/client-0003/round-0000{v}.safetensors" for v in (2, version)]
+    assert store.load(2)["embedding"][0] == 2
+
+
+def test_a_late_client_does_not_drop_what_is_newer(tmp_path) -> None:
+    store = ClientStore(tmp_path, "run", 3)
+    store.save(1, holding(1.0), after=0)
+    store.save(3, holding(3.0), after=1)
+    store.save(2, holding(2.0), after=1)  # was asked in round 2, and answers after round 3
+    assert store.load(3)["embedding"][0] == 3
+    assert store.load(1)["embedding"][0] == 1
+
+
+@pytest.mark.parametrize("version", [0, 1, 4])
+def test_a_version_that_is_not_there_is_an_error_that_names_the_folder(tmp_path, version) -> None:
+    store = ClientStore(tmp_path, "run", 3)
+    for kept in (1, 2, 3):
+        store.save(kept, holding(kept), after=kept - 1)
+    with pytest.raises(StateMissing) as caught:
+        store.load(version)
+    folder = tmp_path / "run" / "client-0003"
+    assert str(caught.value) == f"Expected private state of round {version} in {folder}, found none; restore it."
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-1], lambda data: data[:-1] + bytes([data[-1] ^ 1]), lambda data: b""]
+)
+def test_damaged_state_is_an_error(tmp_path, damage) -> None:
+    store = ClientStore(tmp_path, "run", 3)
+    store.save(1, holding(1.0), after=0)
+    (path,) = (tmp_path / "run" / "client-0003").iterdir()
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(StateMissing, match=r"it is damaged; restore it\.$"):
+        store.load(1)
+
+
+@pytest.mark.parametrize(("experiment", "partition", "version"), [("other", 3, 1), ("run", 4, 1), ("run", 3, 2)])
+def test_state_that_was_put_there_from_elsewhere_is_an_error(tmp_path, experiment, partition, version) -> None:
+    ClientStore(tmp_path, experiment, partition).save(version, holding(1.0), after=0)
+    (foreign,) = (tmp_path / experiment / f"client-{partition:04d}").iterdir()
+    own = tmp_path / "run" / "client-0003"
+    own.mkdir(parents=True, exist_ok=True)
+    shutil.move(foreign, own / foreign.name.replace(f"round-0000{version}", "round-00001"))
+    with pytest.raises(
+        StateMissing, match=r"Expected private state of \{'experiment': 'run', 'client': '3', 'round': '1'"
+    ):
+        ClientStore(tmp_path, "run", 3).load(1)
+
+
+def test_the_experiments_name_cannot_lead_out_of_the_folder(tmp_path) -> None:
+    with pytest.raises(ValueError, match="Expected an experiment of letters and digits"):
+        ClientStore(tmp_path, "../other", 3)
+
+
+@pytest.mark.parametrize(("experiment", "partition"), [("another", 3), ("run", 4)])
+def test_the_state_of_another_experiment_or_client_is_not_read(tmp_path, experiment, partition) -> None:
+    ClientStore(tmp_path, "run", 3).save(1, holding(1.0), after=0)
+    other = ClientStore(tmp_path, experiment, partition)
+    with pytest.raises(StateMissing):
+        other.load(1)
+    other.save(1, holding(2.0), after=0)
+    assert ClientStore(tmp_path, "run", 3).load(1)["embedding"][0] == 1
+
+
+def test_a_version_can_be_written_again(tmp_path) -> None:
+    store = ClientStore(tmp_path, "run", 3)
+    store.save(2, holding(1.0), after=0)
+    store.save(2, holding(2.0), after=0)  # a round that is repeated after a crash
+    assert store.load(2)["embedding"][0] == 2
+    assert files(tmp_path) == ["run/client-0003/round-00002.safetensors"]
+
+
+def test_only_the_owner_may_read(tmp_path) -> None:
+    before = os.umask(0)
+    try:
+        ClientStore(tmp_path / "state", "run", 3).save(1, holding(1.0), after=0)
+    finally:
+        os.umask(before)
+    folder = tmp_path / "state" / "run" / "client-0003"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    (path,) = folder.iterdir()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_save_that_fails_leaves_the_earlier_versions(tmp_path) -> None:
+    store, one = ClientStore(tmp_path, "run", 3), torch.zeros(2)
+    store.save(1, holding(1.0), after=0)
+    store.save(2, holding(2.0), after=1)
+    with pytest.raises(RuntimeError, match="share memory"):
+        store.save(3, {"a": one, "b": one}, after=2)
+    with pytest.raises(StateMissing):
+        store.load(3)
+    assert [store.load(version)["embedding"][0].item() for version in (1, 2)] == [1, 2]
+
+
+def test_what_a_killed_save_left_is_neither_read_nor_in_the_way(tmp_path) -> None:
+    store = ClientStore(tmp_path, "run", 3)
+    store.save(1, holding(1.0), after=0)
+    part = tmp_path / "run" / "client-0003" / f".round-00002-{'0' * 64}.safetensors.17.part"
+    part.write_bytes(b"half a file")
+    with pytest.raises(StateMissing):
+        store.load(2)
+    store.save(2, holding(2.0), after=1)
+    assert store.load(2)["embedding"][0] == 2
+
+
+def test_loaded_tensors_are_the_clients_own(tmp_path) -> None:
+    store = ClientStore(tmp_path, "run", 3)
+    store.save(1, holding(1.0), after=0)
+    store.load(1)["embedding"].zero_()
+    assert store.load(1)["embedding"][0] == 1
+
+
+@pytest.mark.parametrize("shape", [(4,), (1,), (3, 1)])
+def test_state_of_another_shape_is_refused(tmp_path, shape: tuple[int, ...]) -> None:
+    store = ClientStore(tmp_path, "run", 3)
+    store.save(1, holding(1), after=0)
+    assert store.load(1, holding(0))["embedding"].tolist() == [1.0, 1.0, 1.0]
+    with pytest.raises(
+        StateMissing, match=rf"Expected private embedding of shape {re.escape(str(shape))}, got \(3,\); "
+    ):
+        store.load(1, {"embedding": torch.zeros(shape)})
+    with pytest.raises(
+        StateMissing, match=r"Expected private embedding to be one of this method's, got \(3,\); restore"
+    ):
+        store.load(1, {"other": torch.zeros(3)})

@@ -1,0 +1,232 @@
+"""Anybody's own images: how folders are read, which part an image is of, what shape they have, what is refused."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import sim
+from flfw.adversary.observation import Truth
+from flfw.data import describe, load, names
+from flfw.data.files import cache
+from flfw.data.readers import folder
+from flfw.errors import BadInput
+from tests.support.pictures import noise, save, truncate
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
+def write(place, classes, size=(3, 8, 8)):
+    """``count`` images of each class; returns the pixels of each, no two alike, by its path below ``place``."""
+    pixels = {}
+    for label, (name, count) in enumerate(classes.items()):
+        for number in range(count):
+            file = f"{name}/{number:02d}.png"
+            pixels[file] = np.roll(noise(*size), 10 * label + number)
+            save(place / file, pixels[file])
+    return pixels
+
+
+def test_every_fifth_image_of_a_class_is_of_the_test_part(tmp_path):
+    pixels = write(tmp_path / "own", {"dog": 7, "ant": 2})
+    own = load(f"folder:{tmp_path / 'own'}")
+    train = ["ant/00", "dog/00", "dog/02", "dog/03", "dog/04", "dog/05"]
+    test = ["ant/01", "dog/01", "dog/06"]
+    np.testing.assert_array_equal(own.train_x, [pixels[f"{file}.png"] for file in train])
+    np.testing.assert_array_equal(own.test_x, [pixels[f"{file}.png"] for file in test])
+    assert (own.train_y.tolist(), own.test_y.tolist()) == ([0, 1, 1, 1, 1, 1], [0, 1, 1])
+    assert (own.classes, own.shape, own.md5_ok, own.victims) == (2, (3, 8, 8), None, range(0))
+    card = describe(own.name)
+    assert (card.split, card.source) == ("iid", f"images in {tmp_path / 'own'}")
+
+
+@pytest.mark.parametrize("second", ["test", "val"])
+def test_parts_of_their_own_are_kept(tmp_path, second):
+    train = write(tmp_path / "train", {"b": 3, "a": 1})
+    test = write(tmp_path / second, {"b": 1, "a": 2})
+    own = load(f"folder:{tmp_path}")
+    np.testing.assert_array_equal(own.train_x, [train[f"{file}.png"] for file in ("a/00", "b/00", "b/01", "b/02")])
+    np.testing.assert_array_equal(own.test_x, [test[f"{file}.png"] for file in ("a/00", "b/00", "a/01")])
+    assert (own.train_y.tolist(), own.test_y.tolist()) == ([0, 1, 1, 1], [0, 1, 0])
+
+
+def test_trains_may_be_a_class(tmp_path):
+    write(tmp_path, {"car": 2, "test": 2, "train": 2})
+    own = load(f"folder:{tmp_path}")
+    assert own.classes == 3
+    assert own.train_y.tolist() == own.test_y.tolist() == [0, 1, 2]
+
+
+def test_val_is_the_test_part_where_test_has_no_labels(tmp_path):
+    for part in ("train", "val"):
+        write(tmp_path / part, {"a": 1, "b": 1})
+    save(tmp_path / "test" / "unlabelled.png", noise(3, 8, 8))
+    assert load(f"folder:{tmp_path}").test_y.tolist() == [0, 1]
+
+
+def test_files_are_listed_as_torchvision_does(tmp_path):
+    from torchvision.datasets import ImageFolder
+    from torchvision.datasets.folder import IMG_EXTENSIONS
+
+    assert folder.EXTENSIONS == IMG_EXTENSIONS
+    own, other = tmp_path / "own", tmp_path / "elsewhere"
+    for file in (
+        "b/2.png",
+        "b/10.JPG",
+        "b/deep/er/1.bmp",
+        "b/deep/9.png",
+        "B/x.webp",
+        "B/a b.Png",
+        "é/1.tiff",
+        "é/2.ppm",
+    ):
+        save(own / file, noise(3, 4, 4))
+    save(other / "3.png", noise(3, 4, 4))
+    (own / "B" / "link").symlink_to(other)
+    (own / "é" / "notes.txt").write_text("no image")
+    (own / "readme.png").write_text("in no class")
+    theirs = ImageFolder(own)
+    listed = [example for label, name in enumerate(theirs.classes) for example in folder._images(own / name, label)]
+    assert [(str(path), label) for path, label in listed] == theirs.samples
+    assert folder._folders(own) == theirs.classes == ["B", "b", "é"]
+    card = describe(f"folder:{own}")
+    assert {str(own / file) for file in card.files} == {path for path, _ in theirs.samples}
+
+
+@pytest.mark.parametrize(
+    ("size", "shape", "net"),
+    [((6, 8), (1, 6, 8), "cnn1"), ((3, 6, 8), (3, 6, 8), "cnn2"), ((4, 6, 8), (3, 6, 8), "cnn2")],
+)
+def test_the_first_image_says_the_shape(tmp_path, size, shape, net):
+    pixels = write(tmp_path, {"a": 2, "b": 2}, size)
+    own, card = load(f"folder:{tmp_path}"), describe(f"folder:{tmp_path}")
+    assert own.shape == card.shape == shape
+    assert card.net == net
+    np.testing.assert_array_equal(own.train_x[1], pixels["b/00.png"].reshape(-1, 6, 8)[: shape[0]])
+
+
+@pytest.mark.parametrize("side", [8, 6, 16])  # the width, the height and neither
+def test_images_that_are_not_square_are_brought_to_any_side(tmp_path, side):
+    write(tmp_path, {"a": 2, "b": 2}, (3, 6, 8))
+    assert load(f"folder:{tmp_path}", side=side).shape == (3, side, side)
+
+
+def test_sixteen_bit_grey_is_grey(tmp_path):
+    for name in ("a/0", "a/1", "b/0", "b/1"):
+        save(tmp_path / f"{name}.png", np.full((4, 4), 0x1234, dtype=np.uint16))
+    own = load(f"folder:{tmp_path}")
+    assert own.shape == (1, 4, 4)
+    assert (own.train_x == 0x12).all()
+
+
+def test_images_of_many_sizes_are_refused_unless_a_side_is_asked_for(tmp_path):
+    write(tmp_path, {"a": 2, "b": 2})
+    save(tmp_path / "b" / "01.png", noise(3, 9, 7))
+    for side in (8, 64):  # the first image's own size among them
+        assert load(f"folder:{tmp_path}", side=side).shape == (3, side, side)
+    with pytest.raises(BadInput, match=r"got \S+a/00.png of 8x8 and \S+b/01.png of 7x9 pixels; .*--side 64"):
+        load(f"folder:{tmp_path}")  # although it was read before, at that size
+
+
+def test_a_folder_that_changes_is_read_anew(tmp_path):
+    pixels = write(tmp_path, {"a": 2, "b": 2})
+    name = f"folder:{tmp_path}"
+    first = load(name)
+    assert load(name).train_x.filename == first.train_x.filename
+    save(tmp_path / "a" / "02.png", pixels["b/01.png"])
+    assert load(name).train_y.tolist() == [0, 1, 0]
+    (tmp_path / "a" / "02.png").unlink()
+    assert load(name).train_x.filename == first.train_x.filename
+    save(tmp_path / "a" / "00.png", pixels["b/01.png"])
+    os.utime(tmp_path / "a" / "00.png", ns=(1, 1))  # as a clock that is coarser than the test would not
+    np.testing.assert_array_equal(load(name).train_x[0], pixels["b/01.png"])
+
+
+def test_a_path_may_lead_from_here_or_from_home(tmp_path, monkeypatch):
+    write(tmp_path / "own", {"a": 2, "b": 2})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for path in ("own", "./own/", "~/own"):
+        assert describe(f"folder:{path}").root == tmp_path / "own"
+    assert len(load("folder:own", data_root=tmp_path / "no matter").train_y) == 2
+
+
+@pytest.mark.parametrize("name", ["folder", "folder:", "folder:no such place"])
+def test_no_folder(name):
+    with pytest.raises(BadInput, match=r"^Expected folder:PATH of a folder with one folder of images per class"):
+        load(name)
+
+
+def test_the_users_own_sets_are_not_listed_but_said():
+    assert "folder" not in names()
+    with pytest.raises(BadInput, match=r"folder:PATH, hf:NAME or site:\S+; got dataset=flodder:x\."):
+        describe("flodder:x")
+
+
+@pytest.mark.parametrize(
+    ("files", "line"),
+    [
+        ([], r"two classes or more, got \S+ with none\.$"),
+        (["a.png", "b.png"], r"two classes or more, got \S+ with none\.$"),
+        (["a/0.png", "a/1.png"], r"two classes or more, got \S+ with a\.$"),
+        (["a/0.png", "a/1.png", "b/0.png"], r"2 images or more \(.jpg, .*\) of each class, got 1 in \S+/b;"),
+        (["a/0.png", "a/1.png", "b/notes.txt"], r"got 0 in \S+/b; add some or remove the folder\.$"),
+        (["train/a/0.png", "train/b/0.png"], r"got \S+/train without \S+/test; add a test part\.$"),
+        (["train/a/0.png", "train/b/0.png", "test/a/0.png", "test/c/0.png"], r"and \S+/test, got b, c in one\.$"),
+        (["train/a/0.png", "train/b/0.png", "val/a/0.png", "val/b/0.txt"], r"1 images or more .* got 0 in \S+/val/b;"),
+        (["train/a/0.png", "test/a/0.png"], r"two classes or more, got \S+ with a\.$"),
+    ],
+)
+def test_other_layouts_are_refused(tmp_path, files, line):
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    with pytest.raises(BadInput, match=line) as error:
+        describe(f"folder:{tmp_path}")
+    assert "\n" not in str(error.value)
+
+
+def test_damaged_images_are_named(tmp_path):
+    write(tmp_path, {"a": 2, "b": 2}, (3, 40, 40))
+    truncate(tmp_path / "b" / "01.png")
+    with pytest.raises(BadInput, match=r"b/01.png \(OSError.*truncated"):
+        load(f"folder:{tmp_path}")
+    assert not (cache.user_cache() / "pixels").exists()
+    (tmp_path / "a" / "00.png").write_text("no image")
+    with pytest.raises(BadInput, match=r"a/00.png \(UnidentifiedImageError"):
+        describe(f"folder:{tmp_path}")
+
+
+def test_clients_import_no_torchvision_for_it(tmp_path):
+    write(tmp_path / "own", {"a": 2, "b": 2})
+    load(f"folder:{tmp_path / 'own'}")
+    code = f"import sys, flfw.data; flfw.data.load('folder:{tmp_path / 'own'}'); print('torchvision' in sys.modules)"
+    client = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert client.stdout == "False\n"
+
+
+def test_a_folder_nobody_has_seen_is_trained_on_and_audited(tmp_path, monkeypatch):
+    write(tmp_path / "own", {"leaf": 12, "rose": 12, "sea": 12}, size=(3, 64, 64))
+    monkeypatch.chdir(tmp_path)
+    flags = "--dataset folder:own --method fedavg --net linear --clients 2 --rounds 1 --local-epochs 1 --engine inproc"
+    assert (
+        sim.main([*flags.split(), *["--attack", "analytic", "--images", "2", "--audit-rounds", "0", "--out", "run"]])
+        == 0
+    )
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["config"]["dataset"] == f"folder:{tmp_path / 'own'}"
+    assert result["provenance"]["data"]["source"] == f"images in {tmp_path / 'own'}"
+    (entry,) = result["audit"]
+    assert (entry["verdict"], entry["share_recovered"]) == ("leaks", 1.0) and entry["psnr"]["low"] > 60
+    report = (tmp_path / "run" / "report.html").read_text()
+    assert "fedavg on own" in report
+    truth = Truth.read(tmp_path / "run" / "truth", next((tmp_path / "run" / "truth").glob("*target*")).stem)
+    assert truth.samples.shape == (1, 3, 64, 64)
+    assert sim.main([*flags.split(), "--attack", "none", "--show-split", "--out", "drawn"]) == 0
+    assert (tmp_path / "drawn" / "split.png").read_bytes().startswith(b"\x89PNG")

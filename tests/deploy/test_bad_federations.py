@@ -1,0 +1,171 @@
+"""Federations that cannot be: what one machine can know is refused before anything is written, the rest by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.app import Context, Message
+
+import sim
+from flfw import apps
+from flfw.engines import federation
+from flfw.errors import RunFailed
+from flfw.experiment import Experiment
+from flfw.messages.inprocess import InProcessGrid
+from flfw.resolve import resolve
+from flfw.server.roster import Roster
+from tests.support.pictures import noise, save
+
+# --- sites whose data are of another kind -------------------------------------------------------------------------
+
+
+class Sites:
+    """The ClientApp on several machines, on each of which the same path leads to what lies there.
+
+    To what, the node's data root says. When a message has been answered it leads to the server's again.
+    """
+
+    def __init__(self, place: Path, servers: Path) -> None:
+        self.place, self.servers = place, servers
+        place.symlink_to(servers)
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        self.lead_to(Path(str(context.node_config["data-root"])))
+        try:
+            return apps.client(message, context)
+        finally:
+            self.lead_to(self.servers)
+
+    def lead_to(self, own: Path) -> None:
+        self.place.unlink()
+        self.place.symlink_to(own)
+
+
+def images(folder: Path, classes: int, channels: int = 3, side: int = 8) -> Path:
+    for label in range(classes):
+        for number in range(12):
+            pixels = noise(2, 12, channels, side, side)[label % 2, number]
+            save(folder / f"class{label}" / f"{number:02}.png", pixels if channels == 3 else pixels[0])
+    return folder
+
+
+def federated(tmp_path: Path, others: Path, **changes: object) -> tuple[Experiment, InProcessGrid]:
+    """Three clients, of which that of partition 1 has other data than the server and the rest."""
+    usual, place = images(tmp_path / "usual", 2), tmp_path / "data"
+    sites = Sites(place, usual)
+    asked = Experiment(
+        method="fedavg", dataset=f"folder:{place}", net="linear", clients=3, rounds=1, local_epochs=1, engine="inproc",
+        attack=("none",), out=tmp_path / "run",
+    )  # fmt: skip
+    experiment = dataclasses.replace(resolve(asked), **changes)  # type: ignore[arg-type]
+    grid = InProcessGrid(sites, 3, experiment.to_run_config())  # type: ignore[arg-type]
+    for context in grid._contexts.values():
+        own = others if context.node_config["partition-id"] == 1 else usual
+        context.node_config["data-root"] = str(own)
+    return experiment, grid
+
+
+@pytest.fixture(autouse=True)
+def _nothing_known() -> Iterator[None]:
+    apps._own_space.cache_clear()
+    yield
+    apps._own_space.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("classes", "channels", "side", "held"),
+    [(3, 3, 8, "3 classes and 3x8x8"), (2, 3, 9, "2 classes and 3x9x9"), (2, 1, 8, "2 classes and 1x8x8")],
+)
+def test_a_client_with_other_classes_or_inputs_ends_the_run_by_name(
+    tmp_path: Path, classes: int, channels: int, side: int, held: str
+) -> None:
+    experiment, grid = federated(tmp_path, images(tmp_path / "others", classes, channels, side))
+    with pytest.raises(RunFailed) as caught:
+        federation.federate(grid, experiment)
+    said = f"holds data of {held} inputs, the server of 2 classes and 3x8x8 inputs; give both the same"
+    assert str(caught.value) == f"client 1 failed in enrolment: {said}"
+    assert experiment.out is not None and (experiment.out / "failure.txt").read_text() == f"{caught.value}\n"
+
+
+def test_a_client_with_other_data_is_dropped_where_that_is_borne(tmp_path: Path) -> None:
+    experiment, grid = federated(tmp_path, images(tmp_path / "others", 3), on_client_failure="drop")
+    federation.federate(grid, experiment)
+    assert experiment.out is not None
+    training = json.loads((experiment.out / "training.json").read_text())
+    (round_one,) = training["rounds"]
+    assert [failure["client"] for failure in round_one["failed"]] == [1]
+    assert round_one["failed"][0]["reason"].startswith("holds data of 3 classes and 3x8x8 inputs")
+    assert [row["client"] for row in training["final"]] == [0, 2]
+
+
+def test_sizes_do_not_matter_where_all_are_resized(tmp_path: Path) -> None:
+    experiment, grid = federated(tmp_path, images(tmp_path / "others", 2, side=9), side=8)
+    federation.federate(grid, experiment)
+    assert final_clients(experiment) == [0, 1, 2]
+
+
+def final_clients(experiment: Experiment) -> list[int]:
+    assert experiment.out is not None
+    return [row["client"] for row in json.loads((experiment.out / "training.json").read_text())["final"]]
+
+
+def test_a_client_without_its_data_is_named_and_may_be_dropped(tmp_path: Path) -> None:
+    (tmp_path / "others").mkdir()
+    experiment, grid = federated(tmp_path, tmp_path / "others")
+    with pytest.raises(RunFailed, match=r"^client 1 failed in enrolment: Expected one folder of images per class, or "):
+        federation.federate(grid, experiment)
+    bearing = dataclasses.replace(experiment, on_client_failure="drop", out=tmp_path / "again")
+    federation.federate(grid, bearing)
+    assert final_clients(bearing) == [0, 2]
+
+
+def test_clients_of_one_site_look_through_its_data_once(tmp_path: Path) -> None:
+    grid = federated(tmp_path, tmp_path / "usual")[1]
+    Roster(federation.Tolerance()).enrol(grid, 3)
+    found = apps._own_space.cache_info()
+    assert (found.misses, found.hits) == (1, 2)
+
+
+# --- what a method cannot do with a client's data -----------------------------------------------------------------
+
+
+def refused(flags: str, out: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """What is said of a command that ends with exit code 2 and leaves nothing behind."""
+    assert sim.main([*flags.split(), "--out", str(out)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert not out.exists()
+    return line.removeprefix("sim.py: ")
+
+
+def test_a_client_without_a_class_is_refused_where_all_are_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = "--method fedcg --dataset digits --clients 5 --split pathological --engine inproc --attack none"
+    said = refused(flags, tmp_path / "run", capsys)
+    assert said.startswith("Expected training examples of all 10 classes at each client, got none of class ")
+    assert said.endswith(" at client 0; choose another --split or fewer --clients.")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("engine", ["inproc", "ray"])
+def test_a_gpu_for_a_server_without_one_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str
+) -> None:
+    flags = f"--method fedcg --dataset digits --clients 2 --server-device cuda --engine {engine} --attack none"
+    expected = "Expected --server-device cpu on a machine without a GPU, got server_device=cuda."
+    assert refused(flags, tmp_path / "run", capsys) == expected
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_deployed_server_without_a_gpu_says_so_before_it_asks_anybody(small: Experiment) -> None:
+    experiment = dataclasses.replace(small, server_device="cuda")
+    grid = InProcessGrid(apps.client, 3, experiment.to_run_config())
+    with pytest.raises(federation.BadInput, match="on a machine without a GPU"):
+        federation.federate(grid, experiment)
+    assert experiment.out is not None
+    assert sorted(path.name for path in experiment.out.rglob("*")) == ["checkpoint", "failure.txt"]

@@ -1,0 +1,438 @@
+"""Real sites: a SuperLink and three SuperNodes as processes of their own, on the loopback interface, with TLS and keys.
+
+The same app, the same numbers; what is killed goes on; who has no key or another authority is not let in.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import flfw
+import sim
+from flfw.deploy import __main__ as deployment
+from flfw.deploy import certificates, processes
+from flfw.deploy.layout import Layout, environment, transport
+from flfw.training.threads import one_thread
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")]
+
+ROOT = Path(flfw.__file__).parent.parent
+SITES = 3
+COMMON = ("--clients", str(SITES), "--local-epochs", "1", "--split", "iid", "--attack", "none")
+COMMON += ("--round-deadline", "120")
+SMALL = ("--set", "hidden=16", "embedding=8")  # of 60 MB, a hypernetwork takes half a minute to go round
+HYPERFL = ("--method", "hyperfl", "--rounds", "3", *COMMON)
+
+
+MISBEHAVING = """
+import os, time
+from pathlib import Path
+from typing import final
+import torch
+from flfw.server.aggregation import weighted_mean
+from flfw.client.federated_client import FederatedClient
+from flfw.defence import Defence
+from flfw.server.strategy import FederatedStrategy
+
+
+@final
+class EachRoundOtherwise(Defence):
+    def update(self, update, rng):
+        mark = Path("..") / "rounds-so-far"  # the site's folder
+        done = int(mark.read_text()) if mark.exists() else 0
+        mark.write_text(str(done + 1))
+        if done == 0:
+            return {name: value * float("nan") for name, value in update.items()}
+        if done == 1:
+            raise ValueError("the shield fell")
+        if done == 2:
+            os._exit(9)
+        if done == 3:
+            time.sleep(600)
+        return update
+
+
+@final
+class Thief(FederatedClient):
+    def train(self):
+        return {"loss": 1.0}
+
+    def outgoing(self):
+        x, _ = self.at.task.examples("train", self.own("train")[:1])
+        return {**super().outgoing(), "patient": x}
+
+
+@final
+class Theft(FederatedStrategy):
+    client = "misbehaving:Thief"
+    uploads = ("*",)
+
+    def aggregate(self, updates):
+        return weighted_mean(updates)
+"""
+
+
+def free_ports(number: int) -> list[int]:
+    """The first of so many neighbours that nobody uses."""
+    for first in range(20000 + os.getpid() % 5000, 40000, number):
+        try:
+            for port in range(first, first + number):
+                socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        return list(range(first, first + number))
+    raise AssertionError("no free ports")
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, *words]
+
+
+def call(*words: str, code: int = 0, limit: float = 200) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        command(*words), cwd=ROOT, env=quiet(), capture_output=True, text=True, timeout=limit, check=False
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def quiet() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def deploy(*words: str, code: int = 0) -> str:
+    """What ``python -m flfw.deploy`` says."""
+    with redirect_stdout(io.StringIO()) as said:
+        assert deployment.main(words) == code
+    return said.getvalue()
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
+    """Three sites at work."""
+    folder = tmp_path_factory.mktemp("deployment") / "federation"
+    (folder.parent / "misbehaving.py").write_text(MISBEHAVING)
+    ports = free_ports(2 + SITES + 2)
+    flags = ["--port", str(ports[0]), "--control-port", str(ports[1]), "--site-port", str(ports[2])]
+    deploy("init", str(folder), "--methods", "hyperfl,fedcg,fed_cdp", *flags)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.syspath_prepend(str(folder.parent))
+        try:
+            up(folder)
+            yield Layout.read(folder)
+        finally:
+            deploy("down", str(folder))
+
+
+def up(folder: Path) -> None:
+    said = deploy("up", str(folder))
+    assert said.startswith(f"transport   {transport()} with TLS") and said.count(": process ") == 1 + SITES
+
+
+def deployed(layout: Layout, out: Path, *flags: str) -> list[str]:
+    return command("sim.py", "--federation", str(layout.folder), "--out", str(out), *flags)
+
+
+@contextmanager
+def begun(layout: Layout, out: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
+    """A run of its own process, which ends with this."""
+    words = deployed(layout, out, *flags)
+    with subprocess.Popen(words, cwd=ROOT, env=quiet(), stderr=subprocess.PIPE, text=True) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+def numbers(out: Path) -> dict[str, Any]:
+    result = json.loads((out / "result.json").read_text())
+    rounds = [{key: value for key, value in row.items() if key != "seconds"} for row in result["rounds"]]
+    return {"rounds": rounds, "final": result["final"]}
+
+
+def last_model(out: Path) -> dict[str, torch.Tensor]:
+    (path,) = (out / "checkpoint").glob("round-*.safetensors")
+    return load_file(path)
+
+
+def private(folder: Path, client: int) -> dict[str, torch.Tensor]:
+    """The newest version of a client's private tensors, of the newest experiment."""
+    return load_file(max(folder.glob(f"*/client-{client:04d}/round-*"), key=lambda path: path.stat().st_mtime))
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def simulated(out: Path, *flags: str) -> Path:
+    """The same settings in this process."""
+    with one_thread():
+        assert sim.main(["--engine", "inproc", "--out", str(out), "--keep-state", *flags]) == 0
+    return out
+
+
+def require_same(layout: Layout, out: Path, other: Path, rounds: int, private_tensors: bool = True) -> None:
+    there, here = numbers(out), numbers(other)
+    assert len({row["round"] for row in there["rounds"]}) == rounds and there == here
+    assert equal(last_model(out), last_model(other))
+    assert (other / "state").exists() == private_tensors
+    for client in range(SITES if private_tensors else 0):
+        assert equal(private(layout.site(client) / "state", client), private(other / "state", client))
+
+
+def wait_for(holds: Callable[[], bool], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+# --- who gets in ---------------------------------------------------------------------------------------------------
+
+
+def over_tls(layout: Layout, authority: Path, protocols: list[str]) -> ssl.SSLSocket:
+    context = ssl.create_default_context(cafile=str(authority))
+    context.set_alpn_protocols(protocols)
+    plain = socket.create_connection(("127.0.0.1", layout.port), timeout=20)
+    return context.wrap_socket(plain, server_hostname="127.0.0.1")
+
+
+@pytest.mark.skipif(transport() != "gRPC", reason="later SuperNodes speak HTTP")
+def test_the_port_for_sites_speaks_http_2_over_tls(federation: Layout) -> None:
+    with closing(over_tls(federation, federation.site(0) / "ca.crt", ["h2", "http/1.1"])) as wire:
+        assert wire.selected_alpn_protocol() == "h2"
+        wire.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+        head = wire.recv(9)
+        assert (head[3], head[5:9]) == (4, b"\x00\x00\x00\x00")  # SETTINGS, of the connection
+    with socket.create_connection(("127.0.0.1", federation.port), timeout=20) as plain:
+        plain.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        assert plain.recv(9)[3:4] != b"\x04"  # nothing is said in the clear
+
+
+def test_the_server_is_known_by_its_own_authority_alone(federation: Layout, tmp_path: Path) -> None:
+    (tmp_path / "ca.crt").write_bytes(certificates.authority().public)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        over_tls(federation, tmp_path / "ca.crt", ["h2"])
+
+
+def as_site_0(layout: Layout, folder: Path, changed: dict[str, Path]) -> tuple[int, str]:
+    """Starts another SuperNode in place of site 0's, with other files; how it ended and what it said."""
+    words = layout.supernode_command(0)
+    for option, value in changed.items():
+        words[words.index(option) + 1] = str(value)
+    words[words.index("--port") + 1] = str(layout.site_port + SITES)
+    words += ["--max-retries", "2", "--max-wait-time", "5"]
+    folder.mkdir(exist_ok=True)
+    pid = processes.start(words, folder, "supernode", environment(folder))
+    try:
+        wait_for(lambda: processes.alive(folder, "supernode") is None, 60)
+    finally:
+        processes.stop(folder, "supernode")
+    return pid, (folder / "supernode.log").read_text(errors="replace")
+
+
+def test_a_key_that_is_not_registered_is_refused(federation: Layout, tmp_path: Path) -> None:
+    key = tmp_path / "node-key"
+    key.touch(0o600)
+    key.write_bytes(certificates.node().private)
+    _, said = as_site_0(federation, tmp_path / "other", {"--auth-supernode-private-key": key})
+    assert "SuperNode ID" not in said and "305" in said
+
+
+def test_a_supernode_with_another_authority_is_not_connected(federation: Layout, tmp_path: Path) -> None:
+    (tmp_path / "ca.crt").write_bytes(certificates.authority().public)
+    _, said = as_site_0(federation, tmp_path / "other", {"--root-certificates": tmp_path / "ca.crt"})
+    assert "SuperNode ID" not in said
+
+
+# --- runs ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_killed_goes_on_and_loses_nothing(federation: Layout, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with begun(federation, out, *HYPERFL, *SMALL) as running:
+        wait_for(lambda: any((out / "checkpoint").glob("round-00001-*")))
+        kill(federation.superlink, "superlink")
+        _, said = running.communicate(timeout=150)
+    last = said.splitlines()[-1]
+    assert running.returncode == 1 and last.startswith("sim.py: Flower's SuperLink was lost during run "), said
+    assert "Traceback" not in said
+    kill(federation.site(0), "supernode")
+    assert deploy("status", str(federation.folder), code=1).count("not at work") == 2
+    assert "server at work" in call("sim.py", "--resume", str(out), code=1).stderr
+    here = simulated(tmp_path / "here", *HYPERFL, *SMALL)  # meanwhile the server misses the site's heartbeats
+    up(federation.folder)
+    call("sim.py", "--resume", str(out))
+    require_same(federation, out, here, 3)
+    resumed = json.loads((out / "result.json").read_text())["provenance"]["resumed"]
+    assert len(resumed) == 1 and resumed[0]["after_round"] >= 1
+
+
+def kill(folder: Path, name: str) -> None:
+    pid = processes.alive(folder, name)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: processes.alive(folder, name) is None)
+
+
+def test_deployments_equal_their_simulations_bit_for_bit_two_at_once(federation: Layout, tmp_path: Path) -> None:
+    methods = {"fed_cdp": (), "fedcg": ("--set", "iterations=10")}
+    flags = {method: (*COMMON, "--rounds", "2", "--method", method, *more) for method, more in methods.items()}
+    with ExitStack() as ends:
+        running = [ends.enter_context(begun(federation, tmp_path / name, *own)) for name, own in flags.items()]
+        here = {name: simulated(tmp_path / f"here-{name}", *own) for name, own in flags.items()}
+        for process in running:
+            _, said = process.communicate(timeout=280)
+            assert process.returncode == 0, said
+            progress = [line[:9] for line in said.splitlines() if line.startswith("round")]
+            assert progress == ["round 1/2", "round 2/2"]
+    for method in methods:
+        require_same(federation, tmp_path / method, here[method], 2, private_tensors=method == "fedcg")
+
+
+@pytest.mark.slow
+def test_a_large_model_too(federation: Layout, tmp_path: Path) -> None:
+    call(*deployed(federation, tmp_path / "there", *HYPERFL)[1:], limit=280)
+    require_same(federation, tmp_path / "there", simulated(tmp_path / "here", *HYPERFL), 3)
+
+
+# --- what sites refuse ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def other_policy(layout: Layout, number: int, change: Callable[[str], str]) -> Iterator[None]:
+    """A site at work under another policy, and under its own again."""
+    own = (layout.site(number) / "policy.toml").read_text()
+    try:
+        under(layout, number, change(own))
+        yield
+    finally:
+        under(layout, number, own)
+
+
+def under(layout: Layout, number: int, policy: str) -> None:
+    site = layout.site(number)
+    (site / "policy.toml").write_text(policy)
+    processes.stop(site, "supernode")
+    up(layout.folder)
+
+
+@pytest.mark.slow
+def test_a_site_that_accepts_another_app_says_so(federation: Layout, tmp_path: Path) -> None:
+    other = "apps = ['" + "0" * 64 + "']\nuploads = ['*']\nlargest_upload_mb = 1\n"
+    with other_policy(federation, 1, lambda own: other):
+        done = call(*deployed(federation, tmp_path / "run", *HYPERFL)[1:], code=1)
+    assert "this site's policy does not accept app " in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_a_site_whose_policy_lets_nothing_leave_stops_the_run(federation: Layout, tmp_path: Path) -> None:
+    """As a hostile app finds it: what is no upload by the site's own list stays, whatever the app says of it."""
+    with other_policy(federation, 2, lambda own: re.sub("uploads = .*", 'uploads = ["nothing.*"]', own)):
+        done = call(*deployed(federation, tmp_path / "run", *HYPERFL, *SMALL)[1:], code=1)
+    assert "client 2 failed in round 1: this site's policy does not let hypernet." in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_what_an_app_would_take_along_does_not_leave(federation: Layout, tmp_path: Path) -> None:
+    """A hostile server, to a site that accepts any app: its own list of uploads is what counts."""
+    with other_policy(federation, 2, lambda own: re.sub("apps = .*", 'apps = ["any"]', own)):
+        flags = ("--method", "misbehaving:Theft", "--net", "lenet", "--rounds", "1", *COMMON)
+        done = call(*deployed(federation, tmp_path / "run", *flags)[1:], code=1)
+        said = (federation.site(2) / "supernode.log").read_text()
+    assert "this site's policy does not let patient leave" in done.stderr.splitlines()[-1]
+    assert "guard: this site's policy does not let patient leave" in said
+    assert not list((tmp_path / "run" / "checkpoint").glob("round-00001-*"))  # nothing was aggregated
+
+
+# --- what goes wrong -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_client_that_fails_in_every_way_is_dropped_by_name_and_comes_back(federation: Layout, tmp_path: Path) -> None:
+    flags = ("--method", "fedavg", "--net", "lenet", "--rounds", "5", *COMMON, "--round-deadline", "20")
+    flags += ("--defence", "misbehaving:EachRoundOtherwise", "--defended", "1", "--on-client-failure", "drop")
+    call(*deployed(federation, tmp_path / "run", *flags)[1:], limit=400)
+    rounds = json.loads((tmp_path / "run" / "result.json").read_text())["rounds"]
+    failed = [[(f["client"], f["reason"]) for f in row["failed"]] for row in rounds]
+    late = (1, "did not answer within 20 s")
+    ((who, what),) = failed[0]
+    assert who == 1 and what.startswith("sent ") and what.endswith(" with NaN or infinite values")
+    assert failed[1] == [(1, "the shield fell")]
+    assert failed[2:] == [[(1, "its process died")], [late], []]
+
+
+@pytest.mark.slow
+def test_with_too_few_clients_the_run_ends(federation: Layout, tmp_path: Path) -> None:
+    flags = (*COMMON, "--method", "fedavg", "--rounds", "2", "--on-client-failure", "drop", "--min-clients", "3")
+    with other_policy(federation, 0, lambda own: re.sub("uploads = .*", 'uploads = ["nothing.*"]', own)):
+        done = call(*deployed(federation, tmp_path / "run", *flags)[1:], code=1)
+    assert "Expected at least 3 clients in round 1, got 2: client 0: this site's policy" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_is_stopped_and_can_be_resumed(federation: Layout, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    flags = ("--method", "fedavg", "--net", "lenet", "--rounds", "3", *COMMON)
+    with begun(federation, out, *flags) as running:
+        wait_for(lambda: any((out / "checkpoint").glob("round-00001-*")))
+        running.send_signal(signal.SIGINT)
+        _, said = running.communicate(timeout=60)
+    assert running.returncode == 130 and said.splitlines()[-1] == "sim.py: interrupted"
+    variables = environment(federation.superlink / "home")
+    listed = subprocess.run(
+        ["flwr", "ls", "--format", "json"], env=variables, capture_output=True, text=True, check=True
+    )
+    statuses = [run["status"] for run in json.loads(listed.stdout)["runs"]]
+    assert "finished:stopped" in statuses and not any(status.startswith("running") for status in statuses)
+    call("sim.py", "--resume", str(out))
+    assert [row["round"] for row in numbers(out)["rounds"]] == [1, 2, 3]
+
+
+# --- what is recorded ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_recorded_run_is_announced_at_both_ends_and_audited_with_what_sites_hand_over(
+    federation: Layout, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    flags = ("--method", "fedavg", "--net", "lenet", "--rounds", "1", *COMMON, "--record", "--images", "3")
+    refused = call(*deployed(federation, tmp_path / "refused", *flags)[1:], code=1)
+    assert "this site's policy does not let its messages be recorded" in refused.stderr.splitlines()[-1]
+
+    def volunteering(own: str) -> str:
+        return own.replace("record = false", "record = true").replace("volunteered = []", "volunteered = [2]")
+
+    with ExitStack() as policies:
+        for number in range(SITES):
+            policies.enter_context(other_policy(federation, number, volunteering))
+        done = call(*deployed(federation, out, *flags)[1:])
+        for number in range(SITES):
+            said = (federation.site(number) / "supernode.log").read_text()
+            assert "guard: the server records what this site sends" in said
+            (truth,) = (federation.site(number) / "truth").iterdir()
+            shutil.copytree(truth, out / "truth", dirs_exist_ok=True)
+    assert "is recorded in" in done.stderr
+    call("sim.py", "--from", str(out), "--attack", "analytic", "--engine", "inproc")
+    entries = json.loads((out / "audit-1" / "result.json").read_text())["audit"]
+    assert entries and all(entry["images"] == 3 for entry in entries)

@@ -1,0 +1,386 @@
+"""The guard between an app and the network, in Flower's own two functions, with its own state and store."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.common.config import parse_config_args
+from flwr.common.constant import ErrorCode, SubStatus
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.supercore.fab import Fab
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.supernode import start_client_internal as supernode
+from flwr.supernode.nodestate import NodeStateFactory
+
+from flfw.client.site import Site as Folders
+from flfw.deploy.guard import Guard, _with_volunteered
+from flfw.deploy.policy import Policy
+from flfw.engines.bundle import toml_lines
+from flfw.experiment import Experiment
+from tests.deploy.test_deploy import fab
+
+RUN = 7
+PYPROJECT = """
+[project]
+name = "app"
+version = "1.0.0"
+[tool.flwr.app]
+publisher = "somebody"
+[tool.flwr.app.components]
+serverapp = "a:b"
+clientapp = "a:c"
+[tool.flwr.app.config]
+"""
+APP = fab({"pyproject.toml": PYPROJECT + toml_lines(Experiment().to_run_config())})
+POLICY = Policy((hashlib.sha256(APP).hexdigest(),), ("net.*",), largest_upload_mb=0.01)
+SECRET = "the patient in bed 4"
+
+
+class SuperLink:
+    """What a SuperNode's connection reaches: one message to fetch, and all that was sent."""
+
+    def __init__(self, app: bytes = APP, kind: str = "train", **config: Any) -> None:
+        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, RUN, 0
+        self.app, self.config = app, {**Experiment().to_run_config(), **config}
+        self.called = hashlib.sha256(app).hexdigest()
+        self.message = Message(RecordDict({"config": ConfigRecord({"round": 1})}), dst_node_id=5, message_type=kind)
+        self.message.metadata.__dict__["_message_id"] = self.message.object_id
+        self.parts = {name: part.deflate() for name, part in get_all_nested_objects(self.message).items()}
+        self.left: list[Message | None] = [self.message]
+        self.sent: list[Message] = []
+        self.objects: dict[str, bytes] = {}
+
+    def receive(self) -> tuple[Message, ObjectTree] | None:
+        found = self.left.pop() if self.left else None
+        return (found, get_object_tree(found)) if found else None
+
+    def get_run(self, run_id: int) -> Run:
+        return replace(Run.create_empty(run_id), fab_hash=self.called, override_config=self.config)
+
+    def get_fab(self, fab_hash: str, run_id: int) -> Fab:
+        return Fab(fab_hash, self.app, {})
+
+    def send(self, message: Message, tree: ObjectTree, spent: float) -> tuple[set[str], str]:
+        self.sent.append(message)
+        return {part.object_id for part in nodes(tree)}, "session"
+
+    def push_object(self, run_id: int, session: str, object_id: str, content: bytes) -> None:
+        assert (run_id, session) == (RUN, "session")
+        self.objects[object_id] = content
+
+    @property
+    def got(self) -> Message:
+        """The one answer, as the server app reads it."""
+        (envelope,) = self.sent
+        found = inflate_object_from_contents(envelope.metadata.message_id, dict(self.objects))
+        assert isinstance(found, Message) and found.metadata.reply_to_message_id == self.message.metadata.message_id
+        return found
+
+
+def nodes(tree: ObjectTree) -> list[ObjectTree]:
+    return [*(inner for child in tree.children for inner in nodes(child)), tree]
+
+
+class Site:
+    """A SuperNode's state, and the two functions as the guard stands in for them."""
+
+    def __init__(self, policy: Policy, link: SuperLink, *, lively: float = 0.0) -> None:
+        stores = ObjectStoreFactory()
+        self.link, self.store = link, stores.store()
+        self.state = NodeStateFactory(stores).state()
+        self.state.set_node_id(5)
+        own = supernode._pull_and_store_message, supernode._push_messages
+        self.dead: list[int] = []
+        self.guard = Guard(policy, *own, lively=lively, deaths=lambda: [self.dead.pop() for _ in self.dead])
+
+    def pull(self) -> int | None:
+        return self.guard.pull(
+            state=self.state,
+            object_store=self.store,
+            node_config={},
+            receive=self.link.receive,
+            get_run=self.link.get_run,
+            get_fab=self.link.get_fab,
+            pull_object=lambda run_id, object_id: self.link.parts[object_id],
+            confirm_message_received=lambda run_id, message_id: None,
+            trusted_entities=None,
+        )
+
+    def push(self) -> None:
+        self.guard.push(
+            state=self.state, object_store=self.store, send=self.link.send, push_object=self.link.push_object
+        )
+
+    def answered(self, answer: Message, tree: ObjectTree | None = None, **objects: bytes) -> None:
+        """What the app's process hands over through Flower's Runtime API."""
+        answer.metadata.__dict__["_message_id"] = answer.object_id
+        self.state.store_message(answer)
+        self.store.preregister(RUN, tree or get_object_tree(answer))
+        for name, part in get_all_nested_objects(answer).items():
+            self.store.put(name, part.deflate())
+        for name, content in objects.items():
+            self.store.put(name, content)
+
+
+def site(policy: Policy = POLICY, **link: Any) -> Site:
+    return Site(policy, SuperLink(**link))
+
+
+def reply(asked: Site, *records: Any) -> Message:
+    return Message(RecordDict(dict(zip("abc", records, strict=False))), reply_to=asked.link.message)
+
+
+def arrays(*names: str, size: int = 3) -> ArrayRecord:
+    return ArrayRecord({name: Array(np.arange(size, dtype=np.float32)) for name in names})
+
+
+def refused(asked: Site) -> str:
+    """The reason that went in place of the answer; nothing else did."""
+    assert len(asked.link.objects) == 1
+    assert SECRET.encode() not in b"".join(asked.link.objects.values())
+    error = asked.link.got.error
+    assert error.code == ErrorCode.INVALID_FAB
+    return error.reason or ""
+
+
+def test_a_site_gives_away_what_its_policy_says_and_keeps_the_truth(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--host", "127.0.0.1", "--node-config", "partition-id=1 num-partitions=3"]
+    assert _with_volunteered(arguments, POLICY, tmp_path) == arguments
+    assert capsys.readouterr().err == ""
+    told = _with_volunteered(arguments, replace(POLICY, record=True, volunteered=(4, 0)), tmp_path)
+    node = parse_config_args([told[-1]])  # as Flower's SuperNode reads it
+    assert node == {"partition-id": 1, "num-partitions": 3, "truth": str(tmp_path / "truth"), "volunteered": "4 0"}
+    assert Folders.of(node, "run1").volunteered == (4, 0)
+    assert "gives away its training examples 4 0" in capsys.readouterr().err
+
+
+def test_a_run_that_is_recorded_is_announced_at_the_site(capsys: pytest.CaptureFixture[str]) -> None:
+    one = Site(replace(POLICY, record=True), SuperLink(record=True))
+    assert one.pull() == RUN
+    assert "guard: the server records what this site sends" in capsys.readouterr().err
+
+
+# --- apps ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_accepted_app_is_started_and_its_answer_leaves_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    one = site()
+    assert one.pull() == RUN
+    assert one.state.get_run(RUN) is not None
+    assert [m.metadata.message_id for m in one.state.get_messages(is_reply=False)] == [
+        one.link.message.metadata.message_id
+    ]
+    answer = reply(one, arrays("net.w", "net.b"), MetricRecord({"num-examples": 3}))
+    one.answered(answer)
+    one.push()
+    assert one.link.got.content == answer.content
+    assert capsys.readouterr().err == ""
+    assert one.pull() is None
+
+
+def test_after_a_message_the_next_is_looked_for_often_for_a_while() -> None:
+    link = SuperLink()
+    one = Site(POLICY, link, lively=5.0)
+    assert one.pull() == RUN
+    link.left = [link.message, None, None]  # two more looks, and it is there
+    began = time.monotonic()
+    assert one.pull() == RUN and not link.left
+    assert 2 * 0.2 < time.monotonic() - began < 2  # where Flower alone would have slept for 3 s after the first
+    quiet = Site(POLICY, SuperLink(), lively=5.0)
+    quiet.link.left = [quiet.link.message, None]
+    assert quiet.pull() is None and len(quiet.link.left) == 1  # before any message Flower's own pace
+
+
+def test_another_app_is_answered_for_and_never_stored(capsys: pytest.CaptureFixture[str]) -> None:
+    one = site(app=b"no bundle at all, so whoever opens it fails")
+    assert one.pull() == RUN
+    assert one.state.get_run(RUN) is None and one.state.get_messages(is_reply=False) == []
+    one.push()
+    reason = f"this site's policy does not accept app {hashlib.sha256(one.link.app).hexdigest()}"
+    assert refused(one) == reason
+    assert capsys.readouterr().err == f"flfw.deploy.guard: {reason}\n"
+
+
+def test_a_bundle_that_is_none_does_not_end_the_supernode() -> None:
+    for broken in (b"no bundle", fab({}), fab({"pyproject.toml": "["})):
+        one = site(replace(POLICY, apps=("any",)), app=broken)
+        one.pull()
+        one.push()
+        assert "no app that cannot be read" in refused(one)
+
+
+def test_what_the_server_calls_an_app_counts_for_nothing() -> None:
+    for accepted, said in (("0" * 64, "does not accept app"), (POLICY.apps[0], "no app under another one's hash")):
+        one = site(replace(POLICY, apps=(accepted,)))
+        one.link.called = "0" * 64
+        one.pull()
+        one.push()
+        assert said in refused(one)
+
+
+def test_settings_count_as_the_server_overrides_them() -> None:
+    strict = replace(POLICY, least_noise=1.0)
+    for noise, words in ((1.5, None), (0.5, "the run has 0.5")):
+        one = site(strict, method="fed_cdp", set=f"noise_source=system noise_multiplier={noise}")
+        one.pull()
+        if words is None:
+            assert one.state.get_run(RUN) is not None
+        else:
+            one.push()
+            assert words in refused(one)
+
+
+# --- answers -------------------------------------------------------------------------------------------------------
+
+HOSTILE: dict[str, Callable[[Site], Message]] = {
+    "does not let head.w leave": lambda s: reply(s, arrays("net.w", "head.w"), MetricRecord({"a": 1})),
+    "0.01 MB leave, the answer has 0.0 MB": lambda s: reply(s, arrays("net.w", size=2500)),
+    "no lists of numbers": lambda s: reply(s, arrays("net.w"), MetricRecord({"pixels": [0.25] * 64})),
+    "at most 100 numbers": lambda s: reply(s, MetricRecord({f"p{i}": 0.5 for i in range(101)})),
+    "names are so long": lambda s: reply(s, MetricRecord({SECRET * 60: 1})),
+    "no words leave": lambda s: reply(s, arrays("net.w"), ConfigRecord({"note": SECRET})),
+    "no reason leave that is so long": lambda s: Message(Error(2, SECRET * 60), reply_to=s.link.message),
+}
+
+
+@pytest.mark.parametrize(("said", "made"), HOSTILE.items(), ids=HOSTILE.keys())
+def test_an_answer_that_breaks_the_policy_is_replaced(said: str, made: Callable[[Site], Message]) -> None:
+    one = site()
+    one.pull()
+    one.answered(made(one))
+    one.push()
+    assert said in refused(one)
+    assert one.state.get_messages(is_reply=True) == []
+
+
+def renamed(one: Site, **changed: str) -> Message:
+    found = reply(one, arrays("net.w"))
+    for name, value in changed.items():
+        found.metadata.__dict__[f"_{name}"] = value
+    return found
+
+
+@pytest.mark.parametrize("changed", [{"group_id": SECRET}, {"message_type": "query"}])
+def test_an_answer_to_something_else_is_replaced(changed: dict[str, str]) -> None:
+    one = site()
+    one.pull()
+    one.answered(renamed(one, **changed))
+    one.push()
+    assert refused(one).endswith("nothing leave but answers to what was asked")
+
+
+def test_an_answer_to_nothing_stays() -> None:
+    one = site()
+    one.pull()
+    one.answered(renamed(one, reply_to_message_id="f" * 64))
+    one.push()
+    assert one.link.sent == [] and one.link.objects == {}
+
+
+def test_an_object_that_no_part_names_does_not_travel_along() -> None:
+    one = site()
+    one.pull()
+    answer = reply(one, arrays("net.w"))
+    hidden = MetricRecord({SECRET: 1})
+    tree = get_object_tree(answer)
+    tree.children.append(get_object_tree(hidden))
+    one.answered(answer, tree, **{hidden.object_id: hidden.deflate()})
+    one.push()
+    assert refused(one).endswith("nothing leave that cannot be read: ValueError")
+
+
+def test_content_behind_an_error_does_not_travel_along() -> None:
+    one = site()
+    one.pull()
+    answer = reply(one, arrays("head.w"))
+    one.answered(answer)
+    envelope = Message(Error(2, "an innocent reason"), reply_to=one.link.message)
+    envelope.metadata.__dict__["_message_id"] = answer.object_id
+    one.state.delete_messages(message_ids=[answer.object_id])
+    one.state.store_message(envelope)
+    one.push()
+    assert refused(one).endswith("whose envelope says something else")
+
+
+def test_an_answer_whose_parts_never_come_is_waited_for_no_longer_than_the_server_does() -> None:
+    one = site()
+    one.pull()
+    one.link.message.metadata.__dict__["_ttl"] = 0.0
+    answer = reply(one, arrays("net.w"))
+    answer.metadata.__dict__["_message_id"] = answer.object_id
+    one.state.store_message(answer)
+    one.store.preregister(RUN, get_object_tree(answer))
+    one.push()
+    assert "cannot be read" in refused(one)
+
+
+def test_words_leave_in_answer_to_a_query() -> None:
+    one = site(kind="query")
+    one.pull()
+    about = ConfigRecord({"partition": 2, "code": "0123456789abcdef"})
+    one.answered(reply(one, about))
+    one.push()
+    assert one.link.got.content.config_records["a"] == about
+
+
+def begun(one: Site) -> int:
+    """The task of a message that was pulled, as the process that works on it has it."""
+    (task,) = one.state.get_tasks()
+    assert one.state.claim_task(task.task_id) and one.state.activate_task(task.task_id)
+    one.state.get_messages(run_ids=[RUN], is_reply=False)
+    return task.task_id
+
+
+def test_for_a_process_that_died_the_site_answers() -> None:
+    one = site()
+    one.pull()
+    one.dead = [begun(one)]
+    one.push()
+    assert refused(one) == "its process died"
+
+
+def test_a_process_that_answered_may_end_as_it_likes() -> None:
+    one = site()
+    one.pull()
+    task = begun(one)
+    answer = reply(one, arrays("net.w"))
+    one.answered(answer)
+    assert one.state.finish_task(task, SubStatus.COMPLETED, "")
+    one.dead = [task]
+    one.push()
+    assert one.link.got.content == answer.content
+    one.guard._bury(one.state, one.store)  # as the next message is worked on
+    assert one.state.get_messages(is_reply=True) == []
+
+
+def test_a_reason_leaves() -> None:
+    one = site()
+    one.pull()
+    one.answered(Message(Error(2, "disk full"), reply_to=one.link.message))
+    one.push()
+    assert one.link.got.error.reason == "disk full"
+
+
+def test_a_guard_changes_nothing_else_of_flowers() -> None:
+    """The names it stands in for, and what they are called with, are Flower's."""
+    import inspect
+
+    pull = set(inspect.signature(supernode._pull_and_store_message).parameters)
+    push = set(inspect.signature(supernode._push_messages).parameters)
+    own = inspect.signature(Guard.pull).parameters
+    assert {name for name, p in own.items() if p.kind is p.KEYWORD_ONLY} <= pull
+    assert push == {name for name in inspect.signature(Guard.push).parameters if name != "self"}

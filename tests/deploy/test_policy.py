@@ -1,0 +1,233 @@
+"""A site's own rules: the file they stand in, and what they let in and out."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from math import inf, nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from flfw.deploy import guard
+from flfw.deploy.policy import ANY, Policy, noise_of
+from flfw.errors import BadInput
+from flfw.experiment import Experiment
+
+APP = b"an app's bundle"
+POLICY = Policy((hashlib.sha256(APP).hexdigest(),), ("net.*", "theta"), largest_upload_mb=0.001)
+SOUND = f'apps = ["{POLICY.apps[0]}"]\nuploads = ["net.*"]\nlargest_upload_mb = 5\n'
+
+
+def answer(*records: Any, error: str | None = None) -> Message:
+    """What a site would send; the records' names are a, b, c."""
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 0
+    if error is not None:
+        return Message(Error(2, error), reply_to=Message(RecordDict(), dst_node_id=1, message_type="train"))
+    return Message(RecordDict(dict(zip("abc", records, strict=False))), dst_node_id=1, message_type="train")
+
+
+def arrays(*names: str) -> ArrayRecord:
+    return ArrayRecord({name: Array(np.zeros(3, np.float32)) for name in names})
+
+
+# --- the file ------------------------------------------------------------------------------------------------------
+
+
+def test_the_file_says_what_the_policy_is(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    for policy in (POLICY, replace(POLICY, apps=(ANY,), uploads=(), least_noise=1.5, record=True, volunteered=(4, 0))):
+        path.write_text(policy.text())
+        assert Policy.read(path) == policy
+    assert all("#" in line for line in POLICY.text().splitlines())
+
+
+def test_what_is_not_said_is_the_stricter_choice(tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text(SOUND)
+    found = Policy.read(tmp_path / "policy.toml")
+    assert (found.largest_upload_mb, found.least_noise, found.record) == (5, 0.0, False)
+
+
+DAMAGED = {
+    "": "apps, uploads and largest_upload_mb",
+    "apps = [": "none that can be read",
+    SOUND + "largest_upload_mb = 6\n": "none that can be read",
+    SOUND + "upload = []\n": "got upload",
+    SOUND.replace("uploads", "#"): "missing=uploads",
+    SOUND.replace('["net.*"]', '"net.*"'): "a list of words for uploads",
+    SOUND.replace('["net.*"]', "[1]"): "a list of words for uploads",
+    SOUND.replace("= 5", '= "5"'): "a number for largest_upload_mb",
+    SOUND.replace("= 5", "= true"): "a number for largest_upload_mb",
+    SOUND.replace("= 5", "= 0"): "0 < largest_upload_mb < inf",
+    SOUND.replace("= 5", "= nan"): "0 < largest_upload_mb < inf",
+    SOUND + "least_noise = -1\n": "0 <= least_noise < inf",
+    SOUND + "least_noise = inf\n": "0 <= least_noise < inf",
+    SOUND + 'record = "no"\n': "true or false",
+    SOUND + "volunteered = [1]\n": "record = true with volunteered",
+    SOUND + "record = true\nvolunteered = 1\n": "a list of whole numbers for volunteered",
+    SOUND + "record = true\nvolunteered = [true]\n": "whole numbers for volunteered",
+    SOUND + "record = true\nvolunteered = [0, -1]\n": "volunteered >= 0, each once",
+    SOUND + "record = true\nvolunteered = [2, 2]\n": "0, each once",
+    SOUND.replace(POLICY.apps[0], POLICY.apps[0].upper()): "SHA-256",
+    SOUND.replace(POLICY.apps[0], "*"): "SHA-256",
+    SOUND.replace(f'"{POLICY.apps[0]}"', ""): "SHA-256",
+}
+
+
+@pytest.mark.parametrize("text", DAMAGED, ids=DAMAGED.values())
+def test_without_a_sound_policy_no_site_starts(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(text)
+    with pytest.raises(BadInput, match=DAMAGED[text].replace("(", r"\(")):
+        Policy.read(path)
+    assert guard.main([str(path), "--", "--insecure"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("flfw.deploy.guard: Expected ") and said.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [[], ["policy.toml"], ["policy.toml", "--insecure"], ["none.toml", "--"]])
+def test_the_guard_asks_for_a_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "policy.toml").write_text(SOUND)
+    assert guard.main(arguments) == 2
+    assert capsys.readouterr().err.startswith("flfw.deploy.guard: Expected ")
+
+
+def test_a_policy_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(BadInput, match="none that can be read"):
+        Policy.read(tmp_path / "policy.toml")
+
+
+# --- which apps ----------------------------------------------------------------------------------------------------
+
+
+def test_an_app_is_known_by_its_own_bytes() -> None:
+    assert POLICY.refuses_app(APP) is None
+    other = APP + b"."
+    assert POLICY.refuses_app(other) == f"this site's policy does not accept app {hashlib.sha256(other).hexdigest()}"
+    assert replace(POLICY, apps=(ANY,)).refuses_app(other) is None
+
+
+def config(**changed: Any) -> dict[str, Any]:
+    return dict(Experiment(**changed).to_run_config())
+
+
+SYSTEM = "noise_source=system"
+NOISE = {
+    ("fed_cdp", (SYSTEM,)): 6.0,  # the method's own default
+    ("fed_cdp", (SYSTEM, "noise_multiplier=1.5")): 1.5,
+    ("fed_cdp", (SYSTEM, "fed_cdp.noise_multiplier=2")): 2.0,
+    ("fed_cdp", ("noise_multiplier=9",)): 0.0,  # the server has its seed
+    ("fed_cdp", (SYSTEM, "noise_multiplier=nan")): 0.0,
+    ("fed_sdp", (SYSTEM, "noised_by=client")): 6.0,
+    ("fed_sdp", (SYSTEM, "noised_by=server")): 0.0,
+    ("fedavg", ()): 0.0,
+    ("fedavg", ("fed_cdp.noise_multiplier=9", f"fed_cdp.{SYSTEM}")): 0.0,  # of a method that does not run
+    ("fed_cdp", (SYSTEM, "no_such=1")): 0.0,
+    ("nothing", (SYSTEM,)): 0.0,
+    ("tests.support.toys:Toy", (SYSTEM,)): 0.0,
+}
+
+
+@pytest.mark.parametrize(("method", "assignments"), NOISE)
+def test_noise_is_the_methods_and_nobody_elses(method: str, assignments: tuple[str, ...]) -> None:
+    assert noise_of(config(method=method, set=assignments)) == NOISE[method, assignments]
+
+
+@pytest.mark.parametrize("broken", [{}, {"method": "fed_cdp"}, {**config(), "rounds": "many"}, {**config(), "lr": nan}])
+def test_what_is_no_experiment_has_no_noise(broken: dict[str, Any]) -> None:
+    assert noise_of(broken) == 0.0
+
+
+def test_a_name_from_the_server_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "planted.py").write_text("raise SystemExit('it ran')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert noise_of(config(method="planted:Method")) == 0.0
+
+
+def test_a_run_without_the_least_noise_is_refused() -> None:
+    strict = replace(POLICY, least_noise=2.0)
+    enough = config(method="fed_cdp", set=(SYSTEM, "noise_multiplier=2"))
+    less = config(method="fed_cdp", set=(SYSTEM, "noise_multiplier=1.99"))
+    assert strict.refuses_run(enough) is None
+    assert POLICY.refuses_run(less) is None
+    assert strict.refuses_run(less) == (
+        "this site's policy asks for noise_multiplier >= 2 with noise_source=system, the run has 1.99"
+    )
+
+
+def test_recording_needs_the_sites_consent() -> None:
+    recorded = {**config(), "record": True}
+    assert POLICY.refuses_run({**config(), "record": False}) is None
+    assert "recorded" in str(POLICY.refuses_run(recorded))
+    assert replace(POLICY, record=True).refuses_run(recorded) is None
+
+
+# --- what leaves ---------------------------------------------------------------------------------------------------
+
+ALLOWED = {
+    "tensors and numbers": (arrays("net.w", "theta"), MetricRecord({"num-examples": 3, "loss": 0.5})),
+    "nothing": (),
+    "no tensors": (arrays(), MetricRecord({"accuracy": 1.0})),
+}
+
+
+@pytest.mark.parametrize("records", ALLOWED.values(), ids=ALLOWED.keys())
+def test_an_ordinary_answer_leaves(records: tuple[Any, ...]) -> None:
+    assert POLICY.refuses_answer(answer(*records), "train", 900) is None
+
+
+REFUSED = {
+    "does not let head.w leave": (arrays("net.w", "head.w"),),
+    "does not let xtheta leave": (arrays("xtheta"),),
+    "does not let second leave": (arrays("net.w"), arrays("second")),
+    "at most 100 numbers": (MetricRecord({f"m{i}": i for i in range(101)}),),
+    "no lists of numbers": (MetricRecord({"pixels": [1, 2, 3]}),),
+    "names are so long": (MetricRecord({"x" * 1001: 1}),),
+    "no words leave": (ConfigRecord({"note": "the patient in bed 4"}),),
+}
+
+
+@pytest.mark.parametrize(("said", "records"), REFUSED.items(), ids=REFUSED.keys())
+def test_what_hides_something_stays(said: str, records: tuple[Any, ...]) -> None:
+    assert said in str(POLICY.refuses_answer(answer(*records), "train", 900))
+
+
+def test_numbers_are_counted_over_all_records() -> None:
+    half = MetricRecord({f"m{i}": i for i in range(60)})
+    assert POLICY.refuses_answer(answer(half), "train", 900) is None
+    assert "at most 100" in str(POLICY.refuses_answer(answer(half, half), "train", 900))
+
+
+def test_the_size_is_of_all_parts() -> None:
+    assert POLICY.refuses_answer(answer(arrays("theta")), "train", 1000) is None
+    assert POLICY.refuses_answer(answer(arrays("theta")), "train", 1001) == (
+        "this site's policy lets 0.001 MB leave, the answer has 0.0 MB"
+    )
+
+
+def test_words_leave_only_where_a_site_introduces_itself() -> None:
+    about = ConfigRecord({"partition": 0, "code": "0123456789abcdef", "shape": [1, 8, 8]})
+    assert POLICY.refuses_answer(answer(about), "query", 900) is None
+    assert "no words" in str(POLICY.refuses_answer(answer(about), "train", 900))
+    assert "no words" in str(POLICY.refuses_answer(answer(ConfigRecord({"x": "y" * 1000})), "query", 900))
+    assert "no words" in str(POLICY.refuses_answer(answer(ConfigRecord({"x": b"y" * 1000})), "query", 900))
+
+
+def test_a_reason_is_a_line_and_no_more() -> None:
+    assert POLICY.refuses_answer(answer(error="disk full"), "train", 100) is None
+    assert POLICY.refuses_answer(answer(error="x" * 1000), "train", 100) is None
+    assert "so long" in str(POLICY.refuses_answer(answer(error="x" * 1001), "train", 100))
+
+
+def test_a_limit_is_a_number() -> None:
+    for limit in (0.0, -1.0, inf, nan):
+        with pytest.raises(BadInput, match="0 < largest_upload_mb < inf"):
+            replace(POLICY, largest_upload_mb=limit)

@@ -1,0 +1,530 @@
+"""What an experiment may claim: counts made by hand against the ledger's, targets and budgets, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from math import inf, isinf, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+import sim
+from flfw import nets
+from flfw import resolve as parts
+from flfw.data.splits.partition import Split
+from flfw.dp.ledger import Ledger, course, settle
+from flfw.dp.settings import NoisySteps
+from flfw.errors import BadInput
+from flfw.experiment import Experiment
+from flfw.nets import Net
+from flfw.privacy.accountants import account
+from flfw.privacy.claims import Claim
+from flfw.privacy.course import Course
+from flfw.privacy.mechanism import Phase
+from flfw.resolve import resolve
+from flfw.server.cohorts import Sampling, drawn
+from papers import published
+from strategies.fed_cdp import FedCDP, FedCDPSettings
+from strategies.fed_sdp import FedSDP, FedSDPSettings
+
+DELTA = 1e-5
+LAYERS, TENSORS = 3, 6  # of the dense network: two hidden layers and a head, each with a bias
+STEPS = ("fed_cdp", "dp_fedavg", "centaur", "ppsgd")
+OTHERS = ("another client", "outsider")
+
+
+def asked(method: str, *assignments: str, **changes: Any) -> Experiment:
+    """Two clients, five rounds of two passes in batches of 10."""
+    own = {"clients": 2, "rounds": 5, "local_epochs": 2, "batch_size": 10, "net": "mlp", "attack": ("none",)}
+    return resolve(Experiment(method=method, engine="inproc", set=assignments, **{**own, **changes}))
+
+
+def held(*train: Sequence[int]) -> Split:
+    nothing = np.arange(0)
+    return Split(
+        tuple(np.array(own) for own in train), (nothing,) * len(train), (nothing,) * len(train), *(nothing,) * 3
+    )
+
+
+def apart(*sizes: int) -> Split:
+    """Clients of these sizes, of whose examples no two are the same."""
+    ends = np.cumsum((0, *sizes))
+    return held(*(range(ends[k], ends[k + 1]) for k in range(len(sizes))))
+
+
+UNEVEN = apart(25, 20)
+
+
+def claims(experiment: Experiment, split: Split = UNEVEN) -> dict[tuple[str, str], Claim]:
+    return {(one.unit, one.adversary): one for one in Ledger(experiment, split).claims()}
+
+
+def epsilon(multiplier: float, rate: float, steps: int, delta: float = DELTA, accountant: Any = "prv") -> float:
+    return account((Phase(multiplier, rate, steps),), delta, accountant).epsilon
+
+
+def against(
+    experiment: Experiment, unit: str, split: Split = UNEVEN, adversaries: Sequence[str] = ("server", *OTHERS)
+) -> float:
+    """The epsilon of a unit, which is the same against each of these."""
+    found = claims(experiment, split)
+    (only,) = {found[unit, adversary].epsilon for adversary in adversaries}
+    return only
+
+
+# --- the course ---
+
+
+def test_the_course_by_hand() -> None:
+    split = held(range(10), range(5, 30), [0, 40, 41, 42, 43, 44, 45], [5, 0])
+    experiment = asked("fed_cdp", clients=4, sample=2, rounds=6, batch_size=8, local_epochs=3)
+    counts = np.zeros(4, dtype=int)
+    for server_round in range(1, 7):
+        counts[drawn(range(4), 2, "fixed", 0, server_round)] += 1
+    weights = {"extractor.1.weight": 64 * 64, "extractor.1.bias": 64, "extractor.3.weight": 4096}
+    weights |= {"extractor.3.bias": 64, "classifier.weight": 640, "classifier.bias": 10}
+    found = course(experiment, split)
+    assert found == Course(
+        rounds=6,
+        participations=counts.max(),
+        clients=4,
+        cohort=2,
+        poisson=False,
+        fewest=2,
+        most=25,
+        batch=8,
+        epochs=3,
+        replication=3,  # example 0
+        tensors=weights,
+    )
+    assert (found.local_steps, found.example_rate, found.client_rate) == (3 * 4, 1.0, 0.5)
+    assert isinstance(found.participations, int) and isinstance(found.replication, int)
+
+
+def test_everybody_in_every_round_is_no_sampling() -> None:
+    for sample in (0, 2):
+        found = course(asked("fed_sdp", sample=sample, sampling="poisson"), UNEVEN)
+        assert (found.poisson, found.participations, found.client_rate) == (False, 5, 1.0)
+    assert course(asked("fed_sdp", sample=1, sampling="poisson"), UNEVEN).poisson
+
+
+# --- examples ---
+
+
+@pytest.mark.parametrize("method", ["fed_cdp", "dp_fedavg"])
+@pytest.mark.parametrize(("grouping", "groups"), [("layer", LAYERS), ("tensor", TENSORS), ("flat", 1)])
+def test_shuffled_passes_are_a_gaussian_step_in_each_pass(method: str, grouping: str, groups: int) -> None:
+    """An example is once in each of 2 passes of 5 rounds; each of M groups changes by up to the bound."""
+    experiment = asked(method, "noise_multiplier=6", f"grouping={grouping}")
+    assert against(experiment, "example") == epsilon(6 / sqrt(groups), 1, 10)
+
+
+def test_poisson_batches_count_all_steps_at_the_rate_of_the_smallest_client() -> None:
+    """2 passes of 3 batches for 25 examples, 5 rounds; 10 of 20 examples are a rate of a half."""
+    for method in ("fed_cdp", "dp_fedavg"):
+        experiment = asked(method, "noise_multiplier=6", "batches=poisson", "grouping=layer")
+        assert against(experiment, "example") == epsilon(6 / sqrt(3), 0.5, 30)
+        # With fewer examples than a batch everybody is in every step.
+        assert against(experiment, "example", apart(25, 9)) == epsilon(6 / sqrt(3), 1, 30)
+
+
+def test_noise_drawn_for_each_example_counts_as_often_as_a_batch_surely_has_it() -> None:
+    for batches, steps, rate in (("shuffled", 10, 1.0), ("poisson", 30, 0.5)):
+        experiment = asked("fed_cdp", "noise_multiplier=2", "draws=example", f"batches={batches}")
+        assert against(experiment, "example") == epsilon(2 * sqrt(10) / sqrt(3), rate, steps)
+    wide = dataclasses.replace(experiment, batch_size=50, set=("noise_multiplier=2", "draws=example"))
+    assert against(wide, "example") == epsilon(2 * sqrt(25) / sqrt(3), 1, 10)
+
+
+def test_copies_in_other_clients_are_further_runs_for_an_example_and_none_for_a_client() -> None:
+    copies = held(range(25), range(5, 25))
+    experiment = asked("fed_cdp", "noise_multiplier=6")
+    assert against(experiment, "example", copies) == epsilon(6 / sqrt(3), 1, 2 * 10)
+    assert against(experiment, "client", copies) == against(experiment, "client", UNEVEN)
+    poisson = asked("fed_cdp", "noise_multiplier=6", "batches=poisson")
+    assert against(poisson, "example", copies) == epsilon(6 / sqrt(3), 0.5, 2 * 30)
+
+
+def test_sampled_cohorts_count_the_rounds_of_the_busiest_client_and_nothing_more() -> None:
+    """By coins or not: of an example no round is hidden by what decides for its whole client."""
+    samplings: tuple[Sampling, ...] = ("fixed", "poisson")
+    for sampling in samplings:
+        experiment = asked("fed_cdp", "noise_multiplier=6", clients=3, sample=1, sampling=sampling, rounds=9, seed=4)
+        cohorts = [drawn(range(3), 1, sampling, 4, server_round) for server_round in range(1, 10)]
+        most = max(sum(client in cohort for cohort in cohorts) for client in range(3))
+        assert 1 < most < 9
+        assert against(experiment, "example", apart(25, 20, 20)) == epsilon(6 / sqrt(3), 1, 2 * most)
+
+
+def test_a_client_or_a_patient_is_a_group_of_examples() -> None:
+    """A batch of 10 has at most 10 of a client's 25 examples, which take 250 places: 25 steps with all of it."""
+    experiment = asked("fed_cdp", "noise_multiplier=60")
+    assert against(experiment, "client") == epsilon(60 / sqrt(3) / 10, 1, 25)
+    assert ("patient", "server") not in claims(experiment)
+    patients = dataclasses.replace(experiment, patient_examples=4)
+    assert against(patients, "patient") == epsilon(60 / sqrt(3) / 4, 1, 10)
+    assert against(patients, "client") == against(experiment, "client")
+    assert against(dataclasses.replace(experiment, patient_examples=1), "patient") == against(experiment, "example")
+    assert any("4 examples of one patient" in one for one in claims(patients)["patient", "server"].assumptions)
+
+
+# --- clients ---
+
+
+@pytest.mark.parametrize("sampling", ["fixed", "poisson"])
+def test_fed_sdp_with_clients_own_noise(sampling: Sampling) -> None:
+    """Who is not drawn adds no noise, so that it is seen: coins give no credit against anybody."""
+    experiment = asked("fed_sdp", "noise_multiplier=6", clients=3, sample=1, sampling=sampling, rounds=9, seed=4)
+    cohorts = [drawn(range(3), 1, sampling, 4, server_round) for server_round in range(1, 10)]
+    most = max(sum(client in cohort for cohort in cohorts) for client in range(3))
+    split = apart(25, 20, 20)
+    assert against(experiment, "client", split) == epsilon(6 / sqrt(3), 1, most)
+    # One example in place of another exchanges one update for another: twice the change.
+    assert against(experiment, "example", split) == epsilon(6 / sqrt(3) / 2, 1, most)
+    assert not any("never learns" in one for one in claims(experiment, split)["client", "outsider"].assumptions)
+
+
+@pytest.mark.parametrize(
+    ("method", "own", "groups"),
+    [
+        ("fed_sdp", ("noised_by=server",), LAYERS),
+        ("dp_fedavg", ("unit=client",), 1),
+        ("centaur", ("unit=client", "grouping=layer"), LAYERS - 1),  # the head is not sent
+        ("ppsgd", ("unit=client", "grouping=tensor"), TENSORS - 2),
+    ],
+)
+def test_the_servers_noise_claims_nothing_against_the_server(method: str, own: tuple[str, ...], groups: int) -> None:
+    experiment = asked(method, "noise_multiplier=6", *own, clients=3, sample=1, rounds=9, seed=4)
+    cohorts = [drawn(range(3), 1, "fixed", 4, server_round) for server_round in range(1, 10)]
+    most = max(sum(client in cohort for cohort in cohorts) for client in range(3))
+    split, poisson = apart(25, 20, 20), dataclasses.replace(experiment, sampling="poisson")
+    assert against(experiment, "client", split, OTHERS) == epsilon(6 / sqrt(groups), 1, most)
+    assert against(poisson, "client", split, OTHERS) == epsilon(6 / sqrt(groups), 1 / 3, 9)
+    for one in (experiment, poisson):
+        for unit in ("example", "client"):
+            found = claims(one, split)[unit, "server"]
+            assert isinf(found.epsilon) and "sees every message without it" in found.assumptions[0]
+    assert any("never learns who was drawn" in one for one in claims(poisson, split)["client", "outsider"].assumptions)
+
+
+def test_one_servers_noise_on_copies_is_one_larger_step() -> None:
+    copies = held(range(25), range(5, 25))
+    experiment = asked("fed_sdp", "noise_multiplier=6", "noised_by=server")
+    assert against(experiment, "client", copies, OTHERS) == epsilon(6 / sqrt(3), 1, 5)
+    assert against(experiment, "example", copies, OTHERS) == epsilon(6 / sqrt(3) / 4, 1, 5)
+    own = asked("fed_sdp", "noise_multiplier=6")
+    assert against(own, "example", copies) == epsilon(6 / sqrt(3) / 2, 1, 10)
+
+
+# --- where nothing can be claimed ---
+
+
+@pytest.mark.parametrize("method", ["centaur", "ppsgd"])
+def test_a_head_that_learns_without_noise_lets_one_example_change_the_gradients_of_all(method: str) -> None:
+    """The comparison's epsilon is still told as what it is: the comparison's."""
+    experiment = asked(method, "noise_multiplier=6", "batches=poisson", accounting="paper")
+    for one in claims(experiment).values():
+        assert isinf(one.epsilon) and one.assumptions[0].startswith("The head learns from the same examples")
+    (told,) = (entry for entry in Ledger(experiment, UNEVEN).entries() if entry["counted"] == "as published")
+    assert told["epsilon"] == epsilon(6, 0.5, 20, accountant="rdp")  # 5 rounds of 2 passes at a half
+
+
+@pytest.mark.parametrize("method", ["fed_cdp", "fed_sdp", "dp_fedavg"])
+def test_no_noise_is_no_claim(method: str) -> None:
+    for unit in ("client", "example"):
+        own = (f"unit={unit}",) if method == "dp_fedavg" else ()
+        found = claims(asked(method, "noise_multiplier=0", *own))
+        assert all(isinf(one.epsilon) for one in found.values())
+        assert "There is no noise" in found["example", "outsider"].assumptions[0]
+        entries = Ledger(asked(method, "noise_multiplier=0", *own), UNEVEN).entries()
+        assert {entry["epsilon"] for entry in json.loads(json.dumps(entries, allow_nan=False))} == {"inf"}
+
+
+@pytest.mark.parametrize(
+    ("assignments", "why"),
+    [
+        (("bound=median",), "The bound is the median of a client's own gradient norms"),
+        (("compress=before",), "Which entries are zeroed before the noise depends on all examples"),
+        (("compress=after",), ""),
+        (("compress=before", "compress_ratio=0"), ""),
+        (("bound=decay", "last_clip=0.1"), ""),
+        (("bound=lr", "lr_decay=0.9"), ""),
+    ],
+)
+def test_what_reads_the_data_besides_is_no_claim(assignments: tuple[str, ...], why: str) -> None:
+    found = claims(asked("fed_cdp", *assignments))
+    plain = claims(asked("fed_cdp"))
+    for key, one in found.items():
+        if why:
+            assert isinf(one.epsilon) and one.assumptions[0].startswith(why)
+        else:
+            assert one.epsilon == plain[key].epsilon < inf
+
+
+def test_methods_without_a_mechanism_claim_nothing() -> None:
+    for method in ("fedavg", "hyperfl", "fedper"):
+        experiment = asked(method, accounting="paper")
+        assert Ledger(experiment, UNEVEN).claims() == Ledger(experiment, UNEVEN).entries() == []
+
+
+def test_every_claim_says_under_which_delta_by_which_accountant_and_for_how_long() -> None:
+    experiment = asked("fed_cdp", "batches=poisson", delta=1e-6, accountant="rdp", rounds=7)
+    for entry in Ledger(experiment, UNEVEN).entries():
+        assert (entry["delta"], entry["rounds"], entry["counted"]) == (1e-6, 7, "exact")
+        assert len(entry["assumptions"]) >= 6 and all(line.endswith(".") for line in entry["assumptions"])
+    found = claims(experiment)["example", "server"]
+    assert (found.accountant, found.epsilon) == ("rdp", epsilon(6 / sqrt(3), 0.5, 42, 1e-6, "rdp"))
+
+
+# --- as the papers count ---
+
+
+def printed() -> list[Any]:
+    return [cell for cell in published.table("fed_cdp.6").cells if cell.value is not None]
+
+
+@pytest.mark.parametrize("cell", printed(), ids=lambda cell: cell.path)
+def test_table_six(cell: Any) -> None:
+    """For the runs of all five data sets, each example in each client's hands once a round."""
+    rounds, local, sigma = (cell.keys[key] for key in ("T", "L", "sigma"))
+    run = Course(
+        rounds=rounds,
+        participations=rounds,
+        clients=1000,
+        cohort=100,
+        poisson=False,
+        fewest=5 * local,
+        most=5 * local,
+        batch=5,
+        epochs=1,
+        replication=1,
+        tensors={"a.weight": 9, "b.weight": 9, "c.weight": 9},
+    )
+    assert run.local_steps == local
+    if cell.keys["method"] == "Fed-CDP":
+        found = FedCDP.as_published(FedCDPSettings(noise_multiplier=sigma), run)
+    else:
+        found = FedSDP.as_published(FedSDPSettings(noise_multiplier=sigma), run)
+    unit: Any = {"instance": "example", "client": "client"}[cell.keys["level"]]
+    assert found.epsilon(unit, DELTA) == pytest.approx(cell.value, abs=1e-4)
+
+
+def test_there_are_five_data_sets_two_methods_and_two_lengths_in_table_six() -> None:
+    cells = printed()
+    assert len(cells) == 5 * 2 * (2 + 1)  # Fed-SDP prints none for examples
+    assert {cell.keys["method"] for cell in cells} == {"Fed-CDP", "Fed-SDP"}
+
+
+@pytest.mark.parametrize("method", ["fed_cdp", "fed_sdp"])
+def test_the_papers_count_stands_beside_the_true_one(method: str) -> None:
+    """MNIST's row: 100 rounds of 100 steps; ten of 100 clients."""
+    changes = {"clients": 100, "sample": 10, "rounds": 100, "local_epochs": 1, "batch_size": 5}
+    experiment = asked(method, accounting="paper", **changes)
+    split = apart(*[500] * 100)
+    entries = Ledger(experiment, split).entries()
+    told = {entry["unit"]: entry for entry in entries if entry["counted"] == "as published"}
+    value = {"fed_cdp": 0.8227, "fed_sdp": 0.8536}[method]
+    assert set(told) == {"fed_cdp": {"example", "client"}, "fed_sdp": {"client"}}[method]
+    assert all(entry["epsilon"] == pytest.approx(value, abs=1e-4) for entry in told.values())
+    assert all(entry["accountant"] == "moments" and entry["assumptions"] for entry in told.values())
+    exact = [entry for entry in entries if entry["counted"] == "exact"]
+    assert len(exact) == 6 and all(entry["epsilon"] > 3 * value for entry in exact)
+    without = Ledger(dataclasses.replace(experiment, accounting="exact"), split).entries()
+    assert without == exact
+
+
+# --- targets and budgets ---
+
+PROTECTED = [
+    ("fed_cdp", ("batches=poisson",), "example", "server", {}),
+    ("fed_cdp", ("draws=example",), "example", "server", {}),
+    ("fed_cdp", ("batches=poisson",), "example", "server", {"accountant": "rdp"}),
+    ("dp_fedavg", (), "example", "server", {}),
+    ("fed_sdp", (), "client", "server", {"sample": 1, "sampling": "poisson"}),
+    ("fed_sdp", ("noised_by=server",), "client", "outsider", {"sample": 1, "sampling": "poisson", "rounds": 40}),
+    ("centaur", ("unit=client",), "client", "outsider", {}),
+]
+
+
+@pytest.mark.parametrize(("method", "own", "unit", "adversary", "changes"), PROTECTED)
+def test_a_target_is_reached_from_below_and_settling_again_changes_nothing(
+    method: str, own: tuple[str, ...], unit: str, adversary: str, changes: dict[str, Any]
+) -> None:
+    experiment = asked(method, *own, target_epsilon=2.0, **changes)
+    settled, notes = settle(experiment, UNEVEN)
+    assert notes == [] and settled.rounds == experiment.rounds
+    assert 2.0 - 1e-3 <= claims(settled)[unit, adversary].epsilon <= 2.0
+    assert settle(settled, UNEVEN) == (settled, [])
+    assert settle(Experiment.from_run_config(settled.to_run_config()), UNEVEN)[0] == settled
+
+
+def test_copies_of_an_example_are_no_copies_of_a_client() -> None:
+    """What protects a client needs no more noise for examples that two clients hold."""
+    copies = held(range(25), range(5, 25))
+    for own, adversary in (((), "server"), (("noised_by=server",), "outsider")):
+        settled, _ = settle(asked("fed_sdp", *own, target_epsilon=2.0), copies)
+        assert 2.0 - 1e-3 <= claims(settled, copies)["client", adversary].epsilon <= 2.0
+
+
+def test_a_target_by_the_papers_count_is_the_papers() -> None:
+    settled, _ = settle(asked("fed_cdp", target_epsilon=0.5, accounting="paper"), UNEVEN)
+    told = Ledger(settled, UNEVEN).published
+    assert told is not None and 0.5 - 1e-3 <= told.epsilon("example", DELTA) <= 0.5
+    assert claims(settled)["example", "server"].epsilon > 1  # the true one
+
+
+def test_a_target_and_noise_of_ones_own_do_not_go_together() -> None:
+    for name in ("noise_multiplier", "fed_cdp.noise_multiplier"):
+        with pytest.raises(BadInput, match="Expected either --target-epsilon or --set noise_multiplier, got both"):
+            settle(asked("fed_cdp", f"{name}=6", target_epsilon=2.0), UNEVEN)
+
+
+@pytest.mark.parametrize("flag", ["target_epsilon", "epsilon_budget"])
+def test_targets_and_budgets_need_something_that_can_be_claimed(flag: str) -> None:
+    said = f"--{flag.replace('_', '-')}"
+    with pytest.raises(BadInput, match=f"Expected a method that claims privacy for {said}, got method=fedavg"):
+        settle(asked("fedavg", **{flag: 1.0}), UNEVEN)
+    with pytest.raises(BadInput, match=f"can be claimed for {said}.*median"):
+        settle(asked("fed_cdp", "bound=median", **{flag: 1.0}), UNEVEN)
+
+
+@pytest.mark.parametrize("changes", [{}, {"sampling": "poisson"}])
+@pytest.mark.parametrize("method", ["fed_cdp", "fed_sdp"])
+def test_a_budget_ends_training_with_the_last_round_that_keeps_it(method: str, changes: dict[str, Any]) -> None:
+    experiment = asked(method, clients=3, sample=1, rounds=60, epsilon_budget=4.0, seed=4, **changes)
+    split, unit = apart(25, 20, 20), {"fed_cdp": "example", "fed_sdp": "client"}[method]
+    settled, notes = settle(experiment, split)
+    assert 1 < settled.rounds < 60
+
+    def spent(rounds: int) -> float:
+        return claims(dataclasses.replace(experiment, rounds=rounds), split)[unit, "server"].epsilon
+
+    assert spent(settled.rounds) <= 4.0 < spent(settled.rounds + 1)
+    assert len(notes) == 1 and f"after round {settled.rounds} of 60" in notes[0]
+    assert settle(settled, split) == (settled, [])
+
+
+def test_a_budget_by_the_papers_count() -> None:
+    experiment = asked("fed_cdp", rounds=60, epsilon_budget=0.12, accounting="paper")
+    settled, _ = settle(experiment, UNEVEN)
+    assert 1 < settled.rounds < 60
+
+    def counted(rounds: int) -> float:
+        return epsilon(6, 0.01, 6 * rounds + 1, accountant="moments")
+
+    assert counted(settled.rounds) <= 0.12 < counted(settled.rounds + 1)
+
+
+def test_a_budget_that_all_rounds_keep_changes_nothing() -> None:
+    experiment = asked("fed_cdp", epsilon_budget=1000.0)
+    assert settle(experiment, UNEVEN) == (experiment, [])
+
+
+def test_a_budget_that_one_round_exceeds_is_refused() -> None:
+    with pytest.raises(BadInput, match="epsilon-budget"):
+        settle(asked("fed_cdp", epsilon_budget=0.01), UNEVEN)
+
+
+def test_a_target_and_a_budget_do_not_go_together() -> None:
+    """The noise would be for all rounds, of which the budget leaves fewer: a resumed run would find another one."""
+    with pytest.raises(BadInput, match="Expected either --target-epsilon or --epsilon-budget, got both"):
+        settle(asked("fed_cdp", rounds=40, target_epsilon=2.0, epsilon_budget=1.0), UNEVEN)
+
+
+@pytest.mark.parametrize("method", ["centaur", "ppsgd"])
+def test_where_nothing_can_be_claimed_a_target_may_be_the_comparisons(method: str) -> None:
+    with pytest.raises(BadInput, match="can be claimed for --target-epsilon"):
+        settle(asked(method, target_epsilon=4.0), UNEVEN)
+    settled, _ = settle(asked(method, target_epsilon=4.0, accounting="paper"), UNEVEN)
+    told = Ledger(settled, UNEVEN).published
+    assert told is not None and 4.0 - 1e-3 <= told.epsilon("example", DELTA) <= 4.0
+
+
+# --- bad input, through the command line ---
+
+
+def with_batch_norm(shape: tuple[int, ...], classes: int) -> Net:
+    extractor = nn.Sequential(nn.Conv2d(shape[0], 2, 3), nn.BatchNorm2d(2), nn.Flatten())
+    return Net(extractor, nn.Linear(2 * 6 * 6, classes))
+
+
+def with_running_statistics(shape: tuple[int, ...], classes: int) -> Net:
+    """No parameters of its own, and yet something that is sent."""
+    extractor = nn.Sequential(nn.Conv2d(shape[0], 2, 3), nn.InstanceNorm2d(2, track_running_stats=True), nn.Flatten())
+    return Net(extractor, nn.Linear(2 * 6 * 6, classes))
+
+
+@pytest.fixture
+def nobodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path / "there")
+    for name, builder in (("batchnorm", with_batch_norm), ("running", with_running_statistics)):
+        monkeypatch.setitem(nets._CARDS, name, nets.NetCard(builder))
+    return tmp_path / "there"
+
+
+BAD = [
+    *(
+        (f"--method {method} --set {setting}", said)
+        for method in ("fed_cdp", "fed_sdp", "dp_fedavg", "centaur", "ppsgd")
+        for setting, said in (
+            ("noise_multiplier=-1", "Expected 0 <= noise_multiplier < inf, got noise_multiplier=-1.0."),
+            ("noise_multiplier=nan", "Expected 0 <= noise_multiplier < inf, got noise_multiplier=nan."),
+            ("clip=-1", "Expected 0 < clip < inf, got clip=-1.0."),
+            ("clip=nan", "Expected 0 < clip < inf, got clip=nan."),
+            ("clip=0", "Expected 0 < clip < inf, got clip=0.0."),
+        )
+    ),
+    *(
+        (f"--method fed_cdp --delta {delta}", f"Expected 0 < delta < 1, got delta={delta}.")
+        for delta in ("-0.1", "nan", "0.0", "1.0", "inf")
+    ),
+    ("--method fed_cdp --target-epsilon nan", "Expected 0 <= target-epsilon < inf, got target_epsilon=nan."),
+    ("--method fed_cdp --target-epsilon -1", "Expected 0 <= target-epsilon < inf, got target_epsilon=-1.0."),
+    ("--method fed_cdp --epsilon-budget inf", "Expected 0 <= epsilon-budget < inf, got epsilon_budget=inf."),
+    ("--method fed_cdp --patient-examples -1", "Expected patient-examples >= 0, got patient_examples=-1."),
+    (
+        "--method fedavg --target-epsilon 1",
+        "Expected a method that claims privacy for --target-epsilon, got method=fedavg.",
+    ),
+    (
+        "--method fed_cdp --target-epsilon 1 --set noise_multiplier=2",
+        "Expected either --target-epsilon or --set noise_multiplier, got both; leave one out.",
+    ),
+    ("--method fed_cdp --epsilon-budget 0.001", "epsilon-budget"),
+    ("--method fed_cdp --sampling sometimes", "sampling"),
+    *(
+        (f"--method {method} --net batchnorm", "got BatchNorm2d at extractor.1")
+        for method in ("fed_cdp", "dp_fedavg", "centaur", "ppsgd")
+    ),
+    ("--method fed_sdp --net batchnorm", "BatchNorm2d"),
+    *((f"--method {method} --net running", "InstanceNorm2d") for method in ("fed_cdp", "fed_sdp", "dp_fedavg")),
+    ("--method dp_fedavg --net running --set unit=client", "InstanceNorm2d"),
+]
+
+
+@pytest.mark.parametrize(("flags", "said"), BAD)
+def test_bad_input_is_one_line_and_nothing_is_written(
+    nobodys: Path, capsys: pytest.CaptureFixture[str], flags: str, said: str
+) -> None:
+    assert sim.main([*flags.split(), "--engine", "inproc", "--attack", "none"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and printed.err.startswith("sim.py: ") and printed.err.count("\n") == 1
+    assert said in printed.err
+    assert list(nobodys.iterdir()) == []
+
+
+def test_batch_norm_that_no_gradient_is_sent_of_is_refused_by_nobody(nobodys: Path) -> None:
+    parts.check(asked("fedavg", net="batchnorm"))
+
+
+def test_poisson_batches_count_the_rounds_in_which_a_client_takes_part() -> None:
+    known = Course(10, 3, 4, 1, False, fewest=20, most=30, batch=10, epochs=2, replication=1, tensors={"a.weight": 1})
+    found = NoisySteps(batches="poisson").mechanism_of_steps(known, ("*",))
+    assert (found.steps, found.sampling_rate, found.participations) == (3 * 2 * 3, 0.5, None)
+    assert found.amplified

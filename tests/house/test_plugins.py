@@ -1,0 +1,286 @@
+"""Finding methods, clients, defences and attacks: the project's own by file, anybody's by package.module:Class."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flfw import plugins
+from flfw.adversary.attack import Attack
+from flfw.client.federated_client import FederatedClient
+from flfw.defence import Defence
+from flfw.errors import BadInput
+from flfw.plugins import ATTACK, CLIENT, DEFENCE, METHOD, Kind
+from flfw.server.strategy import FederatedStrategy
+from tests.support.paths import ROOT
+
+KINDS: dict[Kind, tuple[str, type]] = {
+    METHOD: ("strategies", FederatedStrategy),
+    CLIENT: ("clients", FederatedClient),
+    DEFENCE: ("clients/defences", Defence),
+    ATTACK: ("attacks", Attack),
+}
+SHIPPED = [
+    (kind, path.stem, base)
+    for kind, (folder, base) in KINDS.items()
+    for path in sorted((ROOT / folder).glob("*.py"))
+    if path.stem != "__init__"
+]
+
+HALF_A_DEFENCE = """
+from abc import abstractmethod
+from flfw.defence import Defence
+
+class Outline(Defence):
+    @abstractmethod
+    def strength(self): ...
+
+class Wall(Outline):
+    def strength(self): return 1
+
+class Bystander: ...
+
+wall = Wall()
+"""
+
+
+@pytest.fixture
+def foreign(tmp_path, monkeypatch):
+    """A package of somebody else's on the path."""
+    package = tmp_path / "somebodys"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "walls.py").write_text(HALF_A_DEFENCE)
+    (package / "needy.py").write_text("import a_module_nobody_has\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "somebodys"]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.noun)
+def test_the_names_are_the_files(kind) -> None:
+    files = (ROOT / KINDS[kind][0]).glob("*.py")
+    assert plugins.names(kind) == tuple(sorted({path.stem for path in files} - {"__init__"}))
+
+
+def test_subpackages_are_no_plugins() -> None:
+    assert "sgd" in plugins.names(CLIENT)
+    assert "defences" not in plugins.names(CLIENT)
+
+
+@pytest.mark.parametrize(("kind", "name", "base"), SHIPPED, ids=[f"{k.noun}-{n}" for k, n, _ in SHIPPED])
+def test_every_shipped_file_holds_one_plugin(kind, name, base) -> None:
+    found = plugins.find(kind, name, base)
+    assert issubclass(found, base)
+    assert found.__module__ == f"{kind.package}.{name}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked"), [(METHOD, "fedavgg"), (CLIENT, "defences"), (DEFENCE, ""), (ATTACK, "attacks.ig")]
+)
+def test_an_unknown_name_says_which_there_are(kind, asked) -> None:
+    with pytest.raises(BadInput) as caught:
+        plugins.find(kind, asked, KINDS[kind][1])
+    known = ", ".join(plugins.names(kind)) or "none yet"
+    message = str(caught.value)
+    assert message.startswith("Expected a")
+    assert message.endswith(f"{kind.noun} among {known}, or package.module:Class; got {kind.noun}={asked}.")
+
+
+def test_somebodys_own_class_is_found(foreign) -> None:
+    found: Any = plugins.find(DEFENCE, "somebodys.walls:Wall", Defence)
+    assert found().strength() == 1
+    assert found.__module__ == "somebodys.walls"
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("somebodys.walls:Bystander", "to be a concrete Defence, got <class 'somebodys.walls.Bystander'>."),
+        ("somebodys.walls:Outline", "to be a concrete Defence, got <class 'somebodys.walls.Outline'>."),
+        ("somebodys.walls:Defence", "to be a concrete Defence, got <class 'flfw.defence.Defence'>."),
+        ("somebodys.walls:Moat", "to be a concrete Defence, got None."),
+        ("somebodys.walls:", "to be a concrete Defence, got None."),
+    ],
+)
+def test_what_is_no_concrete_defence_is_refused(foreign, name, complaint) -> None:
+    with pytest.raises(BadInput) as caught:
+        plugins.find(DEFENCE, name, Defence)
+    assert str(caught.value) == f"Expected defence={name} {complaint}"
+
+
+def test_an_instance_is_no_class(foreign) -> None:
+    with pytest.raises(BadInput, match=r"^Expected defence=somebodys.walls:wall to be a concrete Defence, got <somebo"):
+        plugins.find(DEFENCE, "somebodys.walls:wall", Defence)
+
+
+def test_a_defence_is_no_attack(foreign) -> None:
+    with pytest.raises(BadInput, match=r"to be a concrete Attack, got <class 'somebodys.walls.Wall'>"):
+        plugins.find(ATTACK, "somebodys.walls:Wall", Attack)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("nobodys.walls:Wall", "No module named 'nobodys'"),
+        ("somebodys.moats:Moat", "No module named 'somebodys.moats'"),
+        ("somebodys.needy:X", "No module named 'a_module_nobody_has'"),
+    ],
+)
+def test_a_missing_module_is_named(foreign, name, reason) -> None:
+    with pytest.raises(BadInput) as caught:
+        plugins.find(DEFENCE, name, Defence)
+    assert str(caught.value) == f"Expected an importable module for defence={name}, got: {reason}."
+
+
+@pytest.mark.parametrize("name", [":Wall", ".walls:Wall", "..:Wall", ":"])
+def test_half_a_module_name_is_bad_input(foreign, name) -> None:
+    with pytest.raises(BadInput, match=r"^Expected "):
+        plugins.find(DEFENCE, name, Defence)
+
+
+# --- other packages of the same names -----------------------------------------------------------------------------
+
+FIND = """
+from flfw import plugins
+from flfw.adversary.attack import Attack
+from flfw.client.federated_client import FederatedClient
+from flfw.errors import BadInput
+for kind, name, base in [(plugins.CLIENT, "sgd", FederatedClient), (plugins.ATTACK, "ig", Attack)]:
+    try:
+        print(plugins.find(kind, name, base))
+    except BadInput as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("has_the_file", [True, False], ids=["same file", "no such file"])
+def test_another_package_of_the_name_first_on_the_path_is_refused(tmp_path, has_the_file) -> None:
+    other = tmp_path / "other"
+    for package, name in (("clients", "sgd"), ("attacks", "ig")):
+        (other / package).mkdir(parents=True)
+        (other / package / "__init__.py").touch()
+        if has_the_file:
+            shutil.copy(ROOT / package / f"{name}.py", other / package)  # would pass for the real one
+    done = subprocess.run(
+        [sys.executable, "-c", FIND],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(other)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    for line, (package, _) in zip(done.stdout.splitlines(), (("clients", "sgd"), ("attacks", "ig")), strict=True):
+        assert line.startswith(f"Expected package {package} in {ROOT / package}, got {other / package}")
+        assert "another package of that name comes first on the path" in line
+
+
+# --- a user's own repository --------------------------------------------------------------------------------------
+
+SHIELD = '''
+"""A defence that lets a share of each update through."""
+
+from dataclasses import dataclass
+
+from flfw.defence import Defence
+from mylab.attacks import TARGET
+from mylab.strategies.scaling import scaled
+
+assert TARGET == "mylab's own"
+
+
+@dataclass(frozen=True)
+class ShieldSettings:
+    keep: float = 1.0
+
+
+class Shield(Defence):
+    Settings = ShieldSettings
+
+    def update(self, update, rng):
+        return scaled(update, self.settings.keep)
+'''
+LAB = {
+    "mylab/__init__.py": "",
+    "mylab/shield.py": SHIELD,
+    "mylab/attacks/__init__.py": 'TARGET = "mylab\'s own"\n',
+    "mylab/strategies/__init__.py": "",
+    "mylab/strategies/scaling.py": "def scaled(update, by):\n    return {n: by * v for n, v in update.items()}\n",
+}
+# Beside the package, as in many repositories; running these instead of the project's would fail.
+LOOSE = {
+    "strategies/__init__.py": "",
+    "strategies/fedavg.py": "raise SystemExit('the wrong strategies')\n",
+    "attacks/__init__.py": "raise SystemExit('the wrong attacks')\n",
+}
+METADATA = "Metadata-Version: 2.1\nName: mylab\nVersion: 0.1\n"
+WHEEL = "Wheel-Version: 1.0\nGenerator: by hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+
+
+def write(files: dict[str, str], folder: Path) -> Path:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def checkout(folder: Path) -> Path:
+    """The lab's repository, worked in directly."""
+    return write({**LAB, **LOOSE, "pyproject.toml": '[project]\nname = "mylab"\nversion = "0.1"\n'}, folder / "lab")
+
+
+def installation(folder: Path) -> Path:
+    """The lab's wheel, installed into a folder of its own."""
+    uv = shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    if uv is None:
+        pytest.skip("no uv to install with")
+    info = "mylab-0.1.dist-info"
+    files = {**LAB, f"{info}/METADATA": METADATA, f"{info}/WHEEL": WHEEL}
+    record = "".join(f"{name},,\n" for name in [*files, f"{info}/RECORD"])
+    wheel = folder / "mylab-0.1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, text in {**files, f"{info}/RECORD": record}.items():
+            archive.writestr(name, text)
+    command = [uv, "pip", "install", "--quiet", "--offline", "--no-deps", "--python", sys.executable]
+    subprocess.run([*command, "--target", str(folder / "site"), str(wheel)], check=True, capture_output=True)
+    return folder / "site"
+
+
+def accuracies(folder: Path, *flags: str, path: Path | None = None) -> list[float]:
+    """Accuracy as received in rounds 1 and 2 and after the last, of two FedAvg clients on the digits."""
+    line = "--engine inproc --method fedavg --rounds 2 --local-epochs 1 --clients 2 --lr 0.1 --attack none --out out"
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "FLFW_DATA")}
+    environment |= {"XDG_CACHE_HOME": str(folder / "cache")} | ({"PYTHONPATH": str(path)} if path else {})
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "sim.py"), *line.split(), *flags],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads((folder / "out" / "result.json").read_text())
+    return [*(row["acc_global"] for row in result["rounds"]), result["final"]["acc_global"]]
+
+
+@pytest.fixture(scope="module")
+def undefended(tmp_path_factory) -> list[float]:
+    return accuracies(tmp_path_factory.mktemp("undefended"))
+
+
+@pytest.mark.parametrize("place", [checkout, installation], ids=lambda place: place.__name__)
+def test_a_defence_from_a_users_own_repository_reaches_the_clients(tmp_path, undefended, place) -> None:
+    flags = ("--defence", "mylab.shield:Shield", "--set", "Shield.keep=0")
+    shielded = accuracies(tmp_path, *flags, path=place(tmp_path))
+    # Nothing was let through, so that the broadcast model never moved.
+    assert shielded == [undefended[0]] * 3
+    assert undefended[1] != undefended[0]

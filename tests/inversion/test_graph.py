@@ -1,0 +1,256 @@
+"""Functions as flat lists of operations: the same numbers together, one by one and compiled; and their memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import grad_and_value
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from flfw.errors import BadInput
+from flfw.inversion import graph
+from flfw.inversion.compute import Compute, compiler
+from flfw.inversion.descent import Adam, Best, Descent, Evaluate
+from flfw.inversion.graph import Graph, peak_bytes
+from flfw.inversion.matching import cosine_distance
+from flfw.inversion.objective import Guess
+from flfw.inversion.search import Found, Recipe, Target, invert
+from flfw.nets import Net, Tensors, tensors
+from flfw.nets.inputs import Inputs
+from flfw.rng import initialising, torch_generator
+from flfw.victims.victim import PlainVictim
+
+HERE = Compute()
+
+
+def randn(*shape: int, of: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch_generator(0, "graph", of))
+
+
+# --- the same numbers ---
+
+
+def bent(at: Tensors, by: dict[str, Tensors]) -> tuple[Tensors, Tensor]:
+    """A gradient and a value, of nested records, as an objective has them."""
+
+    def value(at: Tensors) -> Tensor:
+        return (at["x"] @ by["constants"]["a"]).sin().sum() + (at["y"] ** 3).sum()
+
+    return grad_and_value(value)(at)
+
+
+def records(count: int) -> tuple[Tensors, dict[str, Tensors]]:
+    at = {"x": randn(count, 2, 3), "y": randn(count, 4, of=1)}
+    return at, {"constants": {"a": randn(count, 3, 5, of=2)}}
+
+
+def one(several: tuple[Tensors, dict[str, Tensors]], i: int) -> tuple[Tensors, dict[str, Tensors]]:
+    at, by = several
+    return {n: v[i] for n, v in at.items()}, {"constants": {n: v[i] for n, v in by["constants"].items()}}
+
+
+@pytest.mark.parametrize("light", [True, False])
+def test_problems_together_one_by_one_and_by_a_call_of_the_function_are_the_same(
+    light: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph, "LIGHT", 1e9 if light else -1)
+    made = Graph(bent, one(records(1), 0), HERE)
+    assert made.light == light
+    for count in (3, 1, 2):  # one graph for all of them
+        several = records(count)
+        gradients, values = made(*several)
+        assert values.shape == (count,) and not values.requires_grad
+        for i in range(count):
+            expected_gradients, expected = bent(*one(several, i))
+            torch.testing.assert_close(values[i], expected)
+            for name in ("x", "y"):
+                torch.testing.assert_close(gradients[name][i], expected_gradients[name])
+
+
+@pytest.mark.parametrize("light", [True, False])
+def test_a_graph_is_traced_once_for_each_count_or_where_it_is_not_light_once(
+    light: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph, "LIGHT", 0 if light else -1)
+    calls = []
+
+    def noted(x: Tensor) -> Tensor:
+        calls.append(tuple(x.shape))
+        return 2 * x
+
+    made = Graph(noted, (randn(3),), HERE)
+    before = len(calls)
+    for count in (2, 2, 1, 1, 2):
+        assert torch.equal(made(randn(count, 3)), 2 * randn(count, 3))
+    assert len(calls) - before == int(light)  # for two together
+
+
+@pytest.mark.parametrize("spare", [0, -1])
+def test_what_is_light_is_counted_in_products(spare: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # (2, 3) @ (3, 4): 2 * 2 * 3 * 4 = 48, and 2 images x 5 filters x 16 places x 9 weights x 2 = 2880.
+    def products(a: Tensor, b: Tensor, images: Tensor, filters: Tensor) -> Tensor:
+        return (a @ b).sum() + torch.conv2d(images, filters).sum()
+
+    monkeypatch.setattr(graph, "LIGHT", 48 + 2880 + spare)
+    made = Graph(products, (randn(2, 3), randn(3, 4), randn(2, 1, 6, 6), randn(5, 1, 3, 3)), HERE)
+    assert made.light == (spare == 0)
+
+
+# --- memory ---
+
+
+def peak(function: Callable[..., Any], *of: Tensor) -> int:
+    return peak_bytes(make_fx(function, tracing_mode="fake")(*of))
+
+
+def test_peak_of_two_products_by_hand() -> None:
+    x, a, b = randn(2, 3), randn(3, 4), randn(4, 5)
+    assert peak(lambda x, a, b: (x @ a) @ b, x, a, b) == 4 * (8 + 10)  # both are there; what was given does not count
+    assert peak(lambda x, a, b: (x @ a) @ b, x.double(), a.double(), b.double()) == 8 * (8 + 10)
+    assert peak(lambda x, a, b: x @ a, x, a, b) == 4 * 8
+
+
+def test_peak_forgets_what_is_no_longer_needed_and_not_what_is() -> None:
+    x, a, b, c = randn(2, 3), randn(3, 4), randn(4, 5), randn(5, 6)
+    assert peak(lambda x, a, b, c: ((x @ a) @ b) @ c, x, a, b, c) == 4 * (10 + 12)  # the first 8 are gone
+
+    def kept(x: Tensor, a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        first = x @ a
+        return (first @ b) @ c, first
+
+    assert peak(kept, x, a, b, c) == 4 * (8 + 10 + 12)
+
+
+def test_peak_lies_where_it_was_and_not_at_the_end() -> None:
+    a, b = randn(1, 10), randn(10, 1)
+    assert peak(lambda a, b: (b @ a).sum(), a, b) == 4 * (100 + 1)
+    assert peak(lambda a, b: (b @ a).sum() + (a @ b).sum(), a, b) == 4 * (100 + 1)
+
+
+def test_a_view_takes_no_memory() -> None:
+    x, a = randn(2, 3), randn(3, 4)
+    assert peak(lambda x, a: x.t()[0] @ a.view(-1)[:2], x, a) == 4
+
+
+def test_a_view_keeps_what_it_shows() -> None:
+    x, a, b = randn(2, 3), randn(3, 4), randn(2, 5)
+    assert peak(lambda x, a, b: (x @ a).t() @ b, x, a, b) == 4 * (8 + 20)
+
+
+INPUTS = Inputs.of((1, 6, 6), (0.5,), (0.25,))
+
+
+def victim() -> PlainVictim:
+    """6x6 pixels -> 2 channels of 4x4 -> 3 classes."""
+    with initialising(0, "graph"):
+        net = Net(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Sigmoid(), nn.Flatten()), nn.Linear(32, 3))
+    return PlainVictim(net, tensors(net), ("*",), INPUTS)
+
+
+def targets(of: PlainVictim, count: int) -> list[Target]:
+    several = []
+    for i in range(count):
+        x, y = torch.rand((2, 1, 6, 6), generator=torch_generator(0, "images", i)), torch.tensor([i % 3, 0])
+        sent = {name: value.detach() for name, value in of.gradient(x, y, {}, {}).items()}
+        several.append(Target(sent, y, torch_generator(0, "start", i)))
+    return several
+
+
+@final
+@dataclass(frozen=True)
+class Counted(Descent):
+    """Another descent, and how many problems it was given at a time."""
+
+    inner: Descent
+    iterations: int = 1
+    counts: list[int] = field(default_factory=list)
+
+    def descend(self, evaluate: Evaluate, guess: Guess, box: tuple[Tensor, Tensor] | None, solved: float) -> Best:
+        self.counts.append(len(guess["x"]))
+        return self.inner.descend(evaluate, guess, box, solved)
+
+
+def searched(count: int, compute: Compute) -> tuple[list[Found], Sequence[int]]:
+    model, descent = victim(), Counted(Adam(5, 0.1))
+    return invert(model, targets(model, count), Recipe(cosine_distance, descent), compute=compute), descent.counts
+
+
+def needed() -> float:
+    """GB of one search's step, as the refusal of a smaller bound says."""
+    with pytest.raises(BadInput) as refused:
+        searched(1, Compute(memory_gb=1e-9))
+    return float(str(refused.value).split(" takes ")[1].split(" GB")[0])
+
+
+def assert_alike(several: Sequence[Found], others: Sequence[Found]) -> None:
+    assert len(several) == len(others)
+    for found, other in zip(several, others, strict=True):
+        torch.testing.assert_close(found.samples, other.samples, rtol=0, atol=1e-4)
+        assert found.matched == pytest.approx(other.matched, abs=1e-5)
+
+
+def test_one_search_that_does_not_fit_is_refused_in_one_line() -> None:
+    line = (
+        r"Expected a search whose step fits into 1e-09 GB, got a batch of 2 that takes \S+ GB; "
+        r"lower --victim-batch or --victim-steps, or raise --attack-memory-gb\."
+    )
+    with pytest.raises(BadInput, match=f"^{line}$"):
+        searched(1, Compute(memory_gb=1e-9))
+    pictures = 2 * 6 * 6 * 4  # bytes of a guess: its step takes several times that, and not thousands of times
+    assert 4 * pictures < needed() * 1e9 < 100 * pictures
+
+
+def test_searches_that_do_not_fit_together_are_done_in_like_chunks_with_the_same_result() -> None:
+    whole, counts = searched(5, HERE)
+    assert counts == [5]
+    parts, counts = searched(5, Compute(memory_gb=4.5 * needed()))
+    assert counts == [3, 2]  # where four would fit
+    assert_alike(parts, whole)
+
+
+def test_a_bound_of_nothing_is_refused() -> None:
+    with pytest.raises(BadInput, match="Expected memory_gb > 0, got memory_gb=0"):
+        Compute(memory_gb=0)
+
+
+# --- the compiler ---
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler is here: install g++")
+@pytest.mark.parametrize("light", [True, False])
+def test_compiled_is_uncompiled(light: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph, "LIGHT", 1e9 if light else -1)
+    compiled, _ = searched(2, Compute(compiled=True))
+    assert_alike(compiled, searched(2, HERE)[0])
+
+
+def test_without_a_compiler_a_search_says_so_and_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    expected, _ = searched(2, HERE)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.warns(RuntimeWarning, match=r"Expected a C\+\+ compiler \(g\+\+, clang\+\+ or \$CXX\)"):
+        found, _ = searched(2, Compute(compiled=True))
+    assert_alike(found, expected)
+
+
+def test_the_compiler_is_the_one_that_is_named_or_a_usual_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("g++", "clang++", "other"):
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    assert compiler() == os.fspath(tmp_path / "g++")
+    monkeypatch.setenv("CXX", "other")
+    assert compiler() == os.fspath(tmp_path / "other")
+    monkeypatch.setenv("CXX", "none such")
+    assert compiler() is None
+    monkeypatch.delenv("CXX")
+    (tmp_path / "g++").unlink()
+    assert compiler() == os.fspath(tmp_path / "clang++")

@@ -1,0 +1,120 @@
+"""Runs side by side, on folders written by hand and on real ones."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flfw.errors import BadInput
+from flfw.matrix.compare import table
+from flfw.runs.run import run as run_one
+from tests.matrix.test_matrix import HALVES, SMALL, entry, row, written
+
+
+def lines(text: str, start: str) -> list[str]:
+    """The lines of the block whose first line begins so, without the rule below it."""
+    block = next(block for block in text.split("\n\n") if block.startswith(start))
+    return [line for line in block.splitlines() if set(line) != {"─"}]
+
+
+def test_only_what_differs_in_the_configurations_is_shown(tmp_path: Path) -> None:
+    one = written(tmp_path / "one", [], [], defence="none", set=[], method_settings={"mu": 1}, out="one")
+    two = written(tmp_path / "two", [], [], defence="d", set=["a=1", "b=2"], method_settings={"mu": 2}, out="two")
+    found = [line.split() for line in lines(table([one, two]), "configuration")]
+    assert found == [
+        ["configuration", "one", "two"],
+        ["defence", "none", "d"],
+        ["set", "–", "a=1,b=2"],
+        ["method_settings.mu", "1", "2"],
+    ]
+    three = written(tmp_path / "three", [], [], defence="none", set=[], method_settings={"mu": 1})
+    assert "configuration: the same" in table([one, three])
+    assert "leakage: none of them was attacked" in table([one, three])
+
+
+def test_accuracies_stand_beside_each_other(tmp_path: Path) -> None:
+    one, two = (written(tmp_path / name, [], []) for name in ("one", "two"))
+    result = json.loads((two / "result.json").read_text())
+    (two / "result.json").write_text(json.dumps({**result, "final": None}))  # an audit of a run cut short
+    found = [line.split() for line in lines(table([one, two]), "accuracy")]
+    assert found == [["accuracy", "one", "two"], ["as", "received", "60.0", "%", "–"],
+                     ["after", "local", "training", "80.0", "%", "–"]]  # fmt: skip
+
+
+def test_an_attack_that_both_have_is_compared_victim_by_victim(tmp_path: Path) -> None:
+    one = written(tmp_path / "one", [entry(verdict="leaks")], [row(0, 30.0), row(1, 20.5)])
+    two = written(
+        tmp_path / "two",
+        [entry(adaptive=False, failures=1, verdict="static only")],
+        [row(0, 12.0, adaptive=False), row(1, None, adaptive=False)],
+    )
+    header, first, second = lines(table([one, two]), "ig at round 0")
+    assert header.split()[-4:] == ["difference", "from", "one,", "dB"]
+    assert first.split()[:5] == ["one", "adaptive", "leaks", "2", "of"] and "25.2 (20.5 to 30.0)" in first
+    assert "static only" in second and "0 of 2" in second and "12.0 " in second
+    # (12 - 30) and, the failed one being its best floor, (14 - 20.5).
+    assert "-12.2 (-18.0 to -6.5) on 2, p = 0.5" in second
+
+
+def test_victims_are_the_same_whatever_the_seed_if_their_positions_are(tmp_path: Path) -> None:
+    one = written(tmp_path / "one", [entry()], [row(0, 30.0), row(1, 20.0)])
+    two = written(tmp_path / "two", [entry()], [row(0, 11.0, index=101, label=1), row(1, 50.0, index=7)], seed=5)
+    assert "-9.0 on 1, p = 1" in lines(table([one, two]), "ig at round 0")[2]  # 11 - 20
+    other = written(tmp_path / "other", [entry()], [row(0, 30.0, index=8), row(1, 20.0, index=9)], seed=5)
+    assert lines(table([one, other]), "ig at round 0")[2].endswith("no victim is shared")
+
+
+def test_without_positions_the_same_draw_tells(tmp_path: Path) -> None:
+    rows = [row(0, 30.0, index=""), row(1, 20.0, index="")]
+    one = written(tmp_path / "one", [entry()], rows)
+    same = written(tmp_path / "same", [entry()], [row(0, 29.0, index=""), row(1, 19.0, index="")])
+    seed = written(tmp_path / "seed", [entry()], rows, seed=5)
+    found = lines(table([one, same, seed]), "ig at round 0")
+    assert "-1.0 (-1.0 to -1.0) on 2" in found[2] and found[3].endswith("no victim is shared")
+
+
+def test_other_data_share_no_victims(tmp_path: Path) -> None:
+    one, two = (written(tmp_path / name, [entry()], [row(0, 30.0)]) for name in ("one", "two"))
+    result = json.loads((two / "result.json").read_text())
+    result["provenance"]["data"]["digest"] = "e"
+    (two / "result.json").write_text(json.dumps(result))
+    assert lines(table([one, two]), "ig at round 0")[2].endswith("no victim is shared")
+
+
+def test_an_attack_that_one_run_alone_has_is_named(tmp_path: Path) -> None:
+    one = written(tmp_path / "one", [entry(), entry(round=3)], [row(0, 30.0)])
+    two = written(tmp_path / "two", [entry(), entry(attack="other")], [row(0, 12.0)])
+    assert table([one, two]).endswith("only in one run: ig at round 3: one; other at round 0: two")
+
+
+def test_folders_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
+    one, two = (written(tmp_path / name / "run", [], []) for name in ("one", "two"))
+    assert str(one) in table([one, two]) and str(two) in table([one, two])
+
+
+def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
+    one = written(tmp_path / "one", [], [])
+    with pytest.raises(BadInput, match=r"Expected two or more run folders to compare, got .*one"):
+        table([one])
+    with pytest.raises(BadInput, match="twice"):
+        table([one, tmp_path / "one" / ".." / "one"])
+    with pytest.raises(BadInput, match=r"Expected a finished run with result\.json, got .*nothing without"):
+        table([one, tmp_path / "nothing"])
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "result.json").write_text("[]")
+    with pytest.raises(BadInput, match="damaged"):
+        table([one, tmp_path / "damaged"])
+
+
+def test_real_runs_are_compared(tmp_path: Path) -> None:
+    folders = [
+        run_one(replace(SMALL, out=tmp_path / name, defence=defence))
+        for name, defence in (("plain", "none"), ("halved", HALVES))
+    ]
+    text = table(folders)
+    assert ["defence", "none", HALVES] in [line.split() for line in lines(text, "configuration")]
+    found = lines(text, "analytic at round 0")
+    assert found[1].startswith("plain") and "2 of 2" in found[2] and "on 2, p = " in found[2]

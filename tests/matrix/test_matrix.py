@@ -1,0 +1,597 @@
+"""A matrix: its question, its runs, what they show when they are pooled and paired, and its page."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from flfw import matrix
+from flfw import resolve as parts
+from flfw.audit.measures.statistics import share_interval
+from flfw.defence import Defence
+from flfw.errors import BadInput, RunFailed
+from flfw.experiment import Experiment
+from flfw.matrix import Matrix, parse, tables
+from flfw.matrix.cells import settled
+from flfw.matrix.compare import table
+from flfw.matrix.findings import combine, comparisons, reference, uneven_budgets
+from flfw.matrix.page import render
+from flfw.matrix.picture import Mark, Panel, draw, place
+from flfw.matrix.question import Cell
+from flfw.matrix.rows import read
+from flfw.nets import Tensors
+from flfw.runs import results
+from flfw.runs.run import run as run_one
+
+
+class Halves(Defence):
+    """Sends half of each number, which the closed form does not mind."""
+
+    def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        """Half of each."""
+        return {name: value / 2 for name, value in update.items()}
+
+
+class Stumbles(Defence):
+    """Cannot be carried out as long as the file it names is there."""
+
+    flag: Path | None = None
+
+    def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        """The update itself, once the file is gone."""
+        if Stumbles.flag is not None and Stumbles.flag.exists():
+            raise RuntimeError("the flag is up")
+        return update
+
+
+HALVES, STUMBLES = f"{__name__}:Halves", f"{__name__}:Stumbles"
+SMALL = Experiment(
+    method="fedavg",
+    net="linear",
+    clients=2,
+    rounds=1,
+    local_epochs=1,
+    images=2,
+    attack=("analytic",),
+    audit_rounds="0",
+    engine="inproc",
+)
+
+
+# --- the question ---
+
+
+def test_axes_are_read_from_the_command_line() -> None:
+    assert parse(["methods=fedavg,my.own:Method", "seeds=0,3"]) == Matrix(("fedavg", "my.own:Method"), seeds=(0, 3))
+    assert parse([]) == Matrix()
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (
+            ["rounds=1"],
+            "Expected AXIS=VALUE,VALUE with an axis among methods, defences, attacks, seeds; got 'rounds=1'.",
+        ),
+        (["fedavg"], "got 'fedavg'"),
+        (["methods="], "a value behind each comma, got 'methods='"),
+        (["defences=none,,x"], "a value behind each comma, got 'defences=none,,x'"),
+        (["seeds=0,1,0"], "Expected each of the seeds once, got twice=0."),
+        (["seeds=0", "seeds=1"], "once, got twice=seeds"),
+        (["seeds=0,x"], "Expected whole numbers for seeds, got seeds=0,x."),
+        (["seeds=-1"], "Expected whole numbers for seeds"),
+    ],
+)
+def test_other_words_are_refused_in_one_line(words: list[str], complaint: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(complaint)) as refused:
+        parse(words)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_axis_that_is_not_given_stands_at_what_the_experiment_has(tmp_path: Path) -> None:
+    filled = Matrix(seeds=(4, 5)).filled(SMALL)
+    assert filled == Matrix(("fedavg",), ("none",), ("analytic",), (4, 5))
+    cells = filled.cells(SMALL, tmp_path)
+    assert [cell.folder.name for cell in cells] == ["fedavg-none-s4", "fedavg-none-s5"]
+    assert [cell.experiment.seed for cell in cells] == [4, 5]
+
+
+def test_cells_differ_in_nothing_but_their_axes_and_the_settings_of_those(tmp_path: Path) -> None:
+    given = replace(SMALL, set=("lr=1", "prune.ratio=0.5", "analytic.x=1"))
+    whole = Matrix(("a", "b.c:D"), ("none", "prune"), ("analytic",), (0,))
+    cells = whole.cells(given, tmp_path)
+    assert [cell.folder.name for cell in cells] == ["a-none-s0", "a-prune-s0", "b.c-D-none-s0", "b.c-D-prune-s0"]
+    assert cells[0].experiment.set == ("lr=1", "analytic.x=1")
+    assert cells[1].experiment.set == given.set
+    same = {replace(c.experiment, method="", defence="", out=None, set=()) for c in cells}
+    assert same == {replace(given, method="", defence="", out=None, set=())}
+
+
+def test_an_attack_that_bears_a_methods_name_keeps_its_settings_where_that_method_is_not(tmp_path: Path) -> None:
+    given = replace(SMALL, set=("hyperfl.iterations=3", "hyperfl.hidden=16"))
+    cells = Matrix(("hyperfl", "fedper"), ("none",), ("ig", "hyperfl"), (0,)).cells(given, tmp_path)
+    assert [cell.experiment.set for cell in cells] == [given.set, ("hyperfl.iterations=3",)]
+    for cell in cells:
+        assert parts.attacks(cell.experiment)["hyperfl"].settings.iterations == 3
+    assert parts.method(cells[0].experiment)[1].hidden == 16
+
+
+def test_attacks_are_the_same_for_all_methods(tmp_path: Path) -> None:
+    for axis in ((), ("ig", "auto")):
+        matrix = Matrix(("hyperfl", "fedper"), attacks=axis)
+        filled = settled(matrix, replace(SMALL, attack=("ig", "auto")))[0]
+        assert filled.attacks == ("ig", "hyperfl")
+
+
+# --- runs ---
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four runs of a second: no defence and one, two seeds."""
+    question = Matrix(defences=("none", HALVES), seeds=(0, 1))
+    return matrix.run(question, SMALL, tmp_path_factory.mktemp("matrix") / "whole")
+
+
+@pytest.fixture
+def copied(whole: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(whole, tmp_path / "copy")
+
+
+def again(folder: Path, **changes: Any) -> Path:
+    axes: dict[str, Any] = {"defences": ("none", HALVES), "seeds": (0, 1), **changes}
+    return matrix.run(Matrix(**axes), SMALL, folder)
+
+
+def about(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "matrix.json").read_text())
+
+
+def states(folder: Path) -> dict[str, str]:
+    return {cell["folder"]: cell["state"] for cell in about(folder)["cells"]}
+
+
+SAFE = re.sub(r"[^\w.-]+", "-", HALVES)
+NAMES = ["fedavg-none-s0", "fedavg-none-s1", f"fedavg-{SAFE}-s0", f"fedavg-{SAFE}-s1"]
+
+
+def test_each_cell_is_a_run_of_its_own(whole: Path) -> None:
+    assert states(whole) == dict.fromkeys(NAMES, "complete")
+    assert all(results.is_complete(whole / name) for name in NAMES)
+    assert json.loads((whole / NAMES[3] / "result.json").read_text())["config"]["seed"] == 1
+
+
+def test_the_seeds_of_a_combination_are_pooled(whole: Path) -> None:
+    plain, halved = about(whole)["combinations"]
+    assert (plain["defence"], halved["defence"]) == ("none", HALVES)
+    for combination in (plain, halved):
+        (leak,) = combination["attacks"]
+        assert combination["seeds"] == [0, 1]
+        assert (leak["attack"], leak["round"], leak["images"], leak["recovered"]) == ("analytic", 0, 4, 4)
+        assert leak["share_interval"] == pytest.approx([0.025 ** (1 / 4), 1.0])
+        assert leak["verdict"] == "leaks" and leak["seeds_with_verdict"] == 2
+        accuracies = [run.accuracy for run in (read(whole / f"fedavg-{x}-s{s}") for x in ("none",) for s in (0, 1))]
+        if combination is plain:
+            found = [accuracy[0] for accuracy in accuracies if accuracy]
+            assert combination["acc_local"] == {"mean": sum(found) / 2, "least": min(found), "most": max(found)}
+
+
+def test_the_csv_has_a_row_a_run_attack_and_round(whole: Path) -> None:
+    with (whole / "matrix.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["defence"], row["seed"], row["folder"]) for row in rows] == [
+        ("none", "0", NAMES[0]), ("none", "1", NAMES[1]), (HALVES, "0", NAMES[2]), (HALVES, "1", NAMES[3])
+    ]  # fmt: skip
+    for row in rows:
+        (entry,) = json.loads((whole / row["folder"] / "result.json").read_text())["audit"]
+        assert float(row["psnr_mean"]) == pytest.approx(entry["psnr"]["mean"])
+        assert float(row["psnr_max"]) == pytest.approx(entry["psnr"]["max"])
+        assert row["verdict"] == entry["verdict"] and row["recovered"] == "2"
+
+
+def test_the_same_victims_are_compared(whole: Path) -> None:
+    (found,) = about(whole)["comparisons"]
+    assert (found["combination"], found["with"], found["images"]) == (f"fedavg with {HALVES}", "fedavg", 4)
+    values = {}
+    for name in NAMES:
+        with (whole / name / "audit.csv").open() as file:
+            for row in csv.DictReader(file):
+                if row["rung"] == "target":
+                    values[name, row["victim"]] = float(row["psnr"])
+    gaps = [values[NAMES[i + 2], slot] - values[NAMES[i], slot] for i in (0, 1) for slot in ("0", "1")]
+    assert found["difference"]["mean"] == pytest.approx(np.mean(gaps))
+
+
+def test_the_page_says_it_all_without_the_network(whole: Path) -> None:
+    page = (whole / "matrix.html").read_text()
+    assert "fedavg" in page and "Halves" in page and "4 of 4" in page and "40 to 100 %" in page
+    assert not re.search(r"<script|src=|@import|url\(", page)
+    assert {target for target in re.findall(r'href="([^"#]+)"', page) if not (whole / target).is_file()} == set()
+    assert page.count("<svg") == 8  # two scatters against two accuracies, each for a desktop and for a phone
+
+
+def test_a_finished_matrix_is_taken_as_it_is(copied: Path) -> None:
+    def files() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in copied.glob("fedavg-*/*") if path.is_file()}
+
+    before = files()
+    assert len(before) > 8
+    again(copied)
+    assert files() == before
+
+
+def test_a_killed_matrix_goes_on_where_it_was(copied: Path, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(copied / NAMES[1])  # not begun yet
+    for path in [*(copied / NAMES[2]).iterdir()]:  # killed after its checkpoint was begun
+        if path.name != "checkpoint":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for path in (copied / NAMES[2] / "checkpoint").glob("round-*"):
+        path.unlink()
+    (copied / NAMES[2] / "checkpoint" / "history.jsonl").unlink()
+    again(copied)
+    assert states(copied) == dict.fromkeys(NAMES, "complete")
+    assert re.findall(r"\[\d/4\] (\S+)$", capsys.readouterr().err, re.MULTILINE) == NAMES[1:3]
+    ours, theirs = (
+        list(csv.DictReader((folder / "matrix.csv").read_text().splitlines())) for folder in (copied, whole)
+    )
+    assert [{**row, "seconds": ""} for row in ours] == [{**row, "seconds": ""} for row in theirs]
+
+
+def test_the_tables_are_written_after_each_run(tmp_path: Path, whole: Path) -> None:
+    cells = Matrix(("fedavg",), ("none",), ("analytic",), (0, 1, 7)).cells(SMALL, whole)
+    tables.write(tmp_path, Matrix(seeds=(0, 1, 7)).question(SMALL), cells, {})
+    assert states(tmp_path) == {NAMES[0]: "complete", NAMES[1]: "complete", "fedavg-none-s7": "not run yet"}
+    assert "1 of 3 runs are not done yet; the same command goes on with them." in about(tmp_path)["notes"]
+    assert about(tmp_path)["combinations"][0]["seeds"] == [0, 1]
+
+
+def test_a_purged_run_still_counts(copied: Path) -> None:
+    shutil.rmtree(copied / NAMES[0] / "checkpoint")
+    assert states(again(copied)) == dict.fromkeys(NAMES, "complete")
+    path = copied / NAMES[0] / "result.json"
+    result = json.loads(path.read_text())
+    path.write_text(json.dumps({**result, "config": {**result["config"], "lr": 0.5}}))
+    with pytest.raises(BadInput, match=f"{NAMES[0]}: Expected lr=0.01, got 0.5"):
+        again(copied)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"seeds": (0, 1, 2)}, "Expected seeds=0,1 as in the matrix in"),
+        ({"defences": ("none",)}, "Expected defences=none,"),
+        ({"attacks": ("none",)}, "Expected attacks=analytic as in"),
+    ],
+)
+def test_the_folder_of_another_matrix_is_refused(copied: Path, changes: Mapping[str, Any], complaint: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(complaint)):
+        again(copied, **changes)
+
+
+def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path, copied: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "letter.txt").touch()
+    with pytest.raises(BadInput, match=r"without matrix\.json; choose another"):
+        matrix.run(Matrix(), SMALL, tmp_path / "other")
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["letter.txt"]
+    with pytest.raises(BadInput, match=r"Expected rounds=1 as in the matrix"):
+        matrix.run(Matrix(defences=("none", HALVES), seeds=(0, 1)), replace(SMALL, rounds=2), copied)
+    (copied / "matrix.json").write_text("{")
+    with pytest.raises(BadInput, match="which is damaged"):
+        again(copied)
+
+
+@pytest.mark.parametrize("question", [Matrix(methods=("fedavg", "nosuch")), Matrix(defences=("none", "nosuch"))])
+def test_a_cell_that_cannot_be_run_stops_all_before_anything_is_written(tmp_path: Path, question: Matrix) -> None:
+    with pytest.raises(BadInput, match=r"nosuch.*-s0: Expected a \w+ among .*nosuch"):
+        matrix.run(question, SMALL, tmp_path / "new")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_fails_is_named_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flag, folder = tmp_path / "flag", tmp_path / "new"
+    flag.touch()
+    monkeypatch.setattr(Stumbles, "flag", flag)
+    question = Matrix(defences=(STUMBLES, "none"))
+    with pytest.raises(RunFailed, match=r"1 of 2 runs failed \(fedavg-.*Stumbles-s0: .*\); the others are in"):
+        matrix.run(question, SMALL, folder)
+    assert list(states(folder).values()) == ["failed", "complete"]
+    assert any("failed and is not in the tables" in note for note in about(folder)["notes"])
+    assert "failed and is not in the tables" in (folder / "matrix.html").read_text()
+    words = [f"defences={STUMBLES},none"]
+    assert matrix.main(words, (), replace(SMALL, out=folder)) == 1
+    assert "1 of 2 runs failed" in capsys.readouterr().err
+    flag.unlink()
+    assert matrix.main(words, (), replace(SMALL, out=folder)) == 0
+    assert list(states(folder).values()) == ["complete", "complete"]
+    said = capsys.readouterr().out.splitlines()
+    assert said[1].startswith("fedavg: accuracy 0.") and "leaks, 2 of 2 recovered by analytic at round 0" in said[1]
+    assert said[-1] == str(folder / "matrix.html")
+
+
+def test_seeds_alone_are_a_matrix_of_one_method(whole: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="--seeds or the axis seeds, not both"):
+        matrix.main(["seeds=0,1"], (0, 1), SMALL)
+    for name in NAMES[:2]:
+        shutil.copytree(whole / name, tmp_path / "new" / name)
+    resolved = replace(SMALL, split="dominant", augment="none", out=tmp_path / "new")
+    (tmp_path / "new" / "matrix.json").write_text(
+        json.dumps({"question": Matrix(("fedavg",), ("none",), ("analytic",), (0, 1)).question(resolved)})
+    )
+    assert matrix.main([], (0, 1), resolved) == 0
+    assert list(states(tmp_path / "new")) == NAMES[:2]
+
+
+# --- what is made of results: written by hand ---
+
+
+def entry(**changes: Any) -> dict[str, Any]:
+    return {
+        "attack": "ig", "adaptive": True, "vantage": "server", "source": "probe", "round": 0, "client": None,
+        "iterations": 100, "restarts": 1, "images": 2, "failures": 0, "identification_rate": None,
+        "verdict": "no leak found", "seconds": 1.0, **changes,
+    }  # fmt: skip
+
+
+def row(victim: int, psnr: float | None, **changes: Any) -> dict[str, Any]:
+    return {
+        "attack": "ig", "adaptive": True, "vantage": "server", "source": "probe", "rung": "target", "round": 0,
+        "client": victim, "victim": victim, "image": 0, "index": 100 + victim, "label": victim, "psnr": psnr,
+        "ssim": None, "rmsd": None if psnr is None else 10 ** (-psnr / 20), "failed": psnr is None,
+        "recovered": psnr is not None and psnr > 20, "floor_grey": 9.0, "floor_nearest_public": 14.0,
+        "floor_features": 99.0, **changes,
+    }  # fmt: skip
+
+
+def written(folder: Path, entries: list[dict[str, Any]], rows: list[dict[str, Any]], **config: Any) -> Path:
+    """A finished run's folder, as far as it is read."""
+    folder.mkdir(parents=True)
+    about = {"seed": 0, "dataset": "digits", "split": "dominant", "clients": 2, "victim_batch": 1, **config}
+    result = {"config": about, "final": {"acc_local": 0.8, "acc_global": 0.6}, "audit": entries, "notes": []}
+    result["provenance"] = {"code": "c", "data": {"digest": "d"}}
+    (folder / "result.json").write_text(json.dumps(result))
+    with (folder / "audit.csv").open("w", newline="") as file:
+        columns = dict.fromkeys(key for line in [{**row(0, 0.0), "curve": ""}, *rows] for key in line)
+        columns.pop("adaptation", None)  # audit.csv has none: the name of the file and the verdict's entry tell
+        writer = csv.DictWriter(file, list(columns), extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+    return folder
+
+
+def test_pooled_numbers_by_hand(tmp_path: Path) -> None:
+    first = written(
+        tmp_path / "0",
+        [entry(verdict="leaks", identification_rate=0.5), entry(curve="batch", verdict="attack broken")],
+        [row(0, 30.0), row(1, 10.0), row(0, 60.0, curve="batch"), row(0, 70.0, rung="easy")],
+    )
+    second = written(
+        tmp_path / "1", [entry(images=3, failures=2, identification_rate=0.0)], [row(0, 14.0), row(1, None)], seed=1
+    )
+    (leak,) = combine("m", "none", [read(first), read(second)]).leaks
+    assert (leak.images, leak.recovered, leak.failures, leak.seeds) == (4, 1, 2, (0, 1))
+    assert leak.psnr is not None and leak.psnr.mean == pytest.approx((30 + 10 + 14) / 3)
+    assert leak.share == share_interval(1, 4)
+    assert leak.identified == pytest.approx((0.5 * 2 + 0.0 * 3) / 5)
+    assert leak.worst == {"seed": 0, "client": "0", "victim": "0", "image": "0", "psnr": 30.0}
+    assert (leak.verdict, leak.seeds_with_verdict) == ("leaks", 1)
+
+
+def test_the_most_alarming_verdict_of_the_seeds_counts(tmp_path: Path) -> None:
+    words = ["no leak found", "static only", "inconclusive", "attack broken", "leaks"]
+    folders = [
+        written(tmp_path / str(seed), [entry(verdict=word)], [row(0, 5.0)], seed=seed)
+        for seed, word in enumerate(words)
+    ]
+    for upto, word in enumerate(words):
+        (leak,) = combine("m", "none", [read(folder) for folder in folders[: upto + 1]]).leaks
+        assert leak.verdict == word
+
+
+def test_paired_numbers_by_hand_and_a_failed_image_is_its_best_floor(tmp_path: Path) -> None:
+    plain = written(tmp_path / "plain", [entry()], [row(0, 30.0), row(1, 20.0)])
+    defended = written(
+        tmp_path / "defended", [entry(adaptive=False)], [row(0, 12.0, adaptive=False), row(1, None, adaptive=False)]
+    )
+    combinations = [combine("m", "d", [read(defended)]), combine("m", "none", [read(plain)])]
+    assert reference(combinations) is combinations[1]
+    (found,) = comparisons(combinations)
+    assert (found.name, found.with_name, found.images, found.failures) == ("m with d", "m", 2, (1, 0))
+    assert found.paired is not None
+    assert found.paired.difference.mean == ((12 - 30) + (14 - 20)) / 2  # 14 dB: the nearest public image
+    assert (found.paired.better, found.paired.worse, found.paired.p) == (0, 2, 0.5)
+
+
+def test_an_attack_told_of_the_defence_is_the_answer_where_its_static_form_found_nothing(tmp_path: Path) -> None:
+    common = {"defence": "d", "adaptive": False}
+    told = {"defence": "d", "adaptive": True, "adaptation": "written"}
+    file = "reconstructions/ig-r0000-target-adaptive-000.safetensors"
+    folder = written(
+        tmp_path / "run",
+        [
+            entry(verdict="static only", **common),
+            entry(verdict="static only", vantage="client_update", **common),
+            entry(**told),
+            entry(attack="b", verdict="static only", vantage="client_example", **common),
+        ],
+        [
+            row(0, 15.0, **common), row(1, 15.0, **common),
+            row(0, 11.0, **told | {"reconstruction": file}), row(1, None, **told | {"reconstruction": ""}),
+        ],
+    )  # fmt: skip
+    found = combine("m", "d", [read(folder)])
+    assert [leak.setting.kind for leak in found.leaks] == [
+        "static", "told of d", "static, client update", "static, client example",
+    ]  # fmt: skip
+    assert [leak.images for leak in found.leaks] == [2, 2, 0, 0]
+    # Those elsewhere are answered by nobody.
+    assert found.worst is not None and found.worst.setting.vantage != "server"
+    result = json.loads((folder / "result.json").read_text())
+    result["audit"] = [e for e in result["audit"] if e["vantage"] == "server"]
+    (folder / "result.json").write_text(json.dumps(result))
+    worst = combine("m", "d", [read(folder)]).worst
+    assert worst is not None and (worst.setting.told, worst.verdict) == (True, "no leak found")
+    assert "(no leak found)" not in headline(page_of(tmp_path, {"d": folder}))
+    assert "told of d" in (tmp_path / "matrix.html").read_text()
+    said = tables.lines(about(tmp_path))[0]
+    assert said.endswith("no leak found, 0 of 2 recovered by ig at round 0 (told of d)")
+
+
+def test_rows_of_twins_that_are_both_static_are_told_apart(tmp_path: Path) -> None:
+    """A method that hides tensors leaves both static."""
+    twins = [{"defence": "d", "adaptive": False, "adaptation": way} for way in (None, "automatic")]
+    files = [f"reconstructions/ig-r0000-target{mark}-000.safetensors" for mark in ("", "-adaptive")]
+    rows = [row(0, db, **of, reconstruction=f) for db, of, f in zip((9.0, 12.0), twins, files, strict=True)]
+    run = read(written(tmp_path / "run", [entry(**of, verdict="static only") for of in twins], rows))
+    static, told = combine("m", "d", [run]).leaks
+    assert static.psnr and told.psnr and (static.psnr.mean, told.psnr.mean) == (9.0, 12.0)
+
+
+def test_forms_of_an_attack_are_compared_with_the_undefended(tmp_path: Path) -> None:
+    twins = [{"defence": "d", "adaptive": bool(way), "adaptation": way} for way in (None, "automatic")]
+    rows = [row(0, db, **of) for db, of in zip((9.0, 12.0), twins, strict=True)]
+    defended = written(tmp_path / "d", [entry(**of) for of in twins], rows)
+    plain = written(tmp_path / "plain", [entry(verdict="leaks")], [row(0, 30.0)])
+    found = comparisons([combine("m", "none", [read(plain)]), combine("m", "d", [read(defended)])])
+    gaps = [(one.setting.kind, one.paired.difference.mean) for one in found if one.paired]
+    assert gaps == [("static", -21.0), ("told of d", -18.0)]
+    others = [of | {"defence": "e"} for of in twins]
+    e = written(
+        tmp_path / "e",
+        [entry(**of) for of in others],
+        [row(0, db, **of) for db, of in zip((1.0, 2.0), others, strict=True)],
+    )
+    found = comparisons([combine("m", "e", [read(e)]), combine("m", "d", [read(defended)])])
+    gaps = [(one.setting.kind, one.paired.difference.mean) for one in found if one.paired]
+    assert gaps == [("static", 8.0), ("told of d", 10.0)]  # each against its like
+
+
+def test_two_runs_beside_each_other_say_who_was_told_and_from_where(tmp_path: Path) -> None:
+    ways = [{"defence": "d", "adaptive": bool(way), "adaptation": way} for way in (None, "written")]
+    entries = [*(entry(**of) for of in ways), entry(), entry(vantage="client_example", **ways[0])]
+    rows = [*(row(0, 9.0, **of) for of in ways), row(1, 9.0), row(0, 9.0, vantage="client_example", **ways[0])]
+    text = table([written(tmp_path / name, entries, rows) for name in ("one", "two")])
+    server, example = text.split("\n\n")[2:]
+    for kind in ("static, against d", "told of d", "adaptive, undefended"):
+        assert len(re.findall(f"(one|two) +{kind} ", server)) == 2
+    assert example.startswith("ig at round 0 (client example)")
+
+
+def test_other_images_are_not_compared(tmp_path: Path) -> None:
+    plain = written(tmp_path / "plain", [entry()], [row(0, 30.0), row(1, 20.0)])
+    other = written(tmp_path / "other", [entry()], [row(0, 12.0, index=7), row(1, 12.0, label=9)])
+    (found,) = comparisons([combine("m", "none", [read(plain)]), combine("m", "d", [read(other)])])
+    assert found.images == 0 and found.paired is None
+
+
+def test_an_attack_that_failed_on_all_images_in_both_is_not_compared(tmp_path: Path) -> None:
+    runs = [written(tmp_path / name, [entry(failures=2)], [row(0, None), row(1, None)]) for name in "ab"]
+    (found,) = comparisons([combine("m", "none", [read(runs[0])]), combine("m", "d", [read(runs[1])])])
+    assert found.images == 2 and found.failures == (2, 2) and found.paired is None
+
+
+def test_records_of_numbers_are_compared_by_their_deviation(tmp_path: Path) -> None:
+    rows = [row(0, None, rmsd=0.1, failed=False), row(1, None, rmsd=0.01, failed=False)]
+    (leak,) = combine("m", "none", [read(written(tmp_path / "run", [entry()], rows))]).leaks
+    assert leak.psnr is not None and leak.psnr.mean == pytest.approx((20 + 40) / 2)
+    assert leak.rmsd == pytest.approx(0.055)
+
+
+def test_budgets_that_differ_are_noted(tmp_path: Path) -> None:
+    runs = [
+        read(written(tmp_path / str(n), [entry(iterations=n), entry(attack="even")], [row(0, 5.0)])) for n in (100, 200)
+    ]
+    (note,) = uneven_budgets([combine("m", "none", runs[:1]), combine("m", "d", runs[1:])])
+    assert "ig" in note and "100 iterations" in note and "200 iterations" in note
+    assert uneven_budgets([combine("m", "none", runs[:1])]) == []
+
+
+# --- the page ---
+
+
+def page_of(folder: Path, runs: Mapping[str, Path]) -> str:
+    cells = [Cell(replace(SMALL, defence=name, out=path)) for name, path in runs.items()]
+    tables.write(folder, Matrix(defences=tuple(runs)).filled(SMALL).question(SMALL), cells, {})
+    return (folder / "matrix.html").read_text()
+
+
+def headline(page: str) -> str:
+    found = re.search(r"<h1>(.*?)</h1>", page, re.DOTALL)
+    assert found
+    return " ".join(re.sub(r"<[^>]+>", "", found[1]).split())
+
+
+def test_the_first_sentence_names_the_most_and_the_least(tmp_path: Path) -> None:
+    plain = written(tmp_path / "plain", [entry(verdict="leaks")], [row(0, 30.0), row(1, 25.0)])
+    better = written(tmp_path / "better", [entry(verdict="static only")], [row(0, 10.0), row(1, 11.0)])
+    said = headline(page_of(tmp_path, {"none": plain, "x": better}))
+    assert said == (
+        "fedavg without a defence leaks most, 2 of 2 images (27.5 dB) at 80.0 % accuracy; fedavg with x least, "
+        "0 of 2 images (10.5 dB) at 80.0 % accuracy (static only)."
+    )
+    assert headline(page_of(tmp_path, {"none": better, "x": better})).startswith("Nothing was recovered from any of 2")
+    assert headline(page_of(tmp_path, {"none": plain})).startswith("fedavg without a defence leaks: 2 of 2 images")
+    same = headline(page_of(tmp_path, {"none": plain, "x": plain}))
+    assert same.startswith("No combination leaks less than another: from each 100.0 %")
+    silent = written(tmp_path / "silent", [], [])
+    assert "was not attacked" in headline(page_of(tmp_path, {"none": silent}))
+    assert "nothing to attack" in page_of(tmp_path, {"none": silent, "x": plain})
+
+
+def test_names_from_outside_are_escaped(tmp_path: Path) -> None:
+    plain = written(tmp_path / "plain", [entry(attack="<b>")], [row(0, 30.0, attack="<b>")])
+    page = page_of(tmp_path, {"<i>": plain})
+    assert "<b>" not in page.replace("<b>Read", "").replace("<span><b>1 comb", "") and "<i>" not in page
+
+
+def boxes_overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+def test_labels_of_marks_at_one_place_do_not_overlap() -> None:
+    frame, taken = (40.0, 18.0, 510.0, 276.0), [(295.0, 265.0, 305.0, 275.0)]
+    for _ in range(16):
+        box = place((300.0, 270.0), 120.0, taken, frame)
+        assert not any(boxes_overlap(box, other) for other in taken)
+        assert frame[0] <= box[0] and box[2] <= frame[2] and frame[1] <= box[1] and box[3] <= frame[3]
+        taken.append(box)
+
+
+def test_a_mark_stands_where_its_numbers_are() -> None:
+    marks = (
+        Mark("low", 0.5, (0.5, 0.5), 0.0, (0.0, 0.4), False),
+        Mark("high", 0.9, (0.85, 0.95), 1.0, (0.6, 1.0), True),
+    )
+    svg = str(draw(Panel("Images recovered", "accuracy", marks, percent=True)))
+    wide = svg.partition('class="chart narrow"')[0]
+    (low, high) = re.findall(r'<circle class="dot (\w+)" cx="([\d.]+)" cy="([\d.]+)"', wide)
+    assert (low[0], high[0]) == ("ink", "accent")
+    assert float(low[1]) < float(high[1]) and (float(low[2]), float(high[2])) == (278.0, 28.0)
+    assert len(re.findall('class="bar ink"', wide)) == 1 and len(re.findall('class="bar accent"', wide)) == 2
+    assert draw(Panel("nothing", "accuracy", (), percent=True)) == ""
+
+
+def test_an_unaudited_matrix_still_compares_accuracy(tmp_path: Path) -> None:
+    folder = matrix.run(Matrix(attacks=("none",)), SMALL, tmp_path / "new")
+    assert about(folder)["combinations"][0]["attacks"] == []
+    assert "fedavg: accuracy" in matrix.summary(folder) and "not attacked" in matrix.summary(folder)
+    assert render(about(folder), [], []).count("<h1>Nothing has been measured yet") == 1
+
+
+def test_a_plain_run_can_be_read(tmp_path: Path) -> None:
+    run = read(run_one(replace(SMALL, out=tmp_path / "run")))
+    assert len(run.rows) == 2 and run.seed == 0 and all(row.recovered for row in run.rows)
+    with pytest.raises(BadInput, match=r"Expected a finished run with result\.json"):
+        read(tmp_path)

@@ -1,0 +1,88 @@
+"""Parts of a message that have not arrived yet: Flower's own functions, at our pace, where Flower looks for them."""
+
+from __future__ import annotations
+
+import time
+from types import ModuleType
+
+import pytest
+from flwr.client.grpc_rere_client import connection
+from flwr.supercore import heartbeat
+from flwr.supercore.inflatable import inflatable_utils
+from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError
+from flwr.superlink.grid import http_grid
+from flwr.supernode import start_client_internal
+from flwr.supernode.runtime import run_clientapp
+
+from flfw.deploy import guard
+from flfw.messages.pulling import ask_again_soon
+
+
+class Late:
+    """A part that is there at the third try."""
+
+    def __init__(self) -> None:
+        self.tries = 0
+
+    def __call__(self, object_id: str) -> bytes:
+        self.tries += 1
+        if self.tries < 3:
+            raise ObjectUnavailableError(object_id)
+        return b"here"
+
+
+def taken_by(module: ModuleType) -> float:
+    """Seconds in which a part comes that is there at the third try."""
+    late, began = Late(), time.monotonic()
+    assert module.pull_objects(["part"], late) == {"part": b"here"} and late.tries == 3
+    return time.monotonic() - began
+
+
+def test_what_is_late_is_asked_for_again_soon() -> None:
+    module = ModuleType("grid")
+    module.pull_objects = inflatable_utils.pull_objects  # type: ignore[attr-defined]
+    assert taken_by(module) > 2  # after 1 s and after 2 s, give or take a fifth
+    ask_again_soon(module)
+    assert 0.2 < taken_by(module) < 1  # after 0.1 s and after 0.2 s
+    ask_again_soon(module)  # each run of a process does so
+    assert taken_by(module) < 1
+
+
+def test_whoever_does_not_pull_is_left_alone() -> None:
+    module = ModuleType("other")
+    before = dict(vars(module))
+    ask_again_soon(module)
+    assert vars(module) == before
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        (http_grid, "pull_objects"),
+        (start_client_internal, "pull_objects"),
+        (run_clientapp, "pull_and_inflate_object_from_tree"),
+        (heartbeat, "HEARTBEAT_DEFAULT_INTERVAL"),
+        (connection, "HEARTBEAT_DEFAULT_INTERVAL"),
+    ],
+)
+def test_flower_has_what_is_replaced_where_it_is_replaced(module: ModuleType, name: str) -> None:
+    """Were it elsewhere in another version of Flower, sites would silently be as slow as Flower's own."""
+    assert hasattr(module, name)
+    assert name in module.__dict__ and any(name in function.__code__.co_names for function in functions(module))
+
+
+def functions(module: ModuleType) -> list:
+    """The functions of a module, of its classes, and those within them."""
+    found = [f for f in vars(module).values() if hasattr(f, "__code__")]
+    found += [
+        f for c in vars(module).values() if isinstance(c, type) for f in vars(c).values() if hasattr(f, "__code__")
+    ]
+    found += [f.__wrapped__ for f in vars(module).values() if hasattr(f, "__wrapped__")]
+    return found
+
+
+def test_a_site_says_more_often_that_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (heartbeat, connection):
+        monkeypatch.setattr(module, "HEARTBEAT_DEFAULT_INTERVAL", 30)
+    guard._beat_more_often()
+    assert heartbeat.HEARTBEAT_DEFAULT_INTERVAL == connection.HEARTBEAT_DEFAULT_INTERVAL == 15

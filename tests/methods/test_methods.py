@@ -1,0 +1,440 @@
+"""Every method: one round against a loop written here, and what all of them promise."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, leaky_relu, max_pool2d
+
+from flfw import plugins
+from flfw import resolve as parts
+from flfw.client.federated_client import FederatedClient
+from flfw.client.site import Site
+from flfw.client.store import ClientStore
+from flfw.client.workplace import Workplace
+from flfw.data import feed
+from flfw.experiment import Experiment
+from flfw.messages.sharing import SharingViolation, matches
+from flfw.nets import Net
+from flfw.resolve import resolve
+from flfw.rng import initialising, torch_generator
+from flfw.runs import engine
+from flfw.server.aggregation import Update
+from flfw.server.distillation import ServerTraining
+from flfw.server.strategy import FederatedStrategy
+from flfw.task import Task
+
+METHODS = plugins.names(plugins.METHOD)
+NOISY = [
+    name
+    for name in METHODS
+    if plugins.find(plugins.METHOD, name, FederatedStrategy).mechanism.__func__
+    is not FederatedStrategy.mechanism.__func__  # type: ignore[attr-defined]
+]
+
+# Settings under which a method does nothing to what it sends.
+BARE = dict.fromkeys(NOISY, ("noise_multiplier=0", "clip=1e9")) | {"dssgd": ("theta_u=1",)}
+
+# Fed-SDP's own noise, of deviation 24 in each weight, makes scores of 1e9 out of CNN 1 and NaN in two more steps, which
+# the server refuses: nothing is left to repeat.
+TRAINABLE = {"fed_sdp": ("noise_multiplier=0.01",)}
+
+# Methods whose server needs data of its own, as this split sets aside; clients have as many examples as by the other.
+ASIDE = ("feddf",)
+
+
+def of(experiment: Experiment, method: str, **changes: Any) -> Experiment:
+    """The experiment by another method, on the network it names, with few of the steps that a server makes."""
+    cls = plugins.find(plugins.METHOD, method, FederatedStrategy)
+    few = ("iterations=3",) if issubclass(cls.Settings, ServerTraining) else ()
+    if method in ASIDE:
+        changes["split"], few = "sampled", (*few, "sampled.train=150")
+    changes["set"] = (*few, *changes.get("set", ()))
+    return dataclasses.replace(experiment, method=method, net=cls.net or experiment.net, **changes)
+
+
+def make_client(experiment: Experiment, partition: int, folder: Path, server_round: int = 1) -> FederatedClient:
+    method, settings = parts.method(experiment)
+    task = Task.of(experiment, None)
+    store = ClientStore(folder, "test", partition)
+    at = Workplace(experiment, task, method, settings, partition, server_round, None, store)
+    return parts.client(experiment)(at)
+
+
+def initial_tensors(experiment: Experiment) -> dict[str, np.ndarray]:
+    method, settings = parts.method(experiment)
+    with initialising(experiment.seed, "model"):
+        model = method.build_model(Task.of(experiment, None).build_net(), settings)
+    return {n: v.numpy().copy() for n, v in model.state_dict().items() if matches(n, method.downloads)}
+
+
+def one_round(experiment: Experiment, folder: Path) -> tuple[dict[str, Tensor], list[FederatedClient]]:
+    """The server's next tensors after one round of all clients, and the clients as they are then."""
+    method, settings = parts.method(experiment)
+    received, updates, clients = initial_tensors(experiment), [], []
+    for partition in range(experiment.clients):
+        client = make_client(experiment, partition, folder)
+        sent, metrics = client.fit_named(received, version=0)
+        updates.append(Update(partition, metrics["num-examples"], {n: v.clone() for n, v in sent.items()}))
+        clients.append(client)
+    return method(settings).aggregate(iter(updates)), clients
+
+
+# --- the loops, written with torch's own optimiser and nothing of flfw's training code ---
+
+
+def batches(experiment: Experiment, partition: int, purpose: str, epochs: int) -> list[tuple[Tensor, Tensor]]:
+    task, rng = Task.of(experiment, None), torch_generator(experiment.seed, purpose, 1, partition)
+    own, found = task.split.train[partition], []
+    for _ in range(epochs):
+        order = own[torch.randperm(len(own), generator=rng).numpy()]
+        for start in range(0, len(own), experiment.batch_size):
+            chosen = order[start : start + experiment.batch_size]
+            pixels = torch.tensor(task.dataset.train_x[chosen]).float() / 255
+            mean, std = torch.tensor(task.dataset.mean), torch.tensor(task.dataset.std)
+            found.append(
+                ((pixels - mean[:, None, None]) / std[:, None, None], torch.tensor(task.dataset.train_y[chosen]))
+            )
+    return found
+
+
+def plain_net(experiment: Experiment) -> Net:
+    with initialising(experiment.seed, "model"):
+        return Task.of(experiment, None).build_net()
+
+
+def train(
+    net: nn.Module, experiment: Experiment, partition: int, extra: Callable[[], Tensor] | None = None
+) -> nn.Module:
+    optimiser = torch.optim.SGD(net.parameters(), lr=experiment.lr, momentum=0.5, weight_decay=5e-4)
+    for x, y in batches(experiment, partition, "batches", experiment.local_epochs):
+        optimiser.zero_grad()
+        (cross_entropy(net(x), y) + (extra() if extra else 0)).backward()
+        optimiser.step()
+    return net
+
+
+def weighted(states: list[dict[str, Tensor]], sizes: list[int]) -> dict[str, Tensor]:
+    total = sum(sizes)
+    return {n: sum(s[n].double() * k / total for s, k in zip(states, sizes, strict=True)).float() for n in states[0]}  # type: ignore[union-attr]
+
+
+def sizes(experiment: Experiment) -> list[int]:
+    return [len(own) for own in Task.of(experiment, None).split.train]
+
+
+def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-6) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        scale = float(value.abs().max()) + 1e-12
+        assert float((found[name] - value).abs().max()) <= tolerance * max(scale, 1.0), name
+
+
+def uneven(experiment: Experiment, method: str) -> Experiment:
+    """Clients of different sizes, so that a plain mean in place of the weighted one shows."""
+    return dataclasses.replace(experiment, method=method, split="dirichlet", local_epochs=2, batch_size=64, lr=0.05)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedper"])
+def test_averaging_methods_equal_a_loop(small: Experiment, tmp_path: Path, method: str) -> None:
+    experiment = uneven(small, method)
+    assert len(set(sizes(experiment))) > 1
+    nets = [train(plain_net(experiment), experiment, p) for p in range(3)]
+    expected = weighted([net.state_dict() for net in nets], sizes(experiment))
+    if method == "fedper":
+        expected = {n: v for n, v in expected.items() if n.startswith("extractor.")}
+    found, clients = one_round(experiment, tmp_path)
+    assert_equal(found, expected)
+    for client, net in zip(clients, nets, strict=True):
+        assert_equal(client.model.state_dict(), net.state_dict())
+
+
+def test_fedprox_equals_a_loop(small: Experiment, tmp_path: Path) -> None:
+    experiment = dataclasses.replace(uneven(small, "fedprox"), set=("mu=0.5",))
+    start = {n: v.clone() for n, v in plain_net(experiment).state_dict().items()}
+    states = []
+    for partition in range(3):
+        net = plain_net(experiment)
+
+        def proximal(net: nn.Module = net) -> Tensor:
+            return 0.25 * torch.stack([((p - start[n]) ** 2).sum() for n, p in net.named_parameters()]).sum()
+
+        states.append(train(net, experiment, partition, proximal).state_dict())
+    found, _ = one_round(experiment, tmp_path)
+    assert_equal(found, weighted(states, sizes(experiment)))
+    without, _ = one_round(dataclasses.replace(experiment, set=("mu=0",)), tmp_path / "other")
+    assert max(float((found[n] - without[n]).abs().max()) for n in found) > 1e-4
+
+
+def test_local_only_trains_alone_and_sends_nothing(small: Experiment, tmp_path: Path) -> None:
+    experiment = uneven(small, "local_only")
+    found, clients = one_round(experiment, tmp_path)
+    assert found == {}
+    for partition, client in enumerate(clients):
+        assert_equal(client.model.state_dict(), train(plain_net(experiment), experiment, partition).state_dict())
+
+
+def hyperfl_loop(experiment: Experiment, partition: int) -> dict[str, Tensor]:
+    """Steps A and B of the paper with a network written out by hand, in float64; all tensors under flfw's names."""
+    method, settings = parts.method(experiment)
+    with initialising(experiment.seed, "model"):
+        state = method.build_model(Task.of(experiment, None).build_net(), settings).state_dict()
+    w = {name: value.double().requires_grad_() for name, value in state.items()}
+    shapes = [(16, 1, 5, 5), (16,), (32, 16, 5, 5), (32,), (128, 800), (128,)]
+
+    def scores(x: Tensor) -> Tensor:
+        h = torch.relu(w["hypernet.trunk.weight"] @ w["embedding"] + w["hypernet.trunk.bias"])
+        heads = [w[f"hypernet.heads.{k}.weight"] @ h + w[f"hypernet.heads.{k}.bias"] for k in range(6)]
+        t = [head.view(shape) for head, shape in zip(heads, shapes, strict=True)]
+        x = max_pool2d(leaky_relu(nn.functional.conv2d(x.double(), t[0], t[1]), 0.01), 2)
+        x = max_pool2d(leaky_relu(nn.functional.conv2d(x, t[2], t[3], padding=1), 0.01), 2)
+        x = leaky_relu(x.flatten(1) @ t[4].T + t[5], 0.01)
+        return x @ w["classifier.weight"].T + w["classifier.bias"]
+
+    head = [w["classifier.weight"], w["classifier.bias"]]
+    step_a = torch.optim.SGD(head, lr=0.1, momentum=0.5, weight_decay=5e-4)
+    for x, y in batches(experiment, partition, "classifier", 1):
+        step_a.zero_grad()
+        cross_entropy(scores(x), y).backward()
+        step_a.step()
+    hyper = [value for name, value in w.items() if name.startswith("hypernet.")]
+    step_b = torch.optim.SGD([*hyper, w["embedding"]], lr=experiment.lr, momentum=0.5, weight_decay=5e-4)
+    for x, y in batches(experiment, partition, "hypernetwork", experiment.local_epochs):
+        step_b.zero_grad()
+        cross_entropy(scores(x), y).backward()
+        nn.utils.clip_grad_norm_(hyper, 0.5)
+        nn.utils.clip_grad_norm_([w["embedding"]], 0.5)
+        step_b.step()
+    return {name: value.detach() for name, value in w.items()}
+
+
+@pytest.mark.parametrize(("step", "error"), [("low_rank", 1e-4), ("dense", 5e-3)])  # float32, which steps magnify
+def test_hyperfl_equals_a_loop(small: Experiment, tmp_path: Path, step: str, error: float) -> None:
+    # A clip of 0.5 instead of 50 makes both clips act.
+    changes = {"method": "hyperfl", "clients": 2, "batch_size": 64, "lr": 0.1, "set": ("clip=0.5", f"step={step}")}
+    experiment = dataclasses.replace(small, **changes)
+    states = [hyperfl_loop(experiment, partition) for partition in range(2)]
+    expected = weighted([{n: v for n, v in s.items() if n.startswith("hypernet.")} for s in states], sizes(experiment))
+    found, clients = one_round(experiment, tmp_path)
+    start = {n: torch.tensor(v) for n, v in initial_tensors(experiment).items()}
+    assert relative_error_of_change(found, expected, start) < error
+    for client, state in zip(clients, states, strict=True):
+        assert_equal({n: client.model.state_dict()[n] for n in client.private_names}, private(state), 1e-5)
+    unclipped, _ = one_round(dataclasses.replace(experiment, set=()), tmp_path / "other")
+    assert relative_error_of_change(unclipped, expected, start) > 0.1
+
+
+def private(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {n: v for n, v in state.items() if not n.startswith("hypernet.")}
+
+
+def relative_error_of_change(found: dict[str, Tensor], expected: dict[str, Tensor], start: dict[str, Tensor]) -> float:
+    """Against the size of the change: a wrong step on a hypernetwork is small against the hypernetwork."""
+    wrong = sum(float(((found[n] - expected[n]) ** 2).sum()) for n in start)
+    return (wrong / sum(float(((expected[n] - start[n]) ** 2).sum()) for n in start)) ** 0.5
+
+
+# --- what all methods promise ---
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_sends_what_it_declares_and_keeps_the_rest(small: Experiment, tmp_path: Path, method: str) -> None:
+    experiment = of(small, method)
+    strategy, _ = parts.method(experiment)
+    client = make_client(experiment, 0, tmp_path)
+    sent, metrics = client.fit_named(initial_tensors(experiment), version=0)
+    everything = set(client.model.state_dict())
+    assert set(sent) == {name for name in everything if matches(name, strategy.uploads)}
+    assert metrics["num-examples"] == 150 and np.isfinite(metrics["loss"])
+    private = {name for name in everything if not matches(name, strategy.downloads)}
+    kept = ClientStore(tmp_path, "test", 0).load(1) if client.private() else {}
+    assert set(kept) == set(client.private()) >= private
+    for name, value in client.private().items():
+        assert torch.equal(kept[name], value)
+
+
+def test_hyperfl_sends_the_hypernetwork_and_nothing_else(small: Experiment, tmp_path: Path) -> None:
+    experiment = dataclasses.replace(small, method="hyperfl")
+    client = make_client(experiment, 2, tmp_path)
+    sent, _ = client.fit_named(initial_tensors(experiment), version=0)
+    assert sent and all(name.startswith("hypernet.") for name in sent)
+    probe = client.gradient(torch.rand(1, 1, 28, 28), torch.tensor([3]))
+    assert set(probe) == set(sent)
+
+
+def test_sending_the_classifier_fails(small: Experiment, tmp_path: Path) -> None:
+    experiment = dataclasses.replace(small, method="hyperfl")
+    honest = parts.client(experiment)
+
+    class Careless(honest):  # type: ignore[misc, valid-type]
+        def outgoing(self) -> dict[str, Tensor]:
+            return {**super().outgoing(), "classifier.weight": self.model.state_dict()["classifier.weight"]}
+
+    method, settings = parts.method(experiment)
+    store = ClientStore(tmp_path, "test", 3)
+    at = Workplace(experiment, Task.of(experiment, None), method, settings, 2, 1, None, store)
+    with pytest.raises(SharingViolation) as refusal:
+        Careless(at).fit_named(initial_tensors(experiment), version=0)
+    assert str(refusal.value) == "client 2 would send classifier.weight, but hyperfl uploads only hypernet.*"
+
+
+def test_validation_data_are_neither_trained_nor_tested_on(small: Experiment, tmp_path: Path) -> None:
+    experiment = dataclasses.replace(small, split="sampled", set=("sampled.train=100",))
+    client = make_client(experiment, 1, tmp_path)
+    _, metrics = client.fit_named(initial_tensors(experiment), version=0)
+    task, right = Task.of(experiment, None), {}
+    for part in ("test", "validation"):
+        indices = getattr(task.split, part)[1]
+        x = torch.tensor(task.dataset.test_x[indices]).float() / 255
+        scores = client.model.eval()(task.inputs.normalise(x))
+        right[part] = float((scores.argmax(1) == torch.tensor(task.dataset.test_y[indices])).float().mean())
+    assert right["test"] != right["validation"]  # so that a mix-up would show
+    assert metrics["acc_validation"] == pytest.approx(right["validation"])
+    assert metrics["acc_local"] == pytest.approx(right["test"])
+
+
+def test_training_sees_varied_images_and_nothing_else_does(
+    small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, int]] = []
+
+    def record(images: torch.Tensor, how: str, rng: torch.Generator) -> torch.Tensor:
+        seen.append((how, len(images)))
+        return images
+
+    monkeypatch.setattr(feed, "augment", record)
+    experiment = dataclasses.replace(small, augment="crop_flip", local_epochs=2)
+    make_client(experiment, 1, tmp_path).fit_named(initial_tensors(experiment), version=0)
+    assert seen == [("crop_flip", 50)] * 6  # 150 examples, twice; no batch of an evaluation
+
+
+def test_the_papers_data_are_varied_as_theirs(small: Experiment) -> None:
+    asked = dataclasses.replace(small, net="auto", augment="auto", split="auto")
+    names = ("cifar10", "cinic10", "mnist", "digit5")
+    found = [resolve(dataclasses.replace(asked, dataset=name)) for name in names]
+    assert [e.augment for e in found] == ["crop_flip", "crop_flip", "none", "none"]
+    assert [e.net for e in found] == ["cnn2", "cnn2", "cnn1", "lenet5"]
+    assert [e.split for e in found] == ["dominant", "dominant", "dominant", "domains"]
+    assert resolve(dataclasses.replace(asked, dataset="cifar10", augment="none")).augment == "none"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_numpy_client_contract(small: Experiment, tmp_path: Path, method: str) -> None:
+    experiment = of(small, method)
+    client = make_client(experiment, 1, tmp_path)
+    parameters = client.get_parameters({})
+    assert [p.shape for p in parameters] == [v.shape for v in initial_tensors(experiment).values()]
+    arrays, examples, metrics = client.fit([p.copy() for p in parameters], {"version": 0})
+    again, _ = make_client(experiment, 1, tmp_path / "b").fit_named(initial_tensors(experiment), version=0)
+    assert examples == 150 and all(isinstance(v, int | float) for v in metrics.values())
+    assert len(arrays) == len(again)
+    for array, tensor in zip(arrays, again.values(), strict=True):
+        np.testing.assert_array_equal(array, tensor.numpy())
+    loss, tested, found = make_client(experiment, 1, tmp_path / "c").evaluate(parameters, {"version": 0})
+    assert tested == len(Task.of(experiment, None).split.test[1]) and np.isfinite(loss)
+    assert 0 <= found["acc_global"] <= 1 and 0 <= found["acc_local"] <= 1
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_probe_is_the_gradient_of_what_is_shared_and_changes_nothing(
+    small: Experiment, tmp_path: Path, method: str
+) -> None:
+    experiment = of(small, method, set=BARE.get(method, ()))
+    client = make_client(experiment, 0, tmp_path)
+    before = {n: v.clone() for n, v in client.model.state_dict().items()}
+    task = Task.of(experiment, None)
+    x, y = task.examples("train", task.split.train[0][:2])
+    found = client.gradient(x, y) if parts.method(experiment)[0].uploads else {}
+    loss = cross_entropy(client.model(task.inputs.normalise(x)), y)
+    moving = {n: p for n, p in client.model.named_parameters() if n in found}
+    assert set(found) == {n for n in before if matches(n, parts.method(experiment)[0].descended())}
+    if moving:
+        assert_equal(found, dict(zip(moving, torch.autograd.grad(loss, list(moving.values())), strict=True)))
+    for name, value in client.model.state_dict().items():
+        assert torch.equal(value, before[name])
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize("method", NOISY)
+def test_a_noisy_probe_repeats_and_no_other_round_or_seed_has_its_noise(
+    small: Experiment, tmp_path: Path, method: str
+) -> None:
+    experiment = of(small, method)
+
+    def probe(experiment: Experiment, server_round: int = 1) -> dict[str, Tensor]:
+        client = make_client(experiment, 0, tmp_path, server_round)
+        with initialising(0, "model"):  # that another seed changes nothing but the noise
+            weights = client.at.method.build_model(client.at.task.build_net(), client.at.settings).state_dict()
+        client.model.load_state_dict(weights)
+        own = Task.of(small, None).split.train[0][:2]
+        return client.gradient(*client.examples("train", own))
+
+    quiet = probe(dataclasses.replace(experiment, set=("noise_multiplier=0",)))
+    one, again = probe(experiment), probe(experiment)
+    others = [probe(experiment, server_round=2), probe(dataclasses.replace(experiment, seed=1))]
+    for name, value in one.items():
+        assert torch.equal(value, again[name])
+        noise = value - quiet[name]
+        assert float(noise.std()) > 0
+        for other in others:
+            assert float((other[name] - quiet[name] - noise).std()) > 0.5 * float(noise.std()), name
+    lengths = []
+    for chosen in (BARE[method], ("noise_multiplier=0", "clip=1e-4")):
+        found = probe(dataclasses.replace(experiment, set=chosen))
+        lengths.append(float(torch.stack([value.square().sum() for value in found.values()]).sum().sqrt()))
+    assert lengths[1] < 0.1 * lengths[0]
+
+
+def run(experiment: Experiment, folder: Path) -> dict:
+    folder.mkdir()
+    engine.run(dataclasses.replace(experiment, out=folder), Site(state=folder / "state"))
+    return json.loads((folder / "training.json").read_text())
+
+
+def numbers(training: dict) -> list:
+    rows = [*training["rounds"], *training["clients"], *training["final"]]
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_seed_repeats_and_another_differs(small: Experiment, tmp_path: Path, method: str) -> None:
+    experiment = of(small, method, clients=3, sample=2, set=TRAINABLE.get(method, ()))
+    one, two = run(experiment, tmp_path / "one"), run(experiment, tmp_path / "two")
+    assert numbers(one) == numbers(two)
+    other = run(dataclasses.replace(experiment, seed=1), tmp_path / "other")
+    assert numbers(one) != numbers(other)
+    assert all(row["loss"] is not None for training in (one, other) for row in training["clients"])  # None: not finite
+
+
+def test_a_client_goes_on_from_its_own_last_round(small: Experiment, tmp_path: Path) -> None:
+    """With two of four clients a round, private tensors skip the rounds their client sat out."""
+    experiment = dataclasses.replace(small, method="fedper", clients=4, sample=1, rounds=4)
+    training = run(experiment, tmp_path / "run")
+    took_part = {row["client"]: row["round"] for row in training["clients"]}
+    state = next((tmp_path / "run" / "state").iterdir())
+    for client, last in took_part.items():
+        versions = sorted(path.stem for path in (state / f"client-{client:04d}").iterdir())
+        assert versions[-1].startswith(f"round-{last:05d}-")
+    assert len(training["final"]) == 4
+
+
+def test_strategy_alone_needs_no_enrolment() -> None:
+    """Another Flower app may import a strategy by itself: nodes it never enrolled are taken in order."""
+    from flwr.app import ArrayRecord, ConfigRecord
+    from flwr.clientapp import ClientApp
+
+    from flfw.messages.inprocess import InProcessGrid
+
+    for method in METHODS:
+        strategy = plugins.find(plugins.METHOD, method, FederatedStrategy)()  # type: ignore[abstract]
+        grid = InProcessGrid(ClientApp(), 3, {})
+        messages = list(strategy.configure_train(1, ArrayRecord({}), ConfigRecord({}), grid))
+        assert [m.metadata.dst_node_id for m in messages] == [1, 2, 3]

@@ -1,0 +1,758 @@
+"""The papers' tables: the numbers as printed, the settings behind them, and cells that are measured once and kept."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pandas as pd
+import pytest
+
+from flfw import data, plugins
+from flfw import resolve as parts
+from flfw.data.splits import partition
+from flfw.defence import Defence
+from flfw.errors import BadInput
+from flfw.experiment import Experiment
+from flfw.plugins import settings
+from flfw.privacy.accountants import epsilon
+from flfw.privacy.mechanism import Mechanism
+from flfw.storage.checkpoint import locked
+from flfw.storage.provenance import code_hash
+from papers import cells, command, fed_cdp, fedcg, hyperfl, published, show
+from papers.cells import Outcome
+from papers.layout import Sheet, number, sheet
+from papers.preset import Figure, Preset, Presets, Scale, presets
+from papers.published import Cell, Table
+from papers.reproduce import Reproduction
+from tests.support.paths import ROOT
+
+SHARED = ROOT.parent / "shared" / "paper_tables.json"
+STEMS = {"HyperFL": "hyperfl", "DCS^2": "dcs2", "FedCG": "fedcg", "Fed-CDP": "fed_cdp"}
+ROMAN = {"I": 1, "II": 2, "III": 3, "IV": 4, "V": 5, "VI": 6, "VII": 7}
+
+
+# --- the published numbers ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason=f"the transcribed tables are not here: {SHARED}")
+def test_every_number_is_the_transcribed_one() -> None:
+    stored = json.loads((ROOT / "papers" / "published.json").read_text())
+    shared = json.loads(SHARED.read_text())
+    assert len(shared) == len(stored) == 16
+    for theirs in shared:
+        word = theirs["table"].split()[1]
+        ours = stored[f"{STEMS[theirs['paper']]}.{ROMAN.get(word, word)}"]
+        assert ours["cells"] == theirs["rows"]
+        assert bool(ours.get("missing")) == bool(theirs.get("missing"))
+
+
+def test_the_tables_have_their_cells_under_distinct_paths() -> None:
+    tables = [published.table(name) for name in published.names()]
+    count = {"hyperfl": 56 + 22 + 42 + 5 + 12, "dcs2": 0, "fedcg": 42 + 30, "fed_cdp": 50 + 48 + 20 + 30 + 30 + 40 + 48}
+    for paper, expected in count.items():
+        paths = [cell.path for table in tables if table.name.startswith(f"{paper}.") for cell in table.cells]
+        assert len(paths) == len(set(paths)) == expected
+    assert all(table.missing for table in tables if not table.cells)
+    assert all(table.paper.endswith(".") and "et al." in table.paper for table in tables)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "deviation", "unit"),
+    [
+        ("hyperfl.1/HyperFL/CIFAR-10/20/accuracy", 73.03, None, "%"),
+        ("hyperfl.2/HyperFL-LPM/EMNIST/ViT-S-16/accuracy", 79.92, None, "%"),
+        ("hyperfl.3/FedAvg/CIFAR-10/psnr", 16.16, None, "dB"),
+        ("hyperfl.4/HyperFL/seconds_per_round", 37, None, ""),
+        ("fedcg.1/Local/FMNIST/4/accuracy", 79.66, 0.55, "%"),
+        ("fedcg.1/FedDF/Office-Caltech10/4/accuracy", None, None, "%"),
+        ("fedcg.2/FedCG/CIFAR10/dlg_psnr", 8.99, None, "dB"),
+        ("fed_cdp.1/MNIST/features", "28*28", None, ""),
+        ("fed_cdp.6/Fed-CDP/instance/100/MNIST/epsilon", 0.8227, None, ""),
+        ("fed_cdp.7/non-private/MNIST/type 0&1/succeed", "Y", None, ""),
+    ],
+)
+def test_a_path_leads_to_one_number(path: str, value: object, deviation: float | None, unit: str) -> None:
+    (cell,) = published.table(path.partition("/")[0]).select(path)
+    assert (cell.path, cell.value, cell.deviation, cell.unit) == (path, value, deviation, unit)
+
+
+def test_a_path_s_beginning_selects_all_that_goes_on_from_it() -> None:
+    table = published.table("hyperfl.1")
+    assert table.select("") == table.select("hyperfl.1") == table.cells
+    assert {cell.row for cell in table.select("hyperfl.1/FedAvg")} == {("FedAvg",)}  # and not DP-FedAvg
+    assert [cell.columns for cell in table.select("hyperfl.1/FedAvg/EMNIST/")] == [("EMNIST", "20"), ("EMNIST", "100")]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "known"),
+    [
+        ("hyperfl.2", "hyperfl.1"),
+        ("hyperfl.1/Fed", "hyperfl.1/Local-only, hyperfl.1/FedAvg, hyperfl.1/pFedHN"),
+        ("hyperfl.1/FedAvg/EMNIST/2", "hyperfl.1/FedAvg/EMNIST/20, hyperfl.1/FedAvg/EMNIST/100"),
+        ("hyperfl.1/FedAvg/EMNIST/20/accuracy/x", "hyperfl.1/FedAvg/EMNIST/20/accuracy"),
+    ],
+)
+def test_a_wrong_path_says_how_it_could_go_on(prefix: str, known: str) -> None:
+    with pytest.raises(BadInput, match=rf"^Expected a cell among {re.escape(known)}.*; got --cell {prefix}\.$"):
+        published.table("hyperfl.1").select(prefix)
+
+
+def test_an_unknown_table_says_which_ones_there_are() -> None:
+    with pytest.raises(BadInput, match=r"^Expected a table among hyperfl\.1, .*fed_cdp\.7; got --table hyperfl\.9\.$"):
+        command.reproduce("hyperfl.9", "", "quick", Experiment())
+    assert len(command.names()) == 16
+
+
+# --- the presets --------------------------------------------------------------------------------------------------
+
+
+def preset_of(path: str, scale: Scale) -> Preset:
+    table = published.table(path.partition("/")[0])
+    make = presets(table.name)
+    assert make is not None
+    return make(table.select(path)[0], scale)
+
+
+@pytest.mark.parametrize("scale", ["quick", "full"])
+@pytest.mark.parametrize("table", [*hyperfl.TABLES, *fedcg.TABLES, *fed_cdp.TABLES])
+def test_every_cell_resolves_to_experiments_that_fit_what_there_is(table: str, scale: Scale) -> None:
+    for cell in published.table(table).cells:
+        for experiment in preset_of(cell.path, scale).experiments:
+            assert experiment.net != "auto" and experiment.split != "auto"
+            assert Experiment.from_run_config(experiment.to_run_config()) == experiment
+            if experiment.method in plugins.names(plugins.METHOD):
+                parts.method(experiment)
+            if experiment.split in partition.schemes():
+                settings(partition.scheme(experiment.split), experiment.split, experiment.set)
+
+
+def test_different_cells_are_different_runs() -> None:
+    for table in ("hyperfl.1", "fedcg.1"):
+        for scale in ("quick", "full"):
+            runs = [run for cell in published.table(table).cells for run in preset_of(cell.path, scale).experiments]
+            assert len({cells.folder_name(run) for run in runs}) == len(runs)
+
+
+def test_hyperfl_s_settings_are_the_paper_s() -> None:
+    preset = preset_of("hyperfl.1/HyperFL/EMNIST/100", "full")
+    first, *others = preset.experiments
+    assert first == Experiment(
+        method="hyperfl", dataset="emnist", net="cnn1", split="dominant", clients=100, sample=30, rounds=200,
+        local_epochs=5, batch_size=100, lr=0.01, seed=0, attack=("none",),
+    )  # fmt: skip
+    assert others == [replace(first, seed=1), replace(first, seed=2)]
+    assert preset.figure.name == "final.acc_local" and not preset.also
+    (quick,) = preset_of("hyperfl.1/FedAvg/CINIC-10/20", "quick").experiments
+    assert (quick.net, quick.lr, quick.batch_size, quick.sample) == ("cnn2", 0.02, 50, 0)
+    assert (quick.rounds, quick.local_epochs) == (10, 1)
+    fedavg = preset_of("hyperfl.1/FedAvg/CINIC-10/20", "full")
+    assert (fedavg.figure.name, [f.name for f in fedavg.also]) == ("final.acc_global", ["final.acc_local"])
+
+
+def test_hyperfl_s_table_of_attacks_has_the_paper_s_budget_and_ours_beside_it() -> None:
+    preset = preset_of("hyperfl.3/HyperFL/CIFAR-10/psnr", "full")
+    (run,) = preset.experiments
+    assert (run.images, run.audit_rounds, run.attack, run.net, run.lr) == (
+        50,
+        "0,last",
+        ("ig", "hyperfl"),
+        "cnn2",
+        0.02,
+    )
+    assert run.set == ("ig.iterations=10000", "ig.signed=false", "hyperfl.iterations=10000")
+    assert preset.figure.name == "audit.attack=ig,adaptation=None,round=0.psnr.mean"
+    beside = ["audit.attack=hyperfl,round=0.psnr.mean", "audit.attack=ig,adaptation=None,round=200.psnr.mean"]
+    assert [figure.name for figure in preset.also] == beside
+    (control,) = preset_of("hyperfl.3/FedAvg/CIFAR-10/ssim", "full").experiments
+    assert control == replace(run, method="fedavg", attack=("ig",), set=run.set[:2])  # the same images and budget
+
+
+@pytest.mark.parametrize("method", ["DP-FedAvg", "CENTAUR", "PPSGD"])
+def test_hyperfl_s_private_methods_have_the_authors_noise_and_their_epsilons_beside(method: str) -> None:
+    found = preset_of(f"hyperfl.1/{method}/EMNIST/100", "full")
+    (plain, *_), run = preset_of("hyperfl.1/FedAvg/EMNIST/100", "full").experiments, found.experiments[0]
+    name = {"DP-FedAvg": "dp_fedavg", "CENTAUR": "centaur", "PPSGD": "ppsgd"}[method]
+    assert run == replace(plain, method=name, accounting="paper", set=("noise_multiplier=11.62",))
+    assert preset_of(f"hyperfl.1/{method}/CIFAR-10/20", "quick").experiments[0].set == ("noise_multiplier=10.63",)
+    assert found.figure == (hyperfl.AS_RECEIVED if method == "DP-FedAvg" else hyperfl.AFTER_TRAINING)
+    assert found.also[-2:] == hyperfl.EPSILONS
+    attacked = preset_of(f"hyperfl.3/{method}/CIFAR-10/psnr", "quick")
+    assert attacked.experiments[0].set == ("noise_multiplier=10.63", "ig.iterations=1000", "ig.signed=false")
+    assert [(figure.name, figure.absent) for figure in attacked.also] == [
+        ("audit.attack=ig,adaptation!=None,round=0.psnr.mean", "")
+    ]
+    assert preset_of(f"hyperfl.4/{method}", "quick").experiments[0].set == ("noise_multiplier=11.62",)
+
+
+@pytest.mark.parametrize(("batch", "examples", "sigma"), [(50, 600, 10.63), (100, 1000, 11.62)])
+def test_the_authors_noise_is_epsilon_4_by_their_own_count(batch: int, examples: int, sigma: float) -> None:
+    rate = batch / examples
+    counted = Mechanism(sigma, round(200 * 5 / rate), sampling_rate=rate, poisson=True, hidden=True)
+    assert epsilon(counted, 1e-5, "rdp") == pytest.approx(4, abs=0.02)
+
+
+def test_hyperfl_s_table_of_times_is_of_whole_rounds() -> None:
+    preset = preset_of("hyperfl.4/HyperFL", "quick")
+    (run,) = preset.experiments
+    assert (run.dataset, run.clients, run.rounds, run.local_epochs, run.attacks) == ("emnist", 20, 2, 5, ())
+    assert preset.figure.name == "rounds.*.seconds" and preset.figure.factor == 1
+
+
+@pytest.mark.parametrize("module", [hyperfl, fedcg, fed_cdp])
+def test_a_paper_s_file_opens_with_its_card(module: Any) -> None:
+    for label in ("Paper", "Settings", "Quick", "Departures"):
+        assert re.search(rf"^{label}\s", module.__doc__, re.MULTILINE)
+
+
+def test_settings_that_stand_at_their_defaults_do_not_name_a_folder() -> None:
+    named = cells.folder_name(Experiment(method="a.b:C", dataset="folder:/x", lr=0.5))
+    assert re.fullmatch(r"C-folder-[0-9a-f]{12}", named)
+    assert named == cells.folder_name(Experiment(method="a.b:C", dataset="folder:/x", lr=0.5, engine="inproc"))
+    assert named != cells.folder_name(Experiment(method="a.b:C", dataset="folder:/x", lr=0.5, augment="flip"))
+
+
+# --- a table of tiny runs -----------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """The process dies here, as far as the program can tell."""
+
+
+class Strikes(Defence):
+    """Sends what it is given, until ``left`` messages have been sent: then the process dies, or the client fails."""
+
+    left: ClassVar[int] = 10**9
+    by: ClassVar[type[BaseException]] = Killed
+
+    def update(self, update: Any, rng: Any) -> Any:
+        type(self).left -= 1
+        if type(self).left < 0:
+            raise self.by("struck")
+        return update
+
+
+@pytest.fixture(autouse=True)
+def _nobody_strikes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Strikes, "left", 10**9)
+    monkeypatch.setattr(Strikes, "by", Killed)
+
+
+def cell(row: str, column: str = "digits", value: float | str | None = 50.0, **keys: Any) -> Cell:
+    return Cell("tiny.1", {"method": row, "dataset": column, **keys}, (row,), (column,), "accuracy", "%", value)
+
+
+def table(*members: Cell) -> Table:
+    return Table("tiny.1", "A tiny table", "Nobody et al., 2026.", ("method",), ("dataset",), members)
+
+
+def tiny(cell: Cell, scale: Scale) -> Preset:
+    """Two seeds of two rounds on the embedded digits; three rounds on the full scale."""
+    first = Experiment(
+        method=str(cell.keys["method"]),
+        dataset=str(cell.keys["dataset"]),
+        net="linear",
+        split="iid",
+        clients=2,
+        rounds=2 if scale == "quick" else 3,
+        local_epochs=1,
+        lr=0.05,
+        defence="tests.papers.test_papers:Strikes" if cell.keys["method"] != "local_only" else "none",
+        attack=("none",),
+    )
+    runs = (first, replace(first, seed=1))
+    return Preset((runs,), hyperfl.AS_RECEIVED, also=(hyperfl.AFTER_TRAINING,))
+
+
+TWO = table(cell("fedavg"), cell("fedprox"))
+
+
+def reproduction(out: Path, of: Table = TWO, how: Presets | None = tiny) -> Reproduction:
+    return Reproduction(of, how, "quick", Experiment(engine="inproc"), out)
+
+
+def rows(out: Path, name: str = "tiny.1-quick.csv") -> pd.DataFrame:
+    return pd.read_csv(out / name, keep_default_na=False).set_index("row")
+
+
+def results_in(out: Path) -> dict[str, int]:
+    """When each result below a folder was written."""
+    return {path.parent.name: path.stat().st_mtime_ns for path in (out / "cells").glob("*/result.json")}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the tiny table was measured."""
+    out = tmp_path_factory.mktemp("done")
+    assert command.run(reproduction(out), "") == 0
+    return out
+
+
+@pytest.fixture
+def copy(done: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(done, tmp_path / "copy")
+
+
+def test_a_cell_is_the_mean_over_its_seeds(done: Path) -> None:
+    for name, row in rows(done).iterrows():
+        found = [json.loads((done / "cells" / folder / "result.json").read_text()) for folder in row.folders.split()]
+        first, second = (100 * result["final"]["acc_global"] for result in found)
+        assert [result["config"]["method"] for result in found] == [name, name]
+        assert [result["config"]["seed"] for result in found] == [0, 1] and row.seeds == "0 1"
+        assert row.measured == pytest.approx((first + second) / 2)
+        assert row.measured_deviation == pytest.approx(abs(first - second) / 2**0.5)  # of two: |a - b| / sqrt(2)
+        local = sum(result["final"]["acc_local"] for result in found) / 2
+        assert row.also.startswith("final.acc_local=") and float(row.also.partition("=")[2]) == pytest.approx(
+            100 * local
+        )
+        assert (row.status, row.scale, row.code, row.published) == ("measured", "quick", code_hash(), 50)
+
+
+def test_what_was_measured_is_not_run_again(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, table_before = results_in(copy), rows(copy)
+    assert len(before) == 4
+    assert command.run(reproduction(copy), "") == 0
+    assert results_in(copy) == before
+    assert rows(copy).equals(table_before)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("sent", [1, 3, 5, 7, 9, 11, 13, 15])
+def test_a_killed_table_goes_on_where_it_was(done: Path, tmp_path: Path, sent: int, monkeypatch: Any) -> None:
+    """Killed in each run of each cell, in its first round and in its second; four messages a run."""
+    monkeypatch.setattr(Strikes, "left", sent)
+    with pytest.raises(Killed):
+        command.run(reproduction(tmp_path), "")
+    finished = results_in(tmp_path)
+    assert len(finished) == sent // 4
+    assert list(rows(tmp_path).status) == ["measured" if sent > 8 else "not run", "not run"]
+    monkeypatch.setattr(Strikes, "left", 10**9)
+    assert command.run(reproduction(tmp_path), "") == 0
+    assert finished.items() <= results_in(tmp_path).items()
+    assert rows(tmp_path).equals(rows(done))
+
+
+def test_a_process_that_is_killed_leaves_what_it_measured(done: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib, tests.papers.test_papers as t\n"
+        "t.command.run(t.reproduction(pathlib.Path(sys.argv[1])), '')"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, stderr=subprocess.DEVNULL)
+    try:
+        while process.poll() is None and len(list(tmp_path.glob("cells/*/checkpoint/round-*"))) < 3:
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+    finally:
+        process.kill()
+        ended = process.wait()
+    assert ended == -signal.SIGKILL
+    finished = results_in(tmp_path)
+    assert finished
+    assert command.run(reproduction(tmp_path), "") == 0
+    assert finished.items() <= results_in(tmp_path).items()
+    assert rows(tmp_path).equals(rows(done))
+
+
+def test_a_folder_without_a_checkpoint_is_started_anew(done: Path, copy: Path) -> None:
+    folder = copy / "cells" / rows(copy).folders["fedprox"].split()[0]
+    shutil.rmtree(folder)
+    (folder / "checkpoint").mkdir(parents=True)
+    assert command.run(reproduction(copy), "") == 0
+    assert rows(copy).equals(rows(done))
+
+
+def test_what_older_code_measured_is_used_and_marked(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = copy / "cells" / rows(copy).folders["fedavg"].split()[0] / "result.json"
+    path.write_text(path.read_text().replace(code_hash(), "0123456789abcdef"))
+    before = results_in(copy)
+    assert command.run(reproduction(copy), "") == 0
+    assert results_in(copy) == before
+    assert rows(copy).code["fedavg"] == f"0123456789abcdef {code_hash()}"
+    shown = capsys.readouterr().out
+    assert len(re.findall(r"±[0-9.]+\*", shown)) == 1 and "* by earlier code" in shown
+
+
+def test_a_cell_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setattr(Strikes, "left", 1)
+    monkeypatch.setattr(Strikes, "by", ValueError)
+    two = table(cell("fedavg"), cell("local_only"))
+    assert command.run(reproduction(tmp_path, two), "") == 1
+    found = rows(tmp_path)
+    assert list(found.status) == ["failed", "measured"]
+    assert "client" in found.reason["fedavg"] and "struck" in found.reason["fedavg"]
+    shown = capsys.readouterr().out
+    assert "failed [1]" in shown and f"[1] {found.reason['fedavg'][:40]}" in shown
+    monkeypatch.setattr(Strikes, "left", 10**9)
+    assert command.run(reproduction(tmp_path, two), "") == 0  # what was saved before the failure is gone on from
+    assert list(rows(tmp_path).status) == ["measured", "measured"]
+
+
+def test_a_damaged_checkpoint_is_a_failure_of_its_cell(copy: Path) -> None:
+    folder = copy / "cells" / rows(copy).folders["fedavg"].split()[1]
+    (folder / "result.json").unlink()
+    (checkpoint,) = (folder / "checkpoint").glob("round-*")
+    checkpoint.write_bytes(b"nothing")
+    assert command.run(reproduction(copy), "") == 1
+    assert list(rows(copy).status) == ["failed", "measured"] and "damaged" in rows(copy).reason["fedavg"]
+
+
+def test_only_what_is_asked_for_is_run_and_what_was_measured_stays(tmp_path: Path, capsys: Any) -> None:
+    assert command.run(reproduction(tmp_path), "tiny.1/fedprox") == 0
+    shown = capsys.readouterr().out
+    assert "fedprox" in shown and "fedavg" not in shown
+    assert list(rows(tmp_path).reason) == ["not asked for", ""]
+    assert command.run(reproduction(tmp_path), "tiny.1/fedavg/digits/accuracy") == 0
+    assert list(rows(tmp_path).status) == ["measured", "measured"]
+    assert "fedprox" in (tmp_path / "tiny.1-quick.md").read_text()
+
+
+def test_two_tables_share_their_runs(copy: Path) -> None:
+    before = results_in(copy)
+    other = replace(TWO, name="tiny.2", cells=tuple(replace(c, table="tiny.2") for c in TWO.cells))
+    assert command.run(reproduction(copy, other), "") == 0
+    assert results_in(copy) == before
+    assert list(rows(copy, "tiny.2-quick.csv").status) == ["measured", "measured"]
+
+
+def test_one_command_at_a_time_works_in_a_folder(done: Path) -> None:
+    with (
+        locked(done / "cells" / ".run"),
+        pytest.raises(BadInput, match=rf"^Expected {done} to be nobody else's"),
+    ):
+        command.run(reproduction(done), "")
+
+
+# --- what is not run, and why -------------------------------------------------------------------------------------
+
+
+def reasons(out: Path, *members: Cell, how: Presets | None = tiny) -> list[str]:
+    assert command.run(reproduction(out, table(*members), how), "") == 1
+    found = rows(out)
+    assert set(found.status) == {"not run"} and not results_in(out)
+    return list(found.reason)
+
+
+def test_why_a_cell_is_not_run_is_found_out(tmp_path: Path) -> None:
+    members = (
+        cell("no_method"),
+        cell("fedavg", "no_data"),
+        cell("fedavg", value=None),
+        replace(cell("fedprox", value=None), note="not supported"),
+    )
+    assert reasons(tmp_path, *members) == [
+        "method no_method is not in this version",
+        "data set no_data is not in this version",
+        "paper value not available",
+        "paper value not available (not supported)",
+    ]
+    assert reasons(tmp_path, cell("fedavg"), how=None) == ["no preset for tiny.1 in this version"]
+
+
+@pytest.fixture
+def _no_downloads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "fetch", lambda name, data_root=None: None)
+
+
+@pytest.mark.usefixtures("_no_downloads")
+def test_missing_data_are_said_in_the_data_s_own_line(tmp_path: Path, capsys: Any) -> None:
+    given = Experiment(engine="inproc", data_root=tmp_path / "nothing")
+    members = table(cell("fedavg", "cifar10"), cell("fedprox", "cifar10"))
+    out = tmp_path / "out"
+    assert command.run(Reproduction(members, tiny, "quick", given, out), "") == 1
+    assert all(re.match(r"Expected a data root with .*got data_root=", reason) for reason in rows(out).reason)
+    assert re.findall(r"^\[\d+\]", capsys.readouterr().out, re.MULTILINE) == ["[1]"]  # equal reasons share a number
+
+
+@pytest.mark.parametrize("name", ["dcs2.1", "dcs2.2"])
+def test_a_table_that_is_not_known_says_so(name: str, tmp_path: Path, capsys: Any) -> None:
+    assert command.reproduce(name, "", "quick", Experiment(engine="inproc", out=tmp_path)) == 1
+    assert "paper value not available" in capsys.readouterr().out
+    assert "paper value not available" in (tmp_path / f"{name}-quick.md").read_text()
+    assert len(pd.read_csv(tmp_path / f"{name}-quick.csv")) == 0
+
+
+@pytest.mark.usefixtures("_no_downloads")
+@pytest.mark.parametrize("name", ["hyperfl.1", "fedcg.1", "fedcg.2", "hyperfl.3", "fed_cdp.2"])
+def test_a_real_table_s_reasons_agree_with_what_there_is(name: str, tmp_path: Path) -> None:
+    given = Experiment(engine="inproc", data_root=tmp_path / "nothing", out=tmp_path / "out")
+    assert command.reproduce(name, "", "quick", given) == 1
+    found = pd.read_csv(tmp_path / "out" / f"{name}-quick.csv", keep_default_na=False)
+    assert len(found) == len(published.table(name).cells) and set(found.status) == {"not run"}
+    make = presets(name)
+    for reason, of in zip(found.reason, published.table(name).cells, strict=True):
+        if of.value is None:
+            assert reason.startswith("paper value not available")
+        elif make is None:
+            assert reason == f"no preset for {name} in this version"
+        else:
+            first = make(of, "quick").experiments[0]
+            there = first.method in plugins.names(plugins.METHOD), first.dataset.partition(":")[0] in data.names()
+            names = (f"method {first.method} ", f"data set {first.dataset} ")
+            expected = next((name for name, has in zip(names, there, strict=True) if not has), "Expected ")
+            assert reason.startswith(expected)
+
+
+# --- flags --------------------------------------------------------------------------------------------------------
+
+
+def test_flags_that_decide_numbers_are_refused_beside_a_table(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"^Expected only flags that decide no numbers beside --table, got rounds=3;"):
+        command.reproduce("hyperfl.1", "", "quick", Experiment(rounds=3, out=tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_flags_that_decide_none_reach_the_runs(tmp_path: Path) -> None:
+    given = Experiment(engine="inproc", round_deadline=77, out=tmp_path / "ignored")
+    placed = cells.placed(tiny(cell("fedavg"), "quick"), given, tmp_path / "cells")
+    for run in placed.experiments:
+        assert (run.engine, run.round_deadline) == ("inproc", 77)
+        assert run.out is not None and run.out.parent == tmp_path / "cells"
+
+
+def test_a_cell_s_path_names_its_table(tmp_path: Path, capsys: Any) -> None:
+    given = Experiment(engine="inproc", out=tmp_path)
+    assert command.reproduce("", "dcs2.1", "quick", given) == 1
+    assert "Defences against the GS attack" in capsys.readouterr().out
+    with pytest.raises(BadInput, match=r"Expected a cell among hyperfl\.3; got --cell hyperfl\.1/FedAvg"):
+        command.reproduce("hyperfl.3", "hyperfl.1/FedAvg", "quick", given)
+
+
+# --- what is read from results ------------------------------------------------------------------------------------
+
+
+def completed(folder: Path, figures: Mapping[str, Any], notes: tuple[str, ...] = ()) -> None:
+    """A run folder as a finished run leaves it, with these figures."""
+    folder.mkdir(parents=True)
+    result = {"final": figures, "notes": notes, "provenance": {"code": code_hash()}}
+    (folder / "result.json").write_text(json.dumps(result))
+
+
+def fake(tmp_path: Path, *variants: tuple[Mapping[str, Any], ...], by: Figure | None = None) -> Preset:
+    """A preset whose runs are all over: for each variant the figures of each seed."""
+    runs = tuple(
+        tuple(Experiment(seed=seed, lr=lr, out=tmp_path / f"{lr}-{seed}") for seed in range(len(seeds)))
+        for lr, seeds in enumerate(variants, 1)
+    )
+    for run, figures in zip([r for v in runs for r in v], [f for v in variants for f in v], strict=True):
+        assert run.out is not None
+        completed(run.out, figures, ("A note.",))
+    return Preset(runs, Figure("final.test", "test accuracy"), chosen_by=by)
+
+
+def test_mean_and_deviation_over_seeds(tmp_path: Path) -> None:
+    outcome = cells.read(cell("fedavg"), fake(tmp_path, ({"test": 0.1}, {"test": 0.2}, {"test": 0.6})))
+    assert outcome.value == pytest.approx(30)
+    assert outcome.deviation == pytest.approx(700**0.5)  # (20^2 + 10^2 + 30^2) / 2
+    assert outcome.notes == ("A note.",)
+
+
+LIST = [{"attack": "ig", "round": 0, "psnr": 1.0}, {"attack": "ig", "round": 2, "psnr": 2.0}, {"round": 2, "psnr": 6.0}]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("final.of.attack=ig,round=2.psnr", 2.0),
+        ("final.of.round=0.psnr", 1.0),
+        ("final.of.*.psnr", 3.0),
+        ("final.of.attack=ig.psnr", None),  # two entries
+        ("final.of.round=5.psnr", None),
+        ("final.of.attack!=ig.psnr", 6.0),
+        ("final.of.attack=None,round=2.psnr", 6.0),  # without one
+        ("final.of.round!=5.psnr", None),  # three entries
+        ("final.of.*.attack", None),  # words, and one without
+        ("final.of.psnr=1.0,round=0.attack", None),  # a word
+    ],
+)
+def test_a_figure_in_a_list_is_found_by_what_stands_beside_it(tmp_path: Path, name: str, value: float | None) -> None:
+    preset = replace(fake(tmp_path, ({"of": LIST},)), figure=Figure(name, "a figure", 1))
+    if value is None:
+        assert cells.measured(cell("fedavg"), preset).reason.endswith(f"has no {name}.")
+    else:
+        assert cells.read(cell("fedavg"), preset).value == value
+
+
+def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
+    assert cells.read(cell("fedavg"), fake(tmp_path, ({"test": 0.1},))).deviation is None
+
+
+def test_an_epsilon_that_is_infinite_is_a_number(tmp_path: Path) -> None:
+    outcome = cells.read(cell("fedavg"), fake(tmp_path, ({"test": 0.5}, {"test": "inf"})))
+    assert (outcome.value, outcome.deviation) == (float("inf"), None)
+    assert number(outcome.value, "") == "inf"
+
+
+def test_what_a_result_may_lack_is_a_word_or_left_out(tmp_path: Path) -> None:
+    preset = fake(tmp_path, ({"test": 0.1, "one": 0.5}, {"test": 0.3}))
+    one = Figure("final.one", "one", 1, absent="")
+    both = (Figure("final.test", "test", 1, absent=""), one, replace(one, absent="no such thing"))
+    outcome = cells.read(cell("fedavg"), replace(preset, also=both[:2]))
+    assert outcome.also == {"final.test": pytest.approx(0.2)}
+    outcome = cells.read(cell("fedavg"), replace(preset, figure=both[2]))
+    assert (outcome.value, outcome.deviation) == ("no such thing", None)
+
+
+def test_the_variant_that_counts_is_the_best_by_validation_and_not_by_test(tmp_path: Path) -> None:
+    preset = fake(
+        tmp_path,
+        ({"val": 0.5, "test": 0.9}, {"val": 0.5, "test": 0.9}),
+        ({"val": 0.9, "test": 0.3}, {"val": 0.4, "test": 0.5}),  # mean validation 0.65, the best
+        ({"val": 0.6, "test": 0.8}, {"val": 0.6, "test": 0.8}),
+        by=Figure("final.val", "validation accuracy"),
+    )
+    outcome = cells.read(cell("fedprox"), preset)
+    assert outcome.value == pytest.approx(40)
+    assert [run.lr for run in outcome.runs] == [2, 2]
+
+
+@pytest.mark.parametrize("figures", [{}, {"test": None}, {"test": "high"}])
+def test_a_result_without_the_figure_is_a_failure(tmp_path: Path, figures: Mapping[str, Any]) -> None:
+    outcome = cells.measured(cell("fedavg"), fake(tmp_path, (figures,)))
+    assert outcome.status == "failed"
+    assert outcome.reason == f"{tmp_path / '1-0' / 'result.json'} has no final.test."
+
+
+@pytest.mark.parametrize(("weights", "status"), [(None, "not run"), (Path("alex.pth"), "failed")])
+def test_lpips_without_weights_was_not_measured(tmp_path: Path, weights: Path | None, status: str) -> None:
+    preset = fake(tmp_path, ({"lpips": None},))
+    runs = tuple(replace(run, lpips_weights=weights) for run in preset.variants[0])
+    preset = replace(preset, variants=(runs,), figure=Figure("final.lpips.mean", "LPIPS", 1))
+    outcome = cells.measured(cell("fedavg"), preset)
+    assert outcome.status == status
+    assert ("--lpips-weights" in outcome.reason) == (weights is None)
+
+
+def test_a_damaged_result_is_a_failure(tmp_path: Path) -> None:
+    preset = fake(tmp_path, ({"test": 1},))
+    (tmp_path / "1-0" / "result.json").write_text("{")
+    outcome = cells.measured(cell("fedavg"), preset)
+    assert outcome.status == "failed" and "remove its folder" in outcome.reason
+
+
+# --- what is shown ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "deviation", "text"),
+    [
+        (63.6, "%", None, "63.60"),
+        (79.66, "%", 0.55, "79.66±0.55"),
+        (16.16, "dB", None, "16.16"),
+        (0.8227, "", None, "0.8227"),
+        (37, "", None, "37"),
+        (60000, "", None, "60000"),
+        (0.123456, "", 0.0123, "0.1235±0.012"),
+        ("Y", "", None, "Y"),
+        (None, "%", None, "none"),
+    ],
+)
+def test_a_number_is_printed_as_papers_do(value: Any, unit: str, deviation: float | None, text: str) -> None:
+    assert number(value, unit, deviation) == text
+
+
+def outcomes() -> list[Outcome]:
+    """A table with everything that can be shown, in signs that Markdown and LaTeX read otherwise."""
+    preset = tiny(cell("fedavg"), "quick")
+    return [
+        Outcome(cell("a_b", "x & y", 70.02), "measured", "", preset, 61.41, 0.5, {"final.acc_local": 66.1}),
+        Outcome(cell("a_b", "z|w", 1.0), "not run", "method m_1 is not in this version", preset),
+        Outcome(cell("50% {c}", "x & y", None), "failed", 'client 3 < 4: #1 | ~^\\ "$"', preset, notes=()),
+        Outcome(cell("50% {c}", "v", 3.0), "not run", "method m_1 is not in this version", None),
+    ]
+
+
+def laid_out() -> Sheet:
+    return sheet(table(*(outcome.cell for outcome in outcomes())), outcomes(), "quick")
+
+
+def test_the_terminal_shows_published_above_measured() -> None:
+    lines = show.terminal(laid_out(), 120).splitlines()
+    assert lines[:2] == ["tiny.1  A tiny table", "Nobody et al., 2026."]
+    assert "Columns: dataset; numbers: accuracy (%)" in lines
+    assert "QUICK: 2 seeds, 2 rounds of 1 epoch; not the paper's settings; departures: papers/tiny.py" in lines
+    row = next(index for index, line in enumerate(lines) if line.startswith("a_b"))
+    assert re.fullmatch(r"a_b +paper 70\.02 +paper 1\.00", lines[row])
+    assert re.fullmatch(r" +ours 61\.41 +not run \[1\]", lines[row + 1])
+    assert [line.strip() for line in lines[row + 2 : row + 4]] == ["±0.50", "also 66.10"]
+    assert re.fullmatch(r" +failed \[2\] +not run \[1\]", lines[row + 5])
+    assert "[1] method m_1 is not in this version" in lines
+
+
+@pytest.mark.parametrize("scale", ["quick", "full"])
+@pytest.mark.parametrize(("name", "columns"), [("hyperfl.1", 8), ("fedcg.1", 6)])
+def test_all_columns_of_measured_numbers_stand_side_by_side(name: str, columns: int, scale: Scale) -> None:
+    of, deviation = published.table(name), None if scale == "quick" else 0.432
+    shown = [
+        Outcome(member, "measured", "", None, 61.411, deviation, {"x": 61.4}, codes=("older",)) for member in of.cells
+    ]
+    lines = show.terminal(sheet(of, shown, scale), 120).splitlines()
+    row = of.cells[0].row[0]
+    assert [line.count("paper ") for line in lines if line.startswith(f"{row} ")] == [columns]
+    assert "".join(lines).count("*") == len(of.cells) + 1  # and the footnote
+
+
+@pytest.mark.parametrize("width", [60, 120])
+@pytest.mark.parametrize("name", published.names())
+def test_the_widest_table_fits_the_terminal(name: str, width: int) -> None:
+    of = published.table(name)
+    shown = [Outcome(member, "not run", f"reason {member.row}") for member in of.cells]
+    whole = show.terminal(sheet(of, shown, "full"), width)
+    assert max(map(len, whole.splitlines())) <= width
+    assert whole.count("paper ") >= len(of.cells) and "…" not in whole
+    assert whole.count("not run [") == len(of.cells)
+
+
+def test_a_block_that_is_too_wide_goes_on_below() -> None:
+    lines = show.terminal(laid_out(), 40).splitlines()
+    assert sum(line.startswith("a_b") for line in lines) == 2
+    assert max(map(len, lines)) <= 40
+
+
+def test_markdown_has_as_many_columns_in_each_row() -> None:
+    text = show.markdown(laid_out())
+    grid = [line for line in text.splitlines() if line.startswith("|")]
+    bars = {len(re.findall(r"(?<!\\)\|", line)) for line in grid}
+    assert bars == {5} and len(grid) == 4
+    assert grid[2] == "| a_b | 70.02 / **61.41±0.50** (also 66.10) | 1.00 / not run [1] |  |"
+
+
+def test_latex_is_balanced_and_has_as_many_columns_in_each_row() -> None:
+    text = show.latex(laid_out())
+    assert "QUICK: 2 seeds" in text
+    body = [line for line in text.splitlines() if not line.startswith("%")]
+    assert body[0] == r"\begin{tabular}{lrrr}" and r"\end{tabular}" in body
+    between = body[body.index(r"\toprule") + 1 : body.index(r"\bottomrule")]
+    assert [line for line in between if not line.endswith(r" \\")] == [r"\midrule"]
+    ampersands = {len(re.findall(r"(?<!\\)&", line)) for line in between if line != r"\midrule"}
+    assert ampersands == {3}
+    bare = re.sub(r"\\[&%$#_{}]", "", "\n".join(body))  # without escaped signs
+    assert bare.count("{") == bare.count("}")
+    assert not re.search(r"[%#~^<>|\"]", bare) and bare.count("$") == 2 * bare.count(r"$\pm$")
+    assert "_" not in bare
+
+
+def test_csv_has_a_row_for_every_cell() -> None:
+    of = published.table("fed_cdp.6")
+    text = show.csv(of, [Outcome(member, "not run", 'a, "quoted" reason') for member in of.cells], "full")
+    read = pd.read_csv(io.StringIO(text))
+    assert len(read) == 40 and set(read.reason) == {'a, "quoted" reason'}
+    assert list(read.columns[:4]) == ["table", "row", "dataset", "metric"]
+    assert read.published.isna().sum() == 10 and read.row[0] == "Fed-CDP instance 1"
+
+
+def test_notes_of_runs_name_their_cells() -> None:
+    shown = [replace(outcome, notes=("Not the original data.",)) for outcome in outcomes()]
+    (line,) = [line for line in sheet(table(), shown, "quick").footnotes if line.startswith("Not the")]
+    assert line == "Not the original data. (tiny.1/a_b/x & y/accuracy, tiny.1/a_b/z|w/accuracy, " + (
+        "tiny.1/50% {c}/x & y/accuracy and 1 more)"
+    )

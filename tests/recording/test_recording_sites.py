@@ -1,0 +1,122 @@
+"""What a federation of real sites writes down for an audit: only what it announced, only of what sites gave away."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from flfw import apps
+from flfw.adversary.observation import Truth
+from flfw.client.site import Site
+from flfw.engines import federation
+from flfw.errors import BadInput
+from flfw.experiment import Experiment
+from flfw.messages.inprocess import InProcessGrid
+from flfw.recording.reader import Recordings
+from flfw.runs import engine, run
+from flfw.runs.results import finish
+from flfw.task import Task
+
+
+@pytest.fixture
+def recorded(small: Experiment, tmp_path: Path) -> Experiment:
+    """A run on a federation, that is to be recorded."""
+    return dataclasses.replace(small, record=True, federation=tmp_path / "federation", attack=("none",), images=4)
+
+
+def sites(experiment: Experiment, folder: Path, given: Sequence[str]) -> InProcessGrid:
+    """Nodes as the guard starts them, one a policy's ``volunteered``; an empty one starts a site that says nothing."""
+    own = [
+        {"state": str(folder / f"state-{n}")}
+        | ({"truth": str(folder / f"truth-{n}"), "volunteered": words} if words else {})
+        for n, words in enumerate(given)
+    ]
+    return InProcessGrid(apps.client, len(own), experiment.to_run_config(), own)
+
+
+def only(folder: Path) -> Path:
+    (found,) = folder.iterdir()
+    return found
+
+
+def test_sites_that_give_examples_away_are_probed_for_these_and_can_be_audited(
+    recorded: Experiment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = recorded.out
+    assert out is not None
+    federation.federate(sites(recorded, tmp_path, ["3 1", "0 2", "5 4"]), recorded)
+    assert f"warning: what clients send in rounds 0,last is recorded in {out}" in capsys.readouterr().err
+    recordings = Recordings(out / "observations")
+    kinds = {(line["type"], line["config"].get("rung")) for line in recordings.lines}
+    assert kinds == {("train.probe", rung) for rung in ("control", "easy", "target")} | {("train", None)}
+    task = Task.of(recorded, None)
+    for client, places in enumerate([(3, 1), (0, 2), (5, 4)]):
+        folder = only(tmp_path / f"truth-{client}")
+        found = {int(Truth.read(folder, path.stem).indices[0]) for path in folder.iterdir()}
+        own = task.split.train[client]
+        assert found == set(own[list(places[: 2 if client == 0 else 1])].tolist())  # 4 probes of 3 clients
+    assert not (out / "truth").exists()  # nothing of it came here
+    finish(recorded, task, [], None)
+    assert json.loads((out / "result.json").read_text())["audit"] == []
+
+    asked = dataclasses.replace(recorded, attack=("analytic",), out=None)
+    with pytest.raises(BadInput, match="truth to score against, got none"):
+        run.audit_again(out, recorded, asked)
+    for client in range(3):  # what sites hand over, if they do
+        shutil.copytree(only(tmp_path / f"truth-{client}"), out / "truth", dirs_exist_ok=True)
+    audited = run.audit_again(out, recorded, asked)
+    entries = json.loads((audited / "result.json").read_text())["audit"]
+    assert entries and all(entry["images"] == 4 for entry in entries)
+
+
+@pytest.mark.parametrize("given", [["3 1", "", "5 4"], ["3 1", "0", "5 4"]])
+def test_where_one_gives_too_little_away_nobody_is_probed(
+    recorded: Experiment, tmp_path: Path, given: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    federation.federate(sites(recorded, tmp_path, given), recorded)
+    few = len(given[1].split())
+    assert f"warning: client 1 volunteers {few} of the 2 examples that probes need: nobody is probed" in (
+        capsys.readouterr().err
+    )
+    assert recorded.out is not None
+    recordings = Recordings(recorded.out / "observations")
+    assert {line["type"] for line in recordings.lines} == {"train"}
+    assert not list(tmp_path.glob("truth-*"))
+
+
+def test_without_record_nothing_is_written_down(recorded: Experiment, tmp_path: Path) -> None:
+    silent = dataclasses.replace(recorded, record=False)
+    federation.federate(sites(silent, tmp_path, ["3 1", "0 2", "5 4"]), silent)
+    assert silent.out is not None
+    assert not (silent.out / "observations").exists() and not list(tmp_path.glob("truth-*"))
+
+
+def test_a_server_that_asks_for_more_than_was_given_away_gets_nothing(recorded: Experiment, tmp_path: Path) -> None:
+    from flfw.audit import probe
+
+    task = Task.of(recorded, None)
+    site = Site(truth=tmp_path / "truth", volunteered=(7, 1_000_000))
+    config = {"rung": "easy", "point": "easy", "round": 0, "slot": 0, "own_slot": 0, "batch": 1, "steps": 1}
+    for own_slot in (1, 2):
+        asked = {**config, "own_slot": own_slot}
+        with pytest.raises(RuntimeError, match="this site volunteers 2 of its"):
+            probe.answer(asked, {}, task, recorded, 0, site, lambda x, y, steps: {}, lambda x, y: {})
+    assert not (tmp_path / "truth").exists()
+
+
+def test_a_site_is_known_by_its_node_config(tmp_path: Path) -> None:
+    given = Site.of({"truth": "/t", "volunteered": "5 0"}, "abc1")
+    assert given.truth == Path("/t/abc1") and given.volunteered == (5, 0)
+    with pytest.raises(ValueError, match="letters and digits"):
+        Site.of({"truth": "/t", "volunteered": "5 0"}, "../x")
+
+
+def test_a_simulation_records_what_it_attacks(small: Experiment) -> None:
+    with pytest.raises(BadInput, match="Expected --federation with --record; a simulation records what it attacks"):
+        engine.check_resources(dataclasses.replace(small, record=True))
+    engine.check_resources(small)

@@ -1,0 +1,522 @@
+"""A rehearsal: which rungs are climbed, what is said of them, what is refused; and the ladder as any audit's curve."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+import sim
+from attacks.analytic import Analytic
+from flfw.adversary.attack import Attack, Budget
+from flfw.adversary.observation import Knowledge, Observation, Reconstruction
+from flfw.curves import Point
+from flfw.deploy.policy import Policy
+from flfw.errors import BadInput
+from flfw.experiment import Experiment
+from flfw.rehearse import __main__ as rehearse
+from flfw.rehearse.answers import Attempt, answers, attempts, table
+from flfw.rehearse.plan import Rehearsal, growth, ladder, plan
+from flfw.terminal.flags import parsed
+from tests.support.paths import ROOT
+from tests.support.pictures import save
+
+CLASSES, EACH = 4, 10  # of which every fifth is of the test part: 32 train
+
+
+class OneOnly(Attack):
+    """The closed form for one example and one step, and grey for all else."""
+
+    interrupted: ClassVar[str] = ""
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(0, 1, "closed form")
+
+    def run(
+        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        if any(seen.point == OneOnly.interrupted for seen in observations):
+            raise KeyboardInterrupt
+        known = knowledge[0]
+        if (known.batch, known.steps) == (1, 1):
+            return Analytic().run(observations, knowledge, rngs)
+        return [Reconstruction(torch.full((known.batch, *known.model.inputs.shape), 0.5)) for known in knowledge]
+
+
+ONE_ONLY = f"{__name__}:OneOnly"
+FLAGS = f"--method fedavg --net mlp --rounds 1 --local-epochs 3 --batch-size 8 --attack {ONE_ONLY}".split()
+
+
+def folder_of(place: Path) -> Path:
+    """Grey pictures, no two alike: 32 to train with, 8 to test with."""
+    pixels = np.random.default_rng(0).integers(0, 256, (CLASSES, EACH, 8, 8), dtype=np.uint8)
+    for label in range(CLASSES):
+        for number in range(EACH):
+            save(place / f"class{label}" / f"{number}.png", pixels[label, number])
+    return place
+
+
+def main(*arguments: str | Path) -> int:
+    return rehearse.main([str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return folder_of(tmp_path_factory.mktemp("own"))
+
+
+@pytest.fixture(scope="module")
+def done(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A rehearsal that leaks at one example alone: 3 epochs of 4 batches are 12 steps."""
+    out = tmp_path_factory.mktemp("rehearsed") / "run"
+    assert main("--dataset", f"folder:{own}", *FLAGS, "--most-steps", "20", "--out", out) == 0
+    return out
+
+
+def about(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "rehearsal.json").read_text())
+
+
+# --- the rungs ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("end", "sizes"),
+    [
+        (1, [1]),
+        (2, [1, 2]),
+        (4, [1, 4]),
+        (7, [1, 7]),
+        (8, [1, 4, 8]),
+        (50, [1, 4, 16, 50]),
+        (64, [1, 4, 16, 64]),
+        (100, [1, 4, 16, 100]),
+    ],
+)
+def test_sizes_grow_fourfold_and_end_where_they_are_to(end: int, sizes: list[int]) -> None:
+    assert growth(end) == sizes
+
+
+def test_batches_grow_before_steps() -> None:
+    assert ladder(50, 20) == ((1, 1), (4, 1), (16, 1), (50, 1), (50, 4), (50, 20))
+    assert ladder(1, 1) == ((1, 1),)
+    assert ladder(1, 5) == ((1, 1), (1, 5))
+
+
+def planned(own: Path, most_steps: int = 20, **changes: Any) -> Rehearsal:
+    asked = Experiment(**{"method": "fedavg", "engine": "inproc", "dataset": f"folder:{own}", "net": "mlp", **changes})
+    return plan(asked, most_steps)
+
+
+def test_the_highest_rung_is_what_the_settings_ask_of_this_site(own: Path) -> None:
+    found = planned(own, clients=12, sample=3, local_epochs=3, batch_size=10, images=3, split="auto")
+    assert found.real == (10, 12)  # 32 examples make 4 batches
+    assert found.rungs == ((1, 1), (4, 1), (10, 1), (10, 4), (10, 12))
+    of = found.experiment
+    assert (of.clients, of.sample, of.split, of.images) == (1, 0, "iid", 3)
+    assert [point.name for point in of.points] == [
+        "target", "ladder-1x1", "ladder-4x1", "ladder-10x1", "ladder-10x4",
+    ]  # fmt: skip
+    assert (of.victim_batch, of.victim_steps) == (10, 12)
+    assert found.said == ()
+
+
+def test_what_is_lowered_is_said(own: Path) -> None:
+    found = planned(own, most_steps=2, local_epochs=3, batch_size=10, images=8)
+    assert (found.rungs[-1], found.real, found.experiment.images) == ((10, 2), (10, 12), 3)
+    capped, images = found.said
+    assert capped.startswith("The ladder ends at 2 local steps and not at the real 12: --most-steps 12")
+    assert images == "Probes on each rung: 3 and not 8; the client's data fill no more."
+
+
+def test_a_batch_is_no_larger_than_what_the_site_holds(own: Path) -> None:
+    found = planned(own, local_epochs=2, batch_size=100, images=1)
+    assert (found.rungs[-1], found.real) == ((32, 2), (32, 2))
+    assert found.said == ("A local step has 32 examples, all that the client holds, and not 100.",)
+
+
+def test_a_split_that_leaves_examples_out_is_named(own: Path) -> None:
+    found = planned(own, split="pathological", batch_size=4, local_epochs=1)
+    assert found.said[0] == "The site's client holds 16 of the 32 training examples (split pathological)."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--engine", "ray"], "Expected --engine inproc, a rehearsal's only one, got engine=ray."),
+        (
+            ["--federation", "fed"],
+            "Expected no --federation: a rehearsal is on this machine alone, got federation=fed.",
+        ),
+        (["--attack", "none"], "Expected an attack to rehearse with, got attack=none."),
+        (["--vantage", "client_update"], "Expected --vantage server, got vantage=client_update."),
+        (
+            ["--curve", "batch=1,2"],
+            "Expected --batch-size and --local-epochs alone, of which the ladder is made, got curve=batch=1,2, "
+            "victim_batch=1, victim_steps=1.",
+        ),
+        (
+            ["--victim-batch", "2"],
+            "Expected --batch-size and --local-epochs alone, of which the ladder is made, got curve=, victim_batch=2, "
+            "victim_steps=1.",
+        ),
+        (
+            ["--target-epsilon", "3"],
+            "Expected the noise itself (--set noise_multiplier=...), since what keeps an epsilon depends on all "
+            "clients, got target_epsilon=3.0.",
+        ),
+        (
+            ["--defence", "prune", "--clients", "3", "--defended", "0,2"],
+            "Expected --defended all, or no --defence, of one client, got defended=0,2.",
+        ),
+        (["--most-steps", "0"], "Expected most-steps >= 1, got most_steps=0."),
+        (
+            ["--dataset", "hf:nobody/nothing"],
+            "Expected data that are on this machine, since a rehearsal downloads nothing, got "
+            "dataset=hf:nobody/nothing; take --dataset folder:PATH, or get them first with python -m "
+            "flfw.data.download NAME.",
+        ),
+        (
+            ["--dataset", "mnist", "--data-root", "{empty}"],
+            "Expected data that are on this machine, since a rehearsal downloads nothing, got dataset=mnist; take "
+            "--dataset folder:PATH, or get them first with python -m flfw.data.download NAME.",
+        ),
+        (["--nonsense"], "Unrecognized options: --nonsense; see python -m flfw.rehearse.__main__ --help"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_a_line(
+    arguments: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], own: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    given = [argument.format(empty=tmp_path / "empty") for argument in arguments]
+    data = [] if "--dataset" in given else ["--dataset", f"folder:{own}"]
+    attack = [] if "--attack" in given else ["--attack", "analytic"]
+    assert main(*given, *data, *attack, "--method", "fedavg", "--net", "mlp", "--out", tmp_path / "run") == 2
+    assert capsys.readouterr().err == f"flfw.rehearse.__main__: {line}\n"
+    assert not (tmp_path / "run").exists()
+
+
+def test_data_that_only_sites_have_are_the_images_in_this_sites_data_root(own: Path) -> None:
+    settings = {"data_root": own, "net": "auto", "batch_size": 4, "local_epochs": 1}
+    of = planned(own, **settings, dataset="site:1x8x8:4").experiment
+    assert (of.dataset, of.side, of.normalise, of.split, of.net) == (f"folder:{own}", 8, "half", "iid", "lenet")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        ("site:1x8x8:5", "Expected 1 channels and 5 classes in folder:{own}, got channels=1, classes=4."),
+        (
+            "site:1x8x9:4",
+            "Expected square images to rehearse with, or --dataset folder:PATH, got dataset=site:1x8x9:4.",
+        ),
+    ],
+)
+def test_data_that_are_not_as_the_sites_have_them_are_refused(own: Path, dataset: str, message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        planned(own, data_root=own, dataset=dataset)
+    assert str(caught.value) == message.format(own=own, dataset=dataset)
+
+
+def test_commands_on_the_page_parse() -> None:
+    page = (ROOT / "docs" / "rehearsal.md").read_text()
+    lines = re.findall(r"^python -m flfw\.rehearse(.*)$", page, re.MULTILINE)
+    found = [parsed(shlex.split(line), rehearse.Command(Experiment()), "rehearse").experiment for line in lines]
+    assert [(one.dataset, one.method) for one in found] == [
+        ("folder:/data/scans", "fedavg"), ("folder:/data/scans", "hyperfl"),
+    ]  # fmt: skip
+
+
+# --- a whole rehearsal --------------------------------------------------------------------------------------------
+
+
+def test_leakage_stops_where_the_attack_does(done: Path) -> None:
+    found = attempts(done)
+    expected = [(1, 1, 4, 4), (4, 1, 0, 16), (8, 1, 0, 32), (8, 4, 0, 32), (8, 12, 0, 32)]
+    for server_round in (0, 1):
+        rungs = [one for one in found if one.round == server_round]
+        assert [(one.batch, one.steps, one.recovered, one.examples) for one in rungs] == expected
+        assert [one.verdict for one in rungs[:2]] == ["leaks", "no leak found"]
+        assert (rungs[0].best_psnr or 0) > 40 > (rungs[1].best_psnr or 0)
+
+
+def test_what_was_found_is_written_down(done: Path) -> None:
+    said = about(done)
+    assert said["real"] == {"batch": 8, "steps": 12}
+    assert [(rung["batch"], rung["steps"]) for rung in said["rungs"]] == [(1, 1), (4, 1), (8, 1), (8, 4), (8, 12)]
+    assert (said["images"], len(said["found"]), said["warnings"]) == (4, 10, [])
+    assert said["answers"][ONE_ONLY].startswith(
+        "leaks up to batch 1 and one step (4 of 4 examples recovered before training); at batch 4 and one step nothing "
+        "was recovered, nor above. The attack "
+    )
+    assert said["limits"] == list(rehearse.LIMITS)
+
+
+def test_the_terminal_says_the_same(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = [*FLAGS, "--most-steps", "1", "--audit-rounds", "0", "--images", "9"]
+    assert main("--dataset", f"folder:{own}", *flags, "--clients", "30", "--out", tmp_path / "run") == 0
+    said = capsys.readouterr().out
+    assert said.startswith(
+        f"Rehearsal of fedavg on {own.name}, at one client, up to batch 8 and one step; nothing leaves this machine.\n"
+        "The ladder ends at one local step and not at the real 12: "
+    )
+    assert re.search(r"\n      1      1 +4 of 4 +\d+\.\d dB  leaks\n      4      1 +0 of 16 +\d+\.\d dB  no leak", said)
+    assert f"\n{ONE_ONLY}: {about(tmp_path / 'run')['answers'][ONE_ONLY]}\n" in said
+    assert said.endswith(f"\n{tmp_path / 'run' / 'report.html'}\n")
+
+
+def test_the_report_shows_the_ladder(done: Path) -> None:
+    page = (done / "report.html").read_text()
+    assert "By batch size and local steps" in page
+    # Narrow and wide; the plain target is the highest rung.
+    ticks = [f">{rung}</text>" for rung in ("1x1", "4x1", "8x1", "8x4", "8x12")]
+    assert [page.count(tick) for tick in ticks] == [2] * 5
+    at = [float(x) for x in re.findall(r'<text x="([\d.]+)"[^>]*>\d+x\d+</text>', page)[:5]]
+    assert np.diff(at) == pytest.approx(np.full(4, at[1] - at[0]), abs=0.2)  # a rung is a rung, whatever its size
+    assert at[1] > at[0]
+    assert page.count("<td>8 x 12</td>") == 2  # rounds 0 and 1
+    assert "With a batch of 1 and 1 local step, however, it does leak" in re.sub(r"\s+", " ", page)
+
+
+def test_a_search_reads_one_example_and_its_settings_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], own: Path
+) -> None:
+    flags = "--method fedavg --net mlp --rounds 1 --local-epochs 1 --batch-size 1 --most-steps 1 --images 2 --lr 0.1"
+    flags += " --audit-rounds 0 --attack ig --set ig.iterations=100 ig.tv=0"
+    assert main("--dataset", f"folder:{own}", *flags.split(), "--out", tmp_path / "run") == 0
+    (one,) = attempts(tmp_path / "run")
+    assert (one.verdict, one.easy, one.recovered) == ("leaks", True, 2)
+    assert "ig: leaks on the highest rung, batch 1 and one step (2 of 2 examples" in capsys.readouterr().out
+
+
+def test_nothing_leaves_the_machine(own: Path, tmp_path: Path) -> None:
+    """Whoever opens a connection, looks a name up or sends a datagram ends the process."""
+    code = (
+        "import os, socket, sys\n"
+        "def hook(event, arguments):\n"
+        "    if event in ('socket.connect', 'socket.sendto', 'socket.sendmsg', 'socket.getaddrinfo'):\n"
+        "        os.write(2, f'{event} {arguments}'.encode()); os._exit(9)\n"
+        "sys.addaudithook(hook)\n"
+        "if sys.argv[1] == 'connect': socket.create_connection(('127.0.0.1', 1))\n"
+        "from flfw.rehearse.__main__ import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    run = lambda *words: subprocess.run(  # noqa: E731
+        [sys.executable, "-c", code, *map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert run("connect").returncode == 9
+    flags = "--method fedavg --net mlp --rounds 1 --local-epochs 1 --batch-size 8 --attack analytic --images 1"
+    rehearsed = run("--dataset", f"folder:{own}", *flags.split(), "--out", tmp_path / "run")
+    assert rehearsed.returncode == 0, rehearsed.stderr
+    assert "analytic: leaks" in rehearsed.stdout
+
+
+# --- the site's policy --------------------------------------------------------------------------------------------
+
+
+def test_a_policy_that_the_settings_break_is_warned_of(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = Policy(("any",), ("extractor.*",), largest_upload_mb=1e-3, least_noise=0.5)
+    (tmp_path / "policy.toml").write_text(policy.text())
+    flags = [*FLAGS, "--audit-rounds", "0", "--most-steps", "1", "--policy", str(tmp_path / "policy.toml")]
+    assert main("--dataset", f"folder:{own}", *flags, "--out", tmp_path / "run") == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: The policy")]
+    noise, kept, size = lines
+    assert noise.startswith("warning: The policy refuses these settings: this site's policy asks for noise_multiplier")
+    assert re.fullmatch(
+        r"warning: The policy does not let classifier\.\S+( and \d+ more)? leave, which fedavg .*", kept
+    )
+    assert size.startswith("warning: The policy lets 0.001 MB leave; an update has ")
+    assert [f"warning: {sentence}" for sentence in about(tmp_path / "run")["warnings"]] == lines
+
+
+def test_a_policy_that_is_kept_is_not_spoken_of() -> None:
+    policy = Policy(("any",), ("*",), largest_upload_mb=100)
+    assert rehearse.breaches(policy, Experiment(method="fedavg"), ["a.weight", "b.weight"]) == []
+    one, more = (
+        rehearse.breaches(replace(policy, uploads=allowed), Experiment(method="fedavg"), ["a.weight", "b.weight"])
+        for allowed in (("a.*",), ("c.*",))
+    )
+    assert one == ["The policy does not let b.weight leave, which fedavg sends."]
+    assert more == ["The policy does not let a.weight and 1 more leave, which fedavg sends."]
+
+
+def test_no_policy_is_no_rehearsal(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    policy = tmp_path / "none.toml"
+    assert main("--dataset", f"folder:{own}", *FLAGS, "--policy", policy, "--out", tmp_path / "run") == 2
+    assert "Expected a policy in" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+# --- the sentences ------------------------------------------------------------------------------------------------
+
+RUNGS = ((1, 1), (4, 1), (4, 3))
+
+
+def attempt(rung: int, verdict: str, server_round: int = 0, **changes: Any) -> Attempt:
+    batch, steps = RUNGS[rung]
+    got = 1 if verdict == "leaks" else 0
+    made = Attempt("a", server_round, batch, steps, got, 2 * batch, 30.0 * got, verdict, "why", True, True)
+    return replace(made, **changes)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "real", "sentence"),
+    [
+        (
+            ("leaks", "leaks", "leaks"),
+            (4, 3),
+            "leaks at the real settings, batch 4 and 3 steps (1 of 8 examples recovered before training).",
+        ),
+        (
+            ("leaks", "leaks", "leaks"),
+            (4, 9),
+            "leaks on the highest rung, batch 4 and 3 steps (1 of 8 examples recovered before training); the real "
+            "batch 4 and 9 steps were not tried.",
+        ),
+        (
+            ("leaks", "leaks", "static only"),
+            (4, 3),
+            "leaks up to batch 4 and one step (1 of 8 examples recovered before training); at batch 4 and 3 steps "
+            "nothing was recovered. The attack did not reckon with all that hides the data, so that is no evidence of "
+            "protection.",
+        ),
+        (
+            ("no leak found", "leaks", "inconclusive"),
+            (4, 3),
+            "leaks up to batch 4 and one step (1 of 8 examples recovered before training), though not at batch 1 and "
+            "one step; at batch 4 and 3 steps nothing was recovered. The attack is too weak or gave too few results "
+            "for that to mean anything.",
+        ),
+        (
+            ("no leak found", "no leak found", "no leak found"),
+            (4, 3),
+            "nothing was recovered on any rung; the control was, and so was the easy case. The attack works on the "
+            "easy case and knew what hides the data; that is not proof of safety.",
+        ),
+    ],
+)
+def test_where_leakage_stops_is_one_sentence(verdicts: tuple[str, ...], real: tuple[int, int], sentence: str) -> None:
+    found = [attempt(rung, verdict) for rung, verdict in enumerate(verdicts)]
+    assert answers(found, RUNGS, real) == {"a": sentence}
+
+
+def test_a_weak_attack_and_a_broken_control_say_nothing_of_the_data() -> None:
+    weak = [attempt(rung, "inconclusive", easy=False) for rung in range(3)]
+    assert answers(weak, RUNGS, (4, 3))["a"] == (
+        "nothing was recovered on any rung; the control was, but not the easy case. The attack is too weak or gave too "
+        "few results for that to mean anything."
+    )
+    broken = [attempt(rung, "attack broken", control=False, recovered=1) for rung in range(3)]
+    assert answers(broken, RUNGS, (4, 3))["a"] == (
+        "the control was not recovered. The check of the measurement failed, so the result is void."
+    )
+
+
+def test_one_round_that_leaks_is_enough() -> None:
+    later = [attempt(rung, "leaks", 3, recovered=2) for rung in (0, 1)]
+    found = [attempt(0, "leaks"), *(attempt(rung, "no leak found") for rung in (1, 2)), *later]
+    said = answers([*found, attempt(2, "no leak found", 3)], RUNGS, (4, 3))["a"]
+    assert said.startswith(
+        "leaks up to batch 4 and one step (2 of 8 examples recovered after round 3); at batch 4 and 3"
+    )
+
+
+def test_rows_of_numbers_have_no_decibels() -> None:
+    assert table([attempt(0, "leaks", 2, best_psnr=None)]).splitlines() == [
+        "a, after round 2",
+        "  batch  steps  recovered      best  verdict",
+        "      1      1     1 of 2         -  leaks",
+    ]
+
+
+# --- the ladder as a curve ----------------------------------------------------------------------------------------
+
+
+def test_a_ladder_is_a_curve_of_both_sizes() -> None:
+    found = Experiment(victim_batch=4, victim_steps=2, curve=("ladder=1x1,4x1,4x2,8x3",)).points
+    rungs = [Point("ladder", 1, 1), Point("ladder", 4, 1), Point("ladder", 8, 3)]
+    assert found == (Point("", 4, 2), *rungs)
+    assert [point.name for point in found] == ["target", "ladder-1x1", "ladder-4x1", "ladder-8x3"]
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("rungs=1x1", "Expected curve as batch=1,4 or steps=1,5 or ladder=1x1,4x1,4x5, got curve=rungs=1x1."),
+        ("ladder", "Expected curve as batch=1,4 or steps=1,5 or ladder=1x1,4x1,4x5, got curve=ladder."),
+        ("ladder=4", "Expected rungs as BATCHxSTEPS, such as 4x1, got '4' in curve=ladder=4."),
+        ("ladder=1x2x3", "Expected rungs as BATCHxSTEPS, such as 4x1, got '1x2x3' in curve=ladder=1x2x3."),
+        ("ladder=1xa", "Expected whole numbers for curve, got '1xa'."),
+        ("ladder=0x1", "Expected whole numbers >= 1 for curve, got curve=ladder=0x1."),
+        ("batch=0", "Expected whole numbers >= 1 for curve, got curve=batch=0."),
+        ("steps=x", "Expected whole numbers for curve, got 'x'."),
+        ("ladder=4x1,1x4", "Expected rungs that only grow, got curve=ladder=4x1,1x4."),
+        ("ladder=4x1,4x1", "Expected rungs that only grow, got curve=ladder=4x1,4x1."),
+    ],
+)
+def test_a_curve_that_is_none_is_refused(word: str, message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        Experiment(curve=(word,))
+    assert str(caught.value) == message
+
+
+SIM = (
+    f"--method fedavg --net mlp --engine inproc --clients 1 --rounds 1 --local-epochs 1 --attack {ONE_ONLY} "
+    "--audit-rounds 0 --images 1 --curve ladder=1x1,2x1,2x2"
+)
+
+
+def found_by(folder: Path) -> list[tuple[Any, ...]]:
+    entries = json.loads((folder / "result.json").read_text())["audit"]
+    return [(e["curve"], e["batch"], e["steps"], e["images"], e["verdict"]) for e in entries]
+
+
+EXPECTED = [
+    (None, 1, 1, 1, "leaks"),
+    ("ladder", 2, 1, 2, "no leak found"),
+    ("ladder", 2, 2, 2, "static only"),  # it does not unroll steps
+]
+
+
+def test_a_ladder_is_attacked_again_from_its_recordings(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    assert sim.main([*SIM.split(), "--dataset", f"folder:{own}", "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert ", ladder 2x1: no leak found" in said and ", ladder 2x2: static only" in said
+    assert found_by(out) == EXPECTED
+    with (out / "audit.csv").open(newline="") as lines:
+        rows = [row for row in csv.DictReader(lines) if row["rung"] == "target"]
+    assert [(row["curve"], row["batch"], row["steps"]) for row in rows] == [
+        ("", "1", "1"), *[("ladder", "2", "1")] * 2, *[("ladder", "2", "2")] * 2,
+    ]  # fmt: skip
+    assert sim.main(["--from", str(out), "--curve", "ladder=1x1,2x1", "--out", str(tmp_path / "again")]) == 0
+    assert found_by(tmp_path / "again") == EXPECTED[:2]
+    assert sim.main(["--from", str(out), "--curve", "ladder=1x1,8x1", "--out", str(tmp_path / "other")]) == 2
+    assert "Expected recordings of ladder-8x1 at round 0" in capsys.readouterr().err
+
+
+def test_a_ladder_that_was_cut_short_is_climbed_to_its_end(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    monkeypatch.setattr(OneOnly, "interrupted", "ladder-2x2")
+    assert sim.main([*SIM.split(), "--dataset", f"folder:{own}", "--out", str(out)]) == 130
+    monkeypatch.setattr(OneOnly, "interrupted", "")
+    assert sim.main(["--resume", str(out)]) == 0
+    assert found_by(out) == EXPECTED

@@ -1,0 +1,157 @@
+"""The report in a real browser, as its reader meets it: read, walked by keyboard, on a phone, in the dark, on paper."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flfw.report.report import write_report
+from tests.report.test_report import a_full_run
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+WIDTHS = (1280, 390)
+A4_PIXELS = 680  # 210 mm less two margins of 15 mm, at 96 pixels to the inch
+
+playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e .[dev]")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH: the report is not read in a browser")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright_api.sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    own = {"method": "HyperFL", "dataset": "folder:/my/patients", "seed": 0}
+    runs = {
+        "images": a_full_run(folder / "images"),
+        "records": a_full_run(folder / "records", tabular=True),
+        "bare": a_full_run(folder / "bare", config=own),
+    }
+    return {name: write_report(run) for name, run in runs.items()}
+
+
+@pytest.fixture
+def opened(browser: Any, reports: dict[str, Path]) -> Iterator[Callable[..., Any]]:
+    """Opens a report; in the end nothing may have gone wrong in it, and nothing may have been asked of a network."""
+    contexts, wrong, asked = [], [], []
+
+    def visit(name: str, width: int, **options: Any) -> Any:
+        contexts.append(browser.new_context(viewport={"width": width, "height": 900}, **options))
+        page = contexts[-1].new_page()
+        page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(reports[name].as_uri())
+        return page
+
+    yield visit
+    for context in contexts:
+        context.close()
+    assert wrong == []
+    assert asked and [url for url in asked if not url.startswith(("file:", "data:"))] == []
+
+
+def is_too_wide(page: Any) -> bool:
+    return page.evaluate("document.documentElement.scrollWidth > innerWidth")
+
+
+def luminance(page: Any, property_: str) -> int:
+    colour = page.evaluate(f"getComputedStyle(document.body).{property_}")
+    return sum(int(part) for part in re.findall(r"\d+", colour)[:3])
+
+
+@pytest.mark.parametrize("name", ["images", "records", "bare"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_answer_comes_first_and_nothing_scrolls_sideways(opened: Callable[..., Any], name: str, width: int) -> None:
+    page = opened(name, width)
+    heading = page.locator("h1")
+    assert re.search(r"leaks: ig adaptive recovered 2 of 3 training (images|records) before", heading.inner_text())
+    assert heading.bounding_box()["y"] < 450
+    assert not is_too_wide(page)
+    shown = page.locator(".chart:visible").all()
+    assert shown and all("wide" in (chart.get_attribute("class") or "") for chart in shown) == (width > 672)
+
+
+@pytest.mark.parametrize("name", ["images", "records", "bare"])
+def test_gallery_is_walked_by_keyboard(opened: Callable[..., Any], name: str) -> None:
+    page = opened(name, 1280)
+    gallery = page.locator("[data-gallery]").first
+    samples = gallery.locator(".sample > summary")
+    scores = [score.inner_text() for score in samples.locator("b").all()]
+    assert len(scores) == 3
+    samples.first.focus()
+    page.keyboard.press("ArrowRight")
+    playwright_api.expect(samples.nth(1)).to_be_focused()
+    page.keyboard.press("Enter")
+    dialog = page.locator("dialog")
+    assert dialog.is_visible() and dialog.locator("b").inner_text() == scores[1]
+    assert "rank of the true one" in dialog.inner_text()
+    assert dialog.locator("img, svg").count() == (0 if name == "bare" else 1 if name == "records" else 2)
+    for key, at in (("ArrowRight", 2), ("j", 0), ("k", 2), ("ArrowLeft", 1), ("ArrowLeft", 0)):
+        page.keyboard.press(key)
+        assert dialog.locator("b").inner_text() == scores[at]
+    page.keyboard.press("Escape")
+    assert not dialog.is_visible()
+    playwright_api.expect(samples.first).to_be_focused()
+
+
+def test_gallery_is_walked_by_touch(opened: Callable[..., Any]) -> None:
+    page = opened("images", 390, has_touch=True, is_mobile=True)
+    page.locator(".sample > summary").first.tap()
+    dialog = page.locator("dialog")
+    first = dialog.locator("b").inner_text()
+    box = dialog.bounding_box()
+    assert box["x"] >= 0 and box["x"] + box["width"] <= 390
+    page.get_by_role("button", name="Next").tap()
+    assert dialog.locator("b").inner_text() != first
+    page.get_by_role("button", name="Previous").tap()
+    assert dialog.locator("b").inner_text() == first
+    page.get_by_role("button", name="Close").tap()
+    assert not dialog.is_visible()
+    assert not is_too_wide(page)
+
+
+def test_everything_can_be_read_without_script(opened: Callable[..., Any]) -> None:
+    page = opened("images", 1280, java_script_enabled=False)
+    sample = page.locator(".sample").first
+    facts = sample.locator(".facts")
+    assert not facts.is_visible()
+    sample.locator("summary").click()
+    assert facts.is_visible() and "gain over the best floor" in facts.inner_text()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_light_and_dark_follow_the_reader(opened: Callable[..., Any], width: int) -> None:
+    page = opened("images", width)
+    page.emulate_media(color_scheme="light")
+    assert luminance(page, "backgroundColor") > 600 > 200 > luminance(page, "color")
+    page.emulate_media(color_scheme="dark")
+    assert luminance(page, "backgroundColor") < 200 < 600 < luminance(page, "color")
+
+
+@pytest.mark.parametrize("name", ["images", "records"])
+def test_print_is_paper(opened: Callable[..., Any], name: str, tmp_path: Path) -> None:
+    page = opened(name, A4_PIXELS, color_scheme="dark")
+    page.emulate_media(media="print")
+    assert luminance(page, "backgroundColor") == 3 * 255
+    assert not page.locator("nav").is_visible()
+    assert "This cannot" not in page.locator("#outcome").inner_text()
+    cut = "all => all.filter(one => one.getBoundingClientRect().right > innerWidth).map(one => one.innerText)"
+    assert page.locator("table, pre, figure, dl").evaluate_all(cut) == []
+    first_table = page.locator("#results table").first.bounding_box()
+    assert first_table["y"] + first_table["height"] < 1007  # the title page: 297 mm less the margins
+    pdf = page.pdf(path=tmp_path / "report.pdf", prefer_css_page_size=True)
+    assert pdf.startswith(b"%PDF") and len(pdf) > 20_000
+    pages = len(re.findall(rb"/Type\s*/Page\b", pdf))
+    assert 4 <= pages <= 14

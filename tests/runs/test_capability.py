@@ -1,0 +1,267 @@
+"""The capability test: attacks that keep to their grants pass it, and each way of cheating is caught."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from flfw import plugins
+from flfw.adversary.attack import Attack, Budget
+from flfw.adversary.observation import Knowledge, Observation, Reconstruction
+from flfw.errors import BadInput
+from flfw.experiment import Experiment
+from flfw.inversion.closed_form.linear import linear_inputs
+from flfw.runs import capability
+from flfw.runs import run as whole
+from flfw.runs.capability import Capability, check
+
+# --- attacks that a server process finds here as tests.runs.test_capability:Class ---
+
+
+class _ByGuess(Attack):
+    """Guesses one example behind each observation."""
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(0, 1, "closed form")
+
+    def run(
+        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        both = zip(observations, knowledge, rngs, strict=True)
+        return [Reconstruction(self.guess(o, k, rng).clone().view(1, *k.model.inputs.shape)) for o, k, rng in both]
+
+    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
+        raise NotImplementedError
+
+
+class Honest(_ByGuess):
+    """Reads the observation, its knowledge and its generator, all of which are granted."""
+
+    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
+        inputs, labels = known.model.inputs, known.labels
+        assert labels is not None
+        raw = linear_inputs(seen.sent["classifier.weight"], seen.sent["classifier.bias"], 1).view(inputs.shape)
+        noise = torch.rand(inputs.shape, generator=rng)
+        return (raw * inputs.std + inputs.mean).clamp(0, 1) + 1e-3 * noise + 1e-6 * labels[0]
+
+
+def above() -> Path:
+    """The run's folder, seen from the server's working directory."""
+    return Path.cwd().parent
+
+
+class OpensTruthAbove(_ByGuess):
+    """Walks up from where it works, and finds what the clients wrote down."""
+
+    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
+        return load_file(above() / "truth" / f"{seen.key}.safetensors")["samples"]
+
+
+class OpensTruthOfArguments(_ByGuess):
+    """Takes the queue's folder from the command line, and the recordings' from a job there."""
+
+    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
+        job = next(path for path in Path(sys.argv[1]).glob("*.json") if ".solved" not in path.name)
+        folder = Path(json.loads(job.read_text())["recordings"]).parent / "truth"
+        return load_file(folder / f"{seen.key}.safetensors")["samples"]
+
+
+class ReadsMetrics(_ByGuess):
+    """Lets what a client says of itself into its guess."""
+
+    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
+        rows = (above() / "observations" / "manifest.jsonl").read_text().splitlines()[1:]
+        lines = [json.loads(row) for row in rows]
+        said = next(line["metrics"] for line in lines if line["client"] == seen.client)
+        return torch.full(known.model.inputs.shape, len(json.dumps(said)) / 1000)
+
+
+class ReadsResults(_ByGuess):
+    """Lets how an earlier audit went into its guess."""
+
+    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
+        result = json.loads((above() / "result.json").read_text())
+        return torch.full(known.model.inputs.shape, result["audit"][0]["share_recovered"] / 2)
+
+
+class ReadsCheckpoints(_ByGuess):
+    """Lets what the server holds at the end into its guess, whatever the round."""
+
+    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
+        (file,) = (above() / "checkpoint").glob("round-*.safetensors")
+        return torch.full(known.model.inputs.shape, float(load_file(file)["model/classifier.bias"].abs().mean()))
+
+
+class ReadsTheControl(_ByGuess):
+    """Inverts the audit's own control, which is undefended softmax regression on the same examples."""
+
+    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
+        rows = (above() / "observations" / "manifest.jsonl").read_text().splitlines()[1:]
+        lines = [json.loads(row) for row in rows]
+        control = next(i for i in lines if i["client"] == seen.client and i["sent_by_client"]["bytes"])
+        sent = load_file(above() / "observations" / control["sent_by_client"]["file"])
+        return linear_inputs(sent["classifier.weight"], sent["classifier.bias"], 1)
+
+
+class ReadsOtherResults(_ByGuess):
+    """Takes what it found on the easy rung for the target, too."""
+
+    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
+        if seen.rung == "easy":
+            return torch.full(known.model.inputs.shape, 0.25)
+        found = sorted(Path.cwd().glob("*ReadsOtherResults-r0000-easy.safetensors"))
+        return load_file(found[0])["0"] if found else torch.zeros(known.model.inputs.shape)
+
+
+_remembered: dict[str, Tensor] = {}
+
+
+class Remembers(_ByGuess):
+    """Keeps in memory what the easy rung gave away."""
+
+    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
+        if seen.rung == "easy":
+            _remembered["easy"] = torch.full(known.model.inputs.shape, 0.25)
+        return _remembered.get("easy", torch.zeros(known.model.inputs.shape))
+
+
+class Fickle(_ByGuess):
+    """Reads nothing, and never gives the same twice."""
+
+    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
+        return torch.rand(known.model.inputs.shape, generator=torch.Generator().manual_seed(torch.seed() % 2**31))
+
+
+class GivesNothing(_ByGuess):
+    """Always fails."""
+
+    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
+        raise ValueError("no idea")
+
+
+FAST = (Honest, OpensTruthAbove, ReadsMetrics)
+SLOW = (OpensTruthOfArguments, ReadsResults, ReadsCheckpoints, ReadsTheControl, ReadsOtherResults, Remembers, Fickle)
+DISCOVERED = plugins.names(plugins.ATTACK)
+
+
+def named(cls: type) -> str:
+    return f"{__name__}:{cls.__name__}"
+
+
+def finished(folder: Path, **changes: Any) -> Path:
+    """A run of a second, audited at rounds 0 and 1, with everything in its folder."""
+    experiment = Experiment(
+        **{
+            "method": "fedavg",
+            "net": "linear",
+            "clients": 2,
+            "rounds": 1,
+            "local_epochs": 1,
+            "images": 2,
+            "attack": ("analytic",),
+            "attack_retries": 0,
+            "engine": "inproc",
+            "out": folder,
+            **changes,
+        }
+    )
+    return whole.run(experiment)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return finished(tmp_path_factory.mktemp("finished") / "run")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def found(run: Path) -> dict[str, Capability]:
+    """What is found out about several attacks at once: three server processes."""
+    before = contents(run)
+    attacks = [*(named(cls) for cls in FAST), "analytic"]
+    result = {one.attack: one for one in check(run, attacks)}
+    assert list(result) == attacks and contents(run) == before
+    return result
+
+
+def test_an_attack_that_keeps_to_its_grants_passes(found: dict[str, Capability]) -> None:
+    one = found[named(Honest)]
+    assert one.same and one.compared == 6 and not one.changed  # two exchanges each of easy, round 0 and round 1
+    assert str(one).endswith("gave the same 6 reconstructions without what it is not granted.")
+
+
+def test_the_closed_form_passes(found: dict[str, Capability]) -> None:
+    assert found["analytic"].same and found["analytic"].compared == 6
+
+
+def test_an_attack_that_opens_the_truth_is_caught(found: dict[str, Capability]) -> None:
+    one = found[named(OpensTruthAbove)]
+    assert not one.same and one.repeats and one.compared == 6 == len(one.changed)
+    assert "reads more than it is granted: 6 of 6" in str(one) and "of r0001-target" in str(one)
+
+
+def test_an_attack_that_reads_what_a_client_says_of_itself_is_caught(found: dict[str, Capability]) -> None:
+    one = found[named(ReadsMetrics)]
+    assert not one.same and one.repeats and len(one.changed) == 6
+
+
+@pytest.mark.slow
+def test_every_other_way_to_cheat_is_caught(run: Path) -> None:
+    found = {one.attack: one for one in check(run, [named(cls) for cls in SLOW])}
+    assert [name for name, one in found.items() if one.same] == []
+    assert [name for name, one in found.items() if not one.repeats] == [named(Fickle)]
+    assert "does not repeat itself" in str(found[named(Fickle)])
+    carried = {named(cls): found[named(cls)].changed for cls in (ReadsOtherResults, Remembers)}
+    for name, changed in carried.items():
+        assert len(changed) == 4 and not any("easy" in where for where in changed), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedavg", "fedper"])
+def test_every_attack_of_the_project_keeps_to_its_grants(tmp_path: Path, method: str) -> None:
+    folder = finished(tmp_path / "run", method=method, net="mlp")
+    settings = ("ig.iterations=5",)
+    for one in check(folder, DISCOVERED, settings):
+        assert one.same, str(one)
+    assert {"analytic", "ig"} <= set(DISCOVERED)
+
+
+@pytest.mark.slow
+def test_a_search_on_a_network_of_convolutions_keeps_to_its_grants(tmp_path: Path) -> None:
+    folder = finished(tmp_path / "run", net="lenet", victim_batch=2, victim_steps=2, curve=("batch=1",))
+    (one,) = check(folder, ["ig"], ("ig.iterations=5",))
+    assert one.same and one.compared == 10
+
+
+@pytest.mark.slow
+def test_the_command_says_it_with_its_exit_code(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert capability.main([str(run), "--attack", "ig", "--set", "ig.iterations=3"]) == 0
+    assert "ig gave the same 6 reconstructions" in capsys.readouterr().out
+    assert capability.main([str(run), "--attack", named(OpensTruthAbove), "analytic"]) == 1
+    assert "reads more than it is granted" in capsys.readouterr().out
+    assert capability.main([str(run), "--attack", named(GivesNothing)]) == 2
+    assert "nothing could be compared" in capsys.readouterr().out
+
+
+def test_what_cannot_be_checked_is_bad_input(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], small: Experiment
+) -> None:
+    with pytest.raises(BadInput, match="attack among"):
+        check(run, ["telepathy"])
+    with pytest.raises(BadInput):
+        check(tmp_path / "nowhere", ["ig"])
+    unaudited = whole.run(small)
+    assert capability.main([str(unaudited), "--attack", "ig"]) == 2
+    assert "Expected recordings" in capsys.readouterr().err

@@ -1,0 +1,186 @@
+"""What a run is said to cost, against running it, and that finding out leaves nothing behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from flfw.errors import RunFailed
+from flfw.experiment import Experiment
+from flfw.runs import costs
+from flfw.runs import estimate as module
+from flfw.runs.estimate import Estimate, estimate, lines
+from flfw.runs.run import check
+from tests.support.paths import ROOT
+
+CLIENT = {
+    "ready_s": 4.0,
+    "base_gib": 0.5,
+    "peak_gib": 1.0,
+    "fixed_s": 0.5,
+    "epoch_s": 2.0,
+    "largest": 1.0,
+    "reply_s": 0.1,
+    "server_s": 0.0,
+    "server_gib": 0.0,
+    "write_s": 0.0,
+    "up": 1e6,
+    "down": 1e6,
+    "private": 1e3,
+}
+AUDIT = {"imports_s": 3.0, "easy_s": 10.0, "target_s": 20.0, "peak_gib": 1.5, "easy": 1e6}
+
+
+@pytest.fixture
+def audited(small: Experiment) -> Experiment:
+    return dataclasses.replace(small, attack=("ig",), images=2, set=("ig.iterations=10",), audit_rounds="0,last")
+
+
+def seconds(experiment: Experiment, actors: int = 1) -> module.Seconds:
+    return module._seconds(experiment, actors, CLIENT, AUDIT if experiment.attacks else {})
+
+
+@pytest.mark.slow
+def test_close_to_what_running_it_takes_and_leaves_nothing_behind(audited: Experiment, tmp_path: Path) -> None:
+    experiment = dataclasses.replace(audited, rounds=3, local_epochs=3)
+    checked, _, _ = check(experiment)
+    threads, random, cwd, temporary = torch.get_num_threads(), torch.get_rng_state(), Path.cwd(), tempfile.gettempdir()
+    before = set(cwd.iterdir()) | set(Path(temporary).glob("flfw-estimate-*"))
+    environment = dict(os.environ)
+    found = estimate(checked)
+    assert (torch.get_num_threads(), Path.cwd(), dict(os.environ)) == (threads, cwd, environment)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert set(cwd.iterdir()) | set(Path(temporary).glob("flfw-estimate-*")) == before
+    assert not (tmp_path / "run").exists()
+    flags = (
+        f"--method fedavg --clients 3 --rounds 3 --local-epochs 3 --engine inproc --attack ig --images 2 "
+        f"--set ig.iterations=10 --out {checked.out}"
+    )
+    started = time.monotonic()
+    subprocess.run([sys.executable, "sim.py", *flags.split()], cwd=ROOT, check=True)
+    took, folder = time.monotonic() - started, checked.out
+    assert folder is not None
+    assert took / 3 < found.seconds.total < took * 3
+    size = sum(path.stat().st_size for path in (folder / "observations").rglob("*") if path.is_file())
+    assert size / 2 < found.disk_bytes < 2 * size
+    assert 0.3 < found.memory.actor_gib < 3 and found.memory.driver_gib >= found.memory.actor_gib
+    assert found.memory.total_gib == found.memory.driver_gib
+    assert all(unit in lines(found) for unit in (" s", " GiB", " MB", "3 rounds", "load"))
+
+
+def test_time_grows_with_rounds_and_local_epochs(small: Experiment) -> None:
+    def grown(**changes: int) -> float:
+        return seconds(dataclasses.replace(small, **changes)).total  # type: ignore[arg-type]
+
+    assert grown(rounds=9) - grown(rounds=5) == pytest.approx(grown(rounds=5) - grown(rounds=1))
+    epochs = [grown(rounds=1, local_epochs=n) for n in (1, 2, 3)]
+    assert epochs[1] - epochs[0] == pytest.approx(epochs[2] - epochs[1])
+    assert epochs[1] - epochs[0] == pytest.approx(2 * 3 * 2.0)  # three clients, in a round and in the last evaluation
+
+
+def test_rounds_are_shared_by_the_actors(small: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
+    on_ray = dataclasses.replace(small, engine="ray", clients=8)
+    assert module._actors(on_ray) == 4
+    assert module._actors(dataclasses.replace(on_ray, cpus_per_client=3)) == 1
+    assert seconds(on_ray, 1).round > 3 * seconds(on_ray, 4).round > 0
+    assert seconds(dataclasses.replace(on_ray, sample=4), 4).round < 0.6 * seconds(on_ray, 4).round
+
+
+def test_attacks_are_counted_for_each_audited_round(audited: Experiment) -> None:
+    once = seconds(dataclasses.replace(audited, audit_rounds="0"))
+    assert seconds(audited).audit - once.audit == pytest.approx(20.0)
+    assert seconds(dataclasses.replace(audited, attack=("none",))).audit == 0
+
+
+def test_a_server_that_trains_is_waited_for_and_said(small: Experiment) -> None:
+    two_rounds, trains = seconds(small), {**CLIENT, "server_s": 30.0}
+    found = module._seconds(small, 1, trains, {})
+    assert found.round - two_rounds.round == pytest.approx(30.0)
+    assert found.total - two_rounds.total == pytest.approx(2 * 30.0)  # not in the last evaluation
+    assert found.processor == pytest.approx(3 * (0.5 + 2.0 + 0.1) + 30.0)
+    on_ray = dataclasses.replace(small, engine="ray")
+    waiting = module._seconds(on_ray, 4, trains, {}).round - module._seconds(on_ray, 4, CLIENT, {}).round
+    assert waiting == pytest.approx(30.0)  # cores that idle do not help
+    large = module._memory(on_ray, 4, {**trains, "server_gib": 7.0}, {})
+    assert large.driver_gib > 7 > module._memory(on_ray, 4, CLIENT, {}).driver_gib
+    said = lines(Estimate(small, found, module._memory(small, 1, trains, {}), 1, 1, "a machine"))
+    assert "round   about 38 s of the processor, of which the server trains 30.0 s\n" in said
+    few = module._seconds(small, 1, {**CLIENT, "server_s": 0.1}, {})
+    assert "server trains" not in lines(Estimate(small, few, module._memory(small, 1, CLIENT, {}), 1, 1, "a machine"))
+
+
+def test_iterations_are_extrapolated_on_a_line() -> None:
+    asked: list[int] = []
+
+    def passing(iterations: int) -> float:
+        asked.append(iterations)
+        return 0.5 + 0.1 * iterations
+
+    assert costs._at_length(passing, 2000) == pytest.approx(200.5)
+    assert max(asked) <= 64 and costs._at_length(passing, 1) == pytest.approx(0.6)
+
+
+def test_what_a_server_trains_is_measured_for_all_uploads_of_a_round(
+    small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(costs, "_ENOUGH_S", 0.6)
+
+    def server_s(clients: int, iterations: int) -> float:
+        changes = {"method": "fedcg", "net": "lenet5", "clients": clients, "set": (f"iterations={iterations}",)}
+        found: costs.Costs = {}
+        costs._server_costs(dataclasses.replace(small, **changes), tmp_path, found)
+        return found["server_s"]
+
+    short, long, many = server_s(2, 20), server_s(2, 2000), server_s(9, 2000)
+    assert 20 * short < long < 200 * short  # which has beside its iterations what a round begins with
+    assert many > 1.3 * long
+
+
+def test_memory_and_disk_count_everybody(audited: Experiment) -> None:
+    on_ray = dataclasses.replace(audited, engine="ray")
+    memory = module._memory(on_ray, 4, CLIENT, AUDIT)
+    assert memory.total_gib > memory.driver_gib + 4 * memory.actor_gib
+    inline = module._memory(dataclasses.replace(on_ray, attack_server="inline"), 4, CLIENT, AUDIT)
+    assert inline.driver_gib > AUDIT["peak_gib"] and memory.actor_gib > CLIENT["peak_gib"]
+    assert memory.driver_gib < inline.driver_gib and memory.total_gib > memory.driver_gib + AUDIT["peak_gib"]
+    rounds, images = 2, 2
+    assert module._disk(on_ray, 4, CLIENT, AUDIT) == 1e6 * (1 + rounds * (1 + images) + 1 + images) + 2 * 3 * 1e3
+    assert module._disk(on_ray, 4, CLIENT, {}) == 1e6 + 2 * 3 * 1e3
+
+
+@pytest.mark.parametrize(
+    ("amount", "said"), [(0.04, "0.0 s"), (89, "89.0 s"), (150, "2.5 min"), (7200, "2.0 h")], ids=str
+)
+def test_times_are_said_with_their_unit(amount: float, said: str) -> None:
+    assert module._time(amount) == said
+
+
+def test_a_measurement_that_fails_is_reported(
+    small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = tmp_path / "python"
+    failing.write_text("#!/bin/sh\necho Traceback >&2\necho ValueError: no data >&2\nexit 1\n")
+    failing.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(failing))
+    with pytest.raises(RunFailed, match=r"The measurement of the client failed: ValueError: no data$"):
+        costs.measured("client", small, 2)
+
+
+def test_lines_are_few(small: Experiment) -> None:
+    found = Estimate(small, seconds(small), module._memory(small, 1, CLIENT, {}), 1_040_000, 2_500_000, "a machine")
+    assert lines(found).splitlines() == [
+        "time    about 27.1 s: start 4.0 s, training 23.1 s (2 rounds of 7.8 s), audit 0.0 s",
+        "memory  about 1.0 GiB: driver 1.0 GiB, clients 1 x 1.0 GiB",
+        "sent    about 1.0 MB by a client in a round",
+        "disk    about 2 MB",
+        "from    a machine",
+    ]

@@ -1,0 +1,167 @@
+"""Whole runs from the command line: files, exit codes, and what a script outside reads."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import sim
+from flfw.adversary.observation import Truth
+from flfw.runs.results import best_validation
+
+AUDITED = (
+    "--method fedavg --net lenet --engine inproc --clients 2 --rounds 1 --local-epochs 1 --attack analytic ig "
+    "--images 2 --set ig.iterations=60"
+)
+RESULT = {
+    "flfw", "config", "provenance", "environment", "notes", "rounds", "final", "privacy", "audit",
+}  # fmt: skip
+ENTRY = {
+    "attack", "adaptive", "vantage", "source", "round", "client", "defence", "granted", "batch", "steps", "mode",
+    "iterations", "restarts", "selection", "seeds", "images", "failures", "psnr", "ssim", "lpips", "distance",
+    "identification_rate", "share_recovered", "floors", "ladder", "verdict", "seconds",
+}  # fmt: skip
+ROUND = {
+    "round", "loss", "acc_global", "acc_local", "clients", "failures", "upload_bytes", "download_bytes", "seconds",
+    "extra",
+}  # fmt: skip
+
+
+def run(folder: Path, flags: str) -> dict:
+    assert sim.main([*flags.split(), "--out", str(folder)]) == 0
+    return json.loads((folder / "result.json").read_text())
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def test_an_audited_run_leaves_every_file_that_scripts_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    result = run(folder, AUDITED)
+    assert set(result) >= RESULT
+    assert all(set(row) >= ROUND for row in result["rounds"]) and len(result["rounds"]) == 1
+    assert [(e["attack"], e["round"]) for e in result["audit"]] == [
+        ("analytic", 0), ("analytic", 1), ("ig", 0), ("ig", 1),
+    ]  # fmt: skip
+    for entry in result["audit"]:
+        assert set(entry) >= ENTRY
+        assert [rung["rung"] for rung in entry["ladder"]] == ["control", "easy"]
+        assert entry["ladder"][0]["passed"] and entry["ladder"][0]["psnr"] > 100
+    analytic, ig = result["audit"][0], result["audit"][2]
+    assert analytic["failures"] == 2 and analytic["verdict"] == "inconclusive" and analytic["psnr"] is None
+    assert ig["failures"] == 0 and ig["adaptive"] and ig["psnr"]["low"] <= ig["psnr"]["mean"] <= ig["psnr"]["high"]
+    assert ig["floors"]["nearest_public"] >= ig["floors"]["random_public"]
+    assert result["provenance"]["data"]["name"] == "digits" and result["environment"]["transport"] == "in process"
+    images = rows(folder / "audit.csv")
+    assert len(images) == 12  # two attacks x (easy, round 0, round 1) x two images
+    assert {row["rung"] for row in images} == {"easy", "target"}
+    for row in images:
+        assert (folder / row["truth"]).exists()
+        assert not row["reconstruction"] or (folder / row["reconstruction"]).exists()
+    assert len(rows(folder / "rounds.csv")) == 1 and len(rows(folder / "clients.csv")) == 2
+    page = (folder / "report.html").read_text()
+    assert page.count("data:image/png") >= 8 and "fedavg on digits" in page
+    assert str(folder / "report.html") in capsys.readouterr().out
+
+
+def test_truth_is_apart_from_the_observations_and_the_owner_s_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run(
+        folder, "--method fedavg --net linear --engine inproc --clients 2 --rounds 1 --local-epochs 1 --attack analytic"
+    )
+    assert not any("truth" in str(path.relative_to(folder)) for path in (folder / "observations").rglob("*"))
+    files = list((folder / "truth").iterdir())
+    assert files and all(path.stat().st_mode & 0o077 == 0 for path in files)
+    truth = Truth.read(folder / "truth", "r0000-target-000")
+    raw = (folder / "observations").rglob("*.safetensors")
+    pixels = truth.samples.numpy().tobytes()
+    assert all(pixels not in path.read_bytes() for path in raw)
+
+
+def test_the_same_seed_gives_the_same_result(tmp_path: Path) -> None:
+    flags = "--method fedper --engine inproc --clients 2 --rounds 1 --local-epochs 1 --images 1 --set ig.iterations=5"
+    one, two = run(tmp_path / "one", flags), run(tmp_path / "two", flags)
+    for result in (one, two):
+        result["config"].pop("out")
+        rungs = [rung for entry in result["audit"] for rung in entry["ladder"]]
+        for row in [*result["rounds"], *result["audit"], *rungs, *result["final"]["per_client"]]:
+            row.pop("seconds", None)
+            row.pop("scoring_seconds", None)
+    assert one == two
+    assert one["audit"][0]["adaptive"] is False  # the private head was searched for, not exploited
+    assert any("classifier.weight" in sentence for sentence in one["audit"][0]["granted"])
+
+
+def test_a_method_that_sends_nothing_is_said_to_have_nothing_to_attack(tmp_path: Path) -> None:
+    result = run(tmp_path / "run", "--method local_only --engine inproc --clients 2 --rounds 1 --local-epochs 1")
+    assert result["audit"] == []
+    assert result["notes"] == ["local_only sends nothing, so there was nothing to attack."]
+    assert result["rounds"][0]["upload_bytes"] == 0
+
+
+def test_tabular_data_are_audited_by_distance(tmp_path: Path) -> None:
+    flags = "--method fedavg --dataset cancer --net linear --engine inproc --clients 2 --rounds 1 --local-epochs 1"
+    result = run(tmp_path / "run", f"{flags} --attack analytic --images 2 --audit-rounds 0")
+    (entry,) = result["audit"]
+    assert entry["psnr"] is None and entry["verdict"] == "leaks" and entry["share_recovered"] == 1
+    assert entry["distance"]["rmsd"] < 1e-4
+
+
+def test_a_defended_audit_is_static_only(tmp_path: Path) -> None:
+    flags = "--method fedavg --net linear --engine inproc --clients 2 --rounds 1 --local-epochs 1 --attack analytic"
+    result = run(tmp_path / "run", f"{flags} --images 2 --audit-rounds 0 --defence prune --set prune.ratio=0.99")
+    (entry,) = result["audit"]
+    assert not entry["adaptive"] and entry["defence"] == "prune"
+    assert entry["verdict"] == "static only" and entry["ladder"][1]["passed"]
+    assert "not granted: that the client uses prune" in entry["granted"]
+
+
+def test_listing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sim.main(["--list"]) == 0
+    everything = capsys.readouterr().out
+    assert all(name in everything for name in ("hyperfl", "prune", "ig", "cnn1", "digits", "dominant"))
+    assert sim.main(["--list", "hyperfl"]) == 0
+    about = capsys.readouterr().out
+    assert "Private     embedding" in about and "--set head_init=fan_in" in about
+    assert sim.main(["--list", "nothing"]) == 2
+
+
+@pytest.mark.skipif("FLFW_DATA" not in os.environ, reason="real data are not here: set FLFW_DATA")
+def test_real_cifar10_that_was_re_encoded_says_so(tmp_path: Path) -> None:
+    flags = "--method fedavg --dataset cifar10 --engine inproc --clients 2 --rounds 1 --local-epochs 1 --images 1"
+    result = run(tmp_path / "run", f"{flags} --audit-rounds 0 --set ig.iterations=5")
+    assert result["provenance"]["data"]["md5_ok"] is False
+    assert any("md5" in note for note in result["notes"])
+    assert "md5" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_accuracy_at_the_best_validation_by_hand() -> None:
+    history = [
+        {"round": r, "client": c, "acc_validation": validation, "acc_local": test}
+        for r, c, validation, test in [
+            (1, 0, 0.5, 0.1), (1, 1, 0.2, 0.3), (2, 0, 0.7, 0.2), (2, 1, 0.9, 0.4), (3, 0, 0.7, 0.9), (3, 1, 0.8, 1.0),
+        ]
+    ]  # fmt: skip
+    # Client 0: round 2, the first of two with 0.7. Client 1: round 2.
+    found = best_validation(history)
+    assert found == pytest.approx({"round": 2, "accuracy": 0.3, "validation": 0.8})
+    assert best_validation([{"round": 1, "client": 0, "acc_local": 1.0}]) is None
+
+
+def test_validation_data_choose_the_round_of_each_client(tmp_path: Path) -> None:
+    flags = "--method fedavg --clients 2 --rounds 3 --local-epochs 1 --engine inproc --attack none --split sampled"
+    result = run(tmp_path / "run", f"{flags} --set sampled.train=100 optimiser=adam --lr 0.001")
+    clients = rows(tmp_path / "run" / "clients.csv")
+    chosen = []
+    for client in "01":
+        own = [row for row in clients if row["client"] == client]
+        chosen.append(max(own, key=lambda row: float(row["acc_validation"])))  # of equals the first, in order of rounds
+    accuracy = sum(float(row["acc_local"]) for row in chosen) / 2
+    assert result["final"]["best_validation"]["accuracy"] == pytest.approx(accuracy)
+    assert result["rounds"][0]["extra"]["acc_validation"] > 0
