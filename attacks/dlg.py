@@ -31,7 +31,7 @@ from flfw.inversion.automatic import Automatic
 from flfw.inversion.descent import LBFGS
 from flfw.inversion.matching import gaussian_likelihood, relative_distance
 from flfw.inversion.search import Recipe, normal
-from flfw.victims.operator import Mechanism
+from flfw.victims.operator import Operator
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class LeastSquares(GradientMatching, ABC):
         """A first guess (B, ...), in normalised units."""
         return normal(shape, rng)
 
-    def recipe(self, told: Mechanism | Automatic | None) -> Recipe:
+    def recipe(self, told: Operator | Automatic | None) -> Recipe:
         """Relative squared distance, or a likelihood where the size of the noise is known; L-BFGS, no prior."""
         noise = None if told is None else told.noise
         return Recipe(

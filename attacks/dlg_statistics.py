@@ -30,7 +30,7 @@ from torch import nn
 from flfw.adversary.attack import Attack, Budget, NotApplicable, Private, Uses
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.errors import require
-from flfw.inversion.descent import LBFGS, Adam, Descent
+from flfw.inversion.descent import LBFGS, AdamDescent, Descent
 from flfw.inversion.matching import squared_distance
 from flfw.inversion.private.feature_statistics import StatisticsVictim, channel_statistics
 from flfw.inversion.search import Found, Recipe, Target, invert
@@ -103,7 +103,7 @@ class DLGStatistics(Attack):
     def _searched(self, victim: StatisticsVictim, targets: Sequence[Target], box: tuple[float, float]) -> list[Found]:
         chosen, descents = self.settings, list[Descent]()
         if chosen.adam_iterations:
-            descents.append(Adam(chosen.adam_iterations, chosen.adam_lr, schedule="constant"))
+            descents.append(AdamDescent(chosen.adam_iterations, chosen.adam_lr, schedule="constant"))
         if chosen.lbfgs_iterations:
             descents.append(LBFGS(chosen.lbfgs_iterations))
         several = []

@@ -45,7 +45,7 @@ from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.errors import require
 from flfw.inversion.closed_form.features import CLASSIFIER, EXTRACTOR, ExtractorVictim
 from flfw.inversion.closed_form.presence import classes_held
-from flfw.inversion.descent import Adam
+from flfw.inversion.descent import AdamDescent
 from flfw.inversion.matching import relative_distance
 from flfw.inversion.priors import total_variation, weighted
 from flfw.inversion.private.surrogate import StandIns, Teaching, learn, restarted
@@ -65,7 +65,7 @@ _LR, _FALLING = 0.1, 1000.0  # step size in deviations of the normalised input; 
 
 
 @dataclass(frozen=True)
-class FedCGSettings(Teaching):
+class FedCGInversionSettings(Teaching):
     """Which way, the stand-ins, and the searches."""
 
     variant: Literal["auto", "decoder", "start", "generator"] = "auto"
@@ -82,10 +82,10 @@ class FedCGSettings(Teaching):
 
 
 @final
-class FedCG(Attack):
+class FedCGInversion(Attack):
     """Inversion of what a classifier says of a private extractor."""
 
-    Settings = FedCGSettings
+    Settings = FedCGInversionSettings
     models: ClassVar[Models] = frozenset({"defence"})
     tuned_on = "MNIST training images 0-15 (stand-ins, decoder, and the weight of the total variation)"
 
@@ -159,8 +159,8 @@ class FedCG(Attack):
             weighted((chosen.tv / _FALLING, total_variation)),
             max(1, round(0.4 * chosen.search_iterations)),
         )
-        smooth = Stage(relative_distance, Adam(opening, _LR, schedule="cosine"), prior, _FALLING)
-        last = Adam(max(1, chosen.search_iterations - opening), _LR / 2, schedule="cosine")
+        smooth = Stage(relative_distance, AdamDescent(opening, _LR, schedule="cosine"), prior, _FALLING)
+        last = AdamDescent(max(1, chosen.search_iterations - opening), _LR / 2, schedule="cosine")
         recipe = Recipe(relative_distance, last, prior, start=_blank, opening=(smooth,))
         found = invert(victim, targets, recipe, box=known[0].box, compute=self.compute)
         return [Reconstruction(f.samples, f.matched) for f in found]

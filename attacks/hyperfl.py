@@ -41,7 +41,7 @@ from flfw.adversary.attack import Attack, Budget, NotApplicable, Private
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.errors import require
 from flfw.inversion.closed_form.shared_gradient import without_decay
-from flfw.inversion.descent import LBFGS, Adam
+from flfw.inversion.descent import LBFGS, AdamDescent
 from flfw.inversion.matching import Distance, cosine_distance, relative_distance
 from flfw.inversion.priors import total_variation, weighted
 from flfw.inversion.private.embedding_search import search
@@ -65,7 +65,7 @@ _INNER, _SMOOTH = 20, 1e-3  # evaluations in a step of L-BFGS; the weight of the
 
 
 @dataclass(frozen=True)
-class HyperFLSettings:
+class HyperFLInversionSettings:
     """The search."""
 
     variant: Literal["closed_form", "two_stage", "joint"] = "closed_form"  # what becomes of what the client hides
@@ -84,10 +84,10 @@ class HyperFLSettings:
 
 
 @final
-class HyperFL(Attack):
+class HyperFLInversion(Attack):
     """Inversion of what a hypernetwork hands on."""
 
-    Settings = HyperFLSettings
+    Settings = HyperFLInversionSettings
     tuned_on = "MNIST training images 100-103 (the weight of the total variation)"
 
     @property
@@ -156,10 +156,10 @@ class HyperFL(Attack):
         chosen, prior = self.settings, weighted((self.settings.tv, total_variation))
         last = max(1, chosen.iterations // _LAST)
         if distance is relative_distance or last == chosen.iterations:
-            adam = Adam(chosen.iterations, chosen.lr, chosen.signed)
+            adam = AdamDescent(chosen.iterations, chosen.lr, chosen.signed)
             return Recipe(relative_distance, adam, prior, restarts=chosen.restarts, lost=_NOTHING)
-        opening = Stage(distance, Adam(chosen.iterations - last, chosen.lr, chosen.signed), prior)
-        finer = Adam(last, _FINER * chosen.lr, chosen.signed, "cosine")
+        opening = Stage(distance, AdamDescent(chosen.iterations - last, chosen.lr, chosen.signed), prior)
+        finer = AdamDescent(last, _FINER * chosen.lr, chosen.signed, "cosine")
         return Recipe(relative_distance, finer, prior, restarts=chosen.restarts, lost=_NOTHING, opening=(opening,))
 
     def _smooth(self) -> Recipe:
@@ -176,10 +176,10 @@ class HyperFL(Attack):
         chosen, victim = self.settings, knowledge[0].model
         if chosen.variant == "two_stage" and isinstance(victim.model, GeneratedNet):
             generated = GeneratedVictim(victim.model, victim.known, victim.inputs)
-            first = Adam(chosen.iterations, chosen.lr, schedule="cosine")
+            first = AdamDescent(chosen.iterations, chosen.lr, schedule="cosine")
             sent = [named(reading) for reading in search(generated, sent, rngs, first, self.compute)]
             victim = HeadlessVictim(victim.model, victim.inputs)
-        adam, prior = Adam(chosen.iterations, chosen.lr, chosen.signed), weighted((chosen.tv, total_variation))
+        adam, prior = AdamDescent(chosen.iterations, chosen.lr, chosen.signed), weighted((chosen.tv, total_variation))
         recipe = Recipe(cosine_distance, adam, prior, restarts=chosen.restarts, lost=_NOTHING)
         targets = [_labelled(*of) for of in zip(sent, knowledge, rngs, strict=True)]
         several = invert(victim, targets, recipe, box=knowledge[0].box, compute=self.compute)

@@ -32,11 +32,11 @@ from flfw.adversary.attack import Budget
 from flfw.adversary.gradient_matching import GradientMatching
 from flfw.errors import require
 from flfw.inversion.automatic import Automatic
-from flfw.inversion.descent import Adam
+from flfw.inversion.descent import AdamDescent
 from flfw.inversion.matching import cosine_distance, gaussian_likelihood
 from flfw.inversion.priors import Prior, neighbour_differences, total_variation, weighted
 from flfw.inversion.search import Recipe, Stage
-from flfw.victims.operator import Mechanism
+from flfw.victims.operator import Operator
 
 _NEIGHBOURS = 1.0  # deviations of the normalised input by which neighbours differ, in the prior of who knows of noise
 _FALLING = (1000.0, 100.0, 1.0)  # weight of the total variation in the searches of who is told, over that in the last
@@ -79,17 +79,20 @@ class IG(GradientMatching):
         """As set."""
         return "single" if self.settings.labels == "idlg" else self.settings.labels
 
-    def recipe(self, told: Mechanism | Automatic | None) -> Recipe:
+    def recipe(self, told: Operator | Automatic | None) -> Recipe:
         """As published; to who is told of a mechanism, less of the gradient is left, and the prior leads at first."""
         chosen, restarts = self.settings, self.settings.restarts
         if told is None:
-            published, prior = Adam(chosen.iterations, chosen.lr, chosen.signed), weighted((chosen.tv, total_variation))
+            published, prior = (
+                AdamDescent(chosen.iterations, chosen.lr, chosen.signed),
+                weighted((chosen.tv, total_variation)),
+            )
             return Recipe(cosine_distance, published, prior, restarts=restarts)
         smooth = weighted((chosen.tv_told / _FALLING[0], total_variation))
         if told.noise is None:
             *opening, last = self._falling(chosen.iterations, smooth, through=True)
             return Recipe(cosine_distance, last.descent, smooth, restarts=restarts, opening=tuple(opening))
-        last = Adam(max(1, chosen.iterations // 2), chosen.lr, schedule="cosine")
+        last = AdamDescent(max(1, chosen.iterations // 2), chosen.lr, schedule="cosine")
         opening = self._falling(chosen.iterations - last.iterations, smooth, through=False)
         likely, near = gaussian_likelihood(told.noise), neighbour_differences(_NEIGHBOURS)
         return Recipe(likely, last, near, restarts=restarts, opening=opening)
@@ -99,7 +102,7 @@ class IG(GradientMatching):
         count = len(_FALLING)
         each = [(iterations + i) // count for i in range(count)]
         return tuple(
-            Stage(cosine_distance, Adam(n, self.settings.lr, schedule="cosine"), prior, strength, through)
+            Stage(cosine_distance, AdamDescent(n, self.settings.lr, schedule="cosine"), prior, strength, through)
             for n, strength in zip(each, _FALLING, strict=True)
             if n
         )

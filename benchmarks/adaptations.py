@@ -38,7 +38,7 @@ from flfw.inversion.automatic import Automatic
 from flfw.nets import Tensors
 from flfw.rng import torch_generator
 from flfw.training.gaussian import gaussian
-from flfw.victims.operator import Circumstances, Mechanism, MethodMechanism
+from flfw.victims.operator import Circumstances, MethodOperator, Operator
 from strategies.fed_cdp import FedCDPSettings
 from strategies.fed_sdp import FedSDPSettings
 
@@ -46,22 +46,22 @@ _WITHIN_DB = 1.0
 _LR = 0.1  # of the clipped step
 _FIRST = 100  # image: how `ig` searches when it is told was chosen on the first six
 
-Told = Mechanism | Automatic | None
+Told = Operator | Automatic | None
 Sends = Callable[[Tensors, torch.Generator], Tensors]
 """What a client makes of its gradient."""
 
 
 @dataclass(frozen=True)
-class Row:
+class AdaptationRow:
     """What hides the data, and what an attacker may know of it."""
 
     sends: Sends
     ways: dict[str, Told]
 
 
-def rows() -> dict[str, Row]:
+def rows() -> dict[str, AdaptationRow]:
     """The defences, with what is written for each; and the methods."""
-    found: dict[str, Row] = {}
+    found: dict[str, AdaptationRow] = {}
     for ratio in (0.9, 0.99):
         found[f"prune {ratio}"] = _defended(Prune(PruneSettings(ratio)), PruneAdaptation)
     for bits in (1, 2, 4, 8):
@@ -81,13 +81,13 @@ def rows() -> dict[str, Row]:
     return found
 
 
-def _defended(defence: Defence, written: type[Mechanism]) -> Row:
-    return Row(
+def _defended(defence: Defence, written: type[Operator]) -> AdaptationRow:
+    return AdaptationRow(
         defence.update, {"static": None, "written": written(asdict(defence.settings)), "automatic": Automatic(defence)}
     )
 
 
-def _by_method(settings: Noise, written: type[MethodMechanism], bound: float, deviation: float) -> Row:
+def _by_method(settings: Noise, written: type[MethodOperator], bound: float, deviation: float) -> AdaptationRow:
     """One example's gradient, clipped and noised in the units of a gradient."""
 
     def sends(gradient: Tensors, rng: torch.Generator) -> Tensors:
@@ -95,13 +95,13 @@ def _by_method(settings: Noise, written: type[MethodMechanism], bound: float, de
         bounded = clipped_change(gradient, bound, settings.grouping)
         return {name: value + noise[name] for name, value in bounded.items()}
 
-    return Row(sends, {"static": None, "written": written(asdict(settings), Circumstances(lr=_LR))})
+    return AdaptationRow(sends, {"static": None, "written": written(asdict(settings), Circumstances(lr=_LR))})
 
 
 def attacked(of: Victims, sends: Sends, told: Told, iterations: int) -> list[float]:
     """PSNR of each victim in dB."""
     plain = of.model()
-    model = told.victim(plain, plain.known, None) if isinstance(told, MethodMechanism) else plain
+    model = told.victim(plain, plain.known, None) if isinstance(told, MethodOperator) else plain
     observations, knowledge = [], []
     for i, gradient in enumerate(of.observed):
         sent = sends({n: v.clone() for n, v in gradient.items()}, torch_generator(0, "defence", i))
@@ -112,7 +112,7 @@ def attacked(of: Victims, sends: Sends, told: Told, iterations: int) -> list[flo
     return of.each_psnr(of.inputs.normalise(torch.stack([one.samples.nan_to_num(nan=0.5) for one in found])))
 
 
-def measured(of: Victims, row: Row, iterations: int) -> dict[str, float]:
+def measured(of: Victims, row: AdaptationRow, iterations: int) -> dict[str, float]:
     """Mean PSNR of each attacker."""
     return {name: round(fmean(attacked(of, row.sends, told, iterations)), 2) for name, told in row.ways.items()}
 

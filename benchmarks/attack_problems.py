@@ -24,7 +24,7 @@ from flfw import data, nets
 from flfw.audit.measures.metrics import psnr
 from flfw.errors import BadInput
 from flfw.inversion.compute import Compute
-from flfw.inversion.descent import Adam
+from flfw.inversion.descent import AdamDescent
 from flfw.inversion.evaluation import Fused, stacked, stacked_given
 from flfw.inversion.matching import cosine_distance
 from flfw.inversion.objective import Guess, Objective, Problem
@@ -126,11 +126,11 @@ def padded_variation(x: Tensor) -> Tensor:
     return (down.abs() + right.abs()).mean()
 
 
-def descent(iterations: int) -> Adam:
+def descent(iterations: int) -> AdamDescent:
     """Their Adam: its step becomes a tenth after N // 2.667, N // 1.6 and N // 1.142 of N iterations, N >= 3."""
     passed = [iterations // part for part in (2.667, 1.6, 1.142)]
     # The fractions lie within an iteration rather than at its edge, where rounding could cost one.
-    return Adam(iterations, _LR, signed=True, drops=tuple((done + 0.5) / iterations for done in passed))
+    return AdamDescent(iterations, _LR, signed=True, drops=tuple((done + 0.5) / iterations for done in passed))
 
 
 @dataclass(frozen=True)

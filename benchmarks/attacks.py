@@ -52,7 +52,7 @@ _SHORT_OF_DB = 0.5
 
 
 @dataclass(frozen=True)
-class Case:
+class AttackCase:
     """A network under attack."""
 
     network: str  # its name in `flfw.nets`
@@ -63,11 +63,11 @@ class Case:
 
 
 _CASES = {
-    "lenet_1": Case("lenet", 1, 1000, 50, 2.0),
-    "lenet_50": Case("lenet", 50, 100, 20, 10.0),
-    "convnet_1": Case("convnet64", 1, 6, 2, 1.0),
+    "lenet_1": AttackCase("lenet", 1, 1000, 50, 2.0),
+    "lenet_50": AttackCase("lenet", 50, 100, 20, 10.0),
+    "convnet_1": AttackCase("convnet64", 1, 6, 2, 1.0),
 }
-_PSNR = {"lenet_8": Case("lenet", 8, 1000, 0, 0.0)}
+_PSNR = {"lenet_8": AttackCase("lenet", 8, 1000, 0, 0.0)}
 _OTHERS = ("psnr", "bf16", "crossover")
 _STEPS = {"lenet": 200, "cnn2": 20, "convnet64": 1}  # that last about a second
 
@@ -99,7 +99,7 @@ class Bench:
             self._built[key] = Ours(self.victims(network, count), compiled=compiled, precision=precision)
         return self._built[key]
 
-    def exact(self, case: Case) -> tuple[dict[str, float], dict[str, float]]:
+    def exact(self, case: AttackCase) -> tuple[dict[str, float], dict[str, float]]:
         """How far ours is from theirs: of the worst victim, and compiled of the median one; compiled of the worst."""
         _, found = self.theirs(self.victims(case.network, case.victims), self.folder, "objective", 3)
         plain, fused = (errors(self.ours(case.network, case.victims, compiled=c), found) for c in (False, True))
@@ -107,7 +107,7 @@ class Bench:
         gated |= {f"compiled_{kind}": float(several.median()) for kind, several in fused.items()}
         return gated, {kind: float(several.max()) for kind, several in fused.items()}
 
-    def rates(self, case: Case) -> dict[str, list[float]]:
+    def rates(self, case: AttackCase) -> dict[str, list[float]]:
         """Image-iterations per second of each turn: ``theirs``, ``ours`` and ``uncompiled``."""
         iterations, attacked = self.iterations(case.iterations), self.victims(case.network, case.victims)
         sides = {
@@ -204,7 +204,7 @@ def too_far(exact: Mapping[str, float]) -> list[str]:
     return [name for name, error in exact.items() if not error <= _EXACT[name.rpartition("_")[2]]]
 
 
-def gate(bench: Bench, cases: Mapping[str, Case]) -> dict[str, Any]:
+def gate(bench: Bench, cases: Mapping[str, AttackCase]) -> dict[str, Any]:
     """How far the two sides are apart; exits with 1 where they do not compute the same."""
     exact: dict[str, float] = {}
     worst: dict[str, float] = {}

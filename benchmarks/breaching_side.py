@@ -68,7 +68,7 @@ from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
-class Problem:
+class BreachingProblem:
     """The fields of problem.json."""
 
     mode: str
@@ -140,7 +140,7 @@ class Watched(OptimizationBasedAttacker):
         return closure if iteration else noted
 
 
-def network(problem: Problem, state: dict[str, Tensor]) -> tuple[nn.Module, nn.Module]:
+def network(problem: BreachingProblem, state: dict[str, Tensor]) -> tuple[nn.Module, nn.Module]:
     """Their network, with the problem's last layer, and their loss; the values come with each call.
 
     Raises:
@@ -161,7 +161,7 @@ def network(problem: Problem, state: dict[str, Tensor]) -> tuple[nn.Module, nn.M
     return model, loss
 
 
-def attacker(problem: Problem, model: nn.Module, loss: nn.Module, iterations: int) -> Any:
+def attacker(problem: BreachingProblem, model: nn.Module, loss: nn.Module, iterations: int) -> Any:
     """Their attacker for the problem; a `Watched` one where something of its way is asked for."""
     config = breaching.get_attack_config("invertinggradients")
     config.optim.max_iterations = iterations
@@ -179,7 +179,7 @@ def attacker(problem: Problem, model: nn.Module, loss: nn.Module, iterations: in
 
 
 @final
-class Victims:
+class BreachingVictims:
     """What breaching is told of each victim.
 
     Args:
@@ -187,7 +187,7 @@ class Victims:
         tensors: of problem.safetensors.
     """
 
-    def __init__(self, problem: Problem, tensors: dict[str, Tensor]) -> None:
+    def __init__(self, problem: BreachingProblem, tensors: dict[str, Tensor]) -> None:
         self._problem, self._tensors = problem, tensors
         self.batch = tensors["labels"].shape[1]
         self._payload = {
@@ -217,7 +217,7 @@ class Victims:
         return found["data"], seconds, figures
 
 
-def objective(victims: Victims, attacker: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def objective(victims: BreachingVictims, attacker: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The objective and its gradient at each start, out of the first iteration of an attack."""
     values, priors, gradients = [], [], []
     for victim in range(len(victims)):
@@ -229,7 +229,7 @@ def objective(victims: Victims, attacker: Any) -> tuple[dict[str, Any], dict[str
     return {}, tensors
 
 
-def attack(victims: Victims, attacker: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def attack(victims: BreachingVictims, attacker: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """A whole attack on each victim, one after the other."""
     images, seconds, distances, traces, times = [], [], [], [], []
     for victim in range(len(victims)):
@@ -250,12 +250,12 @@ def attack(victims: Victims, attacker: Any) -> tuple[dict[str, Any], dict[str, T
     return told, tensors
 
 
-def solve(problem: Problem, tensors: dict[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def solve(problem: BreachingProblem, tensors: dict[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """What answer.json and answer.safetensors hold."""
     torch.set_num_threads(problem.threads)
     state = {name.removeprefix("weights."): value for name, value in tensors.items() if name.startswith("weights.")}
     model, loss = network(problem, state)
-    victims = Victims(problem, tensors)
+    victims = BreachingVictims(problem, tensors)
     if problem.mode == "objective":
         told, answer = objective(victims, attacker(problem, model, loss, iterations=1))
     else:
@@ -268,7 +268,7 @@ def solve(problem: Problem, tensors: dict[str, Tensor]) -> tuple[dict[str, Any],
 
 def main(folder: Path) -> None:
     """Read the problem in a folder and write the answer beside it."""
-    problem = Problem(**json.loads((folder / "problem.json").read_text()))
+    problem = BreachingProblem(**json.loads((folder / "problem.json").read_text()))
     told, tensors = solve(problem, load_file(folder / "problem.safetensors"))
     save_file(tensors, folder / "answer.safetensors")
     (folder / "answer.json").write_text(json.dumps(told, indent=1))

@@ -43,7 +43,7 @@ Step = Callable[[], object]
 
 
 @dataclass(frozen=True)
-class Case:
+class ClippingCase:
     """A network, the shape of its images, and a batch."""
 
     net: str
@@ -68,10 +68,10 @@ class Case:
 
 
 _NETS = {"mnist": ("cnn3x3", (1, 28, 28)), "cifar": ("cnn3x3", (3, 32, 32)), "hyperfl": ("cnn1", (1, 28, 28))}
-CASES = {f"{name}_{batch}": Case(*net, batch) for name, net in _NETS.items() for batch in (5, 64)}
+CASES = {f"{name}_{batch}": ClippingCase(*net, batch) for name, net in _NETS.items() for batch in (5, 64)}
 
 
-def plain(case: Case) -> Step:
+def plain(case: ClippingCase) -> Step:
     """A step of SGD."""
     model, (x, y), optimiser = case.model(), case.examples(), SGD(_LR)
     parameters = dict(model.named_parameters())
@@ -88,7 +88,7 @@ def clipped(tested: PerExample, model: nn.Module, x: Tensor, y: Tensor, bound: f
     return tested.clipped_sum(lambda: cross_entropy(model(x), y, reduction="none"), bound)
 
 
-def ours(case: Case) -> Step:
+def ours(case: ClippingCase) -> Step:
     """A step of SGD with the clipped and noised sum; the step size makes it the mean."""
     model, (x, y), optimiser = case.model(), case.examples(), SGD(_LR / case.batch)
     parameters, tested, rng = (
@@ -107,7 +107,7 @@ def ours(case: Case) -> Step:
     return step
 
 
-def opacus(case: Case) -> Step:
+def opacus(case: ClippingCase) -> Step:
     """The same by the hooks and the optimiser that Opacus's PrivacyEngine sets up for it."""
     model, (x, y) = GradSampleModule(case.model()), case.examples()
     parameters = list(model.parameters())
@@ -143,7 +143,7 @@ def naive(
     return sums
 
 
-def apart(case: Case) -> float:
+def apart(case: ClippingCase) -> float:
     """How far our sums are from the loop's, over their norms; the worst tensor's."""
     model, (x, y) = case.model(), case.examples()
     tested = PerExample(model, way="fixed")
@@ -154,7 +154,7 @@ def apart(case: Case) -> float:
     return float(torch.stack(errors).max())  # NaN if one is
 
 
-def gate(cases: Mapping[str, Case]) -> dict[str, float]:
+def gate(cases: Mapping[str, ClippingCase]) -> dict[str, float]:
     """The errors; exits with 1 where the sums are not the loop's, as NaN is not."""
     exact = {name: apart(case) for name, case in cases.items()}
     if far := {name: error for name, error in exact.items() if not error <= _EXACT}:
@@ -172,7 +172,7 @@ def milliseconds(step: Step, times: int) -> float:
 
 
 @dataclass(frozen=True)
-class Section:
+class DPSection:
     """A claim about the ratio of two sides' steps.
 
     Attributes:
@@ -184,12 +184,12 @@ class Section:
     """
 
     title: str
-    upper: Callable[[Case], Step]
-    lower: Callable[[Case], Step]
+    upper: Callable[[ClippingCase], Step]
+    lower: Callable[[ClippingCase], Step]
     goal: float
     at_most: bool
 
-    def measure(self, case: Case, turns: int) -> tuple[float, float, float]:
+    def measure(self, case: ClippingCase, turns: int) -> tuple[float, float, float]:
         """The ratio, and milliseconds of a step on both sides: medians."""
         sides = self.upper(case), self.lower(case)
         for side in sides:
@@ -204,12 +204,12 @@ class Section:
 
 
 _SECTIONS = {
-    "P1": Section("clipped and noised step over a plain step", ours, plain, 1.20, at_most=True),
-    "P2": Section("step of Opacus, clipped per layer by hooks, over ours", opacus, ours, 1.6, at_most=False),
+    "P1": DPSection("clipped and noised step over a plain step", ours, plain, 1.20, at_most=True),
+    "P2": DPSection("step of Opacus, clipped per layer by hooks, over ours", opacus, ours, 1.6, at_most=False),
 }
 
 
-def lines(name: str, section: Section, found: Mapping[str, tuple[float, float, float]]) -> Iterable[str]:
+def lines(name: str, section: DPSection, found: Mapping[str, tuple[float, float, float]]) -> Iterable[str]:
     """For people."""
     yield f"{name}, {section.title}:"
     for case, (ratio, upper, lower) in found.items():

@@ -50,7 +50,7 @@ _CLIP, _MOMENTUM, _WEIGHT_DECAY, _CLASSIFIER_LR = 50.0, 0.5, 5e-4, 0.1
 
 
 @dataclass(frozen=True)
-class Case:
+class HyperFLCase:
     """A network, and the data and step size that the paper gives it."""
 
     net: str
@@ -64,11 +64,14 @@ class Case:
         return Experiment(dataset=self.dataset, net=self.net, split="dominant", augment="none", clients=20, lr=self.lr)
 
 
-CASES = {"cnn1": Case("cnn1", "fmnist", (1, 28, 28), 0.01), "cnn2": Case("cnn2", "cifar10", (3, 32, 32), 0.02)}
+CASES = {
+    "cnn1": HyperFLCase("cnn1", "fmnist", (1, 28, 28), 0.01),
+    "cnn2": HyperFLCase("cnn2", "cifar10", (3, 32, 32), 0.02),
+}
 
 
 @cache
-def images(case: Case) -> Dataset:
+def images(case: HyperFLCase) -> Dataset:
     """The training images of the first client; random ones where the files are missing."""
     try:
         task = Task.of(case.experiment, None)
@@ -83,7 +86,7 @@ def images(case: Case) -> Dataset:
 
 
 def client(
-    case: Case, method: str, precision: torch.dtype = torch.float32, count: int = _IMAGES, epochs: int = 5
+    case: HyperFLCase, method: str, precision: torch.dtype = torch.float32, count: int = _IMAGES, epochs: int = 5
 ) -> FederatedClient:
     """A client that holds the first ``count`` of these images, with a fresh model."""
     dataset, nobody = images(case), np.zeros(0, np.int64)
@@ -99,7 +102,7 @@ def client(
     return made
 
 
-def straightforward(net: GeneratedNet, x: Tensor, y: Tensor, case: Case) -> None:
+def straightforward(net: GeneratedNet, x: Tensor, y: Tensor, case: HyperFLCase) -> None:
     """A client's round as one would write it first.
 
     Args:
@@ -135,7 +138,7 @@ def straightforward(net: GeneratedNet, x: Tensor, y: Tensor, case: Case) -> None
         optimiser.step()
 
 
-def by_hand(made: FederatedClient, case: Case) -> None:
+def by_hand(made: FederatedClient, case: HyperFLCase) -> None:
     """The straightforward round on a client's own model and images."""
     assert isinstance(made.model, GeneratedNet)
     x, y = made.at.task.examples("train", np.arange(_IMAGES))
@@ -149,7 +152,7 @@ def seconds(work: Callable[[], object]) -> float:
     return time.process_time() - started
 
 
-def apart(case: Case) -> float:
+def apart(case: HyperFLCase) -> float:
     """How far a round of ours is from a straightforward one in float64, over how far that goes; the worst tensor's."""
     ours, other = (client(case, "hyperfl", torch.float64) for _ in range(2))
     start = {name: value.clone() for name, value in nets.tensors(other.model).items()}
@@ -160,7 +163,7 @@ def apart(case: Case) -> float:
     return float(torch.stack(errors).max())  # NaN if one is
 
 
-def gate(cases: Iterable[Case]) -> dict[str, float]:
+def gate(cases: Iterable[HyperFLCase]) -> dict[str, float]:
     """The errors; exits with 1 where the two sides do not compute the same, as NaN does not."""
     exact = {case.net: apart(case) for case in cases}
     if far := {name: error for name, error in exact.items() if not error <= _EXACT}:
@@ -171,7 +174,7 @@ def gate(cases: Iterable[Case]) -> dict[str, float]:
     return exact
 
 
-def steps(case: Case) -> tuple[float, float]:
+def steps(case: HyperFLCase) -> tuple[float, float]:
     """Seconds of our steps on the hypernetwork, and of FedAvg's."""
     ours, plain = client(case, "hyperfl"), client(case, "fedavg")
     assert isinstance(ours, HyperFLClient)
@@ -179,14 +182,14 @@ def steps(case: Case) -> tuple[float, float]:
     return seconds(ours.train_hypernetwork), seconds(plain.train)
 
 
-def rounds(case: Case) -> tuple[float, float]:
+def rounds(case: HyperFLCase) -> tuple[float, float]:
     """Seconds of a straightforward round, and of ours."""
     other, ours = client(case, "hyperfl"), client(case, "hyperfl")
     return seconds(partial(by_hand, other, case)), seconds(ours.train)
 
 
 @dataclass(frozen=True)
-class Section:
+class HyperFLSection:
     """What was found for one claim.
 
     Attributes:
@@ -223,12 +226,12 @@ class Section:
 
 def ratios(
     title: str,
-    measure: Callable[[Case], tuple[float, float]],
+    measure: Callable[[HyperFLCase], tuple[float, float]],
     sides: tuple[str, str],
     goals: Mapping[str, float],
     at_most: bool,
     turns: int,
-) -> Section:
+) -> HyperFLSection:
     """A claim about a ratio of two sides, which `measure` times in one turn."""
     found = {name: [measure(case) for _ in range(turns)] for name, case in CASES.items()}
     figures = {name: statistics.median(a / b for a, b in several) for name, several in found.items()}
@@ -239,22 +242,22 @@ def ratios(
         }
         for name, several in found.items()
     }
-    return Section(title, figures, goals, at_most, beside)
+    return HyperFLSection(title, figures, goals, at_most, beside)
 
 
-def p3(quick: bool) -> Section:
+def p3(quick: bool) -> HyperFLSection:
     """Client step over FedAvg's."""
     title, goals = "steps on the hypernetwork over steps of FedAvg", {"cnn1": 1.40, "cnn2": 1.25}
     return ratios(title, steps, ("ours", "fedavg"), goals, at_most=True, turns=1 if quick else 9)
 
 
-def p4(quick: bool) -> Section:
+def p4(quick: bool) -> HyperFLSection:
     """Client round, how much faster."""
     title, goals = "a straightforward round of a client over ours", {"cnn1": 8.0, "cnn2": 4.0}
     return ratios(title, rounds, ("straightforward", "ours"), goals, at_most=False, turns=1 if quick else 3)
 
 
-_SECTIONS: dict[str, Callable[[bool], Section]] = {"P3": p3, "P4": p4}
+_SECTIONS: dict[str, Callable[[bool], HyperFLSection]] = {"P3": p3, "P4": p4}
 
 
 def main() -> None:

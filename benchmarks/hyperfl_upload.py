@@ -33,7 +33,7 @@ from flfw.client.workplace import Workplace
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.messages.factored_upload import FactoredUpload, FactorReader
-from flfw.messages.factors import Arrays, Layers, square
+from flfw.messages.factors import Layers, NamedArrays, square
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import broadcast, nbytes, pack, views
 from flfw.nets import Tensors
@@ -48,7 +48,7 @@ _CLIENTS = 4
 
 
 @dataclass(frozen=True)
-class Case:
+class UploadCase:
     """A network, and the data and step size that the paper gives it."""
 
     net: str
@@ -62,20 +62,20 @@ class Case:
         return resolve(asked)
 
 
-_CASES = {"cnn1": Case("cnn1", "fmnist", 0.01), "cnn2": Case("cnn2", "cifar10", 0.02)}
+_CASES = {"cnn1": UploadCase("cnn1", "fmnist", 0.01), "cnn2": UploadCase("cnn2", "cifar10", 0.02)}
 
 
 @dataclass(frozen=True)
 class Trained:
     """A client after local training: what it received, what it would send whole, and the seconds its round took."""
 
-    received: Arrays
+    received: NamedArrays
     sent: Tensors
     examples: int
     seconds: float
 
 
-def trained(case: Case, rounds: int) -> list[Trained]:
+def trained(case: UploadCase, rounds: int) -> list[Trained]:
     """What the first clients make of the aggregate after so many rounds of theirs."""
     experiment, found = case.experiment, []
     task, (method, settings) = Task.of(experiment, None), parts.method(experiment)
@@ -135,7 +135,7 @@ def float32_bytes(one: Trained, form: FactoredUpload, kept: float, whole: float)
     return 4 * rank * (rows + columns) + beside
 
 
-def p5(case: Case, rounds: int) -> dict[str, float]:
+def p5(case: UploadCase, rounds: int) -> dict[str, float]:
     """The client with the smallest ratio; seconds are medians over the clients."""
     form = HyperFL.factored_upload(HyperFLSettings(upload="factors", upload_error=_ERROR))
     assert form is not None

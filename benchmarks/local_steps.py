@@ -39,7 +39,7 @@ _EXAMPLES = {"MNIST": 500, "CIFAR-10": 400, "LFW": 300, "Adult": 300, "Cancer": 
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
+class LocalStepsCase:
     """The methods on one data set: each with its experiment and the paper's time; the first is plain training."""
 
     experiments: Mapping[str, Experiment]
@@ -52,17 +52,17 @@ class Case:
         return {row: value / plain for row, value in list(self.published.items())[1:]}
 
 
-def _case(name: str, of: Iterable[tuple[Cell, Experiment]]) -> Case:
+def _case(name: str, of: Iterable[tuple[Cell, Experiment]]) -> LocalStepsCase:
     """Of a column's cells; every client has as many examples as the paper's."""
     ordered = sorted(of, key=lambda one: one[0].row[0] not in _PLAIN)
     experiments, times = {}, {}
     for cell, experiment in ordered:
         experiments[cell.row[0]], times[cell.row[0]] = experiment, float(cell.value or 0)
     assert name in _EXAMPLES and next(iter(times)) in _PLAIN, "a column of these tables"
-    return Case(experiments, times)
+    return LocalStepsCase(experiments, times)
 
 
-def _cases() -> dict[str, Case]:
+def _cases() -> dict[str, LocalStepsCase]:
     columns: dict[str, list[tuple[Cell, Experiment]]] = {name: [] for name in _EXAMPLES}
     for cell in published.table("fed_cdp.3").cells:
         columns[str(cell.keys["dataset"])].append((cell, fed_cdp.timed(cell, "quick").experiments[0]))

@@ -19,7 +19,7 @@ from flfw.method import Method
 from flfw.plugins import settings, split_assignment
 from flfw.server.strategy import FederatedStrategy
 from flfw.task import input_space
-from flfw.victims.operator import Mechanism
+from flfw.victims.operator import Operator
 
 
 def short_name(plugin: str) -> str:
@@ -74,11 +74,11 @@ def defence(experiment: Experiment) -> Defence | None:
     return cls(settings(cls.Settings, short_name(experiment.defence), experiment.set))
 
 
-def adaptation(experiment: Experiment) -> type[Mechanism] | None:
+def adaptation(experiment: Experiment) -> type[Operator] | None:
     """What an attacker has written for the experiment's defence; of somebody's own defence there is none."""
     if experiment.defence not in plugins.names(plugins.ADAPTATION):
         return None
-    return plugins.find(plugins.ADAPTATION, experiment.defence, Mechanism)
+    return plugins.find(plugins.ADAPTATION, experiment.defence, Operator)
 
 
 def attacks(experiment: Experiment) -> dict[str, Any]:

@@ -14,13 +14,13 @@ from typing import final
 
 from flfw.inversion.matching import inner
 from flfw.nets.net import Tensors
-from flfw.victims.operator import Mechanism
+from flfw.victims.operator import Operator
 
 _TINY = 1e-30  # keeps the derivative of the norm finite where the norm is 0
 
 
 @final
-class DPGaussianAdaptation(Mechanism):
+class DPGaussianAdaptation(Operator):
     """The bound, and the size of the noise."""
 
     def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:

@@ -21,14 +21,14 @@ import torch
 from torch import Tensor
 
 from flfw.nets.net import Tensors
-from flfw.victims.operator import Mechanism
+from flfw.victims.operator import Operator
 
 _COARSE = 2  # bits up to which the error of nearest rounding is no noise
 _TINY = 1e-30  # a tensor of zeros is rounded to zeros
 
 
 @final
-class LowPrecisionAdaptation(Mechanism):
+class LowPrecisionAdaptation(Operator):
     """The client's rounding, or the size of its errors."""
 
     @property

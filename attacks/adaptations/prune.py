@@ -13,11 +13,11 @@ from __future__ import annotations
 from typing import final
 
 from flfw.nets.net import Tensors
-from flfw.victims.operator import Mechanism
+from flfw.victims.operator import Operator
 
 
 @final
-class PruneAdaptation(Mechanism):
+class PruneAdaptation(Operator):
     """The support of what was sent as a mask."""
 
     def read(self, sent: Tensors) -> Tensors:

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from flfw.audit.measures.metrics import psnr
 from flfw.audit.measures.recovery import assign
-from flfw.inversion.descent import Adam
+from flfw.inversion.descent import AdamDescent
 from flfw.inversion.matching import cosine_distance
 from flfw.inversion.priors import total_variation, weighted
 from flfw.inversion.search import Recipe, Target, invert
@@ -48,7 +48,7 @@ def main(iterations: int = 300) -> list[float]:
     # The attacker holds the model, what was sent and the labels.
     victim = PlainVictim(model, known=model.state_dict(), shared=("*",), inputs=INPUTS)
     target = Target(sent, y, torch.Generator().manual_seed(1))
-    recipe = Recipe(cosine_distance, Adam(iterations, lr=0.1, signed=True), weighted((1e-6, total_variation)))
+    recipe = Recipe(cosine_distance, AdamDescent(iterations, lr=0.1, signed=True), weighted((1e-6, total_variation)))
     (found,) = invert(victim, [target], recipe)
 
     guesses = found.samples.numpy()

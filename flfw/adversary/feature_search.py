@@ -25,7 +25,7 @@ from flfw.inversion.descent import LBFGS
 from flfw.inversion.matching import gaussian_likelihood, relative_distance
 from flfw.inversion.priors import energy
 from flfw.inversion.search import Recipe
-from flfw.victims.operator import Mechanism
+from flfw.victims.operator import Operator
 
 _INNER = 20  # evaluations in a step of L-BFGS
 
@@ -51,7 +51,7 @@ class FeatureSearch(GradientMatching):
         """As set."""
         return Budget(self.settings.evaluations, 1, "lowest squared distance")
 
-    def recipe(self, told: Mechanism | Automatic | None) -> Recipe:
+    def recipe(self, told: Operator | Automatic | None) -> Recipe:
         """L-BFGS on the relative squared distance; with noise of known size, likelihood and Gaussian prior in nats."""
         inner = min(_INNER, self.settings.evaluations)
         descent, size = LBFGS(self.settings.evaluations // inner, inner=inner), told.noise if told else None

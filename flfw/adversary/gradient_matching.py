@@ -17,7 +17,7 @@ from flfw.inversion.closed_form.labels import NoLabels, recovered
 from flfw.inversion.search import Found, Recipe, Target, invert
 from flfw.inversion.settled import alike, settled
 from flfw.rng import torch_generator
-from flfw.victims.operator import Mechanism
+from flfw.victims.operator import Operator
 
 
 class GradientMatching(Attack, ABC):
@@ -30,7 +30,7 @@ class GradientMatching(Attack, ABC):
     models: ClassVar[Models] = frozenset({"defence", "steps"})
 
     @abstractmethod
-    def recipe(self, told: Mechanism | Automatic | None) -> Recipe:
+    def recipe(self, told: Operator | Automatic | None) -> Recipe:
         """How to search.
 
         Args:
@@ -74,7 +74,7 @@ class GradientMatching(Attack, ABC):
             raise NotApplicable(str(error)) from error
 
 
-def _told(known: Knowledge, targets: Mapping[int, Target]) -> list[tuple[Mechanism | Automatic | None, list[int]]]:
+def _told(known: Knowledge, targets: Mapping[int, Target]) -> list[tuple[Operator | Automatic | None, list[int]]]:
     """What is known to stand in between, with the targets for which it is that.
 
     A defence may act on one victim and not on another, as a bound does: each finds out by what itself sent.
@@ -82,7 +82,7 @@ def _told(known: Knowledge, targets: Mapping[int, Target]) -> list[tuple[Mechani
     told = known.mechanism
     if not isinstance(told, Automatic):
         return [(told, list(targets))]
-    groups: dict[Any, tuple[Mechanism | Automatic | None, list[int]]] = {}
+    groups: dict[Any, tuple[Operator | Automatic | None, list[int]]] = {}
     for i, target in targets.items():
         own = settled(told, known.model, target.sent, target.labels, target.batch, torch_generator(0, "settled"))
         groups.setdefault(alike(own) or i, (own, []))[1].append(i)

@@ -12,7 +12,7 @@ from torch import Tensor
 from flfw.inversion.automatic import Automatic
 from flfw.nets.net import Tensors
 from flfw.storage.sealed import write_whole
-from flfw.victims.operator import Mechanism
+from flfw.victims.operator import Operator
 from flfw.victims.victim import VictimModel
 
 
@@ -105,7 +105,7 @@ class Knowledge:
     weights: bool = False
     lr: float | None = None
     granted: tuple[str, ...] = ()
-    mechanism: Mechanism | Automatic | None = None
+    mechanism: Operator | Automatic | None = None
     unrolled: bool = False
     public: Examples | None = None
     start: Tensors | None = None

@@ -17,7 +17,7 @@ from flfw.defence import Defence
 from flfw.experiment import Experiment
 from flfw.inversion.automatic import Automatic
 from flfw.server.strategy import FederatedStrategy
-from flfw.victims.operator import Circumstances, Mechanism, MethodMechanism, Scaled
+from flfw.victims.operator import Circumstances, MethodOperator, Operator, Scaled
 
 How: TypeAlias = Literal["nothing to adapt to", "written", "automatic", "none"]
 
@@ -46,14 +46,14 @@ class Hiding:
     method: bool = False
     beside: str = ""
     idle: str = ""
-    told: MethodMechanism | None = None
+    told: MethodOperator | None = None
 
     @property
     def adapts(self) -> bool:
         """Whether there is a way."""
         return self.how in ("written", "automatic")
 
-    def through(self, factor: float) -> Mechanism | Automatic | None:
+    def through(self, factor: float) -> Operator | Automatic | None:
         """What stands in the objective of who knows; None: there is nothing to adapt to, or no way.
 
         Args:
@@ -148,8 +148,8 @@ def _of_method(experiment: Experiment, ticket: Ticket, vantage: str) -> Hiding:
     return Hiding(*at, how=how if told.acts else "nothing to adapt to", by=name, method=True, told=told)
 
 
-def _written(method: str) -> type[MethodMechanism]:
-    return plugins.find(plugins.ADAPTATION, method, MethodMechanism)
+def _written(method: str) -> type[MethodOperator]:
+    return plugins.find(plugins.ADAPTATION, method, MethodOperator)
 
 
 def _function(method: Any) -> Any:
@@ -187,7 +187,7 @@ def adaptation(experiment: Experiment, ticket: Ticket, vantage: str) -> How:
     return "written" if written else "automatic"
 
 
-def mechanism(experiment: Experiment, ticket: Ticket, vantage: str, factor: float) -> Mechanism | Automatic | None:
+def mechanism(experiment: Experiment, ticket: Ticket, vantage: str, factor: float) -> Operator | Automatic | None:
     """The defence as the objective has it; None where there is nothing to adapt to, or no way.
 
     Args:

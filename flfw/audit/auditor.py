@@ -25,7 +25,7 @@ from flfw.audit.measures import perceptual
 from flfw.audit.measures.public import Public
 from flfw.audit.plan import Plan
 from flfw.audit.queue import Queue
-from flfw.audit.scorer import Row, Scorer, read_truth
+from flfw.audit.scorer import Scorer, ScoreRow, read_truth
 from flfw.audit.standing import standing
 from flfw.audit.verdict import Rung
 from flfw.curves import Point
@@ -136,7 +136,7 @@ class Auditor(AbstractContextManager["Auditor"]):
         """What is asked for once a ticket's probes are recorded; see `flfw.audit.plan.Plan.jobs`."""
         return self._plan.jobs(ticket)
 
-    def run(self, last: int | None = None) -> tuple[list[dict[str, Any]], list[Row]]:
+    def run(self, last: int | None = None) -> tuple[list[dict[str, Any]], list[ScoreRow]]:
         """Have everything done that is left to do; the audit's entries of result.json, and a row an image.
 
         Args:
@@ -153,10 +153,10 @@ class Auditor(AbstractContextManager["Auditor"]):
         self._attacks.close()
         base = self._control()
         entries: list[dict[str, Any]] = []
-        rows: list[Row] = []
+        rows: list[ScoreRow] = []
         with Steps("attack", len(jobs)) as steps:
             for name in self._named:
-                below, untold = Rung("easy", 0.0, False, stopped="it was not attacked"), list[Row]()
+                below, untold = Rung("easy", 0.0, False, stopped="it was not attacked"), list[ScoreRow]()
                 for job in (job for job in jobs if job.attack == name):
                     solution = self._attacks.wait(job)
                     started = time.monotonic()
@@ -183,16 +183,16 @@ class Auditor(AbstractContextManager["Auditor"]):
         asked = len(recordings.probe_lines("control", 0))
         return control([(seen, truth) for seen, truth in probes if truth is not None], asked, self._task.inputs)
 
-    def _rows(self, job: Job, solution: Solution) -> list[Row]:
+    def _rows(self, job: Job, solution: Solution) -> list[ScoreRow]:
         ticket, seed = job.ticket, self.experiment.seed
         self._note(solution.refused)
-        about: Row = {"attack": job.attack, "vantage": job.vantage, "source": "probe", "rung": ticket.rung}
+        about: ScoreRow = {"attack": job.attack, "vantage": job.vantage, "source": "probe", "rung": ticket.rung}
         about |= {"curve": ticket.curve, "batch": ticket.batch, "steps": ticket.steps}
-        rows: list[Row] = []
+        rows: list[ScoreRow] = []
         for exchange, found in zip(job.exchanges, solution.found, strict=True):
             defence = self._plan.defence_of(exchange.client) if ticket.rung == "target" else "none"
             stands = standing(self.experiment, job, self._named[job.attack], defence != "none")
-            where: Row = {"defence": defence, "adaptive": stands.adaptive, "adaptation": stands.adaptation}
+            where: ScoreRow = {"defence": defence, "adaptive": stands.adaptive, "adaptation": stands.adaptation}
             where["round"] = ticket.round
             where |= {"client": exchange.client, "victim": exchange.slot, "seed": seed}
             name = key(ticket.round, ticket.point, exchange.slot)
@@ -200,7 +200,7 @@ class Auditor(AbstractContextManager["Auditor"]):
         return rows
 
     def _entries(
-        self, job: Job, solution: Solution, rows: list[Row], ladder: tuple[Rung, Rung], untold: list[Row]
+        self, job: Job, solution: Solution, rows: list[ScoreRow], ladder: tuple[Rung, Rung], untold: list[ScoreRow]
     ) -> list[dict[str, Any]]:
         """One for each vantage, and for each defence: an adaptive job is about those that can be adapted to."""
         defences = [d for d in self._plan.defences() if not job.adaptive or self._plan.adapts(job.ticket, d)]

@@ -11,7 +11,7 @@ import numpy as np
 
 from flfw.audit.jobs import Solution
 from flfw.audit.measures import statistics
-from flfw.audit.scorer import FLOORS, Row
+from flfw.audit.scorer import FLOORS, ScoreRow
 from flfw.audit.verdict import Rung, verdict
 from flfw.rng import numpy_generator
 
@@ -21,11 +21,11 @@ _RULE = "one to one, so that the squared differences of the whole batch are leas
 def entry(
     about: Mapping[str, Any],
     solution: Solution,
-    rows: Sequence[Row],
+    rows: Sequence[ScoreRow],
     asked: int,
     ladder: tuple[Rung, Rung],
     seed: int,
-    untold: Sequence[Row] = (),
+    untold: Sequence[ScoreRow] = (),
 ) -> dict[str, Any]:
     """Sum up one attack at one round.
 
@@ -93,7 +93,7 @@ def breakdowns(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     )
 
 
-def write_rows(rows: Sequence[Row], path: Path) -> None:
+def write_rows(rows: Sequence[ScoreRow], path: Path) -> None:
     """The rows of an audit as its CSV, whole numbers as such although some are missing."""
     import pandas as pd
 
@@ -102,7 +102,7 @@ def write_rows(rows: Sequence[Row], path: Path) -> None:
     table.astype(whole).to_csv(path, index=False)
 
 
-def _gained(rows: Sequence[Row], untold: Sequence[Row], seed: int) -> dict[str, float | None] | None:
+def _gained(rows: Sequence[ScoreRow], untold: Sequence[ScoreRow], seed: int) -> dict[str, float | None] | None:
     """What knowing of a defence gained in dB, image for image, of those that both attacks gave; None: there is none."""
     other = {(row["victim"], row["image"]): row["db"] for row in untold if row["db"] is not None}
     given = [((row["victim"], row["image"]), row["db"]) for row in rows if row["db"] is not None]
@@ -112,7 +112,9 @@ def _gained(rows: Sequence[Row], untold: Sequence[Row], seed: int) -> dict[str, 
     return statistics.interval(np.array(gains), None, numpy_generator(seed, "bootstrap")).as_dict()
 
 
-def _outdone(gained: Mapping[str, float | None] | None, rows: Sequence[Row], untold: Sequence[Row], count: int) -> str:
+def _outdone(
+    gained: Mapping[str, float | None] | None, rows: Sequence[ScoreRow], untold: Sequence[ScoreRow], count: int
+) -> str:
     """In words, by how much the attack that was not told is better; nothing where it is not, or may not be."""
     others = sum(row["recovered"] for row in untold)
     if others > count:
@@ -132,21 +134,21 @@ def _size(about: Mapping[str, Any]) -> str:
     return " and ".join(several)
 
 
-def _values(rows: Sequence[Row], column: str) -> np.ndarray:
+def _values(rows: Sequence[ScoreRow], column: str) -> np.ndarray:
     return np.array([row[column] for row in rows if row.get(column) is not None], dtype=np.float64)
 
 
-def _mean(rows: Sequence[Row], column: str) -> float | None:
+def _mean(rows: Sequence[ScoreRow], column: str) -> float | None:
     values = _values(rows, column)
     return float(values.mean()) if len(values) else None
 
 
-def _share(rows: Sequence[Row], column: str) -> float:
+def _share(rows: Sequence[ScoreRow], column: str) -> float:
     """Of all rows, failed ones among them."""
     return sum(bool(row[column]) for row in rows) / len(rows) if rows else 0.0
 
 
-def _spread(rows: Sequence[Row], column: str, seed: int, end: str = "max") -> dict[str, float | None] | None:
+def _spread(rows: Sequence[ScoreRow], column: str, seed: int, end: str = "max") -> dict[str, float | None] | None:
     """Mean and interval over the images that the attack gave, and the value that leaks most."""
     values = _values(rows, column)
     if not len(values):
@@ -155,24 +157,24 @@ def _spread(rows: Sequence[Row], column: str, seed: int, end: str = "max") -> di
     return {**interval.as_dict(), end: float(values.max() if end == "max" else values.min())}
 
 
-def _iterations(rows: Sequence[Row], budget: int) -> float | None:
+def _iterations(rows: Sequence[ScoreRow], budget: int) -> float | None:
     """Mean over the images that it gave: a search that did not stop by itself took its whole budget (Table VII)."""
     taken = [budget if row["iterations"] is None else row["iterations"] for row in rows if not row["failed"]]
     return float(np.mean(taken)) if taken else None
 
 
-def _identified(rows: Sequence[Row]) -> float | None:
+def _identified(rows: Sequence[ScoreRow]) -> float | None:
     """Share of the given images whose truth is the nearest among its look-alikes; its null is over the same images."""
     compared = [row for row in rows if row["rank"] is not None]
     return sum(row["rank"] == 1 for row in compared) / len(compared) if compared else None
 
 
-def _exact(rows: Sequence[Row]) -> dict[str, float | None]:
+def _exact(rows: Sequence[ScoreRow]) -> dict[str, float | None]:
     features = _mean(rows, "exact_features")
     return {"features": features, "rows": _share(rows, "exact"), "floor": _mean(rows, "floor_features")}
 
 
-def _worst(rows: Sequence[Row]) -> dict[str, Any] | None:
+def _worst(rows: Sequence[ScoreRow]) -> dict[str, Any] | None:
     """The image that came out best for the attacker."""
     given = [row for row in rows if row["db"] is not None]
     if not given:

@@ -24,7 +24,7 @@ from flfw.nets.inputs import Inputs
 from flfw.nets.net import Tensors
 from flfw.rng import initialising
 from flfw.victims.local_steps import LocalSteps, SteppedVictim
-from flfw.victims.operator import Mechanism, MethodMechanism
+from flfw.victims.operator import MethodOperator, Operator
 from flfw.victims.victim import PlainVictim, VictimModel
 
 
@@ -35,7 +35,7 @@ def hidden(experiment: Experiment) -> tuple[str, ...]:
 
 
 def _unrolled(
-    experiment: Experiment, ticket: Ticket, attack: Attack, told: Mechanism | Automatic | None
+    experiment: Experiment, ticket: Ticket, attack: Attack, told: Operator | Automatic | None
 ) -> LocalSteps | None:
     """The local steps of a probe, if there are several and the attack searches through them all.
 
@@ -43,7 +43,7 @@ def _unrolled(
     """
     if ticket.steps == 1 or "steps" not in attack.models:
         return None
-    if isinstance(told, MethodMechanism):
+    if isinstance(told, MethodOperator):
         return told.local_steps
     method, settings = parts.method(experiment)
     return method.local_steps(settings, experiment.lr, ticket.steps)
@@ -125,14 +125,14 @@ def _victim(
     experiment: Experiment,
     seen: Observation,
     inputs: Inputs,
-    told: Mechanism | Automatic | None,
+    told: Operator | Automatic | None,
     local: LocalSteps | None,
 ) -> VictimModel:
     """Of one who received what an observation says, on the job's device."""
     received = _moved(seen.received, inputs.mean.device)
     build = _everything if job.ticket.rung != "target" else _what_the_method_shares
     model = build(job, experiment, seen, received, inputs)
-    if isinstance(told, MethodMechanism) and isinstance(model, PlainVictim):
+    if isinstance(told, MethodOperator) and isinstance(model, PlainVictim):
         return told.victim(model, received, local)
     return model if local is None else SteppedVictim(model, received, local)
 

@@ -9,7 +9,7 @@ import numpy as np
 from flfw.adversary.observation import Observation, Truth
 from flfw.audit.jobs import Solution
 from flfw.audit.measures.metrics import psnr
-from flfw.audit.scorer import Row
+from flfw.audit.scorer import ScoreRow
 from flfw.audit.verdict import CONTROL_DB, EASY_SHARE, Rung
 from flfw.inversion.closed_form.linear import linear_inputs
 from flfw.nets.inputs import Inputs
@@ -32,7 +32,7 @@ def control(probes: Iterable[tuple[Observation, Truth]], asked: int, inputs: Inp
     return Rung("control", _mean(values), found_all)
 
 
-def easy(rows: Sequence[Row], asked: int, solution: Solution) -> Rung:
+def easy(rows: Sequence[ScoreRow], asked: int, solution: Solution) -> Rung:
     """What an attack reached on the fresh network; an example that it failed on, or that is missing, counts.
 
     Args:

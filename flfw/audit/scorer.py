@@ -24,7 +24,7 @@ from flfw.rng import numpy_generator
 
 FLOORS = ("noise", "grey", "mean", "class_mean", "random_public", "nearest_public")
 
-Row = dict[str, Any]
+ScoreRow = dict[str, Any]
 
 
 def read_truth(folder: Path, key: str) -> Truth | None:
@@ -52,7 +52,9 @@ class Scorer:
         self._perceptual = perceptual
         self._floors: dict[int, dict[str, float]] = {}
 
-    def rows(self, job: Job, exchange: Exchange, about: Row, key: str, found: Reconstruction | None) -> list[Row]:
+    def rows(
+        self, job: Job, exchange: Exchange, about: ScoreRow, key: str, found: Reconstruction | None
+    ) -> list[ScoreRow]:
         """A row for each example of one probe, whether the attack gave something for it or not.
 
         Args:
@@ -85,10 +87,10 @@ class Scorer:
             rows = [row | {"assignment_null": null} for row in rows]
         return rows
 
-    def _scores(self, truth: Truth, i: int, guess: np.ndarray | None) -> Row:
+    def _scores(self, truth: Truth, i: int, guess: np.ndarray | None) -> ScoreRow:
         true, label, index = truth.samples[i].numpy(), int(truth.labels[i]), int(truth.indices[i])
         floors = self._floors_of(index, true, label)
-        row: Row = {"index": index, "label": label, "failed": guess is None}
+        row: ScoreRow = {"index": index, "label": label, "failed": guess is None}
         row |= dict.fromkeys(("db", "psnr", "ssim", "rmsd", "gain", "rank", "candidates", "exact_features", "exact"))
         row |= {"succeeded": False, "recovered": False}
         row |= {f"floor_{name}": value for name, value in floors.items()}

@@ -61,7 +61,7 @@ class Automatic:
 
     @property
     def noise(self) -> float | None:
-        """As of a `flfw.victims.operator.Mechanism`: 1 where what is left is counted in deviations."""
+        """As of a `flfw.victims.operator.Operator`: 1 where what is left is counted in deviations."""
         return None if self.deviations is None else 1.0
 
     def counting(self, deviations: Tensors) -> Automatic:

@@ -25,7 +25,7 @@ from flfw.inversion.matching import inner
 from flfw.nets.net import Tensors
 from flfw.training.per_example import Grouping, grouped
 from flfw.victims.local_steps import LocalSteps
-from flfw.victims.operator import MethodMechanism
+from flfw.victims.operator import MethodOperator
 from flfw.victims.victim import PlainVictim, VictimModel
 
 _TINY = 1e-30  # keeps the derivative of a norm finite where it is 0
@@ -74,7 +74,7 @@ def carried(local: LocalSteps) -> float:
     return sqrt(total)
 
 
-class Clipped(MethodMechanism, ABC):
+class Clipped(MethodOperator, ABC):
     """A method that clips and adds noise. A subclass says what, in settings as `flfw.dp.settings` has them."""
 
     @property

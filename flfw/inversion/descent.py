@@ -92,7 +92,7 @@ class Descent(ABC):
 
 @final
 @dataclass(frozen=True)
-class Adam(Descent):
+class AdamDescent(Descent):
     """Adam (Kingma and Ba, ICLR 2015), the same arithmetic as ``torch.optim.Adam``.
 
     Attributes:

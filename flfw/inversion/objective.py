@@ -10,7 +10,7 @@ from torch import Tensor
 from flfw.inversion.matching import Distance
 from flfw.inversion.priors import Prior
 from flfw.nets.net import Tensors
-from flfw.victims.operator import Mechanism
+from flfw.victims.operator import Operator
 from flfw.victims.victim import VictimModel
 
 Guess: TypeAlias = Tensors
@@ -60,7 +60,7 @@ class Objective:
     """
 
     def __init__(
-        self, victim: VictimModel, distance: Distance, prior: Prior, mechanism: Mechanism | None = None
+        self, victim: VictimModel, distance: Distance, prior: Prior, mechanism: Operator | None = None
     ) -> None:
         self.victim, self.distance, self.prior, self.mechanism = victim, distance, prior, mechanism
 

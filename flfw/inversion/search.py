@@ -22,7 +22,7 @@ from flfw.inversion.matching import Distance
 from flfw.inversion.objective import Guess, Objective, Problem
 from flfw.inversion.priors import Prior, none
 from flfw.nets.net import Tensors
-from flfw.victims.operator import Mechanism
+from flfw.victims.operator import Operator
 from flfw.victims.victim import VictimModel
 
 Start = Callable[[tuple[int, ...], torch.Generator], Tensor]
@@ -124,7 +124,7 @@ def invert(
     targets: Sequence[Target],
     recipe: Recipe,
     *,
-    mechanism: Mechanism | Automatic | None = None,
+    mechanism: Operator | Automatic | None = None,
     box: tuple[float, float] = (0.0, 1.0),
     compute: Compute | None = None,
 ) -> list[Found]:
@@ -168,7 +168,7 @@ class _Run:
         self,
         victim: VictimModel,
         recipe: Recipe,
-        mechanism: Mechanism | Automatic | None,
+        mechanism: Operator | Automatic | None,
         box: tuple[float, float],
         compute: Compute,
     ) -> None:

@@ -11,7 +11,7 @@ from flfw.inversion.automatic import Automatic, again, changed
 from flfw.inversion.matching import inner
 from flfw.nets.net import Tensors
 from flfw.rng import torch_generator
-from flfw.victims.operator import Mechanism
+from flfw.victims.operator import Operator
 from flfw.victims.victim import VictimModel
 
 _ONE_TO_ONE = (0.92, 1.08)  # slopes of a defence that is as good as noise
@@ -29,7 +29,7 @@ def settled(
     labels: Tensor | None,
     batch: int,
     rng: torch.Generator,
-) -> Automatic | Mechanism:
+) -> Automatic | Operator:
     """Find out, by trying it, what a defence is, and what is best searched with.
 
     One that keeps entries back and hands the others on in proportion is read off what was sent: `AsSelection`. One that
@@ -66,7 +66,7 @@ def settled(
     return automatic if nature == "fixed" else automatic.counting(_deviations(automatic, at, rng))
 
 
-def alike(found: Automatic | Mechanism) -> str:
+def alike(found: Automatic | Operator) -> str:
     """What several victims have in common that may be searched for at once; empty: this one has deviations of its own.
 
     Selections and noise read what differs off each observation.
@@ -83,7 +83,7 @@ Factor: TypeAlias = float | Literal["one for all", "one for each"]
 
 
 @final
-class AsSelection(Mechanism):
+class AsSelection(Operator):
     """A defence that keeps entries back: a trial counts where something was sent.
 
     Args:
@@ -108,7 +108,7 @@ class AsSelection(Mechanism):
 
 
 @final
-class AsNoise(Mechanism):
+class AsNoise(Operator):
     """A defence that is as good as noise: what is left of a trial, in deviations of what the defence adds.
 
     Args:

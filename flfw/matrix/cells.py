@@ -16,7 +16,7 @@ from flfw import data
 from flfw.errors import BadInput, RunFailed, require
 from flfw.experiment import FREE_ON_RESUME, Experiment
 from flfw.matrix import tables
-from flfw.matrix.question import Cell, Matrix, parse, require_same_question
+from flfw.matrix.question import Matrix, MatrixCell, parse, require_same_question
 from flfw.resolve import resolve
 from flfw.runs import engine, results
 from flfw.runs import run as whole
@@ -80,7 +80,9 @@ def summary(folder: Path) -> str:
     return "\n".join([*tables.lines(about), *about["notes"], str(folder / "matrix.html")])
 
 
-def _run(matrix: Matrix, experiment: Experiment, out: Path | None) -> tuple[Path, dict[str, str], tuple[Cell, ...]]:
+def _run(
+    matrix: Matrix, experiment: Experiment, out: Path | None
+) -> tuple[Path, dict[str, str], tuple[MatrixCell, ...]]:
     """The folder, why cells failed, by their names, and all cells."""
     matrix, experiment = settled(matrix, experiment)
     folder = (out or experiment.out or Path("runs") / _default_name(experiment)).absolute()
@@ -102,7 +104,7 @@ def settled(matrix: Matrix, experiment: Experiment) -> tuple[Matrix, Experiment]
     return dataclasses.replace(matrix, attacks=resolved.attack).filled(resolved), resolved
 
 
-def _complaint(failed: Mapping[str, str], cells: Sequence[Cell], folder: Path) -> str:
+def _complaint(failed: Mapping[str, str], cells: Sequence[MatrixCell], folder: Path) -> str:
     told = "; ".join(f"{name}: {reason}" for name, reason in failed.items())
     return f"{len(failed)} of {len(cells)} runs failed ({told}); the others are in {folder}."
 
@@ -129,7 +131,7 @@ def _check_folder(folder: Path, question: Mapping[str, Any]) -> None:
         raise BadInput(f"Expected a matrix of this version, got {path}, which is damaged: {error!r}.") from error
 
 
-def _check(cell: Cell) -> None:
+def _check(cell: MatrixCell) -> None:
     """Refuse a cell that cannot be run or gone on with.
 
     Raises:
@@ -160,7 +162,7 @@ def _require_same_result(folder: Path, experiment: Experiment) -> None:
             raise BadInput(f"Expected {field.name}={now}, got {before} in {folder}; remove that folder.")
 
 
-def _run_all(cells: Sequence[Cell], write: Callable[[Mapping[str, str]], None]) -> dict[str, str]:
+def _run_all(cells: Sequence[MatrixCell], write: Callable[[Mapping[str, str]], None]) -> dict[str, str]:
     """Run what is not complete; the failed cells' names and reasons."""
     failed: dict[str, str] = {}
     write(failed)
@@ -179,7 +181,7 @@ def _run_all(cells: Sequence[Cell], write: Callable[[Mapping[str, str]], None]) 
     return failed
 
 
-def _run_or_resume(cell: Cell) -> None:
+def _run_or_resume(cell: MatrixCell) -> None:
     if sealed(cell.folder / "checkpoint", "experiment"):
         whole.resume(cell.experiment)
         return

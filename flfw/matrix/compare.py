@@ -17,7 +17,7 @@ from flfw.audit.measures.statistics import Interval, paired
 from flfw.errors import BadInput
 from flfw.matrix.findings import Leak, pooled
 from flfw.matrix.question import NO_DEFENCE
-from flfw.matrix.rows import Finished, Row, Setting, read
+from flfw.matrix.rows import AttackSetting, Finished, MatrixRow, read
 from flfw.rng import numpy_generator
 
 _SAME_VICTIMS = ("dataset", "split", "clients", "seed", "victim_batch")
@@ -83,7 +83,7 @@ def _accuracies(runs: Sequence[Finished], names: Sequence[str]) -> str:
 
 def _leakages(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
     """A table for each attack at a round that more than one run has; what one run alone has is named."""
-    kinds: dict[tuple[str, str, str, int], list[tuple[int, Setting]]] = {}
+    kinds: dict[tuple[str, str, str, int], list[tuple[int, AttackSetting]]] = {}
     for number, run in enumerate(runs):
         for setting in dict.fromkeys(setting for setting, _ in run.entries):
             kind = (setting.attack, setting.vantage, setting.source, setting.round)
@@ -106,7 +106,7 @@ def _leakages(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
     return [*parts, *(["only in one run: " + "; ".join(alone)] if alone else [])]
 
 
-def _kind(setting: Setting, run: Finished) -> str:
+def _kind(setting: AttackSetting, run: Finished) -> str:
     """What the attacker knew and, where only some of a run's clients defend themselves, which were attacked."""
     kind = setting._replace(vantage="server", source="probe").kind
     partly = len({other.defence for other, _ in run.entries}) > 1 and not setting.told
@@ -124,7 +124,7 @@ def _ends(found: Interval) -> str:
     return "" if found.low is None or found.high is None else f" ({found.low:.1f} to {found.high:.1f})"
 
 
-def _difference(run: Finished, setting: Setting, first: Finished, against: Setting) -> str:
+def _difference(run: Finished, setting: AttackSetting, first: Finished, against: AttackSetting) -> str:
     """The mean difference from the first run over the victims both have, with its interval."""
     ours, theirs = _victims(run, setting, first), _victims(first, against, run)
     both = [(ours[key].counted, theirs[key].counted) for key in ours if key in theirs]
@@ -138,7 +138,7 @@ def _difference(run: Finished, setting: Setting, first: Finished, against: Setti
     return f"{found.difference.mean:+.1f}{_ends(found.difference)} on {len(values)}, p = {found.p:.3g}"
 
 
-def _victims(run: Finished, setting: Setting, other: Finished) -> dict[_Key, Row]:
+def _victims(run: Finished, setting: AttackSetting, other: Finished) -> dict[_Key, MatrixRow]:
     """The attacked images under keys that are equal where both runs attacked the same example; empty if none can be.
 
     A position in the training part names the example, whatever the seed. Results of earlier versions do not have it;
@@ -149,7 +149,7 @@ def _victims(run: Finished, setting: Setting, other: Finished) -> dict[_Key, Row
     rows = [row for row in run.rows if row.setting == setting]
     if all(row.example for each in (run, other) for row in each.rows):
         times: Counter[str] = Counter()
-        keyed: dict[_Key, Row] = {}
+        keyed: dict[_Key, MatrixRow] = {}
         for row in rows:  # clients that overlap may have the same example attacked twice
             keyed[row.example, row.label, times[row.example]] = row
             times[row.example] += 1

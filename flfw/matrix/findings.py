@@ -11,7 +11,7 @@ import numpy as np
 
 from flfw.audit.measures.statistics import Interval, Paired, interval, paired, share_interval, worst
 from flfw.matrix.question import NO_DEFENCE
-from flfw.matrix.rows import Finished, Row, Setting
+from flfw.matrix.rows import AttackSetting, Finished, MatrixRow
 from flfw.rng import numpy_generator
 
 # The most alarming first.
@@ -40,7 +40,7 @@ class Leak:
         seconds: spent by the attack, all seeds together.
     """
 
-    setting: Setting
+    setting: AttackSetting
     seeds: tuple[int, ...]
     images: int
     failures: int
@@ -125,7 +125,7 @@ class Comparison:
             attack failed on all in both.
     """
 
-    setting: Setting
+    setting: AttackSetting
     name: str
     with_name: str
     images: int
@@ -144,7 +144,7 @@ def combine(method: str, defence: str, runs: Iterable[Finished]) -> Combination:
     return Combination(method, defence, runs, tuple(pooled(setting, runs) for setting in settings))
 
 
-def pooled(setting: Setting, runs: Sequence[Finished]) -> Leak:
+def pooled(setting: AttackSetting, runs: Sequence[Finished]) -> Leak:
     """One attack at one round, over the seeds of the runs that have it."""
     entries = [(run.seed, entry) for run in runs for found, entry in run.entries if found == setting]
     rows = [row for run in runs for row in run.rows if row.setting == setting]
@@ -183,7 +183,7 @@ def _alarm(verdict: str) -> int:
     return VERDICTS.index(verdict) if verdict in VERDICTS else 1
 
 
-def _interval(rows: Sequence[Row]) -> Interval | None:
+def _interval(rows: Sequence[MatrixRow]) -> Interval | None:
     found = [(row.closeness, row.seed) for row in rows if row.closeness is not None]
     if not found:
         return None
@@ -191,12 +191,12 @@ def _interval(rows: Sequence[Row]) -> Interval | None:
     return interval(values, seeds, numpy_generator(0, "matrix"))
 
 
-def _mean(rows: Sequence[Row], of: Callable[[Row], float | None]) -> float | None:
+def _mean(rows: Sequence[MatrixRow], of: Callable[[MatrixRow], float | None]) -> float | None:
     values = [value for value in map(of, rows) if value is not None]
     return fmean(values) if values else None
 
 
-def _worst(rows: Sequence[Row]) -> dict[str, Any] | None:
+def _worst(rows: Sequence[MatrixRow]) -> dict[str, Any] | None:
     found = [(row, row.closeness) for row in rows if row.closeness is not None]
     if not found:
         return None
@@ -223,14 +223,14 @@ def comparisons(combinations: Sequence[Combination]) -> list[Comparison]:
     ]
 
 
-def _counterpart(setting: Setting, first: Combination) -> Setting | None:
+def _counterpart(setting: AttackSetting, first: Combination) -> AttackSetting | None:
     """The reference's setting that a setting is compared with: adapted alike if there is one, else another kind."""
     there = [leak.setting for leak in first.leaks if leak.setting.attack == setting.attack]
     alike = [s for s in there if s._replace(defence=setting.defence).place == setting.place]
     return max(alike, key=lambda s: (s.told == setting.told, s.adaptive == setting.adaptive), default=None)
 
 
-def compared(setting: Setting, one: Combination, first: Combination, against: Setting) -> Comparison:
+def compared(setting: AttackSetting, one: Combination, first: Combination, against: AttackSetting) -> Comparison:
     """The same victims of one combination and of the reference; of a failed image its best floor counts."""
     ours, theirs = _by_victim(one, setting), _by_victim(first, against)
     pairs = [(ours[key], theirs[key]) for key in ours if key in theirs]
@@ -243,7 +243,7 @@ def compared(setting: Setting, one: Combination, first: Combination, against: Se
     return Comparison(setting, one.name, first.name, len(both), (failures[0], failures[1]), found)
 
 
-def _by_victim(combination: Combination, setting: Setting) -> dict[tuple[object, ...], Row]:
+def _by_victim(combination: Combination, setting: AttackSetting) -> dict[tuple[object, ...], MatrixRow]:
     rows = (row for run in combination.runs for row in run.rows if row.setting == setting)
     # Label and position are the proof that the same slot held the same example.
     return {(row.seed, row.place, row.label, row.example): row for row in rows}

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from flfw import data
 from flfw.matrix.findings import Combination, Comparison
-from flfw.matrix.picture import Mark, Panel, draw
+from flfw.matrix.picture import PlotMark, Scatter, draw
 from flfw.report.page_style import STYLE
 
 _AFTER, _RECEIVED = "accuracy after local training", "accuracy as received"
@@ -49,16 +49,16 @@ def _panels(attacked: Sequence[Combination], received: bool, records: bool) -> M
         assert worst is not None, "only what was attacked is drawn"
         x, across = sum(values) / len(values), (min(values), max(values))
         leaks = worst.verdict == "leaks"
-        share.append(Mark(combination.name, x, across, worst.severity[0], worst.share, leaks))
+        share.append(PlotMark(combination.name, x, across, worst.severity[0], worst.share, leaks))
         if worst.psnr:
             low, high = worst.psnr.low, worst.psnr.high
             along = None if low is None or high is None else (low, high)
-            close.append(Mark(combination.name, x, across, worst.psnr.mean, along, leaks))
+            close.append(PlotMark(combination.name, x, across, worst.psnr.mean, along, leaks))
     below = _RECEIVED if received else _AFTER
     title = "Closeness, −20 log RMSD, dB" if records else "PSNR, dB"
     panels = (
-        Panel(f"{'Records' if records else 'Images'} recovered", below, tuple(share), percent=True),
-        Panel(title, below, tuple(close), percent=False),
+        Scatter(f"{'Records' if records else 'Images'} recovered", below, tuple(share), percent=True),
+        Scatter(title, below, tuple(close), percent=False),
     )
     return Markup("").join(Markup("<div>{}</div>").format(draw(panel)) for panel in panels if panel.marks)
 

@@ -23,7 +23,7 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 @final
 @dataclass(frozen=True)
-class Mark:
+class PlotMark:
     """One combination.
 
     Attributes:
@@ -45,7 +45,7 @@ class Mark:
 
 @final
 @dataclass(frozen=True)
-class Panel:
+class Scatter:
     """One scatter.
 
     Attributes:
@@ -57,7 +57,7 @@ class Panel:
 
     title: str
     below: str
-    marks: tuple[Mark, ...]
+    marks: tuple[PlotMark, ...]
     percent: bool
 
     def top(self) -> float:
@@ -75,7 +75,7 @@ class Panel:
         return max(low - air, 0.0), min(high + air, 1.0)
 
 
-def draw(panel: Panel) -> Markup:
+def draw(panel: Scatter) -> Markup:
     """A scatter drawn twice, for a desktop and for a phone; CSS shows one. Nothing without a mark."""
     if not panel.marks:
         return Markup("")
@@ -83,7 +83,7 @@ def draw(panel: Panel) -> Markup:
     return Markup("".join(drawn))
 
 
-def _svg(panel: Panel, width: int) -> str:
+def _svg(panel: Scatter, width: int) -> str:
     x0, x1, y0, y1 = _LEFT, width - 8.0, _HEAD, _HEAD + _PLOT
     low, high = panel.sides()
     top = panel.top()
@@ -117,11 +117,11 @@ def _svg(panel: Panel, width: int) -> str:
     )
 
 
-def _tone(mark: Mark) -> str:
+def _tone(mark: PlotMark) -> str:
     return "accent" if mark.leaks else "ink"
 
 
-def _bars(mark: Mark, spot: tuple[float, float], x_of, y_of) -> Iterator[tuple[Box, Mark]]:
+def _bars(mark: PlotMark, spot: tuple[float, float], x_of, y_of) -> Iterator[tuple[Box, PlotMark]]:
     """The interval of the leakage, upright, and the spread of the accuracy over seeds, across."""
     x, y = spot
     if mark.along:
@@ -130,11 +130,13 @@ def _bars(mark: Mark, spot: tuple[float, float], x_of, y_of) -> Iterator[tuple[B
         yield (x_of(mark.across[0]), y, x_of(mark.across[1]), y), mark
 
 
-def _bar(bar: Box, mark: Mark) -> str:
+def _bar(bar: Box, mark: PlotMark) -> str:
     return f'<path class="bar {_tone(mark)}" d="M{bar[0]:.1f} {bar[1]:.1f}L{bar[2]:.1f} {bar[3]:.1f}"/>'
 
 
-def _labels(marks: Sequence[Mark], spots: Sequence[tuple[float, float]], bars: Sequence[Box], frame: Box) -> list[str]:
+def _labels(
+    marks: Sequence[PlotMark], spots: Sequence[tuple[float, float]], bars: Sequence[Box], frame: Box
+) -> list[str]:
     """Each name near its mark where it hides nothing; a thin line leads there from one that had to go further."""
     taken = [(x - _MARK, y - _MARK, x + _MARK, y + _MARK) for x, y in spots]
     taken += [(left - 1, top - 1, right + 1, bottom + 1) for left, top, right, bottom in bars]

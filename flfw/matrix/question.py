@@ -21,7 +21,7 @@ _VARIED = ("method", "defence", "attack", "seed", "set")
 
 @final
 @dataclass(frozen=True)
-class Cell:
+class MatrixCell:
     """One run of a matrix.
 
     Attributes:
@@ -89,14 +89,14 @@ class Matrix:
             self.seeds or (experiment.seed,),
         )
 
-    def cells(self, experiment: Experiment, folder: Path) -> tuple[Cell, ...]:
+    def cells(self, experiment: Experiment, folder: Path) -> tuple[MatrixCell, ...]:
         """A run for each method, defence and seed of a filled matrix; everything else is the experiment's."""
         cells = []
         for method, defence, seed in product(self.methods, self.defences, self.seeds):
             out = folder / "-".join((*map(_safe, (method, defence)), f"s{seed}"))
             own = {"method": method, "defence": defence, "attack": self.attacks, "seed": seed, "out": out}
             assignments = self._assignments(experiment.set, {method, defence})
-            cells.append(Cell(replace(experiment, **own, set=assignments)))
+            cells.append(MatrixCell(replace(experiment, **own, set=assignments)))
         require(len({cell.folder for cell in cells}) == len(cells), "names that give different folders", matrix=self)
         return tuple(cells)
 

@@ -17,7 +17,7 @@ from flfw.report.findings import was_told
 _FLOORS = ("noise", "grey", "mean", "class_mean", "random_public", "nearest_public")
 
 
-class Setting(NamedTuple):
+class AttackSetting(NamedTuple):
     """An attack on one round of a run, as seen from one place, on clients with or without a defence.
 
     ``adaptive``: it knew all that stands between the data and what it saw; ``told``: it adapted to the defence, or to
@@ -45,7 +45,7 @@ class Setting(NamedTuple):
         places = [word for word, usual in ((self.source, "probe"), (self.vantage, "server")) if word != usual]
         return ", ".join([words, *(place.replace("_", " ") for place in places)])
 
-    def answers(self, static: Setting) -> bool:
+    def answers(self, static: AttackSetting) -> bool:
         """Whether this is the answer where the other, a static attack, found nothing."""
         same = self.attack == static.attack and self.told and not static.told
         return self != static and self.place == static.place and (self.adaptive or same)
@@ -53,7 +53,7 @@ class Setting(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class Row:
+class MatrixRow:
     """One attacked image or record.
 
     Attributes:
@@ -70,7 +70,7 @@ class Row:
         floor: dB of the best guess that saw no update.
     """
 
-    setting: Setting
+    setting: AttackSetting
     seed: int
     place: tuple[str, str, str]
     example: str
@@ -108,7 +108,7 @@ class Finished:
 
     folder: Path
     result: Mapping[str, Any]
-    rows: tuple[Row, ...]
+    rows: tuple[MatrixRow, ...]
 
     @property
     def seed(self) -> int:
@@ -122,7 +122,7 @@ class Finished:
         return (float(final["acc_local"]), float(final["acc_global"])) if final else None
 
     @property
-    def entries(self) -> list[tuple[Setting, Mapping[str, Any]]]:
+    def entries(self) -> list[tuple[AttackSetting, Mapping[str, Any]]]:
         """The plain targets, as result.json has them."""
         return [(_setting(e), e) for e in self.result.get("audit") or [] if not e.get("curve")]
 
@@ -139,7 +139,7 @@ def read(folder: Path) -> Finished:
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
         seed = int(result["config"]["seed"])
-        rows: list[Row] = []
+        rows: list[MatrixRow] = []
         if (folder / "audit.csv").is_file():
             settings = {setting for setting, _ in Finished(folder, result, ()).entries}
             with (folder / "audit.csv").open(newline="", encoding="utf-8") as lines:
@@ -155,24 +155,26 @@ def _is_plain_target(line: Mapping[str, str]) -> bool:
     return (line.get("rung") or "target") == "target" and not line.get("curve")
 
 
-def _setting(of: Mapping[str, Any]) -> Setting:
+def _setting(of: Mapping[str, Any]) -> AttackSetting:
     texts = (str(of.get(key) or default) for key, default in (("vantage", "server"), ("source", "probe")))
     defence = str(of.get("defence") or "none")
-    setting = Setting(str(of["attack"]), defence, _true(of.get("adaptive")), *texts, round=int(float(of["round"])))
+    setting = AttackSetting(
+        str(of["attack"]), defence, _true(of.get("adaptive")), *texts, round=int(float(of["round"]))
+    )
     return setting._replace(told=bool(of.get("adaptation")))
 
 
-def _setting_of(line: Mapping[str, str], settings: Set[Setting]) -> Setting:
+def _setting_of(line: Mapping[str, str], settings: Set[AttackSetting]) -> AttackSetting:
     """That of the run which a row belongs to; a failed one may not say whether its attacker was told."""
     plain, told = _setting(line)._replace(told=False), was_told(line)
     possible = [setting for setting in (plain, plain._replace(told=True)) if setting in settings] or [plain]
     return next((setting for setting in possible if setting.told == told), possible[0])
 
 
-def _row(line: Mapping[str, str], seed: int, settings: Set[Setting]) -> Row:
+def _row(line: Mapping[str, str], seed: int, settings: Set[AttackSetting]) -> MatrixRow:
     floors = [_number(line.get(f"floor_{name}")) for name in _FLOORS]
     index = _number(line.get("index"))
-    return Row(
+    return MatrixRow(
         setting=_setting_of(line, settings),
         seed=seed,
         place=(line.get("client") or "", line.get("victim") or "", line.get("image") or ""),

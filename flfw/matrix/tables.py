@@ -14,13 +14,13 @@ from typing import Any
 import flfw
 from flfw.errors import BadInput, require
 from flfw.matrix.findings import Combination, Comparison, Leak, combine, comparisons, pooled, reference, uneven_budgets
-from flfw.matrix.question import NO_DEFENCE, Cell
+from flfw.matrix.question import NO_DEFENCE, MatrixCell
 from flfw.matrix.rows import Finished, read
 from flfw.runs.results import is_complete
 from flfw.storage.sealed import write_whole
 
 
-def write(folder: Path, question: Mapping[str, Any], cells: Sequence[Cell], failed: Mapping[str, str]) -> None:
+def write(folder: Path, question: Mapping[str, Any], cells: Sequence[MatrixCell], failed: Mapping[str, str]) -> None:
     """Write the three files.
 
     Args:
@@ -51,7 +51,7 @@ def write(folder: Path, question: Mapping[str, Any], cells: Sequence[Cell], fail
     write_whole(folder / "matrix.html", render(about, combinations, compared).encode())
 
 
-def _read(cells: Iterable[Cell], failed: Mapping[str, str]) -> tuple[dict[str, Finished], list[dict[str, Any]]]:
+def _read(cells: Iterable[MatrixCell], failed: Mapping[str, str]) -> tuple[dict[str, Finished], list[dict[str, Any]]]:
     """The finished runs by the name of their folder, and what became of each cell."""
     found, states = {}, []
     for cell in cells:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, final
 import torch
 from flwr.app import ArrayRecord, Message, RecordDict
 
-from flfw.messages.factors import Arrays, Factors, Layers, factored, square
+from flfw.messages.factors import Factors, Layers, NamedArrays, factored, square
 from flfw.messages.replies import Unusable, in_one_line, read_update
 from flfw.messages.wire import deflate, inflate, nbytes, unpack, views
 from flfw.nets.net import Tensors
@@ -48,7 +48,7 @@ class FactoredUpload:
     pattern: str
     error: float
 
-    def compress(self, sent: Tensors, received: Arrays) -> Tensors:
+    def compress(self, sent: Tensors, received: NamedArrays) -> Tensors:
         """What is sent, with factors in place of the layers' tensors.
 
         All of it goes as it is where factors are no smaller or, for an error near float32's own, not good enough.
@@ -69,7 +69,7 @@ class FactoredUpload:
         return made if _bytes(made) < _bytes(sent) else sent
 
 
-def expand(sent: Tensors, received: Arrays) -> Tensors:
+def expand(sent: Tensors, received: NamedArrays) -> Tensors:
     """What was sent, with the layers' tensors in place of their factors; without factors, as it is.
 
     Args:
@@ -140,7 +140,7 @@ class FactorReader:
         return found
 
 
-def _layers(pattern: str, received: Arrays) -> Layers:
+def _layers(pattern: str, received: NamedArrays) -> Layers:
     found = Layers.matching(pattern, received)
     if found is None:
         raise Unfit(f"sent factors of {pattern}, where no float32 layers with one input are")

@@ -29,7 +29,7 @@ from torch import Tensor
 from flfw.messages.sharing import matches
 from flfw.nets.net import Tensors
 
-Arrays = Mapping[str, np.ndarray]
+NamedArrays = Mapping[str, np.ndarray]
 
 _BLOCK = 2**16  # numbers that are summed in their own type
 _ROWS = 8192  # so many are looked at to find the decay and the step; the error is measured on all
@@ -53,7 +53,7 @@ class Layers:
     shape: tuple[int, int]
 
     @classmethod
-    def matching(cls, pattern: str, tensors: Arrays) -> Layers | None:
+    def matching(cls, pattern: str, tensors: NamedArrays) -> Layers | None:
         """Those whose tensors match a pattern; None: what matches is something else.
 
         Args:
@@ -79,7 +79,7 @@ class Layers:
         """Of all their tensors."""
         return (*self.weights, *self.biases)
 
-    def matrix(self, tensors: Arrays) -> Tensor:
+    def matrix(self, tensors: NamedArrays) -> Tensor:
         """W, a copy."""
         made = torch.empty(self.shape)
         for name, rows in self.weights.items():
@@ -88,7 +88,7 @@ class Layers:
             made.numpy()[rows, -1] = tensors[name]
         return made
 
-    def digest(self, tensors: Arrays) -> bytes:
+    def digest(self, tensors: NamedArrays) -> bytes:
         """SHA-256 of their names and numbers."""
         found = hashlib.sha256()
         for name in self.names:
@@ -121,7 +121,7 @@ class Factors:
         used = counts.any(dim=1)
         return cls(kept, step, axes[:, used].contiguous(), counts[used].numpy())
 
-    def expanded(self, layers: Layers, received: Arrays) -> Iterator[tuple[str, Tensor]]:
+    def expanded(self, layers: Layers, received: NamedArrays) -> Iterator[tuple[str, Tensor]]:
         """The layers' tensors by name, one after the other.
 
         Args:
@@ -137,7 +137,7 @@ class Factors:
             yield name, torch.addmv(base, along[rows], self.axes[-1], beta=self.kept, alpha=self.step, out=base)
 
 
-def factored(layers: Layers, sent: Tensors, received: Arrays, error: float, beside: float = 0.0) -> Factors | None:
+def factored(layers: Layers, sent: Tensors, received: NamedArrays, error: float, beside: float = 0.0) -> Factors | None:
     """The coarsest factors that are good enough; None: what was sent is not finite, or float32 is not good enough.
 
     Args:

@@ -24,7 +24,7 @@ _SLOPE, _DEVIATION = 0.2, 0.02
 _UNIT_STEP = 5  # maps of at most so many pixels are reached a pixel a layer
 
 
-class _Layer(NamedTuple):
+class _UpsamplingLayer(NamedTuple):
     """A transposed convolution by which a map of one side becomes one of another."""
 
     kernel: int
@@ -32,15 +32,18 @@ class _Layer(NamedTuple):
     padding: int
 
 
-def _grown(side: int) -> list[_Layer]:
+def _grown(side: int) -> list[_UpsamplingLayer]:
     """The layers from 1x1 to ``side`` x ``side``; the reverse are those of a discriminator.
 
     A pixel each where that takes as many layers as the paper has; else doublings, to the odd side below if need be.
     """
     if side <= _UNIT_STEP:
-        return [_Layer(2, 1, 0)] * (side - 1) or [_Layer(1, 1, 0)]
+        return [_UpsamplingLayer(2, 1, 0)] * (side - 1) or [_UpsamplingLayer(1, 1, 0)]
     half = (side + 1) // 2
-    return [*(_grown(half) if half > _UNIT_STEP else [_Layer(half, 1, 0)]), _Layer(3 + (side % 2 == 0), 2, 1)]
+    return [
+        *(_grown(half) if half > _UNIT_STEP else [_UpsamplingLayer(half, 1, 0)]),
+        _UpsamplingLayer(3 + (side % 2 == 0), 2, 1),
+    ]
 
 
 class Generator(nn.Module):

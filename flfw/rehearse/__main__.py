@@ -40,7 +40,7 @@ LIMITS = (
 
 
 @dataclass(frozen=True)
-class Command:
+class RehearsalCommand:
     """Find out what a site would leak with these settings, on its own data, before it takes part.
 
     Flags are those of sim.py; a rehearsal is always in process and of one client, and makes its own probes.
@@ -81,7 +81,7 @@ def sent(experiment: Experiment) -> list[str]:
     return [name for name in parts.blank_model(experiment).state_dict() if matches(name, uploads)]
 
 
-def rehearse(command: Command) -> Path:
+def rehearse(command: RehearsalCommand) -> Path:
     """Plan, run, and say what was found on stdout and in ``rehearsal.json``; the run's folder.
 
     Raises:
@@ -154,7 +154,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _do(arguments: list[str]) -> int:
-    rehearse(parsed(arguments, Command(_DEFAULT), _PROG))
+    rehearse(parsed(arguments, RehearsalCommand(_DEFAULT), _PROG))
     return 0
 
 

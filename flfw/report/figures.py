@@ -38,7 +38,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Panel:
+class Chart:
     """One chart of a stack: curves over rounds and dashed reference levels, on a scale that starts at zero."""
 
     title: str
@@ -109,7 +109,7 @@ def spread(positions: Sequence[float], gap: float, low: float, high: float) -> l
 
 
 def stacked_panels(
-    panels: Sequence[Panel], alt: str, axis: str = "round", marks: Sequence[tuple[float, str]] | None = None
+    panels: Sequence[Chart], alt: str, axis: str = "round", marks: Sequence[tuple[float, str]] | None = None
 ) -> Markup:
     """Panels above one another on one axis, drawn twice: for a desktop and for a phone; CSS shows one.
 
@@ -129,7 +129,7 @@ def stacked_panels(
     return Markup("".join(drawn))
 
 
-def _draw(panels: Sequence[Panel], width: int, alt: str, axis: str, marks: Sequence[tuple[float, str]] | None) -> str:
+def _draw(panels: Sequence[Chart], width: int, alt: str, axis: str, marks: Sequence[tuple[float, str]] | None) -> str:
     rounds = [x for panel in panels for line in panel.lines for x, _ in line.points]
     first, last = min(rounds), max(rounds)
     labels = [text for panel in panels for text in _label_texts(panel)]
@@ -163,7 +163,7 @@ def _draw(panels: Sequence[Panel], width: int, alt: str, axis: str, marks: Seque
     )
 
 
-def _label_texts(panel: Panel) -> list[str]:
+def _label_texts(panel: Chart) -> list[str]:
     texts = [f"{line.label} {_value(line.points[-1][1], panel.percent)}" for line in panel.lines if line.points]
     return texts + [f"{name} {_value(level, panel.percent)}" for name, level in panel.levels]
 
@@ -172,7 +172,7 @@ def _value(value: float, percent: bool) -> str:
     return f"{100 * value:.1f} %" if percent else (f"{value:.1f}" if abs(value) >= 10 else f"{value:.2g}")
 
 
-def _panel(panel: Panel, x_of, edges: tuple[float, float], top: float, plot: float) -> list[str]:
+def _panel(panel: Chart, x_of, edges: tuple[float, float], top: float, plot: float) -> list[str]:
     x0, x1 = edges
     scale = plot / panel.top()
 
@@ -245,16 +245,16 @@ def feature_strip(truth: np.ndarray, reconstruction: np.ndarray | None, alt: str
     )
 
 
-def accuracy_panel(rounds: Sequence[Mapping[str, Any]]) -> Panel:
+def accuracy_panel(rounds: Sequence[Mapping[str, Any]]) -> Chart:
     """Accuracy on the clients' own test data, before and after local training, from `rounds` of result.json."""
     before, after = _curve_of(rounds, "acc_global"), _curve_of(rounds, "acc_local")
     lines = (Line("after", after, "ink"), Line("before", before, "soft"))
-    return Panel("Accuracy before and after local training", lines, percent=True)
+    return Chart("Accuracy before and after local training", lines, percent=True)
 
 
-def loss_panel(rounds: Sequence[Mapping[str, Any]]) -> Panel:
+def loss_panel(rounds: Sequence[Mapping[str, Any]]) -> Chart:
     """Training loss by round."""
-    return Panel("Training loss", (Line("loss", _curve_of(rounds, "loss"), "ink"),))
+    return Chart("Training loss", (Line("loss", _curve_of(rounds, "loss"), "ink"),))
 
 
 def _curve_of(rounds: Sequence[Mapping[str, Any]], key: str) -> tuple[Point, ...]:

@@ -52,7 +52,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Setting:
+class AuditEntry:
     """One audit entry of `result.json` (an attack at a round) with its samples, the worst for the client first.
 
     Attributes:
@@ -113,7 +113,7 @@ class Setting:
         return best
 
 
-def read_settings(folder: Path, entries: Sequence[Mapping[str, Any]], pictures: bool = True) -> list[Setting]:
+def read_settings(folder: Path, entries: Sequence[Mapping[str, Any]], pictures: bool = True) -> list[AuditEntry]:
     """Joins every audit entry with the rows of `audit.csv` that belong to it; without pictures no tensor is opened."""
     rows: list[dict[str, str]] = []
     if (folder / "audit.csv").is_file():
@@ -136,7 +136,7 @@ def read_settings(folder: Path, entries: Sequence[Mapping[str, Any]], pictures: 
         shown = {**dict.fromkeys(_KEYS), **entry}
         if shown["hidden_by"] and not _is_defended(entry):
             shown["defence"] = shown["hidden_by"]  # of which the page says who is told: of the method itself
-        setting = Setting(shown, setting_name(entry, entries), f"s{index + 1}")
+        setting = AuditEntry(shown, setting_name(entry, entries), f"s{index + 1}")
         for row in (row for row in rows if belongs(row, entry)):
             sample = read_sample(row, stored(row, "truth"), stored(row, "reconstruction"), setting.name)
             (setting.samples if _is_target(row) else setting.checks).append(sample)

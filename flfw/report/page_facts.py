@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, final
 
 from flfw.experiment import VANTAGES
-from flfw.report.findings import Sample, Setting, number
+from flfw.report.findings import AuditEntry, Sample, number
 
 
 @final
@@ -39,7 +39,7 @@ class Scope:
     seeds: int
 
 
-def scope(settings: Sequence[Setting]) -> Scope:
+def scope(settings: Sequence[AuditEntry]) -> Scope:
     """Counts what the settings of a run cover."""
     # The points of a curve attack the same clients again, with larger batches: what the answer speaks of counts.
     targets = [setting for setting in settings if not setting.entry["curve"]] or settings
@@ -71,7 +71,7 @@ def _place(row: Mapping[str, str]) -> tuple[str | None, ...]:
     return (row["index"],) if row.get("index") else (row.get("victim"), row.get("image"))
 
 
-def unit_of(settings: Iterable[Setting]) -> str:
+def unit_of(settings: Iterable[AuditEntry]) -> str:
     """What a sample is called: decibels are given for images only, distances alone for records."""
     settings = list(settings)
     scores = [sample.scores for setting in settings for sample in (*setting.samples, *setting.checks)]
@@ -87,7 +87,7 @@ def _rmsd(distance: Mapping[str, Any] | None) -> float | None:
     return number(found.get("mean") if isinstance(found, Mapping) else found)
 
 
-def grants(setting: Setting | None) -> dict[str, list[str]]:
+def grants(setting: AuditEntry | None) -> dict[str, list[str]]:
     """What the attacker was ``given``, what was ``withheld`` from it and what it left ``unused``, a sentence each."""
     told: dict[str, list[str]] = {"given": [], "withheld": [], "unused": []}
     kinds = {"not granted": "withheld", "not made use of": "unused"}
@@ -98,7 +98,7 @@ def grants(setting: Setting | None) -> dict[str, list[str]]:
     return told
 
 
-def beyond_chance(setting: Setting) -> bool:
+def beyond_chance(setting: AuditEntry) -> bool:
     """Whether more samples were identified than a guess would identify in 95 of 100 audits (one-sided, exact)."""
     rate, chance = number(setting.entry["identification_rate"]), number(setting.entry["identification_null"])
     if rate is None or chance is None:
@@ -111,7 +111,7 @@ def beyond_chance(setting: Setting) -> bool:
 
 @final
 @dataclass(frozen=True)
-class Failure:
+class FailureLine:
     """Something that gave no result.
 
     Attributes:
@@ -129,44 +129,48 @@ class Failure:
     count: int = 1
 
 
-def read_failures(folder: Path, recordings: Mapping[str, Any] | None, settings: Iterable[Setting]) -> list[Failure]:
+def read_failures(
+    folder: Path, recordings: Mapping[str, Any] | None, settings: Iterable[AuditEntry]
+) -> list[FailureLine]:
     """Everything of a run that gave no result: attacks, samples, clients' answers and recordings."""
     found = [failure for setting in settings for failure in _of_setting(setting)]
     if (folder / "failures.csv").is_file():
         with (folder / "failures.csv").open(newline="", encoding="utf-8") as lines:
             found += [_of_client(row) for row in csv.DictReader(lines)]
     kept = recordings or {}
-    found += [Failure("recording", "reading the recordings", "–", str(text)) for text in kept.get("refused") or []]
+    found += [FailureLine("recording", "reading the recordings", "–", str(text)) for text in kept.get("refused") or []]
     if skipped := int(kept.get("skipped") or 0):
         reason = "Not recorded: the recordings had reached the size that they may take."
-        found.append(Failure("recording", "training", _count(skipped, "message"), reason, skipped))
+        found.append(FailureLine("recording", "training", _count(skipped, "message"), reason, skipped))
     # Settings of one attack share the ladder below them, and so its failures.
     return list(dict.fromkeys(found))
 
 
-def _of_setting(setting: Setting) -> Iterable[Failure]:
+def _of_setting(setting: AuditEntry) -> Iterable[FailureLine]:
     entry = setting.entry
     at = f"{setting.title}, {_when(entry['round'])}"
     if entry["stopped"]:
-        yield Failure("attack", at, "the whole attack", _sentence(entry["stopped"]))
+        yield FailureLine("attack", at, "the whole attack", _sentence(entry["stopped"]))
     failed = [sample for sample in setting.samples if sample.failed]
     if failed:
         reason = "The attack gave nothing, as said above." if entry["stopped"] else "The attack gave no finite result."
-        yield Failure("sample", at, "; ".join(who(sample) for sample in failed), reason, len(failed))
+        yield FailureLine("sample", at, "; ".join(who(sample) for sample in failed), reason, len(failed))
     if missing := setting.failures - len(failed):
         reason = "Nothing of them was recorded, or the run kept no row of them."
-        yield Failure("sample", at, f"{_count(missing, 'more sample' if failed else 'sample')}", reason, missing)
+        yield FailureLine("sample", at, f"{_count(missing, 'more sample' if failed else 'sample')}", reason, missing)
     for sample in setting.checks:
         if sample.failed:
             rung = f"{entry['attack']}, {sample.row.get('rung')} rung of the ladder"
-            yield Failure("sample", rung, who(sample), "The attack gave no finite result.")
+            yield FailureLine("sample", rung, who(sample), "The attack gave no finite result.")
 
 
-def _of_client(row: Mapping[str, str]) -> Failure:
+def _of_client(row: Mapping[str, str]) -> FailureLine:
     at, turn = row.get("at") or "training", number(row.get("round"))
     place = at if turn is None else f"{at}, {_when(turn)}"
     client = number(row.get("client"))
-    return Failure("client", place, "a client" if client is None else f"client {client:g}", row.get("reason") or "–")
+    return FailureLine(
+        "client", place, "a client" if client is None else f"client {client:g}", row.get("reason") or "–"
+    )
 
 
 def _when(turn: float) -> str:
@@ -190,7 +194,7 @@ def _count(number_: int, word: str) -> str:
     return f"{number_} {word}{'' if number_ == 1 else 's'}"
 
 
-def first_screen(failures: Iterable[Failure]) -> str:
+def first_screen(failures: Iterable[FailureLine]) -> str:
     """The failures in one line; nothing where there are none.
 
     >>> first_screen([Failure("sample", "", "", "", 2), Failure("attack", "", "", "")])

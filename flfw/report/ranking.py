@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from flfw.report.findings import GRANT, Setting
+from flfw.report.findings import GRANT, AuditEntry
 
 # The weakest evidence first: a page that opens with the best-sounding of several verdicts would mislead.
 _ORDER = ("leaks", "attack broken", "inconclusive", "static only", "no leak found")
 
 
-def worst_first(settings: Iterable[Setting]) -> list[Setting]:
+def worst_first(settings: Iterable[AuditEntry]) -> list[AuditEntry]:
     """The largest leak first or, where nothing leaked, the weakest evidence.
 
     A static attack that is `set_aside` comes last.
@@ -22,7 +22,7 @@ def worst_first(settings: Iterable[Setting]) -> list[Setting]:
     settings = list(settings)
     aside = {setting.key for setting in set_aside(settings)}
 
-    def rank(setting: Setting) -> tuple[int, float, float]:
+    def rank(setting: AuditEntry) -> tuple[int, float, float]:
         verdict = setting.entry.get("verdict")
         place = _ORDER.index(verdict) if verdict in _ORDER else 1
         nearest = max((sample.nearness for sample in setting.samples), default=-math.inf)
@@ -31,7 +31,7 @@ def worst_first(settings: Iterable[Setting]) -> list[Setting]:
     return sorted(settings, key=rank)
 
 
-def answers(settings: Sequence[Setting]) -> tuple[Setting | None, Setting | None]:
+def answers(settings: Sequence[AuditEntry]) -> tuple[AuditEntry | None, AuditEntry | None]:
     """What the page opens with, and the worst leak of a curve where no plain target leaks."""
     plain = [setting for setting in settings if not setting.entry.get("curve")]
     worst = next(iter(worst_first(plain or settings)), None)
@@ -41,7 +41,7 @@ def answers(settings: Sequence[Setting]) -> tuple[Setting | None, Setting | None
     return worst, next(iter(worst_first(leaks)), None)
 
 
-def set_aside(settings: Sequence[Setting]) -> list[Setting]:
+def set_aside(settings: Sequence[AuditEntry]) -> list[AuditEntry]:
     """Static attacks that found nothing where an adaptive one is the answer.
 
     That is any attack in the same place that knew all there is to know, or the same one told of the clients' defence.
@@ -50,17 +50,17 @@ def set_aside(settings: Sequence[Setting]) -> list[Setting]:
     return [setting for setting in static if any(_answers(other, setting) for other in settings)]
 
 
-def _answers(other: Setting, static: Setting) -> bool:
+def _answers(other: AuditEntry, static: AuditEntry) -> bool:
     if other is static or place_of(other) != place_of(static):
         return False
     return bool(other.entry.get("adaptive")) or (not static.told and other.told and _attack(other) == _attack(static))
 
 
-def _attack(setting: Setting) -> Any:
+def _attack(setting: AuditEntry) -> Any:
     return setting.entry.get("attack")
 
 
-def twins(settings: Sequence[Setting]) -> dict[str, Setting]:
+def twins(settings: Sequence[AuditEntry]) -> dict[str, AuditEntry]:
     """By its key, for each setting of an attack that ran with and without being told of the defence, the other one."""
     found = {}
     for pair in side_by_side(settings):
@@ -69,7 +69,7 @@ def twins(settings: Sequence[Setting]) -> dict[str, Setting]:
     return found
 
 
-def together(settings: Iterable[Setting]) -> list[Setting]:
+def together(settings: Iterable[AuditEntry]) -> list[AuditEntry]:
     """In their order, but what one attack reached in one place, told of the defence or not, one behind the other."""
     settings, first = list(settings), {}
     for setting in settings:
@@ -77,7 +77,7 @@ def together(settings: Iterable[Setting]) -> list[Setting]:
     return sorted(settings, key=lambda setting: first[_attack(setting), *place_of(setting)])
 
 
-def without_copies(settings: Iterable[Setting]) -> list[Setting]:
+def without_copies(settings: Iterable[AuditEntry]) -> list[AuditEntry]:
     """Without those of updates read on the client, where the server's stand for the same bytes and numbers."""
     settings = list(settings)
     seen = {_but_for_vantage(setting) for setting in settings if setting.entry.get("vantage") == "server"}
@@ -88,21 +88,21 @@ def without_copies(settings: Iterable[Setting]) -> list[Setting]:
     ]
 
 
-def _but_for_vantage(setting: Setting) -> tuple[Any, ...]:
+def _but_for_vantage(setting: AuditEntry) -> tuple[Any, ...]:
     elsewhere = replace(setting, entry={**setting.entry, "vantage": None})
     return _attack(setting), setting.told, bool(setting.entry.get("adaptive")), *place_of(elsewhere)
 
 
-def place_of(setting: Setting) -> tuple[Any, ...]:
+def place_of(setting: AuditEntry) -> tuple[Any, ...]:
     """What was attacked, and from where: round, source, vantage, clients and, of a curve, the point."""
     size = ("batch", "steps") if setting.entry.get("curve") else ()
     keys = ("round", "source", "vantage", "client", "defence", "curve", *size)
     return tuple(setting.entry.get(key) for key in keys)
 
 
-def side_by_side(settings: Iterable[Setting]) -> list[tuple[Setting, Setting]]:
+def side_by_side(settings: Iterable[AuditEntry]) -> list[tuple[AuditEntry, AuditEntry]]:
     """A static attack and its adaptive form in the same place or, where no attack has both, the strongest of each."""
-    places: dict[tuple[Any, ...], list[Setting]] = {}
+    places: dict[tuple[Any, ...], list[AuditEntry]] = {}
     for setting in settings:
         places.setdefault(place_of(setting), []).append(setting)
     pairs = []
@@ -115,9 +115,9 @@ def side_by_side(settings: Iterable[Setting]) -> list[tuple[Setting, Setting]]:
     return pairs
 
 
-def group_by_grant(settings: Iterable[Setting]) -> list[list[Setting]]:
+def group_by_grant(settings: Iterable[AuditEntry]) -> list[list[AuditEntry]]:
     """Settings whose attacker was given the same things with the same budget: they share one description."""
-    groups: dict[str, list[Setting]] = {}
+    groups: dict[str, list[AuditEntry]] = {}
     for setting in settings:
         told = {key: value for key, value in setting.entry.items() if key in GRANT}
         groups.setdefault(json.dumps(told, sort_keys=True), []).append(setting)

@@ -22,8 +22,8 @@ from flfw import data
 from flfw.curves import LADDER
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
-from flfw.report.figures import Line, Panel, accuracy_panel, loss_panel, stacked_panels
-from flfw.report.findings import Setting, number, read_settings, setting_name
+from flfw.report.figures import Chart, Line, accuracy_panel, loss_panel, stacked_panels
+from flfw.report.findings import AuditEntry, number, read_settings, setting_name
 from flfw.report.page import PAGE
 from flfw.report.page_facts import beyond_chance, first_screen, grants, read_failures, scope, who
 from flfw.report.ranking import (
@@ -135,9 +135,9 @@ def why_no_pictures(config: Mapping[str, Any]) -> str:
     return "the data are your own" if own and asked != "yes" else ""
 
 
-def leakage_panel(settings: Iterable[Setting], worst: Setting | None) -> Panel:
+def leakage_panel(settings: Iterable[AuditEntry], worst: AuditEntry | None) -> Chart:
     """Mean score with its interval by round, a line an attack; the answer's own in the accent, with its best sample."""
-    by_name: dict[str, list[tuple[float, Setting]]] = {}
+    by_name: dict[str, list[tuple[float, AuditEntry]]] = {}
     for setting in sorted(settings, key=lambda setting: setting.entry.get("round") or 0):
         by_name.setdefault(setting.name, []).append((float(setting.entry.get("round") or 0), setting))
     images = _has_decibels(by_name)
@@ -146,10 +146,10 @@ def leakage_panel(settings: Iterable[Setting], worst: Setting | None) -> Panel:
     floors = (worst.entry.get("floors") or {}) if worst is not None and images else {}
     levels = [(text, _finite(floors.get(key))) for key, text in _CHART_FLOORS.items()]
     title = "Leakage: PSNR of the reconstructions, dB" if images else "Leakage: share of records recovered"
-    return Panel(title, lines, tuple((text, level) for text, level in levels if level is not None), not images)
+    return Chart(title, lines, tuple((text, level) for text, level in levels if level is not None), not images)
 
 
-def curves_of(settings: Sequence[Setting]) -> dict[str, tuple[Markup, list[Setting]]]:
+def curves_of(settings: Sequence[AuditEntry]) -> dict[str, tuple[Markup, list[AuditEntry]]]:
     """For each kind of curve: leakage against the measured values, and the settings behind it in their order."""
     drawn = {}
     for kind, axis in _AXES.items():
@@ -161,21 +161,21 @@ def curves_of(settings: Sequence[Setting]) -> dict[str, tuple[Markup, list[Setti
         places = [(*_off_curve(setting, kind), *_sizes(setting, kind)) for setting in points]
         doubled = len(set(places)) < len(places)
         at = _along(kind, [_sizes(setting, kind) for setting in points])
-        by_name: dict[str, list[tuple[float, Setting]]] = {}
+        by_name: dict[str, list[tuple[float, AuditEntry]]] = {}
         for setting in points:
             name = setting_name(setting.entry, entries, kind=doubled)
             name = f"{name}, round {setting.entry['round']}" if several else name
             by_name.setdefault(name, []).append((at[_sizes(setting, kind)], setting))
         accent = next(iter(by_name))
-        panels = [Panel("Leakage: share recovered", _share_lines(by_name, accent), percent=True)]
+        panels = [Chart("Leakage: share recovered", _share_lines(by_name, accent), percent=True)]
         if _has_decibels(by_name):
-            panels.insert(0, Panel("Leakage: PSNR of the reconstructions, dB", _score_lines(by_name, accent)))
+            panels.insert(0, Chart("Leakage: PSNR of the reconstructions, dB", _score_lines(by_name, accent)))
         marks = [(x, "x".join(f"{size:g}" for size in reversed(sizes))) for sizes, x in at.items()]
         drawn[kind] = (stacked_panels(panels, f"What the attacks reached, by {axis}.", axis, marks), points)
     return drawn
 
 
-def _on_curve(settings: Sequence[Setting], kind: str) -> list[Setting]:
+def _on_curve(settings: Sequence[AuditEntry], kind: str) -> list[AuditEntry]:
     """The points of a curve, and the plain targets that belong on it, by attack, round and value."""
     sized = [setting for setting in settings if all(number(size) for size in _sizes(setting, kind))]
     points = [setting for setting in sized if setting.entry["curve"] == kind]
@@ -184,7 +184,7 @@ def _on_curve(settings: Sequence[Setting], kind: str) -> list[Setting]:
     for setting in points:
         kinds.setdefault(_off_curve(setting, kind), set()).add(setting.entry["adaptive"])
         taken.add((_off_curve(setting, kind), _sizes(setting, kind)))
-    plain: dict[tuple[Any, ...], list[Setting]] = {}
+    plain: dict[tuple[Any, ...], list[AuditEntry]] = {}
     for setting in sized:
         place = _off_curve(setting, kind)
         fits = not setting.entry["curve"] and place in kinds
@@ -197,7 +197,7 @@ def _on_curve(settings: Sequence[Setting], kind: str) -> list[Setting]:
     return sorted(points, key=order)
 
 
-def _sizes(setting: Setting, kind: str) -> tuple[Any, ...]:
+def _sizes(setting: AuditEntry, kind: str) -> tuple[Any, ...]:
     """Where a setting stands on a curve: a ladder's rungs have larger batches first, then more steps."""
     return tuple(setting.entry[key] for key in (("steps", "batch") if kind == LADDER else (kind,)))
 
@@ -208,18 +208,18 @@ def _along(kind: str, sizes: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...],
     return {size: float(rung) if kind == LADDER else math.log2(size[0]) for rung, size in enumerate(ordered)}
 
 
-def _off_curve(setting: Setting, kind: str) -> tuple[Any, ...]:
+def _off_curve(setting: AuditEntry, kind: str) -> tuple[Any, ...]:
     """What the points of one curve have in common."""
     other = {"batch": ("steps",), "steps": ("batch",), LADDER: ()}[kind]
     keys = ("attack", "adaptation", "source", "vantage", "defence", "round", "client", *other)
     return tuple(setting.entry[key] for key in keys)
 
 
-def _has_decibels(lines: Mapping[str, Iterable[tuple[float, Setting]]]) -> bool:
+def _has_decibels(lines: Mapping[str, Iterable[tuple[float, AuditEntry]]]) -> bool:
     return any(setting.entry.get("psnr") for group in lines.values() for _, setting in group)
 
 
-def _score_lines(by_name: Mapping[str, Sequence[tuple[float, Setting]]], accent: str) -> tuple[Line, ...]:
+def _score_lines(by_name: Mapping[str, Sequence[tuple[float, AuditEntry]]], accent: str) -> tuple[Line, ...]:
     lines = []
     for name, group in by_name.items():
         points, intervals, peaks = [], [], []
@@ -237,7 +237,7 @@ def _score_lines(by_name: Mapping[str, Sequence[tuple[float, Setting]]], accent:
     return tuple(lines)
 
 
-def _share_lines(by_name: Mapping[str, Sequence[tuple[float, Setting]]], accent: str) -> tuple[Line, ...]:
+def _share_lines(by_name: Mapping[str, Sequence[tuple[float, AuditEntry]]], accent: str) -> tuple[Line, ...]:
     lines = []
     for name, group in by_name.items():
         points = tuple((x, setting.recovered / max(setting.total, 1)) for x, setting in group)

@@ -21,7 +21,7 @@ from flfw.training.optimisers import Optimiser
 
 _AHEAD = 256  # inputs that a teacher sees at a time; more gain nothing and fill memory
 
-Inputs: TypeAlias = tuple[Tensor, ...]
+GeneratorInputs: TypeAlias = tuple[Tensor, ...]
 """A batch: images (B, ...), or noise (B, d) and labels (B,)."""
 Scores: TypeAlias = Callable[..., Tensor]
 """A batch's class scores (B, classes)."""
@@ -47,7 +47,9 @@ def speaking(model: nn.Module, tensors: Mapping[str, Tensor]) -> Scores:
 
 
 @torch.no_grad()
-def taught(batches: Iterable[Inputs], teachers: Sequence[tuple[float, Scores]]) -> Iterator[tuple[Inputs, Tensor]]:
+def taught(
+    batches: Iterable[GeneratorInputs], teachers: Sequence[tuple[float, Scores]]
+) -> Iterator[tuple[GeneratorInputs, Tensor]]:
     """Each batch with the teachers' weighted mean scores (B, classes).
 
     Memory is that of `_AHEAD` inputs in one teacher, whatever their number.
@@ -67,7 +69,7 @@ def taught(batches: Iterable[Inputs], teachers: Sequence[tuple[float, Scores]]) 
 
 
 def distil(
-    lessons: Iterable[tuple[Inputs, Tensor]],
+    lessons: Iterable[tuple[GeneratorInputs, Tensor]],
     student: Scores,
     parameters: Mapping[str, Tensor],
     optimiser: Optimiser,

@@ -13,7 +13,7 @@ from torch import Tensor
 from flfw.nets import Tensors
 from flfw.rng import torch_generator
 from flfw.server.aggregation import Update, weighted_mean
-from flfw.server.distillation import Inputs
+from flfw.server.distillation import GeneratorInputs
 from flfw.server.place import ServerPlace
 from flfw.server.strategy import FederatedStrategy
 from flfw.training.optimisers import Remembering
@@ -64,7 +64,7 @@ class TrainingServer(FederatedStrategy, ABC):
         memory = optimiser.memory(parameters)
         self.state = {name: value.detach().cpu().clone() for name, value in memory.items()}
 
-    def on_device(self, batches: Iterable[Inputs]) -> Iterator[Inputs]:
+    def on_device(self, batches: Iterable[GeneratorInputs]) -> Iterator[GeneratorInputs]:
         """Batches, which are drawn on the CPU whatever the device, so that the draws are the same."""
         return (tuple(part.to(self.place.device) for part in batch) for batch in batches)
 

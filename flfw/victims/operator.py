@@ -12,7 +12,7 @@ from flfw.victims.local_steps import LocalSteps, SteppedVictim
 from flfw.victims.victim import PlainVictim, VictimModel
 
 
-class Mechanism(ABC):
+class Operator(ABC):
     """A known defence or compressor, as an operator on the gradient of a guess; fit for vmap.
 
     An attacker who knows it compares what was sent with what a guess would have sent through it. What the operator
@@ -68,7 +68,7 @@ class Circumstances:
     shared: tuple[str, ...] = ("*",)
 
 
-class MethodMechanism(Mechanism, ABC):
+class MethodOperator(Operator, ABC):
     """What a federated method itself does to gradients, without any defence.
 
     It is in the units that are compared: of a gradient or, of several steps, of their mean gradient.
@@ -124,7 +124,7 @@ class MethodMechanism(Mechanism, ABC):
 
 
 @final
-class Scaled(Mechanism):
+class Scaled(Operator):
     """A mechanism that acts on a multiple of what is compared: of the weights' change, where gradients are compared.
 
     Args:
@@ -132,7 +132,7 @@ class Scaled(Mechanism):
         factor: what it acts on, over what is compared; not 0.
     """
 
-    def __init__(self, mechanism: Mechanism, factor: float) -> None:
+    def __init__(self, mechanism: Operator, factor: float) -> None:
         super().__init__(mechanism.settings)
         self._mechanism, self._factor = mechanism, factor
 

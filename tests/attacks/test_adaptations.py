@@ -19,14 +19,14 @@ from clients.defences.low_precision import LowPrecision, LowPrecisionSettings
 from clients.defences.prune import Prune, PruneSettings
 from flfw import plugins
 from flfw.defence import Defence
-from flfw.inversion.descent import Adam
+from flfw.inversion.descent import AdamDescent
 from flfw.inversion.matching import cosine_distance, gaussian_likelihood, squared_distance
 from flfw.inversion.priors import total_variation, weighted
 from flfw.inversion.search import Recipe, Target, invert
 from flfw.nets import Net, Tensors, tensors
 from flfw.nets.inputs import Inputs
 from flfw.rng import initialising, torch_generator
-from flfw.victims.operator import Mechanism, Scaled
+from flfw.victims.operator import Operator, Scaled
 from flfw.victims.victim import PlainVictim
 
 
@@ -38,7 +38,7 @@ def flat(several: Tensors) -> Tensor:
     return torch.cat([value.reshape(-1) for value in several.values()])
 
 
-def seen(mechanism: Mechanism, trial: Tensors, sent: Tensors) -> Tensors:
+def seen(mechanism: Operator, trial: Tensors, sent: Tensors) -> Tensors:
     """What a trial would have been sent as."""
     return mechanism.apply(trial, sent, mechanism.read(sent))
 
@@ -60,20 +60,20 @@ def a_gradient(of: int = 0, size: float = 1.0) -> Tensors:
     }
 
 
-def pair(defence: Defence, name: str) -> tuple[Defence, Mechanism]:
+def pair(defence: Defence, name: str) -> tuple[Defence, Operator]:
     """A defence, and the adaptation to it as an audit finds and makes it."""
-    return defence, plugins.find(plugins.ADAPTATION, name, Mechanism)(asdict(defence.settings))
+    return defence, plugins.find(plugins.ADAPTATION, name, Operator)(asdict(defence.settings))
 
 
-def low(bits: int, rounding: Any = "nearest") -> tuple[Defence, Mechanism]:
+def low(bits: int, rounding: Any = "nearest") -> tuple[Defence, Operator]:
     return pair(LowPrecision(LowPrecisionSettings(bits, rounding)), "low_precision")
 
 
-def dp(std: float, clip: float = 0.0) -> tuple[Defence, Mechanism]:
+def dp(std: float, clip: float = 0.0) -> tuple[Defence, Operator]:
     return pair(DPGaussian(DPGaussianSettings(std, clip)), "dp_gaussian")
 
 
-def pruned(ratio: float) -> tuple[Defence, Mechanism]:
+def pruned(ratio: float) -> tuple[Defence, Operator]:
     return pair(Prune(PruneSettings(ratio)), "prune")
 
 
@@ -150,7 +150,7 @@ def test_a_mostly_small_tensor_has_a_smaller_error_of_stochastic_rounding() -> N
 
 
 @pytest.mark.parametrize("made", [pruned(0.9), low(1), low(2)], ids=["prune", "1 bit", "2 bits"])
-def test_the_true_gradient_explains_all_that_was_sent(made: tuple[Defence, Mechanism]) -> None:
+def test_the_true_gradient_explains_all_that_was_sent(made: tuple[Defence, Operator]) -> None:
     defence, mechanism = made
     true = a_gradient()
     sent = defence.update(true, seeded(1))
@@ -171,7 +171,7 @@ LIKELY = [
 
 
 @pytest.mark.parametrize(("made", "tolerance"), LIKELY, ids=[str(made[0].settings) for made, _ in LIKELY])
-def test_the_true_gradient_is_as_likely_as_its_noise(made: tuple[Defence, Mechanism], tolerance: float) -> None:
+def test_the_true_gradient_is_as_likely_as_its_noise(made: tuple[Defence, Operator], tolerance: float) -> None:
     defence, mechanism = made
     true = a_gradient(size=10.0)
     assert mechanism.noise is not None
@@ -194,7 +194,7 @@ ALL += [rounds(1, "stochastic"), rounds(4, "stochastic")]
 
 
 @pytest.mark.parametrize("mechanism", ALL, ids=lambda m: f"{type(m).__name__} {m.settings}")
-def test_several_at_once_are_each_alone_and_have_a_derivative(mechanism: Mechanism) -> None:
+def test_several_at_once_are_each_alone_and_have_a_derivative(mechanism: Operator) -> None:
     trials = {"a": torch.randn(3, 2, 4, generator=seeded(1)), "b": torch.randn(3, 5, generator=seeded(2))}
     sent = {n: torch.randn(v.shape, generator=seeded(3)).clamp(min=0) for n, v in trials.items()}
 
@@ -209,7 +209,7 @@ def test_several_at_once_are_each_alone_and_have_a_derivative(mechanism: Mechani
 
 
 @pytest.mark.parametrize("mechanism", [noisy(0.1, 0.5), rounds(4), rounds(2, "stochastic")], ids=["dp", "4", "2"])
-def test_likelihoods_do_not_depend_on_the_units_that_are_compared(mechanism: Mechanism) -> None:
+def test_likelihoods_do_not_depend_on_the_units_that_are_compared(mechanism: Operator) -> None:
     scaled = Scaled(mechanism, -0.05)  # the change of the weights over the gradient
     trial, sent = a_gradient(), a_gradient(of=1)
     own = {n: -0.05 * v for n, v in trial.items()}, {n: -0.05 * v for n, v in sent.items()}
@@ -221,7 +221,7 @@ def test_likelihoods_do_not_depend_on_the_units_that_are_compared(mechanism: Mec
 # --- in a search ---
 
 INPUTS = Inputs.of((1, 6, 6), (0.5,), (0.25,))
-ADAM = Adam(100, 0.1, schedule="cosine")
+ADAM = AdamDescent(100, 0.1, schedule="cosine")
 SMOOTH = weighted((30.0, total_variation))  # in nats: 30 pairs of neighbours either way, differences of 1 deviation
 COSINE, SQUARES = Recipe(cosine_distance, ADAM, weighted((1e-2, total_variation))), Recipe(squared_distance, ADAM)
 
@@ -243,7 +243,7 @@ def pictures() -> Tensor:
     return greys.expand(4, 1, 2, 3, 6).reshape(4, 1, 6, 6)
 
 
-def error(made: tuple[Defence, Mechanism], recipe: Recipe, told: bool) -> float:
+def error(made: tuple[Defence, Operator], recipe: Recipe, told: bool) -> float:
     """Root mean square deviation, on average over 4 images."""
     defence, mechanism = made
     at, images, labels = victim(), pictures(), torch.arange(4)
@@ -267,6 +267,6 @@ def error(made: tuple[Defence, Mechanism], recipe: Recipe, told: bool) -> float:
     ids=["prune", "1 bit", "2 bits", "4 bits", "2 stochastic bits", "bound", "noise"],
 )
 def test_a_search_that_is_told_of_the_defence_comes_closer(
-    made: tuple[Defence, Mechanism], static: Recipe, told: Recipe, margin: float
+    made: tuple[Defence, Operator], static: Recipe, told: Recipe, margin: float
 ) -> None:
     assert error(made, static, told=False) > margin * error(made, told, told=True)

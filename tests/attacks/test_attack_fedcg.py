@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from attacks.dlg_statistics import DLGStatistics
-from attacks.fedcg import FedCG, FedCGSettings
+from attacks.fedcg import FedCGInversion, FedCGInversionSettings
 from attacks.ig import IG
 from flfw import data, nets
 from flfw import resolve as parts
@@ -193,7 +193,7 @@ def test_an_extractor_victim_sends_features_in_distances_from_a_blank() -> None:
 
 def test_a_common_start_is_inverted_before_training() -> None:
     _, x, y = digits()
-    net, chosen = small(), FedCG(FedCGSettings(search_iterations=400))
+    net, chosen = small(), FedCGInversion(FedCGInversionSettings(search_iterations=400))
     seen = seen_by(net, x[:1], y[:1], 0)
     start = {name: value for name, value in nets.tensors(net).items() if name.startswith("extractor.")}
     assert mean_psnr(x[:1], attacked(chosen, seen, known_of(seen, y[:1], start=start))) > 25
@@ -206,13 +206,18 @@ def test_a_start_is_of_no_use_once_training_has_begun() -> None:
     seen = seen_by(small(), x[:1], y[:1], 1)
     known = known_of(seen, y[:1], start={n: v for n, v in nets.tensors(small()).items() if "extractor" in n})
     with pytest.raises(NotApplicable, match="not as all clients' began"):
-        attacked(FedCG(FedCGSettings(variant="start")), seen, known)
+        attacked(FedCGInversion(FedCGInversionSettings(variant="start")), seen, known)
 
 
 def test_a_shared_extractor_needs_no_start() -> None:
     _, x, y = digits()
     seen = seen_by(small(), x[:1], y[:1], 1, shared="")
-    assert mean_psnr(x[:1], attacked(FedCG(FedCGSettings(search_iterations=400)), seen, known_of(seen, y[:1]))) > 25
+    assert (
+        mean_psnr(
+            x[:1], attacked(FedCGInversion(FedCGInversionSettings(search_iterations=400)), seen, known_of(seen, y[:1]))
+        )
+        > 25
+    )
 
 
 TEACHING: dict[str, Any] = {"surrogates": 1, "surrogate_epochs": 120, "decoder_epochs": 60, "width": 128, "noise": 1.2}
@@ -235,7 +240,7 @@ def test_a_decoder_of_stand_ins_beats_the_class_mean_and_the_paper_s_attack() ->
     static = DLGStatistics(DLGStatistics.Settings(adam_iterations=200, lbfgs_iterations=0))
     guesses = {
         name: torch.cat([found.samples for found in attack.run(seen, known, rngs)])
-        for name, attack in (("decoder", FedCG(FedCGSettings(**TEACHING))), ("static", static))
+        for name, attack in (("decoder", FedCGInversion(FedCGInversionSettings(**TEACHING))), ("static", static))
     }
     floor = [floors.floors(x[i].numpy(), int(y[i]), numpy_generator(0, "x"))["class_mean"] for i in range(count)]
     decoded, paper_s = (mean_psnr(x[:count], guesses[name]) for name in ("decoder", "static"))
@@ -248,10 +253,14 @@ def test_own_tunes_under_what_the_client_uploaded_and_changes_nothing_else() -> 
     net, public = after_training()
     seen = seen_by(net, x[:1], y[:1], 1)
     brief = {**TEACHING, "surrogates": 1, "surrogate_epochs": 2, "decoder_epochs": 2, "tuning_epochs": 1}
-    plain = attacked(FedCG(FedCGSettings(**brief)), seen, known_of(seen, y[:1], public=public))
+    plain = attacked(FedCGInversion(FedCGInversionSettings(**brief)), seen, known_of(seen, y[:1], public=public))
     of = {"public": public, "uploaded": {n: v for n, v in nets.tensors(net).items() if n.startswith("classifier.")}}
-    assert torch.equal(attacked(FedCG(FedCGSettings(**brief)), seen, known_of(seen, y[:1], **of)), plain)
-    assert not torch.equal(attacked(FedCG(FedCGSettings(**brief, own=True)), seen, known_of(seen, y[:1], **of)), plain)
+    assert torch.equal(
+        attacked(FedCGInversion(FedCGInversionSettings(**brief)), seen, known_of(seen, y[:1], **of)), plain
+    )
+    assert not torch.equal(
+        attacked(FedCGInversion(FedCGInversionSettings(**brief, own=True)), seen, known_of(seen, y[:1], **of)), plain
+    )
 
 
 def test_learning_leaves_what_it_is_given_as_it_was() -> None:
@@ -272,13 +281,15 @@ def test_refusals() -> None:
     _, x, y = digits()
     seen = seen_by(small(), x[:1], y[:1], 1)
     with pytest.raises(NotApplicable, match="public data"):
-        attacked(FedCG(), seen, known_of(seen, y[:1]))
+        attacked(FedCGInversion(), seen, known_of(seen, y[:1]))
     private_head = seen_by(small(), x[:1], y[:1], 1, shared="extractor.")
     with pytest.raises(NotApplicable, match="classifier is shared"):
-        attacked(FedCG(), private_head, known_of(private_head, y[:1]))
+        attacked(FedCGInversion(), private_head, known_of(private_head, y[:1]))
     public = Examples(x[:9], y[:9])
     with pytest.raises(NotApplicable, match="no generator"):
-        attacked(FedCG(FedCGSettings(variant="generator")), seen, known_of(seen, y[:1], public=public))
+        attacked(
+            FedCGInversion(FedCGInversionSettings(variant="generator")), seen, known_of(seen, y[:1], public=public)
+        )
 
 
 # --- which classes there are ---
@@ -398,7 +409,7 @@ def test_the_granted_start_is_what_clients_start_with_if_they_start_alike(common
     experiment = Experiment(**{**RUN, "attack": ("fedcg",), "set": (f"fedsplit.start={chosen}",)})
     experiment, task, _ = whole.check(experiment)
     ticket = Ticket("target", 0, "", 1, 1, "target")
-    plan = Plan(experiment, task, Path("none"), {"fedcg": FedCG()}, lambda _: None, lambda: ("file", 3))
+    plan = Plan(experiment, task, Path("none"), {"fedcg": FedCGInversion()}, lambda _: None, lambda: ("file", 3))
     assert plan._beside("fedcg", dataclasses.replace(ticket, point="example"))["start"] is common
     job = Job("fedcg", ticket, (), Path("none"), {}, (1, 8, 8), 10, (0.5,), (0.5,), start=common)
     found = _start(job, experiment, torch.device("cpu"))
@@ -417,7 +428,7 @@ def test_only_a_start_before_training_leaves_nothing_hidden(start: bool, server_
     experiment = Experiment(method="fedsplit", net="lenet5", dataset="digits")
     ticket = Ticket("target", server_round, "", 1, 1, "target")
     job = Job("fedcg", ticket, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), start=start)
-    stands = standing(experiment, job, FedCG(), False)
+    stands = standing(experiment, job, FedCGInversion(), False)
     assert stands.adaptive is adaptive
     assert standing(experiment, dataclasses.replace(job, start=False), IG(), False).adaptive is False
 
@@ -428,7 +439,7 @@ def test_it_is_static_where_it_leaves_something_unused(method: str, told: bool) 
     ticket = Ticket("target", 0, "", 1, 1, "target")
     about: dict[str, Any] = {"start": method == "fedsplit", "adaptive": told}
     job = Job("fedcg", ticket, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), **about)
-    stands = standing(experiment, job, FedCG(), told)
+    stands = standing(experiment, job, FedCGInversion(), told)
     assert not stands.adaptive and any(words.startswith("not made use of: ") for words in stands.granted)
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from attacks.hyperfl import HyperFL, HyperFLSettings
+from attacks.hyperfl import HyperFLInversion, HyperFLInversionSettings
 from attacks.ig import IG, IGSettings
 from flfw import data, nets
 from flfw.adversary.attack import Budget, NotApplicable
@@ -31,7 +31,7 @@ from flfw.inversion.closed_form.linear import linear_inputs
 from flfw.inversion.closed_form.separation import directions, separate
 from flfw.inversion.closed_form.shared_gradient import Reading, read, serving, without_decay
 from flfw.inversion.compute import Compute
-from flfw.inversion.descent import Adam
+from flfw.inversion.descent import AdamDescent
 from flfw.inversion.private.embedding_search import search
 from flfw.inversion.private.extractor import SurrogateVictim, extractor_of, read_off, up_to_last_layer
 from flfw.nets import Net
@@ -396,7 +396,9 @@ class Federation:
         return observations, [Knowledge(victim, len(y), y) for _, y in self.batches]
 
     def run(self, **settings: Any) -> list[Reconstruction]:
-        return HyperFL(HyperFLSettings(**settings)).run(self.seen, self.known, generators(len(self.seen)))
+        return HyperFLInversion(HyperFLInversionSettings(**settings)).run(
+            self.seen, self.known, generators(len(self.seen))
+        )
 
     def db(self, found: Sequence[Reconstruction]) -> list[float]:
         return [batch_db(x, one.samples) for (x, _), one in zip(self.batches, found, strict=True)]
@@ -454,7 +456,9 @@ def test_closed_form_recovers_what_a_fully_connected_extractor_saw() -> None:
 def test_the_search_that_came_closest_by_one_measure_is_kept() -> None:
     federation, rngs = Federation("mlp", *(digits("mlp", i) for i in range(4)), tiny=True), generators(4)
     each = [  # from the same generators, one after the other, as the three searches are made
-        HyperFL(HyperFLSettings(iterations=12, distance=distance)).run(federation.seen, federation.known, rngs)
+        HyperFLInversion(HyperFLInversionSettings(iterations=12, distance=distance)).run(
+            federation.seen, federation.known, rngs
+        )
         for distance in ("cosine", "relative", "features")
     ]
     chosen = set()
@@ -526,12 +530,12 @@ def test_an_extractor_that_is_shared_as_it_is_leaves_nothing_to_be_read_off() ->
     observations[0] = dataclasses.replace(
         observations[0], sent={n: v for n, v in observations[0].sent.items() if "extractor" in n}
     )
-    attack = HyperFL(HyperFLSettings(iterations=300, distance="relative"))
+    attack = HyperFLInversion(HyperFLInversionSettings(iterations=300, distance="relative"))
     found = attack.run(observations, [Knowledge(headless, 1, None)], generators(1))  # as fedper shares
     assert federation.db(found)[0] > 40
     easy = federation.shared_as_it_is("easy")
     assert federation.db(attack.run(*easy, generators(1)))[0] > 40
-    found = HyperFL(HyperFLSettings(iterations=20, variant="two_stage")).run(*easy, generators(1))
+    found = HyperFLInversion(HyperFLInversionSettings(iterations=20, variant="two_stage")).run(*easy, generators(1))
     assert found[0].labels is not None  # as an attacker who is granted them
 
 
@@ -541,7 +545,7 @@ def test_what_has_no_extractor_to_attack_is_not_applicable() -> None:
     seen = Observation(Vantage.SERVER, "probe", "target", 0, 0, 0, sent, received)
 
     def attack(victim: PlainVictim) -> None:
-        HyperFL().run([seen], [Knowledge(victim, 1, None)], generators(1))
+        HyperFLInversion().run([seen], [Knowledge(victim, 1, None)], generators(1))
 
     inputs = inputs_of("mlp")
     with pytest.raises(NotApplicable, match="an extractor with weights"):
@@ -557,7 +561,7 @@ def test_what_has_no_extractor_to_attack_is_not_applicable() -> None:
 
 def test_the_first_stage_finds_embedding_and_gradient_by_search() -> None:
     federation = Federation("mlp", digits("mlp", 0), digits("mlp", 1), tiny=True)
-    adam = Adam(600, 0.1, schedule="cosine")
+    adam = AdamDescent(600, 0.1, schedule="cosine")
     several = search(federation.victim, federation.sent, generators(2), adam, Compute())
     for sent, found in zip(federation.sent, several, strict=True):
         expected = read_off(federation.victim, sent)
@@ -580,12 +584,14 @@ def test_the_papers_attacks_are_granted_the_labels_and_get_closer(variant: Any) 
 
 
 def test_budget_and_labels_are_those_of_the_variant() -> None:
-    attack = HyperFL(HyperFLSettings(iterations=7, restarts=2))
+    attack = HyperFLInversion(HyperFLInversionSettings(iterations=7, restarts=2))
     assert (attack.budget, attack.labels) == (Budget(7, 6, "lowest matching distance"), "not used")
-    assert HyperFL(HyperFLSettings(distance="cosine")).budget == Budget(500, 1, "lowest matching distance")
-    attack = HyperFL(HyperFLSettings(variant="two_stage", iterations=7))
+    assert HyperFLInversion(HyperFLInversionSettings(distance="cosine")).budget == Budget(
+        500, 1, "lowest matching distance"
+    )
+    attack = HyperFLInversion(HyperFLInversionSettings(variant="two_stage", iterations=7))
     assert (attack.budget, attack.labels) == (Budget(14, 1, "lowest matching distance"), "given")
-    attack = HyperFL(HyperFLSettings(variant="joint", iterations=7))
+    attack = HyperFLInversion(HyperFLInversionSettings(variant="joint", iterations=7))
     assert (attack.budget, attack.labels) == (Budget(7, 1, "lowest matching distance"), "given")
 
 
@@ -600,7 +606,7 @@ def test_budget_and_labels_are_those_of_the_variant() -> None:
 )
 def test_settings_out_of_range_are_refused(wrong: dict[str, Any], line: str) -> None:
     with pytest.raises(BadInput) as caught:
-        HyperFLSettings(**wrong)
+        HyperFLInversionSettings(**wrong)
     assert str(caught.value) == line
 
 
@@ -714,7 +720,7 @@ def test_only_who_reads_off_all_that_is_hidden_is_adaptive(case: dict[str, Any],
     experiment = Experiment(**{**about, **{key: value for key, value in case.items() if key in about}})
     ticket = Ticket("target", 0, "", case.get("batch", 1), case.get("steps", 1), "target")
     job = Job("hyperfl", ticket, (), Path("none"), {}, case.get("shape", (1, 8, 8)), 10, (0.5,), (0.5,))
-    attack = HyperFL(HyperFLSettings(variant=case.get("variant", "closed_form")))
+    attack = HyperFLInversion(HyperFLInversionSettings(variant=case.get("variant", "closed_form")))
     assert standing(experiment, job, attack, experiment.defence != "none").adaptive is adaptive
 
 
@@ -758,7 +764,7 @@ def test_an_extractor_of_which_a_layer_was_not_sent_is_not_applicable() -> None:
     victim = PlainVictim(known[0].model.model, observations[0].received, frozen, federation.inputs)
     observations[0] = dataclasses.replace(observations[0], sent={n: observations[0].sent[n] for n in frozen})
     with pytest.raises(NotApplicable, match=r"got none of extractor\.3\.weight"):
-        HyperFL().run(observations, [Knowledge(victim, 1, None)], generators(1))
+        HyperFLInversion().run(observations, [Knowledge(victim, 1, None)], generators(1))
 
 
 def test_batch_normalisation_uses_the_statistics_that_were_received() -> None:

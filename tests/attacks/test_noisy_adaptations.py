@@ -30,7 +30,7 @@ from flfw.client.workplace import Workplace
 from flfw.dp.client import NoisyClient
 from flfw.experiment import Experiment
 from flfw.inversion.clipped import Clipped, carried, clipped
-from flfw.inversion.descent import Adam
+from flfw.inversion.descent import AdamDescent
 from flfw.inversion.matching import cosine_distance, gaussian_likelihood, relative_distance, squared_distance
 from flfw.inversion.priors import total_variation, weighted
 from flfw.inversion.search import Recipe, Target, invert
@@ -45,7 +45,7 @@ from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
 from flfw.task import Task
 from flfw.victims.local_steps import LocalSteps
-from flfw.victims.operator import Circumstances, MethodMechanism
+from flfw.victims.operator import Circumstances, MethodOperator
 from flfw.victims.victim import PlainVictim, VictimModel
 from strategies.fed_cdp import FedCDPSettings
 from strategies.fed_sdp import FedSDPSettings
@@ -259,7 +259,7 @@ def test_several_at_once_are_each_alone_and_have_a_derivative() -> None:
 # --- in a search ---
 
 INPUTS = Inputs.of((1, 6, 6), (0.5,), (0.25,))
-ADAM = Adam(150, 0.1, schedule="cosine")
+ADAM = AdamDescent(150, 0.1, schedule="cosine")
 COSINE = Recipe(cosine_distance, ADAM, weighted((1e-3, total_variation)))
 SMOOTH = weighted((30.0, total_variation))
 
@@ -271,7 +271,7 @@ def small() -> PlainVictim:
     return PlainVictim(net, tensors(net), ("*",), INPUTS)
 
 
-def search_error(told: MethodMechanism, noise: float, batch: int, recipe: Recipe, knowing: bool) -> float:
+def search_error(told: MethodOperator, noise: float, batch: int, recipe: Recipe, knowing: bool) -> float:
     """Root mean square deviation, on average over three probes of images of two greys."""
     victim = told.victim(small(), small().known, None)
     rng = torch_generator(0, "pictures")
@@ -301,7 +301,7 @@ def sdp(**settings: Any) -> FedSDPAdaptation:
     ],
     ids=["one example", "three examples", "an update"],
 )
-def test_who_knows_of_the_clipping_comes_closer(told: MethodMechanism, batch: int, margin: float) -> None:
+def test_who_knows_of_the_clipping_comes_closer(told: MethodOperator, batch: int, margin: float) -> None:
     static, knowing = (search_error(told, 0.0, batch, COSINE, knows) for knows in (False, True))
     assert static > margin * knowing
 

@@ -26,7 +26,7 @@ from flfw.nets import Tensors
 from flfw.nets.net import tensors
 from flfw.rng import torch_generator
 from flfw.runs import run as whole
-from flfw.victims.operator import Mechanism, Scaled
+from flfw.victims.operator import Operator, Scaled
 from tests.attacks.test_attacks import attackable, digits, generators
 
 TARGET = Ticket("target", 0, "", 1, 1, "target")
@@ -135,7 +135,7 @@ def test_how_one_adapts() -> None:
 
 
 def test_what_stands_in_the_objective() -> None:
-    assert isinstance(mechanism(asked(defence="prune"), TARGET, "server", 1.0), Mechanism)
+    assert isinstance(mechanism(asked(defence="prune"), TARGET, "server", 1.0), Operator)
     assert isinstance(mechanism(asked(defence="prune"), TARGET, "server", -0.5), Scaled)
     assert isinstance(mechanism(asked(defence=own(OwnPrune)), TARGET, "server", 1.0), Automatic)
     assert mechanism(asked(defence=own(Blurs)), TARGET, "server", 1.0) is None

@@ -17,7 +17,7 @@ from flfw.audit.auditor import auditing
 from flfw.audit.entries import breakdowns
 from flfw.audit.entries import entry as summed
 from flfw.audit.jobs import Solution
-from flfw.audit.scorer import FLOORS, Row
+from flfw.audit.scorer import FLOORS, ScoreRow
 from flfw.audit.verdict import CONTROL_DB, EASY_SHARE, Rung, verdict
 from flfw.defence import Defence
 from flfw.experiment import Experiment
@@ -309,15 +309,17 @@ def test_an_easy_rung_that_broke_is_not_called_too_weak() -> None:
     assert word == "inconclusive" and "crashed: it" in reason and "stronger attack" not in reason
 
 
-def row(victim: int, db: float | None, recovered: bool = False) -> Row:
+def row(victim: int, db: float | None, recovered: bool = False) -> ScoreRow:
     floors = {f"floor_{floor}": 8.0 for floor in FLOORS}
     return {"victim": victim, "image": 0, "db": db, "psnr": db, "recovered": recovered, **floors}
 
 
-def told(rows: list[Row], untold: list[Row]) -> dict[str, Any]:
+def told(rows: list[ScoreRow], untold: list[ScoreRow]) -> dict[str, Any]:
     about = {"attack": "a", "adaptive": True, "batch": 1, "steps": 1, "iterations": 1}
     passed = Rung("control", 150.0, True), Rung("easy", 30.0, True)
-    known: Row = dict.fromkeys(("ssim", "lpips", "rmsd", "gain", "rank", "candidates", "assignment_null", "client"))
+    known: ScoreRow = dict.fromkeys(
+        ("ssim", "lpips", "rmsd", "gain", "rank", "candidates", "assignment_null", "client")
+    )
     known |= {"iterations": None, "failed": False, "succeeded": False, "exact": False, "exact_features": None}
     known |= {"labels_found": None, "floor_features": None}
     return summed(about, Solution("job", ()), [known | one for one in rows], len(rows), passed, 0, untold)

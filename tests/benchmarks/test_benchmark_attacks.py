@@ -172,7 +172,7 @@ class Apart:
     def __init__(self, **gated: float) -> None:
         self._gated = gated
 
-    def exact(self, case: attacks.Case) -> tuple[dict[str, float], dict[str, float]]:
+    def exact(self, case: attacks.AttackCase) -> tuple[dict[str, float], dict[str, float]]:
         return self._gated, {}
 
 
@@ -186,7 +186,7 @@ class Apart:
 )
 def test_different_work_is_refused_and_not_timed(gated: dict[str, float], named: str) -> None:
     with pytest.raises(SystemExit) as stopped:
-        attacks.gate(cast(attacks.Bench, Apart(**gated)), {"lenet_1": attacks.Case("lenet", 1, 1, 0, 1.0)})
+        attacks.gate(cast(attacks.Bench, Apart(**gated)), {"lenet_1": attacks.AttackCase("lenet", 1, 1, 0, 1.0)})
     assert named in str(stopped.value.code)
 
 

@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from flfw.errors import BadInput
 from flfw.inversion import graph
 from flfw.inversion.compute import Compute, compiler
-from flfw.inversion.descent import Adam, Best, Descent, Evaluate
+from flfw.inversion.descent import AdamDescent, Best, Descent, Evaluate
 from flfw.inversion.graph import Graph, peak_bytes
 from flfw.inversion.matching import cosine_distance
 from flfw.inversion.objective import Guess
@@ -178,7 +178,7 @@ class Counted(Descent):
 
 
 def searched(count: int, compute: Compute) -> tuple[list[Found], Sequence[int]]:
-    model, descent = victim(), Counted(Adam(5, 0.1))
+    model, descent = victim(), Counted(AdamDescent(5, 0.1))
     return invert(model, targets(model, count), Recipe(cosine_distance, descent), compute=compute), descent.counts
 
 

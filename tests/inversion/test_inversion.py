@@ -14,7 +14,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 from flfw.errors import BadInput
 from flfw.inversion import evaluation, graph
 from flfw.inversion.closed_form.linear import linear_inputs
-from flfw.inversion.descent import Adam, Best, Descent
+from flfw.inversion.descent import AdamDescent, Best, Descent
 from flfw.inversion.matching import cosine_distance, gaussian_likelihood, squared_distance
 from flfw.inversion.priors import Prior, energy, none, total_variation, weighted
 from flfw.inversion.search import Found, Recipe, Stage, Start, Target, invert
@@ -258,7 +258,7 @@ def target(sent: Tensors, y: Tensor, of: int) -> Target:
     return Target(sent, y, start_of(700 + of))
 
 
-def run(victim: VictimModel, targets: Sequence[Target], descent: Adam) -> list[Found]:
+def run(victim: VictimModel, targets: Sequence[Target], descent: AdamDescent) -> list[Found]:
     prior = weighted((1e-3, total_variation))
     return invert(victim, targets, Recipe(cosine_distance, descent, prior))
 
@@ -276,9 +276,9 @@ def test_search_pads_bases_of_different_widths_without_changing_any_result() -> 
     def targets() -> list[Target]:
         return [target(sent, torch.tensor([1 + i]), i) for i, sent in enumerate(several)]
 
-    together = run(cheap, targets(), Adam(4, 0.1))
+    together = run(cheap, targets(), AdamDescent(4, 0.1))
     for i in (0, 2):  # those that were padded
-        assert_found_alike(together[i], run(cheap, targets()[i : i + 1], Adam(4, 0.1))[0])
+        assert_found_alike(together[i], run(cheap, targets()[i : i + 1], AdamDescent(4, 0.1))[0])
 
 
 @pytest.mark.parametrize("way", ["one by one", "in chunks"])
@@ -290,17 +290,17 @@ def test_bases_of_different_widths_serve_where_not_all_is_done_together(
     def targets() -> list[Target]:
         return [target(sent, torch.tensor([1 + i]), i) for i, sent in enumerate((one_step(), full_rank(1)))]
 
-    together = run(cheap, targets(), Adam(4, 0.1))
+    together = run(cheap, targets(), AdamDescent(4, 0.1))
     if way == "one by one":
         monkeypatch.setattr(graph, "LIGHT", -1)
     else:
         monkeypatch.setattr(evaluation, "fitting", lambda needed, batch, compute: 1)
-    for found, other in zip(run(cheap, targets(), Adam(4, 0.1)), together, strict=True):
+    for found, other in zip(run(cheap, targets(), AdamDescent(4, 0.1)), together, strict=True):
         assert_found_alike(found, other)
 
 
 def test_search_finds_the_same_with_the_cheap_and_with_the_dense_victim() -> None:
-    cheap, dense = (run(v, [target(one_step(), torch.tensor([1]), 0)], Adam(8, 0.1))[0] for v in both_victims())
+    cheap, dense = (run(v, [target(one_step(), torch.tensor([1]), 0)], AdamDescent(8, 0.1))[0] for v in both_victims())
     assert_found_alike(cheap, dense, atol=1e-3)
 
 
@@ -439,7 +439,7 @@ def from_all(value: float) -> Start:
 
 def led(
     prior: Prior,
-    descent: Adam,
+    descent: AdamDescent,
     start: float = 0.0,
     box: tuple[float, float] = WIDE,
     inputs: Inputs = ROW,
@@ -452,13 +452,13 @@ def led(
     return found
 
 
-def walk(descent: Adam, slope: Tensor, box: tuple[float, float] = WIDE, inputs: Inputs = ROW) -> Tensor:
+def walk(descent: AdamDescent, slope: Tensor, box: tuple[float, float] = WIDE, inputs: Inputs = ROW) -> Tensor:
     """The same for a prior of constant slope."""
     return led(lambda z: (slope * z).sum(), descent, box=box, inputs=inputs).samples[0]
 
 
-def signed(iterations: int, lr: float, drops: tuple[float, ...] = (3 / 8, 5 / 8, 7 / 8)) -> Adam:
-    return Adam(iterations, lr, signed=True, drops=drops)
+def signed(iterations: int, lr: float, drops: tuple[float, ...] = (3 / 8, 5 / 8, 7 / 8)) -> AdamDescent:
+    return AdamDescent(iterations, lr, signed=True, drops=drops)
 
 
 def test_steps_fall_to_a_tenth_at_three_five_and_seven_eighths() -> None:
@@ -478,7 +478,7 @@ def test_steps_are_in_deviations_of_the_normalised_input() -> None:
 
 def test_the_sign_hides_how_the_slope_changes_and_the_gradient_does_not() -> None:
     found = {
-        way: float(led(lambda z: (z**4).sum(), Adam(3, 0.1, way, drops=()), start=0.5).samples[0, 0])
+        way: float(led(lambda z: (z**4).sum(), AdamDescent(3, 0.1, way, drops=()), start=0.5).samples[0, 0])
         for way in (True, False)
     }
     assert found[True] == pytest.approx(0.2, rel=1e-5)
@@ -645,7 +645,7 @@ def test_stages_go_on_from_where_the_last_one_ended_and_the_last_alone_is_report
 
         def descend(self, evaluate: Any, guess: Any, box: Any, solved: float) -> Best:
             seen.append(float(guess["x"].mean()))
-            return Adam(2, 0.5, signed=True, schedule="constant").descend(evaluate, guess, None, solved)
+            return AdamDescent(2, 0.5, signed=True, schedule="constant").descend(evaluate, guess, None, solved)
 
     upwards, downwards = (lambda z: -z.sum()), (lambda z: z.sum())
     opening = Stage(noted, Watched(), upwards, strength=1e6), Stage(noted, Watched(), upwards, strength=1e6)
@@ -662,7 +662,7 @@ def test_labels_that_nobody_granted_are_searched_for() -> None:
     victim = linear_victim()
     cases = [linear_target(victim, of) for of in range(3)]
     targets = [Target(target.sent, None, target.rng) for _, target in cases]
-    found = invert(victim, targets, Recipe(squared_distance, Adam(500, 0.1)))
+    found = invert(victim, targets, Recipe(squared_distance, AdamDescent(500, 0.1)))
     assert [one.labels.tolist() for one in found] == [[0], [1], [2]]
     for (x, _), one in zip(cases, found, strict=True):
         assert float((one.samples - x).abs().max()) < 0.05
@@ -671,7 +671,7 @@ def test_labels_that_nobody_granted_are_searched_for() -> None:
 def test_a_batch_without_labels_is_as_large_as_is_said() -> None:
     victim = linear_victim()
     target = Target(linear_target(victim)[1].sent, None, start_of(0), batch=3)
-    (found,) = invert(victim, [target], Recipe(squared_distance, Adam(5, 0.1)))
+    (found,) = invert(victim, [target], Recipe(squared_distance, AdamDescent(5, 0.1)))
     assert found.samples.shape == (3, 5) and found.labels.shape == (3,)
 
 
@@ -686,9 +686,9 @@ def test_search_does_not_depend_on_what_else_is_searched_for() -> None:
             several.append(Target(autograd(net, images(2, of), y), y, start_of(of)))
         return several
 
-    together = run(victim, targets(), Adam(6, 0.1))
+    together = run(victim, targets(), AdamDescent(6, 0.1))
     for i in (2, 0):
-        assert_found_alike(together[i], run(victim, targets()[i : i + 1], Adam(6, 0.1))[0])
+        assert_found_alike(together[i], run(victim, targets()[i : i + 1], AdamDescent(6, 0.1))[0])
 
 
 def test_search_moves_unknown_tensors_from_the_given_guess_and_leaves_it_alone() -> None:
@@ -721,4 +721,4 @@ def test_what_no_client_of_the_model_sent_is_refused(changes: dict[str, Tensor |
     sent = {**autograd(net, images(1), torch.tensor([0])), **changes}
     there = {name: value for name, value in sent.items() if value is not None}
     with pytest.raises(BadInput, match=line):
-        run(victim, [Target(there, torch.tensor([0]), start_of(0))], Adam(1, 0.1))
+        run(victim, [Target(there, torch.tensor([0]), start_of(0))], AdamDescent(1, 0.1))

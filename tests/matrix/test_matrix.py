@@ -26,8 +26,8 @@ from flfw.matrix.cells import settled
 from flfw.matrix.compare import table
 from flfw.matrix.findings import combine, comparisons, reference, uneven_budgets
 from flfw.matrix.page import render
-from flfw.matrix.picture import Mark, Panel, draw, place
-from flfw.matrix.question import Cell
+from flfw.matrix.picture import PlotMark, Scatter, draw, place
+from flfw.matrix.question import MatrixCell
 from flfw.matrix.rows import read
 from flfw.nets import Tensors
 from flfw.runs import results
@@ -522,7 +522,7 @@ def test_budgets_that_differ_are_noted(tmp_path: Path) -> None:
 
 
 def page_of(folder: Path, runs: Mapping[str, Path]) -> str:
-    cells = [Cell(replace(SMALL, defence=name, out=path)) for name, path in runs.items()]
+    cells = [MatrixCell(replace(SMALL, defence=name, out=path)) for name, path in runs.items()]
     tables.write(folder, Matrix(defences=tuple(runs)).filled(SMALL).question(SMALL), cells, {})
     return (folder / "matrix.html").read_text()
 
@@ -571,16 +571,16 @@ def test_labels_of_marks_at_one_place_do_not_overlap() -> None:
 
 def test_a_mark_stands_where_its_numbers_are() -> None:
     marks = (
-        Mark("low", 0.5, (0.5, 0.5), 0.0, (0.0, 0.4), False),
-        Mark("high", 0.9, (0.85, 0.95), 1.0, (0.6, 1.0), True),
+        PlotMark("low", 0.5, (0.5, 0.5), 0.0, (0.0, 0.4), False),
+        PlotMark("high", 0.9, (0.85, 0.95), 1.0, (0.6, 1.0), True),
     )
-    svg = str(draw(Panel("Images recovered", "accuracy", marks, percent=True)))
+    svg = str(draw(Scatter("Images recovered", "accuracy", marks, percent=True)))
     wide = svg.partition('class="chart narrow"')[0]
     (low, high) = re.findall(r'<circle class="dot (\w+)" cx="([\d.]+)" cy="([\d.]+)"', wide)
     assert (low[0], high[0]) == ("ink", "accent")
     assert float(low[1]) < float(high[1]) and (float(low[2]), float(high[2])) == (278.0, 28.0)
     assert len(re.findall('class="bar ink"', wide)) == 1 and len(re.findall('class="bar accent"', wide)) == 2
-    assert draw(Panel("nothing", "accuracy", (), percent=True)) == ""
+    assert draw(Scatter("nothing", "accuracy", (), percent=True)) == ""
 
 
 def test_an_unaudited_matrix_still_compares_accuracy(tmp_path: Path) -> None:

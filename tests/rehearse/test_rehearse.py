@@ -233,7 +233,9 @@ def test_data_that_are_not_as_the_sites_have_them_are_refused(own: Path, dataset
 def test_commands_on_the_page_parse() -> None:
     page = (ROOT / "docs" / "rehearsal.md").read_text()
     lines = re.findall(r"^python -m flfw\.rehearse(.*)$", page, re.MULTILINE)
-    found = [parsed(shlex.split(line), rehearse.Command(Experiment()), "rehearse").experiment for line in lines]
+    found = [
+        parsed(shlex.split(line), rehearse.RehearsalCommand(Experiment()), "rehearse").experiment for line in lines
+    ]
     assert [(one.dataset, one.method) for one in found] == [
         ("folder:/data/scans", "fedavg"), ("folder:/data/scans", "hyperfl"),
     ]  # fmt: skip

@@ -14,8 +14,8 @@ from safetensors.numpy import save_file
 
 import sim
 from flfw.errors import BadInput
-from flfw.report.figures import Line, Panel, png_uri, spread, stacked_panels
-from flfw.report.page_facts import Failure, first_screen
+from flfw.report.figures import Chart, Line, png_uri, spread, stacked_panels
+from flfw.report.page_facts import FailureLine, first_screen
 from flfw.report.report import command, write_report
 
 VOID = {"meta", "link", "img", "br", "input", "hr"}
@@ -510,7 +510,7 @@ def test_run_without_failures_mentions_none(tmp_path: Path) -> None:
     page = read(a_run(tmp_path / "run", attacks=()))
     assert {"href": "#failures"} not in page.every("a")
     assert first_screen([]) == ""
-    assert first_screen([Failure("client", "", "", "")]) == "1 client’s answer missing"
+    assert first_screen([FailureLine("client", "", "", "")]) == "1 client’s answer missing"
 
 
 def test_every_sample_has_all_its_figures(tmp_path: Path) -> None:
@@ -765,7 +765,7 @@ def test_updates_read_on_the_client_have_no_line_of_their_own_beside_the_servers
 
 def test_points_at_one_round_do_not_run_into_the_labels() -> None:
     lines = tuple(Line(f"attack {i}", ((0.0, 5.0), (2.0, 5.0)), "soft", (None, None)) for i in range(12))
-    drawn = str(stacked_panels([Panel("many", lines)], "many"))
+    drawn = str(stacked_panels([Chart("many", lines)], "many"))
     wide = drawn.partition('class="chart narrow"')[0]
     across = [float(x) for x in re.findall(r'<circle class="dot soft" cx="([\d.]+)"', wide)]
     label = min(float(x) for x in re.findall(r'class="name soft" x="([\d.]+)"', wide))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from flfw.errors import BadInput
 from flfw.rng import torch_generator
 from flfw.server import distillation
-from flfw.server.distillation import Inputs, ServerTraining, distil, speaking, taught
+from flfw.server.distillation import GeneratorInputs, ServerTraining, distil, speaking, taught
 from flfw.training.optimisers import SGD
 
 
@@ -81,7 +81,7 @@ def test_teachers_that_speak_ahead_say_the_same(size: int, batches: int) -> None
 def test_inputs_are_drawn_no_further_ahead_than_is_taught() -> None:
     drawn: list[int] = []
 
-    def endless() -> Iterator[Inputs]:
+    def endless() -> Iterator[GeneratorInputs]:
         while True:
             drawn.append(1)
             yield (torch.zeros(16, 1),)

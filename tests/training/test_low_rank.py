@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks import hyperfl as benchmark
-from benchmarks.hyperfl import Section
+from benchmarks.hyperfl import HyperFLSection
 from clients.hyperfl import HyperFLClient
 from flfw import resolve as parts
 from flfw.client.workplace import Workplace
@@ -382,7 +382,7 @@ def test_a_gate_that_is_not_passed_ends_the_benchmark(monkeypatch: pytest.Monkey
 )
 def test_a_section_says_beside_each_figure_whether_its_goal_is_met(at_most: bool, met: dict[str, bool]) -> None:
     beside = {name: {"ours_s": 0.5} for name in ("cnn1", "cnn2")}
-    section = Section("a over b", {"cnn1": 1.3, "cnn2": 1.6}, {"cnn1": 1.4, "cnn2": 1.5}, at_most, beside)
+    section = HyperFLSection("a over b", {"cnn1": 1.3, "cnn2": 1.6}, {"cnn1": 1.4, "cnn2": 1.5}, at_most, beside)
     assert section.met == met
     first, second, third = section.lines("P3")
     sign = "<=" if at_most else ">="
@@ -403,7 +403,7 @@ def test_the_straightforward_round_is_a_client_s(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("FLFW_DATA", str(tmp_path))
     monkeypatch.setattr(benchmark, "_IMAGES", 4)
     benchmark.images.cache_clear()
-    case = benchmark.Case("cnn1", "fmnist", (1, 28, 28), 0.01)
+    case = benchmark.HyperFLCase("cnn1", "fmnist", (1, 28, 28), 0.01)
     assert benchmark.images(case).name == "random pixels"
     assert benchmark.apart(case) <= EXACT
     benchmark.images.cache_clear()

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from flfw.errors import BadInput
 from flfw.inversion.compute import Compute
-from flfw.inversion.descent import Adam
+from flfw.inversion.descent import AdamDescent
 from flfw.inversion.graph import Graph
 from flfw.inversion.matching import cosine_distance
 from flfw.inversion.search import Recipe, Target, invert
@@ -341,7 +341,7 @@ def test_traced_for_several_problems_at_once_it_is_what_it_is_for_each(name: str
 
 # --- attacks ---
 
-RECIPE = Recipe(cosine_distance, Adam(150, 0.2, schedule="cosine"))
+RECIPE = Recipe(cosine_distance, AdamDescent(150, 0.2, schedule="cosine"))
 
 
 def errors(local: LocalSteps, order: Sequence[Sequence[int]], count: int) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 
-class Net(nn.Module):
+class SmallNet(nn.Module):
     """A convolution and a fully connected layer, for grey images of 8x8 pixels in ten classes."""
 
     def __init__(self):

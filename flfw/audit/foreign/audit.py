@@ -20,13 +20,13 @@ from flfw.adversary.attack import Attack, tuned_on
 from flfw.adversary.observation import Observation, Truth, key
 from flfw.audit.entries import breakdowns, entry, write_rows
 from flfw.audit.foreign.attempt import Pair, attempt, standing
-from flfw.audit.foreign.case import Case, Chosen, Victim, choose, lone_examples
-from flfw.audit.foreign.knowledge import InputSpace, Update, granted, input_space, named, victim
+from flfw.audit.foreign.case import Chosen, ForeignCase, Victim, choose, lone_examples
+from flfw.audit.foreign.knowledge import InputSpace, UpdateDescription, granted, input_space, named, victim
 from flfw.audit.foreign.ladder import control, probes
 from flfw.audit.jobs import EASY, Exchange, Job, Solution, Ticket
 from flfw.audit.ladder import easy
 from flfw.audit.measures.public import Public
-from flfw.audit.scorer import Row, Scorer
+from flfw.audit.scorer import Scorer, ScoreRow
 from flfw.audit.standing import Standing
 from flfw.audit.verdict import Rung
 from flfw.errors import BadInput, require
@@ -105,7 +105,7 @@ def audit(
     require(victims >= 1, "victims >= 1", victims=victims)
     config = {"method": name, "dataset": dataset, "seed": seed, "attack": list(attacks), "lr": lr, "mode": mode}
     config |= {"defence": defence, "victims": victims, "pictures": "yes" if pictures else "no"}
-    case = Case(net, input_space(inputs), public, lr, steps, mode, seed, defence)
+    case = ForeignCase(net, input_space(inputs), public, lr, steps, mode, seed, defence)
     kept = Recordings(Path(recordings))
     chosen = choose(case, kept, rounds, truth, batch, victims)
     entries, rows = _Audit(case, kept, chosen, folder).run(attacks)
@@ -124,14 +124,14 @@ class _Audit:
         out: where everything goes; made once it is known that the network fits.
     """
 
-    def __init__(self, case: Case, kept: Recordings, chosen: Chosen, out: Path) -> None:
+    def __init__(self, case: ForeignCase, kept: Recordings, chosen: Chosen, out: Path) -> None:
         self._case, self._kept, self._chosen, self._out = case, kept, chosen, out
         self._model = case.fresh("attacker")
         self._scorers: dict[int, Scorer] = {}
         self._grant(next(iter(chosen.values()))[:1])
         out.mkdir(parents=True, mode=0o700)
 
-    def run(self, attacks: Mapping[str, Attack]) -> tuple[list[dict[str, Any]], list[Row]]:
+    def run(self, attacks: Mapping[str, Attack]) -> tuple[list[dict[str, Any]], list[ScoreRow]]:
         """The entries of result.json, attack by attack, and a row an example."""
         lone = lone_examples(self._chosen)
         for i, (_, single) in enumerate(lone):
@@ -170,10 +170,13 @@ class _Audit:
             found.append((seen, replace(known, granted=known.granted + withheld)))
         return found
 
-    def _easy(self, name: str, attack: Attack, lone: Sequence[tuple[int, Truth]]) -> tuple[Rung, list[Row]]:
+    def _easy(self, name: str, attack: Attack, lone: Sequence[tuple[int, Truth]]) -> tuple[Rung, list[ScoreRow]]:
         net = self._case.fresh("easy")
         seen = probes("easy", net, [single for _, single in lone], self._case.inputs)
-        model, about = victim(net, seen[0], self._case.inputs, "eval"), Update(1, 1, 1.0, "eval", weights=False)
+        model, about = (
+            victim(net, seen[0], self._case.inputs, "eval"),
+            UpdateDescription(1, 1, 1.0, "eval", weights=False),
+        )
         pairs: list[Pair | None] = [(o, granted(model, about, lone[o.slot][1].labels, False)) for o in seen]
         exchanges = [Exchange(f"easy-{i}", client, i, None) for i, (client, _) in enumerate(lone)]
         job = self._job(name, EASY, exchanges)
@@ -183,7 +186,7 @@ class _Audit:
 
     def _round(
         self, name: str, attack: Attack, number: int, ladder: tuple[Rung, Rung]
-    ) -> tuple[dict[str, Any], list[Row]]:
+    ) -> tuple[dict[str, Any], list[ScoreRow]]:
         group = self._chosen[number]
         pairs = self._grant(group)  # anew, for an attack may have worked on the tensors in place
         for v in group:
@@ -220,10 +223,10 @@ class _Audit:
         of = (self._kept.folder.absolute(), {}, inputs.shape, self._case.classes, mean, std)
         return Job(attack, ticket, tuple(exchanges), *of)
 
-    def _rows(self, job: Job, pairs: Sequence[Pair | None], solution: Solution, stands: Standing) -> list[Row]:
+    def _rows(self, job: Job, pairs: Sequence[Pair | None], solution: Solution, stands: Standing) -> list[ScoreRow]:
         ticket, rows = job.ticket, []
         source = "update" if ticket.rung == "target" else "probe"
-        about: Row = {"attack": job.attack, "adaptive": stands.adaptive, "vantage": "server", "source": source}
+        about: ScoreRow = {"attack": job.attack, "adaptive": stands.adaptive, "vantage": "server", "source": source}
         about |= {"rung": ticket.rung, "curve": "", "round": ticket.round, "seed": self._case.seed}
         for exchange, pair, found in zip(job.exchanges, pairs, solution.found, strict=True):
             # Floors are kept by an example's number, which callers may count anew for each client.
@@ -243,7 +246,7 @@ def _write(
     config: dict[str, Any],
     kept: Recordings,
     entries: list[dict[str, Any]],
-    rows: list[Row],
+    rows: list[ScoreRow],
     tuned: list[str],
 ) -> None:
     from flfw.report.report import write_report

@@ -10,7 +10,7 @@ from typing import final
 from torch import nn
 
 from flfw.adversary.observation import Observation, Truth
-from flfw.audit.foreign.knowledge import Update, classes, is_random
+from flfw.audit.foreign.knowledge import UpdateDescription, classes, is_random
 from flfw.audit.jobs import Exchange
 from flfw.audit.measures.public import Public
 from flfw.errors import BadInput, require
@@ -22,7 +22,7 @@ from flfw.rng import initialising
 
 @final
 @dataclass(frozen=True)
-class Case:
+class ForeignCase:
     """What is the same for all updates: the arguments of `flfw.audit.foreign.audit` of the same names, checked."""
 
     net: Callable[[], nn.Module]
@@ -35,7 +35,7 @@ class Case:
     defence: str
 
     def __post_init__(self) -> None:
-        Update(1, 1 if callable(self.steps) else self.steps, self.lr, self.mode)
+        UpdateDescription(1, 1 if callable(self.steps) else self.steps, self.lr, self.mode)
         shape = self.public.samples.shape[1:]
         require(shape == self.inputs.shape, f"public inputs of shape {self.inputs.shape}", shape=shape)
 
@@ -59,9 +59,9 @@ class Case:
         with initialising(self.seed, purpose):
             return self.net()
 
-    def update(self, seen: Observation, batch: int) -> Update:
+    def update(self, seen: Observation, batch: int) -> UpdateDescription:
         """What stands behind an update of so many examples."""
-        return Update(batch, self.steps(seen) if callable(self.steps) else self.steps, self.lr, self.mode)
+        return UpdateDescription(batch, self.steps(seen) if callable(self.steps) else self.steps, self.lr, self.mode)
 
     def checked(self, client: int, truth: Truth, batch: int | None) -> Truth:
         """A client's truth, if it can be what the client trained on."""
@@ -102,7 +102,7 @@ Chosen = Mapping[int, Sequence[Victim]]
 
 
 def choose(
-    case: Case,
+    case: ForeignCase,
     kept: Recordings,
     rounds: Sequence[int] | None,
     truth: Callable[[int], Truth | None],

@@ -87,7 +87,7 @@ def knowledge(
     Raises:
         BadInput: the network does not fit the tensors or the inputs, or a number is out of its range.
     """
-    space, about = input_space(inputs), Update(batch, steps, lr, mode)
+    space, about = input_space(inputs), UpdateDescription(batch, steps, lr, mode)
     count = classes(net, space)
     known = None if labels is None else torch.as_tensor(labels, dtype=torch.int64)
     if known is not None:
@@ -99,7 +99,7 @@ def knowledge(
 
 @final
 @dataclass(frozen=True)
-class Update:
+class UpdateDescription:
     """What stands behind an update: the arguments of `knowledge` of the same names, checked.
 
     Attributes:
@@ -169,7 +169,7 @@ def victim(net: nn.Module, seen: Observation, inputs: Inputs, mode: str) -> Plai
     return PlainVictim(model, {**counters, **seen.received}, shared, inputs)
 
 
-def granted(model: PlainVictim, about: Update, labels: Tensor | None, random: bool) -> Knowledge:
+def granted(model: PlainVictim, about: UpdateDescription, labels: Tensor | None, random: bool) -> Knowledge:
     """Knowledge with its sentences."""
     what = f"{about.batch} example{'s' if about.batch > 1 else ''}"
     steps = "one local step" if about.steps == 1 else f"{about.steps} local steps"

@@ -31,13 +31,13 @@ def _celeba(root: Path, side: int | None, attribute: str) -> Arrays:
     """The official parts ``train``, 162,770 images, and ``test``, 19,962; ``valid`` is not used."""
     from torchvision.datasets import CelebA
 
-    class Unchecked(CelebA):
+    class UncheckedCelebA(CelebA):
         def _check_integrity(self) -> bool:
             return True  # flfw.data.readers.pixels says which sums are wrong; CelebA would say no more than that one is
 
     arrays = []
     for part in ("train", "test"):
-        listed = Unchecked(root, split=part)
+        listed = UncheckedCelebA(root, split=part)
         labels = listed.attr[:, listed.attr_names.index(attribute)].tolist()
         paths = [root / "celeba" / "img_align_celeba" / name for name in listed.filename]
         arrays += decode_labelled(list(zip(paths, labels, strict=True)), side or _SIDE, crop=center_square)
@@ -87,11 +87,11 @@ def lfw(root: Path, side: int | None) -> Arrays:
     """
     from torchvision.datasets import LFWPeople
 
-    class Unchecked(LFWPeople):
+    class UncheckedLFW(LFWPeople):
         def _check_integrity(self) -> bool:
             return True  # as in _celeba; LFWPeople would ask for the packed images, too
 
-    paths = [Path(path) for path in Unchecked(str(root), split="10fold", image_set="funneled").data]
+    paths = [Path(path) for path in UncheckedLFW(str(root), split="10fold", image_set="funneled").data]
     people, person, images = np.unique([path.parent.name for path in paths], return_inverse=True, return_counts=True)
     kept = images >= _LFW_IMAGES
     if kept.sum() > _LFW_PEOPLE:

@@ -35,13 +35,13 @@ def _reading(path: Path) -> Iterator[None]:
 def _svhn(root: Path, part: str) -> _Half:
     from torchvision.datasets import SVHN
 
-    class Unchecked(SVHN):
+    class UncheckedSVHN(SVHN):
         # A file with another sum than the published one is said and noted here; torchvision would refuse it.
         def _check_integrity(self) -> bool:
             return True
 
     with _reading(root / "SVHN" / f"{part}_32x32.mat"):
-        found = Unchecked(root / "SVHN", split=part)
+        found = UncheckedSVHN(root / "SVHN", split=part)
     return found.data, found.labels
 
 

@@ -75,7 +75,7 @@ def separate(
     if count > MOST or len(basis) < count:
         return None
     spanned, total = basis @ weight_gradient.double(), basis @ bias_gradient.double()
-    layer = _Layer(basis, spanned @ weight.double().T, bias.double(), total)
+    layer = _SeparatedLayer(basis, spanned @ weight.double().T, bias.double(), total)
     chosen = _chosen(_sparse(basis, rng), layer)
     if chosen is None:
         return None
@@ -87,7 +87,7 @@ def separate(
 
 
 @dataclass(frozen=True)
-class _Layer:
+class _SeparatedLayer:
     """What a choice of directions, (K, B, B) with one in each row, is judged by.
 
     Attributes:
@@ -142,7 +142,7 @@ def _sparse(basis: Tensor, rng: torch.Generator) -> Tensor:
     return found[kept[:_CANDIDATES]]
 
 
-def _chosen(candidates: Tensor, layer: _Layer) -> Tensor | None:
+def _chosen(candidates: Tensor, layer: _SeparatedLayer) -> Tensor | None:
     """(B, B): as many candidates as there are examples, which agree with the layer as well as any swap of one."""
     chosen = _independent(candidates)
     if chosen is None:
