@@ -162,7 +162,8 @@ def _show_split(experiment: Experiment) -> str:
     from flfw.data.splits import picture as shares
     from flfw.runs.run import check
 
-    checked, task, notes = check(experiment)
+    resolved, task, notes = check(experiment)
+    checked = resolved.experiment
     task.require_data("--show-split")
     assert checked.out is not None, "check names the folder"
     checked.out.mkdir(parents=True)
@@ -179,11 +180,11 @@ def _estimate(experiment: Experiment) -> str:
 
     if experiment.ray_address:
         raise BadInput(f"Expected --estimate on this machine alone, got --ray-address {experiment.ray_address}.")
-    checked, task, notes = check(experiment)
+    resolved, task, notes = check(experiment)
     task.require_data("--estimate")
-    check_resources(checked)
-    claims = _claimed(Ledger(checked, task.split).entries())
-    return "\n".join([*claims, *notes, lines(estimate(checked))])
+    check_resources(resolved.experiment)
+    claims = _claimed(Ledger(resolved, task.split).entries())
+    return "\n".join([*claims, *notes, lines(estimate(resolved))])
 
 
 def _summary(folder: os.PathLike[str]) -> str:

@@ -42,6 +42,11 @@ ATTACK = Kind("attack", "attacks")
 ADAPTATION = Kind("adaptation", "attacks.adaptations")
 
 
+def short_name(plugin: str) -> str:
+    """Return the name of a plug-in in ``--set``: its file's, or its class's for ``package.module:Class``."""
+    return plugin.rpartition(":")[2]
+
+
 def names(kind: Kind) -> tuple[str, ...]:
     """The plug-ins of a kind that come with the project, without importing any of them."""
     folder = _home(kind.package)

@@ -13,17 +13,16 @@ from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
 from flfw import nets
-from flfw import resolve as parts
 from flfw.audit import probe
 from flfw.audit.jobs import EASY, tickets_of
 from flfw.audit.queue import Queue
 from flfw.engines import machine
 from flfw.errors import BadInput, RunFailed
-from flfw.experiment import Experiment
 from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import broadcast
 from flfw.recording.client_examples import forget_after
 from flfw.recording.grid import RecordingGrid, carries_arrays
+from flfw.resolve import Resolved
 from flfw.rng import initialising
 from flfw.server.faults import Failure, Tolerance
 from flfw.server.history import is_out_of_patience
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from flfw.dp.canary_audit import Listener
 
 
-def federate(grid: Grid, experiment: Experiment) -> None:
+def federate(grid: Grid, resolved: Resolved) -> None:
     """Run an experiment on the nodes of a grid, from its folder's last checkpoint if there is one.
 
     Leaves ``training.json`` there or, for whoever started this through Flower's own commands, ``failure.txt``.
@@ -48,6 +47,7 @@ def federate(grid: Grid, experiment: Experiment) -> None:
         BadInput: the folder holds another experiment, a damaged one, or a run that is at work.
         RunFailed: a client failed and the run does not bear it, or the server could not go on.
     """
+    experiment = resolved.experiment
     assert experiment.out is not None, "the engine names the folder"
     (experiment.out / "checkpoint").mkdir(parents=True, exist_ok=True, mode=0o700)
     reason = experiment.out / "failure.txt"
@@ -55,7 +55,7 @@ def federate(grid: Grid, experiment: Experiment) -> None:
         machine.check_server(experiment)
         with locked(experiment.out / "checkpoint" / ".server"):
             reason.unlink(missing_ok=True)  # of an attempt before this one
-            Federation(grid, experiment, experiment.out).run()
+            Federation(grid, resolved, experiment.out).run()
     except OSError as error:
         reason.write_text(f"{error}\n")
         raise RunFailed(f"The server could not go on: {error}.") from error
@@ -70,23 +70,24 @@ class Federation:
 
     Args:
         grid: reaches the nodes.
-        experiment: resolved.
+        resolved: the experiment.
         folder: the run's.
     """
 
-    def __init__(self, grid: Grid, experiment: Experiment, folder: Path) -> None:
-        self._experiment, self._folder = experiment, folder
+    def __init__(self, grid: Grid, resolved: Resolved, folder: Path) -> None:
+        experiment = resolved.experiment
+        self._resolved, self._experiment, self._folder = resolved, experiment, folder
         drop_unfinished(folder / "checkpoint")
         self._kept = Checkpoints(folder, experiment)
-        self._strategy = _strategy(experiment, stamp={"experiment": self._kept.id, "code": code_hash()})
+        self._strategy = _strategy(resolved, stamp={"experiment": self._kept.id, "code": code_hash()})
         self._strategy.at = ServerPlace(
-            experiment, *parts.method(experiment), lambda title, steps: self._steps.within(title, steps)
+            experiment, resolved.method, resolved.settings, lambda title, steps: self._steps.within(title, steps)
         )
-        self._listener = self._strategy.watch = _listener(experiment)
+        self._listener = self._strategy.watch = _listener(resolved)
         self._grid: Grid = StreamingGrid(grid)
         self._tap: RecordingGrid | None = None
         self._queue = Queue(folder / "queue")
-        self._uploads_too = experiment.record or any("uploads" in a.uses for a in parts.attacks(experiment).values())
+        self._uploads_too = experiment.record or any("uploads" in a.uses for a in resolved.attacks.values())
         self._probed = bool(experiment.audited)
         if experiment.audited and self._strategy.uploads:
             mark = self._kept.last.recordings if self._kept.last else None
@@ -233,8 +234,8 @@ class _Ended(Exception):
         self.round, self.arrays = server_round, arrays
 
 
-def _strategy(experiment: Experiment, stamp: dict[str, Any]) -> FederatedStrategy:
-    cls, settings = parts.method(experiment)
+def _strategy(resolved: Resolved, stamp: dict[str, Any]) -> FederatedStrategy:
+    experiment = resolved.experiment
     tolerance = Tolerance(
         experiment.on_client_failure,
         experiment.min_clients,
@@ -242,17 +243,18 @@ def _strategy(experiment: Experiment, stamp: dict[str, Any]) -> FederatedStrateg
         replaces_the_dead=experiment.engine != "flwr",
     )
     drawing = {"sample": experiment.sample, "sampling": experiment.sampling, "seed": experiment.seed}
-    strategy = cls(settings, **drawing, tolerance=tolerance)
+    strategy = resolved.method(resolved.settings, **drawing, tolerance=tolerance)
     strategy.stamp = stamp
     return strategy
 
 
-def _listener(experiment: Experiment) -> Listener | None:
+def _listener(resolved: Resolved) -> Listener | None:
+    experiment = resolved.experiment
     if not experiment.canaries:
         return None
     from flfw.dp.canary_audit import Listener  # only then is an accountant needed here
 
-    return Listener(experiment, Task.of(experiment, experiment.data_root), *parts.method(experiment))
+    return Listener(experiment, Task.of(experiment, experiment.data_root), resolved.method, resolved.settings)
 
 
 def _all_volunteer(about: Iterable[Mapping[str, Any]], needed: int) -> bool:

@@ -172,7 +172,7 @@ def joined(address: str) -> Iterator[None]:
 
 
 @contextmanager
-def started(experiment: Experiment, site: Site) -> Iterator[None]:
+def started(experiment: Experiment, site: Site, numbers: int) -> Iterator[None]:
     """Ray for one run: started here and ended, or joined and left.
 
     Raises:
@@ -187,7 +187,7 @@ def started(experiment: Experiment, site: Site) -> Iterator[None]:
         del variables["RAY_ADDRESS"]
         _connect(experiment.ray_address, variables)
     else:
-        _start(object_store_bytes(experiment), variables)
+        _start(object_store_bytes(experiment, numbers), variables)
     try:
         yield
     finally:
@@ -238,17 +238,18 @@ def first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [repr(error)])[0]
 
 
-def object_store_bytes(experiment: Experiment) -> int:
-    """Room for one message each way for every client at work, and a tenth more.
+def object_store_bytes(experiment: Experiment, numbers: int) -> int:
+    """Return room for one message each way for every client at work, and a tenth more.
+
+    Args:
+        experiment: resolved.
+        numbers: in the method's model.
 
     A store that is used over and over stays in the processor's reach; the default, a third of the memory, is walked
     through once, page fault by page fault, and stays in every actor's resident memory.
     """
-    from flfw import nets
-    from flfw import resolve as parts
-
     at_work = at_once(experiment, resources(""))
-    return max(100_000_000, int(2.2 * at_work * 4 * nets.numel(parts.blank_model(experiment).state_dict())))
+    return max(100_000_000, int(2.2 * at_work * 4 * numbers))
 
 
 @contextmanager

@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from flfw import resolve as parts
 from flfw.audit.jobs import EXAMPLE
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
-from flfw.plugins import split_assignment
+from flfw.plugins import short_name, split_assignment
 from flfw.recording.reader import Recordings, is_recorded
 
 _OF_AN_AUDIT = (
@@ -19,7 +18,7 @@ _OF_AN_AUDIT = (
 
 def without_other_attacks(experiment: Experiment, earlier: Experiment) -> Experiment:
     """The experiment without what the earlier run was told of attacks that it does not name."""
-    gone = {parts.short_name(name) for name in earlier.attacks} - {parts.short_name(n) for n in experiment.attacks}
+    gone = {short_name(name) for name in earlier.attacks} - {short_name(n) for n in experiment.attacks}
     kept = tuple(a for a in experiment.set if not (a in earlier.set and _plugin(a) in gone))
     return dataclasses.replace(experiment, set=kept)
 
@@ -58,7 +57,7 @@ def require_recorded(experiment: Experiment, earlier: Experiment, source: Path) 
 
 def _of_the_run(experiment: Experiment) -> set[str]:
     """What ``--set`` says to all but the attacks."""
-    attacks = {parts.short_name(name) for name in experiment.attacks}
+    attacks = {short_name(name) for name in experiment.attacks}
     return {assignment for assignment in experiment.set if _plugin(assignment) not in attacks}
 
 

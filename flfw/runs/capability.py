@@ -34,7 +34,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from flfw import resolve as parts
 from flfw.adversary.observation import Reconstruction
 from flfw.audit.attack_server import AttackServer
 from flfw.audit.auditor import Auditor
@@ -42,7 +41,7 @@ from flfw.audit.jobs import Job, Solution
 from flfw.audit.queue import PUBLIC, Queue
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
-from flfw.plugins import split_assignment
+from flfw.plugins import short_name, split_assignment
 from flfw.recording.format import MANIFEST, Line
 from flfw.recording.reader import Recordings, is_recorded, places
 from flfw.runs import run as whole
@@ -129,15 +128,15 @@ def check(folder: Path, attacks: Sequence[str], assignments: Sequence[str] = ())
 def _experiment(folder: Path, attacks: Sequence[str], assignments: Sequence[str]) -> Experiment:
     """The run's, with other attacks: hyper-parameters of attacks that are not asked for are left behind."""
     stored = whole.stored(folder)
-    gone = {parts.short_name(name) for name in stored.attacks} - {parts.short_name(name) for name in attacks}
+    gone = {short_name(name) for name in stored.attacks} - {short_name(name) for name in attacks}
     kept = [a for a in stored.set if split_assignment(a)[0].rpartition(".")[0] not in gone]
     return dataclasses.replace(stored, attack=tuple(attacks), set=(*kept, *assignments))
 
 
 def _jobs(experiment: Experiment, copy: Path) -> list[Job]:
     """What the auditor would ask for; without jobs for which nothing is recorded."""
-    experiment, task, _ = whole.check(dataclasses.replace(experiment, out=copy, lpips_weights=None), new=False)
-    auditor = Auditor(experiment, task, copy, copy)
+    resolved, task, _ = whole.check(dataclasses.replace(experiment, out=copy, lpips_weights=None), new=False)
+    auditor = Auditor(resolved, task, copy, copy)
     jobs = [job for ticket in auditor.tickets() for job in auditor.jobs(ticket) if job.exchanges]
     if not jobs:
         raise BadInput(f"Expected recorded probes with their truth for {', '.join(experiment.attacks)}, got none.")

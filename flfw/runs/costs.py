@@ -28,7 +28,6 @@ import torch
 from flwr.app import ArrayRecord
 from safetensors.torch import save
 
-from flfw import resolve as parts
 from flfw.adversary.attack import NotApplicable
 from flfw.adversary.observation import Knowledge, Observation, Vantage
 from flfw.audit.adaptation import hiding
@@ -44,6 +43,8 @@ from flfw.messages.factored_upload import expand
 from flfw.messages.sharing import shared
 from flfw.messages.wire import nbytes, pack, unpack, views
 from flfw.nets import Tensors
+from flfw.plugins import short_name
+from flfw.resolve import Resolved, resolve
 from flfw.rng import initialising, torch_generator
 from flfw.server.aggregation import Update
 from flfw.server.distillation import ServerTraining
@@ -89,22 +90,22 @@ def measured(kind: str, experiment: Experiment, copies: int) -> list[Costs]:
         return list(pool.map(measure, [f"{folder}/{i}" for i in range(copies)]))
 
 
-def _client_costs(experiment: Experiment, folder: Path, costs: Costs) -> None:
+def _client_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     """Of a client of about the mean size, on one thread as in an actor; and of what the server does with its reply.
 
     In the middle of the run, for methods that begin with less to do.
     """
     torch.set_num_threads(1)
-    method, settings = parts.method(experiment)
+    experiment, method, settings = resolved.experiment, resolved.method, resolved.settings
     sizes = [len(own) for own in Task.of(experiment, experiment.data_root).split.train]
     partition = min(range(len(sizes)), key=lambda p: abs(sizes[p] - fmean(sizes)))
-    fresh = _client(experiment, partition, folder)
+    fresh = _client(resolved, partition, folder)
     arrays = pack(shared(fresh.model.state_dict(), method.downloads))
     costs["private"] = sum(value.nbytes for value in fresh.private().values())
     del fresh  # an actor has no second model
 
     def work(epochs: int) -> ArrayRecord:
-        worker = _client(replace(experiment, local_epochs=epochs), partition, folder)
+        worker = _client(resolved.replaced(local_epochs=epochs), partition, folder)
         return pack(worker.fit_named(views(arrays), 0)[0])
 
     started = time.process_time()
@@ -127,16 +128,17 @@ def _client_costs(experiment: Experiment, folder: Path, costs: Costs) -> None:
     costs["write_s"] = _fastest_s(lambda: (folder / hashlib.sha256(data := save(sent)).hexdigest()).write_bytes(data))
 
 
-def _server_costs(experiment: Experiment, folder: Path, costs: Costs) -> None:
+def _server_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     """Of a round's training on the server, which has all uploads by then; any numbers do."""
-    method, settings = parts.method(experiment)
-    state = ServerPlace(experiment, *parts.method(experiment)).model().state_dict()
+    experiment, method, settings = resolved.experiment, resolved.method, resolved.settings
+    place = ServerPlace(experiment, method, settings)
+    state = place.model().state_dict()
     arrays, sent = pack(shared(state, method.downloads)), shared(state, method.uploads)
     uploads = [Update(p, 1, {n: v.clone() for n, v in sent.items()}) for p in range(experiment.cohort)]
 
     def seconds(iterations: int) -> float:
         server = method(replace(settings, iterations=iterations), sample=len(uploads))
-        server.at = ServerPlace(experiment, *parts.method(experiment))
+        server.at = place
         started = time.process_time()
         server.combined(arrays, iter(uploads), 1)
         return time.process_time() - started
@@ -144,58 +146,71 @@ def _server_costs(experiment: Experiment, folder: Path, costs: Costs) -> None:
     costs |= {"server_s": _at_length(seconds, settings.iterations), "peak_gib": _peak_gib()}
 
 
-def _client(experiment: Experiment, partition: int, folder: Path) -> FederatedClient:
+def _client(resolved: Resolved, partition: int, folder: Path) -> FederatedClient:
+    experiment = resolved.experiment
     task, store = Task.of(experiment, experiment.data_root), ClientStore(folder, "estimate", partition)
-    defence = parts.defence(experiment) if partition in experiment.defended_partitions else None
-    return parts.client(experiment)(
-        Workplace(experiment, task, *parts.method(experiment), partition, (1 + experiment.rounds) // 2, defence, store)
+    return resolved.client(
+        Workplace(
+            experiment=experiment,
+            task=task,
+            method=resolved.method,
+            settings=resolved.settings,
+            partition=partition,
+            round=(1 + experiment.rounds) // 2,
+            defence=resolved.defence_of(partition),
+            store=store,
+        )
     )
 
 
-def _audit_costs(experiment: Experiment, folder: Path, costs: Costs) -> None:
+def _audit_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     """Of all attacks on the easy rung and on the target of one round, and of importing what scores and reports need."""
     # The last one is what torch imports with the first trace.
     needed = ("flfw.audit.auditor", "flfw.report.report", "skimage.metrics", "scipy.stats", "torch._dynamo")
     costs["imports_s"] = timeit.timeit(lambda: [importlib.import_module(name) for name in needed], number=1)
-    task, (method, settings) = Task.of(experiment, experiment.data_root), parts.method(experiment)
+    experiment, method, settings = resolved.experiment, resolved.method, resolved.settings
+    task = Task.of(experiment, experiment.data_root)
     fresh = ladder_net(RUNGS[1], experiment, task.build_net)
     plain = PlainVictim(fresh, fresh.state_dict(), ("*",), task.inputs)
     costs["easy"] = sum(v.nbytes for v in plain.known.values())
-    costs["easy_s"] = _attacks_s(experiment, plain, 1, lambda x, y: plain.gradient(x, y, {}, {}))
-    worker = _client(experiment, min(experiment.defended_partitions, default=0), folder)
+    costs["easy_s"] = _attacks_s(resolved, plain, 1, lambda x, y: plain.gradient(x, y, {}, {}))
+    worker = _client(resolved, min(experiment.defended_partitions, default=0), folder)
     with initialising(experiment.seed, "attacker"):
         model = method.build_model(task.build_net(), settings)
     victim = method.victim_model(model, shared(worker.model.state_dict(), method.downloads), task.inputs)
-    costs["target_s"] = _attacks_s(experiment, victim, experiment.victim_batch, worker.gradient)
+    costs["target_s"] = _attacks_s(resolved, victim, experiment.victim_batch, worker.gradient)
     target = tickets_of(experiment, 0)[0]
-    costs["target_s"] *= 1 + hiding(experiment, target, "server", bool(experiment.defended_partitions)).adapts
+    costs["target_s"] *= 1 + hiding(resolved, target, "server", bool(experiment.defended_partitions)).adapts
     costs["peak_gib"] = _peak_gib()
 
 
-def _attacks_s(experiment: Experiment, victim: VictimModel, batch: int, answer: Callable[..., Tensors]) -> float:
+def _attacks_s(resolved: Resolved, victim: VictimModel, batch: int, answer: Callable[..., Tensors]) -> float:
     """Seconds of all attacks on one rung of one round; any examples do."""
+    experiment = resolved.experiment
     task, images, seen, granted = Task.of(experiment, experiment.data_root), min(experiment.images, MOST), [], []
     for slot in range(images):
         x, y = task.examples("train", np.arange(slot * batch, (slot + 1) * batch))
         sent = {name: value.detach() for name, value in answer(x, y).items()}
         seen.append(Observation(Vantage.SERVER, "probe", RUNGS[-1], 0, slot, slot, sent, victim.known))
         granted.append(Knowledge(victim, batch, y))
-    return sum(_attack_s(experiment, name, seen, granted) for name in experiment.attacks) * experiment.images / images
+    return sum(_attack_s(resolved, name, seen, granted) for name in experiment.attacks) * experiment.images / images
 
 
-def _attack_s(experiment: Experiment, name: str, seen: list[Observation], granted: list[Knowledge]) -> float:
+def _attack_s(resolved: Resolved, name: str, seen: list[Observation], granted: list[Knowledge]) -> float:
     """Seconds of one attack with all its iterations; one that has none is run as it is."""
 
+    experiment = resolved.experiment
+
     def seconds(iterations: int) -> float:
-        lowered = [f"{parts.short_name(name)}.iterations={iterations}"] if iterations else []
-        attack = parts.attacks(replace(experiment, set=(*experiment.set, *lowered)))[name]
+        lowered = [f"{short_name(name)}.iterations={iterations}"] if iterations else []
+        attack = resolved.replaced(set=(*experiment.set, *lowered)).attacks[name]
         rngs = [torch_generator(experiment.seed, "estimate", o.slot) for o in seen]
         started, before = time.monotonic(), time.process_time()
         with suppress(NotApplicable):
             attack.run(seen, granted, rngs)
         return min(time.monotonic() - started, time.process_time() - before)  # wall clock, unless others are at work
 
-    whole = getattr(parts.attacks(experiment)[name].settings, "iterations", 0)
+    whole = getattr(resolved.attacks[name].settings, "iterations", 0)
     if whole < 2:
         return seconds(whole)
     return _at_length(seconds, whole)
@@ -225,7 +240,7 @@ if __name__ == "__main__":
     importlib.import_module("flfw.apps")  # what clients and server import
     about: Costs = {"ready_s": time.time() - float(sys.argv[4]), "base_gib": _peak_gib()}
     Path(sys.argv[3]).mkdir()
-    asked = Experiment.from_run_config(json.loads(sys.argv[2]))
+    asked = resolve(Experiment.from_run_config(json.loads(sys.argv[2])))
     {"client": _client_costs, "server": _server_costs, "audit": _audit_costs}[sys.argv[1]](
         asked, Path(sys.argv[3]), about
     )

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from math import ceil
 from statistics import fmean
 
-from flfw import resolve as parts
+from flfw import nets
 from flfw.audit.attack_server import place
 from flfw.audit.jobs import tickets_of
 from flfw.engines import machine
 from flfw.experiment import Experiment
+from flfw.resolve import Resolved
 from flfw.runs.costs import LONG_S, MOST, Costs, measured
 from flfw.server.distillation import ServerTraining
 from flfw.storage.provenance import hardware
@@ -73,26 +74,28 @@ class Estimate:
     measured_on: str
 
 
-def estimate(experiment: Experiment) -> Estimate:
+def estimate(resolved: Resolved) -> Estimate:
     """Measure for some seconds, and extrapolate.
 
     Args:
-        experiment: resolved and checked, for this machine alone.
+        resolved: the experiment, checked, for this machine alone.
 
     Raises:
         RunFailed: what was measured failed, as the run would.
     """
+    experiment = resolved.experiment
     started, load, actors = time.monotonic(), os.getloadavg()[0], _actors(experiment)
     several = measured("client", experiment, min(actors, experiment.cohort, MOST))
     client = {name: fmean(costs[name] for costs in several) for name in several[0]}
-    trains = isinstance(parts.method(experiment)[1], ServerTraining)
+    trains = isinstance(resolved.settings, ServerTraining)
     server = measured("server", experiment, 1)[0] if trains else {}
     client |= {"server_s": server.get("server_s", 0.0), "server_gib": server.get("peak_gib", 0.0)}
-    audit = measured("audit", experiment, 1)[0] if experiment.audited and parts.method(experiment)[0].uploads else {}
+    audit = measured("audit", experiment, 1)[0] if experiment.audited and resolved.method.uploads else {}
     said = f"{hardware()}, in {time.monotonic() - started:.0f} s at a load of {load:.1f}; others at work add to it"
     said += "; from one local epoch only, which takes long" if client["epoch_s"] > LONG_S else ""
     costs = (experiment, actors, client, audit)
-    return Estimate(experiment, _seconds(*costs), _memory(*costs), int(client["message"]), _disk(*costs), said)
+    store = machine.object_store_bytes(experiment, nets.numel(resolved.model.state_dict()))
+    return Estimate(experiment, _seconds(*costs), _memory(*costs, store), int(client["message"]), _disk(*costs), said)
 
 
 def lines(found: Estimate) -> str:
@@ -149,7 +152,7 @@ def _seconds(experiment: Experiment, actors: int, client: Costs, audit: Costs) -
     return Seconds(start, one_round, whole, attacks, start + whole + attacks, client["server_s"], processor)
 
 
-def _memory(experiment: Experiment, actors: int, client: Costs, audit: Costs) -> Memory:
+def _memory(experiment: Experiment, actors: int, client: Costs, audit: Costs, store_bytes: int) -> Memory:
     up, down, own = client["up"] / _GIB, client["down"] / _GIB, client["peak_gib"]
     # The broadcast and its successor, the sum in float64; of each reply at hand the message and its tensors.
     averaging = max(client["base_gib"] + 2 * down + 2 * up + 2 * up * (1 + actors), client["server_gib"])
@@ -160,7 +163,7 @@ def _memory(experiment: Experiment, actors: int, client: Costs, audit: Costs) ->
         return Memory(driver, own, actors, driver)
     inline = place(experiment) == "inline"
     driver, actor = (max(averaging, attacking) if inline else averaging) + _RAY_GIB, own + _RAY_GIB
-    shared = machine.object_store_bytes(experiment) / _GIB + _RAY_DAEMONS_GIB + (0.0 if inline else attacking)
+    shared = store_bytes / _GIB + _RAY_DAEMONS_GIB + (0.0 if inline else attacking)
     return Memory(driver, actor, actors, driver + actors * actor + shared)
 
 

@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 
 import flfw
-from flfw import resolve as parts
 from flfw.audit.auditor import Auditor
 from flfw.audit.entries import breakdowns, write_rows
 from flfw.dp.ledger import Ledger
@@ -22,6 +21,7 @@ from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from flfw.recording.reader import Recordings, is_recorded
 from flfw.recording.retention import keep_last
+from flfw.resolve import Resolved
 from flfw.storage.provenance import code_hash, environment, requirements_hash
 from flfw.storage.sealed import write_whole
 from flfw.task import Task
@@ -52,11 +52,11 @@ def is_complete(folder: Path) -> bool:
     return (folder / "result.json").exists() and not is_trained(folder)
 
 
-def finish(experiment: Experiment, task: Task, notes: list[str], auditor: Auditor | None) -> None:
+def finish(resolved: Resolved, task: Task, notes: list[str], auditor: Auditor | None) -> None:
     """Audit what was recorded and write everything; what only the training needed is removed at the very end.
 
     Args:
-        experiment: resolved, with its folder.
+        resolved: the experiment, with its folder.
         task: of the experiment.
         notes: to begin the result's with.
         auditor: entered; None: there is nothing to audit.
@@ -64,6 +64,7 @@ def finish(experiment: Experiment, task: Task, notes: list[str], auditor: Audito
     Raises:
         RunFailed: the audit stopped; the training's results are written all the same.
     """
+    experiment = resolved.experiment
     folder = experiment.out
     assert folder is not None, "the experiment was checked"
     training = json.loads((folder / "training.json").read_text())
@@ -79,7 +80,7 @@ def finish(experiment: Experiment, task: Task, notes: list[str], auditor: Audito
             notes.append(f"The audit was stopped: {error}")
     elif experiment.attacks:
         notes.append(f"{experiment.method} sends nothing, so there was nothing to attack.")
-    _write(folder, experiment, task, training, about, notes)
+    _write(folder, resolved, task, training, about, notes)
     if stopped:  # once what stopped it is mended, the audit can be repeated by resuming
         raise RunFailed(notes[-1]) from stopped
     (folder / "training.json").replace(folder / "tidying.json")  # from here on the audit is not to be repeated
@@ -127,17 +128,17 @@ def audit(auditor: Auditor, out: Path, notes: list[str], last: int) -> dict[str,
     return {"audit": entries, "recordings": recordings.summary(auditor.refused), **origins}
 
 
-def audit_again(experiment: Experiment, source: Path, out: Path, notes: list[str], auditor: Auditor) -> None:
+def audit_again(resolved: Resolved, source: Path, out: Path, notes: list[str], auditor: Auditor) -> None:
     """Write what a further audit of an earlier run's recordings found, beside what that run says of its training.
 
     Args:
-        experiment: with the attacks of this audit.
+        resolved: the experiment, with the attacks of this audit.
         source: the earlier run's folder.
         out: the new folder.
         notes: to begin the result's with.
         auditor: entered.
     """
-    earlier = of_earlier(source)
+    earlier, experiment = of_earlier(source), resolved.experiment
     last = last_round(earlier, experiment)
     notes = [*notes, *_ended_early(experiment, last)]
     about = audit(auditor, out, notes, last)
@@ -145,7 +146,7 @@ def audit_again(experiment: Experiment, source: Path, out: Path, notes: list[str
     provenance = {**earlier["provenance"], "code": code_hash(), **origins, "from": str(source)}
     again = {
         "flfw": flfw.__version__,
-        "config": _config(experiment),
+        "config": _config(resolved),
         "provenance": provenance,
         "environment": environment(
             f"recordings of {source.name}: {earlier['environment'].get('transport', 'unknown')}"
@@ -165,9 +166,10 @@ def of_earlier(source: Path) -> dict[str, Any]:
     return {"provenance": {}, "environment": {}, "rounds": [], "final": None, "privacy": []}
 
 
-def _config(experiment: Experiment) -> dict[str, Any]:
-    config = {k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(experiment).items()}
-    return {**config, "method_settings": dataclasses.asdict(parts.method(experiment)[1])}
+def _config(resolved: Resolved) -> dict[str, Any]:
+    fields = dataclasses.asdict(resolved.experiment)
+    config = {name: str(value) if isinstance(value, Path) else value for name, value in fields.items()}
+    return {**config, "method_settings": dataclasses.asdict(resolved.settings)}
 
 
 def _publish(folder: Path, result: dict[str, Any]) -> None:
@@ -211,17 +213,17 @@ def _failures(training: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _write(
     folder: Path,
-    experiment: Experiment,
+    resolved: Resolved,
     task: Task,
     training: dict[str, Any],
     about: dict[str, Any],
     notes: list[str],
 ) -> None:
-    privacy, told = _privacy(experiment, task, training)
+    privacy, told = _privacy(resolved, task, training)
     notes = [*notes, *told]
     result = {
         "flfw": flfw.__version__,
-        "config": _config(experiment),
+        "config": _config(resolved),
         "provenance": {
             "code": code_hash(),
             "lock": requirements_hash(),
@@ -235,7 +237,7 @@ def _write(
             "tuned_on": about["tuned_on"],
             "resumed": training["resumed"],
         },
-        "environment": environment(_transport(experiment, training)),
+        "environment": environment(_transport(resolved.experiment, training)),
         "notes": notes,
         "rounds": training["rounds"],
         "final": _final(training["final"], training["clients"]),
@@ -252,16 +254,17 @@ def _write(
     _publish(folder, result)
 
 
-def _privacy(experiment: Experiment, task: Task, training: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
+def _privacy(resolved: Resolved, task: Task, training: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
     """The claims, beside them what canaries found, and notes on that."""
-    ledger = Ledger(experiment, task.split, len(training["resumed"]))
+    ledger = Ledger(resolved, task.split, len(training["resumed"]))
     entries = ledger.entries()
     if task.canaries is None:
         return entries, []
-    from flfw.dp import canary_audit as one_run_audit
+    from flfw.dp import canary_audit
 
-    found = one_run_audit.lower(np.array(training["scores"]), task.canaries, experiment.delta)
-    return one_run_audit.beside_the_claims(entries, found, experiment, ledger.mechanism)
+    experiment = resolved.experiment
+    bound = canary_audit.lower(np.array(training["scores"]), task.canaries, experiment.delta)
+    return canary_audit.beside_the_claims(entries, bound, experiment, ledger.mechanism)
 
 
 def _final(rows: list[dict[str, Any]], history: list[dict[str, Any]]) -> dict[str, Any]:

@@ -38,7 +38,8 @@ def serve(grid: Grid, context: Context) -> None:
     asked = dataclasses.replace(Experiment.from_run_config(context.run_config), engine="flwr")
     folder = home() / "runs" / (asked.out or run.default_name(asked))
     begun = (folder / "checkpoint").exists()
-    experiment, task, notes = run.check(dataclasses.replace(asked, out=folder), new=not begun)
+    resolved, task, notes = run.check(dataclasses.replace(asked, out=folder), new=not begun)
+    experiment = resolved.experiment
     if (experiment.set, experiment.rounds) != (asked.set, asked.rounds):  # clients read the configuration as it is
         found = f"set={shlex.join(experiment.set)!r} rounds={experiment.rounds}"
         raise BadInput(f"Expected what target-epsilon or epsilon-budget asks for in the configuration; give {found}.")
@@ -48,11 +49,11 @@ def serve(grid: Grid, context: Context) -> None:
     require_same_data(folder, task.dataset.digest)
     with locked(folder / "checkpoint" / ".run"):
         if not (is_trained(folder) or is_complete(folder)):
-            federate(grid, experiment)
+            federate(grid, resolved)
         if not is_complete(folder):
             _fetch(clients, folder, ("truth", "examples", *(["state"] if experiment.keep_state else [])))
-            with auditing(experiment, task, folder) as auditor:
-                finish(experiment, task, notes, auditor)
+            with auditing(resolved, task, folder) as auditor:
+                finish(resolved, task, notes, auditor)
         shutil.rmtree(clients, ignore_errors=True)
     print(folder / "report.html", flush=True)
 
