@@ -75,7 +75,7 @@ def carried(local: LocalSteps) -> float:
 
 
 class Clipped(MethodOperator, ABC):
-    """Method that clips and adds noise. A subclass defines the clipped tensors, with settings as in `flfw.dp.settings`."""
+    """Method that clips and adds noise. A subclass defines the rest, with settings as in `flfw.dp.settings`."""
 
     @property
     @abstractmethod
