@@ -91,5 +91,5 @@ def _told(known: Knowledge, targets: Mapping[int, Target]) -> list[tuple[Operato
     return list(groups.values())
 
 
-def _reconstruction(found: Found) -> Reconstruction:
-    return Reconstruction(found.samples, found.matched, found.iterations, found.labels)
+def _reconstruction(result: Found) -> Reconstruction:
+    return Reconstruction(result.samples, result.matched, result.iterations, result.labels)

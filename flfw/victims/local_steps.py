@@ -237,7 +237,7 @@ _RULES: dict[str, type[_SGD] | type[_Adam]] = {"sgd": _SGD, "adam": _Adam, "adam
 
 
 def _root(square: Tensor) -> Tensor:
-    """Compute a root whose derivative at 0 is 0; a dead unit's gradient is 0, and a plain root's derivative infinite."""
+    """Compute a root with derivative 0 at 0, for a dead unit's gradient; a plain root's would be infinite."""
     positive = square > 0
     return torch.where(positive, torch.where(positive, square, 1.0).sqrt(), 0.0)
 
