@@ -95,7 +95,7 @@ def describe(name: str) -> DatasetCard:
         return makes(word)
     if name not in _CARDS:
         others = "folder:PATH, hf:NAME or site:CxHxW:CLASSES"
-        raise BadInput(f"Expected a data set among {', '.join(names())}, {own}; got dataset={name}.")
+        raise BadInput(f"Expected a data set among {', '.join(names())}, {others}; got dataset={name}.")
     return _CARDS[name]
 
 

@@ -151,7 +151,7 @@ def _check(remote: Remote, path: Path) -> None:
         size = path.stat().st_size
         path.unlink()
         raise BadInput(
-            f"Expected {remote.url} with md5 {remote.md5}, got {size} bytes with {found}; they were removed, try again."
+            f"Expected {remote.url} with md5 {remote.md5}, got {size} bytes with {md5}; they were removed, try again."
         )
 
 

@@ -23,7 +23,7 @@ def _read(root: Path, side: int | None, domains: tuple[str, ...]) -> Arrays:
         odd = {*images.classes} ^ {*listed[0].classes}
         if odd or len(images.classes) != _CLASSES:
             raise BadInput(
-                f"Expected the same {_CLASSES} classes in every domain of {root / _FOLDER}, got {len(found.classes)} "
+                f"Expected the same {_CLASSES} classes in every domain of {root / _FOLDER}, got {len(images.classes)} "
                 f"in {domain} (in it or in {domains[0]} alone: {', '.join(sorted(odd)) or 'none'}); rename or remove "
                 "the folders that do not belong."
             )

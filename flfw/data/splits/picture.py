@@ -77,7 +77,7 @@ def _beside(dataset: Dataset, split: Split) -> list[str]:
     overlap = f"{shared:,} in more than one client" + (f", at most in {times.max():,}" if shared else "")
     return [
         f"training      {np.median(sizes):,.0f} examples in the middle client ({sizes.min():,} to {sizes.max():,})",
-        f"              {(times > 0).sum():,} of {len(times):,} examples held, {several}",
+        f"              {(times > 0).sum():,} of {len(times):,} examples held, {overlap}",
         f"distillation  {len(split.distillation):,} training examples, unlabelled, with the server",
         f"proxy         {len(split.proxy):,} training examples with the clients' defences",
         f"public        {len(split.public):,} of {len(dataset.test_y):,} test examples with an attacker",

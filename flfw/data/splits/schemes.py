@@ -64,7 +64,7 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Domains:
-    """One domain for each client and one for the server, see ``flfw.data.splits.domains``."""
+    """A domain for each client and one for the server, see ``flfw.data.splits.domains``."""
 
     train: int = 0  # examples a client; 0 without a default of the data set: the whole domain
     distillation: int = 32_000  # at most; from the held-out domain
