@@ -20,14 +20,14 @@ Quick       3 seeds; 256 training images a client, 3 rounds of 12 local epochs, 
             at hand) with MNIST for FedDF. Table 2: 4 images, fewer iterations, see `BUDGETS`.
 Departures  1. Seeds 0 to 4: the paper names none.
             2. The paper stops early without a stated criterion. This one is the code's, which also stops at 200 rounds.
-            3. One mu for all clients and seeds, the one whose mean validation accuracy is best: the paper does not say
-               over what it was chosen.
+            3. One mu for all clients and seeds, the one with the best mean validation accuracy: the paper does not state
+               how it was chosen.
             4. On CIFAR-10 no client holds one of the first 2,000 training images, which are kept for audits.
             5. Table 2 does not say how many images were attacked, in which state of the model, with which optimiser,
                or how the two parts of the loss were weighed; see the card of attacks/dlg_statistics.py. Here: after
                training, since a generator that was not trained has no statistics to give away.
             6. The noise of Table 2 is on each round's change of the weights and, in a probe, on the gradient. The paper
-               speaks of shared gradients; what its clients share are weights.
+               speaks of shared gradients, but its clients share weights.
             7. Table 2's attack knows neither noise nor private parts; its extractor is random. Beside it stand the
                adaptive attack (attacks/fedcg.py; it knows of noise, if any) and the PSNR of the mean image of the
                victim's class, which needs no gradient. That of a constant grey image is about as high. The paper
