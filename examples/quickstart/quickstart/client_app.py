@@ -1,4 +1,4 @@
-"""What a client does with a message: train on its own images, or test on its own."""
+"""Client: trains on its own images, or tests on the images that no client trains on."""
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -12,7 +12,7 @@ app = ClientApp()
 
 @app.train()
 def train(msg: Message, context: Context):
-    """Train the model that came on this client's images, and send it back."""
+    """Train the received model on this client's images, and send it back."""
     model, config = Net(), msg.content["config"]
     model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
     partition_id = context.node_config["partition-id"]
@@ -25,7 +25,7 @@ def train(msg: Message, context: Context):
 
 @app.evaluate()
 def evaluate(msg: Message, context: Context):
-    """Test the model that came."""
+    """Test the received model."""
     model = Net()
     model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
     _, loader = load_data(context.node_config["partition-id"], context.run_config["images"], 1)

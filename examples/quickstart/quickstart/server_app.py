@@ -1,4 +1,4 @@
-"""The server: federated averaging as Flower brings it, and two lines that record what the clients send."""
+"""Server: Flower's federated averaging, and two lines that record the updates of the clients."""
 
 from pathlib import Path
 
