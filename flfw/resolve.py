@@ -140,9 +140,18 @@ def resolve(experiment: Experiment) -> Resolved:
     cls = plugins.find(plugins.METHOD, experiment.method, FederatedStrategy)
     # Beside an attack of its name, each takes the fields that it has; a field without a name is the method's.
     alike = [attack for attack in experiment.attacks if plugins.short_name(attack) == name]
-    of_attack = (plugins.find(plugins.ATTACK, attack, Attack) for attack in alike)
-    fields = frozenset(field.name for attack in of_attack for field in dataclasses.fields(attack.Settings))
+    fields = frozenset().union(*map(attack_fields, alike))
     return Resolved(experiment, cls, settings(cls.Settings, name, experiment.set, bare=True, of_another=fields))
+
+
+def attack_fields(name: str) -> frozenset[str]:
+    """Return the names of an attack's hyper-parameters.
+
+    Raises:
+        BadInput: the attack is unknown.
+    """
+    attack: Any = plugins.find(plugins.ATTACK, name, Attack)
+    return frozenset(field.name for field in dataclasses.fields(attack.Settings))
 
 
 def check(resolved: Resolved) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from flfw import data, plugins
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import FREE_ON_RESUME, Experiment
-from flfw.resolve import resolve
+from flfw.resolve import without_auto
 from flfw.runs import results, run
 from flfw.storage.provenance import code_hash
 from flfw.storage.sealed import sealed, write_whole
@@ -95,7 +95,7 @@ def placed(preset: Preset, given: Experiment, folder: Path) -> Preset:
     free = {name: getattr(given, name) for name in FREE_ON_RESUME}
 
     def place(experiment: Experiment) -> Experiment:
-        whole = resolve(experiment)
+        whole = without_auto(experiment)
         name = folder_name(whole) if preset.source == "run" else f"{preset.source}-{folder_name(whole)}"
         return replace(whole, **{**free, "out": folder.absolute() / name})
 
@@ -163,7 +163,8 @@ def _run_or_resume(experiment: Experiment) -> None:
 
 
 def _without_a_run(experiment: Experiment, source: str) -> None:
-    experiment, task, notes = run.check(experiment, new=False)
+    resolved, task, notes = run.check(experiment, new=False)
+    experiment = resolved.experiment
     result = {"notes": notes, "provenance": {"code": code_hash()}} | _WITHOUT_A_RUN[source](experiment, task)
     folder = _folder(experiment)
     folder.mkdir(parents=True, exist_ok=True)

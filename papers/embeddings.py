@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from flfw import resolve as parts
 from flfw.client.store import ClientStore, StateMissing
 from flfw.data.splits.picture import holdings
 from flfw.errors import BadInput, require
 from flfw.messages.sharing import matches
+from flfw.resolve import resolve
 from flfw.rng import numpy_generator
 from flfw.runs import run
 from flfw.storage.checkpoint import Stored, require_same_data, stored_experiment
@@ -37,7 +37,8 @@ def embeddings(folder: Path, data_root: Path | None = None) -> Rows:
     stored = stored_experiment(folder)
     vectors = _vectors(folder, stored)
     experiment = replace(stored.experiment, out=folder, data_root=data_root or stored.experiment.data_root)
-    experiment, task, _ = run.check(experiment, new=False)
+    resolved, task, _ = run.check(experiment, new=False)
+    experiment = resolved.experiment
     require_same_data(folder, task.dataset.digest)
     places = plane(np.stack(list(vectors.values())), experiment.seed)
     counts = holdings(task.dataset, task.split)[list(vectors)]
@@ -51,8 +52,8 @@ def embeddings(folder: Path, data_root: Path | None = None) -> Rows:
 def _vectors(folder: Path, stored: Stored) -> dict[int, np.ndarray]:
     """Return each client's embedding (d,) after the last round with a used update; clients never sampled have none."""
     experiment = stored.experiment
-    shared = parts.method(experiment)[0].downloads
-    if EMBEDDING not in parts.blank_model(experiment).state_dict() or matches(EMBEDDING, shared):
+    shared = resolve(experiment).method.downloads
+    if EMBEDDING not in resolve(experiment).model.state_dict() or matches(EMBEDDING, shared):
         raise BadInput(f"Expected a method whose clients keep a private {EMBEDDING}, got {experiment.method}.")
     if not (folder / "state").is_dir():
         raise BadInput(f"Expected the clients' private tensors in {folder / 'state'}, got none; run with --keep-state.")

@@ -20,7 +20,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from torch import Tensor, nn
 
-from flfw import resolve as parts
 from flfw.client.store import ClientStore, StateMissing
 from flfw.client.workplace import Workplace
 from flfw.errors import BadInput, require
@@ -28,6 +27,7 @@ from flfw.experiment import Experiment
 from flfw.messages.sharing import matches
 from flfw.messages.wire import unpack
 from flfw.nets.conditional_gan import GeneratingNet, noise
+from flfw.resolve import resolve
 from flfw.rng import numpy_generator, torch_generator
 from flfw.runs import run
 from flfw.storage.checkpoint import Checkpoints, Snapshot, require_same_data, stored_experiment
@@ -70,7 +70,8 @@ def features(
     if not (folder / "state").is_dir():
         raise BadInput(f"Expected the clients' private tensors in {folder / 'state'}, got none; run with --keep-state.")
     asked = replace(stored.experiment, out=folder, data_root=data_root or stored.experiment.data_root)
-    experiment, task, _ = run.check(asked, new=False)
+    resolved, task, _ = run.check(asked, new=False)
+    experiment = resolved.experiment
     require_same_data(folder, task.dataset.digest)
     last = Checkpoints(folder, stored.experiment).last
     if last is None:
@@ -88,7 +89,7 @@ def features(
 
 
 def _require_generator(experiment: Experiment) -> None:
-    model, shared = parts.blank_model(experiment), parts.method(experiment)[0].downloads
+    model, shared = resolve(experiment).model, resolve(experiment).method.downloads
     names = [name for name in model.state_dict() if name.startswith("extractor.")]
     if not isinstance(model, GeneratingNet) or any(matches(name, shared) for name in names):
         raise BadInput(
@@ -99,9 +100,9 @@ def _require_generator(experiment: Experiment) -> None:
 
 def _model(experiment: Experiment, task: Task, client: int, store: ClientStore, last: Snapshot) -> GeneratingNet:
     """Return the model with which a client would begin the next round."""
-    method, settings = parts.method(experiment)
+    method, settings = resolve(experiment).method, resolve(experiment).settings
     place = Workplace(experiment, task, method, settings, client, last.round + 1, None, store)
-    made = parts.client(replace(experiment, gpus_per_client=0.0))(place)
+    made = resolve(replace(experiment, gpus_per_client=0.0)).client(place)
     made.install({name: value.numpy() for name, value in unpack(last.arrays).items()}, last.last_round[client])
     return made.model.cpu().eval()
 

@@ -18,12 +18,12 @@ from safetensors.torch import load
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from flfw import resolve as parts
 from flfw.client.federated_client import FederatedClient
 from flfw.client.workplace import Workplace
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
+from flfw.resolve import resolve
 from flfw.runs import run
 from flfw.storage.checkpoint import require_same_data, stored_experiment
 from flfw.storage.sealed import sealed, unseal
@@ -54,11 +54,12 @@ def norms(folder: Path, data_root: Path | None = None, most: int = MOST_CLIENTS)
     """
     stored = stored_experiment(folder).experiment
     asked = replace(stored, out=folder, data_root=data_root or stored.data_root)
-    experiment, task, _ = run.check(asked, new=False)
+    resolved, task, _ = run.check(asked, new=False)
+    experiment = resolved.experiment
     require_same_data(folder, task.dataset.digest)
     rows = _rows("before training", by_client(experiment, task, most=most))
     last = _last(folder)
-    if last is None or set(last[1]) != set(parts.blank_model(plain(experiment)).state_dict()):
+    if last is None or set(last[1]) != set(resolve(plain(experiment)).model.state_dict()):
         return rows
     return [*rows, *_rows(f"after round {last[0]}", by_client(experiment, task, last[1], most))]
 
@@ -79,8 +80,8 @@ def by_client(
 
 def client_of(experiment: Experiment, task: Task, partition: int, weights: Tensors | None) -> FederatedClient:
     """Build a client in its first round."""
-    half, settings = parts.method(experiment)
-    made = parts.client(experiment)(Workplace(experiment, task, half, settings, partition, 1, None, None))
+    half, settings = resolve(experiment).method, resolve(experiment).settings
+    made = resolve(experiment).client(Workplace(experiment, task, half, settings, partition, 1, None, None))
     start = weights if weights is not None else made.model.state_dict()
     made.install({name: start[name].clone().numpy() for name in made.download_names}, 0)
     return made

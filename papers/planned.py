@@ -8,6 +8,7 @@ from typing import Any
 
 from flfw.dp.ledger import Ledger, course
 from flfw.experiment import Experiment
+from flfw.resolve import resolve
 from flfw.task import Task
 
 
@@ -22,7 +23,7 @@ def plan(experiment: Experiment, task: Task) -> dict[str, Any]:
         Beside ``privacy``, ``plan``: examples for training and testing in all, numbers in an input, classes, examples
         and local steps of the client with the most examples, batch size, rounds.
     """
-    schedule, data = course(experiment, task.split), task.dataset
+    schedule, data = course(resolve(experiment), task.split), task.dataset
     sizes = {
         "train": len(data.train_y),
         "test": len(data.test_y),
@@ -34,4 +35,4 @@ def plan(experiment: Experiment, task: Task) -> dict[str, Any]:
         "rounds": schedule.rounds,
     }
     config = {**asdict(experiment), "out": None, "data_root": None, "lpips_weights": None}
-    return {"config": config, "plan": sizes, "privacy": Ledger(experiment, task.split).entries()}
+    return {"config": config, "plan": sizes, "privacy": Ledger(resolve(experiment), task.split).entries()}

@@ -15,10 +15,10 @@ from dataclasses import replace
 from math import ceil
 from typing import Any, final
 
-from flfw import resolve as parts
 from flfw.client.workplace import Workplace
 from flfw.experiment import Experiment
-from flfw.plugins import split_assignment
+from flfw.plugins import short_name, split_assignment
+from flfw.resolve import resolve
 from flfw.storage.provenance import hardware
 from flfw.task import Task
 from flfw.training.optimisers import LocalTraining
@@ -38,8 +38,8 @@ class Trainee:
     """
 
     def __init__(self, experiment: Experiment, task: Task) -> None:
-        half, settings = parts.method(experiment)
-        self._client = parts.client(experiment)(Workplace(experiment, task, half, settings, 0, 1, None, None))
+        half, settings = resolve(experiment).method, resolve(experiment).settings
+        self._client = resolve(experiment).client(Workplace(experiment, task, half, settings, 0, 1, None, None))
         self._start = {name: value.clone() for name, value in self._client.model.state_dict().items()}
         received = {name: self._start[name].numpy() for name in self._client.download_names}
         self._client.install(received, 0)
@@ -65,9 +65,9 @@ def in_turns(trainees: Sequence[Trainee], turns: int) -> list[list[float]]:
 
 def plain(experiment: Experiment) -> Experiment:
     """Return the same experiment by FedAvg, with the method's optimiser."""
-    settings: Any = parts.method(experiment)[1]
+    settings: Any = resolve(experiment).settings
     others = [one for one in experiment.set if "." in split_assignment(one)[0]]
-    alike = [other for other in others if not other.startswith(f"{parts.short_name(experiment.method)}.")]
+    alike = [other for other in others if not other.startswith(f"{short_name(experiment.method)}.")]
     if isinstance(settings, LocalTraining):
         alike += [f"{name}={getattr(settings, name)}" for name in ("optimiser", "momentum", "weight_decay")]
     return replace(experiment, method=PLAIN, set=tuple(alike))

@@ -20,6 +20,7 @@ from flfw import plugins
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
 from flfw.messages.sharing import matches
+from flfw.resolve import resolve
 
 ANY = "any"
 _SHOWN = 80  # characters of a name that an app chose
@@ -158,13 +159,12 @@ def noise_of(run_config: Mapping[str, Any]) -> float:
     It is also 0 for a configuration that is not an experiment, and for a method that is not installed: a module that
     only the message names is not imported here.
     """
-    from flfw import resolve as parts  # it imports PyTorch, which only sites that ask for noise need
 
     try:
         experiment = Experiment.from_run_config(run_config)
         if experiment.method not in plugins.names(plugins.METHOD):
             return 0.0
-        settings: Any = parts.method(experiment)[1]
+        settings: Any = resolve(experiment).settings
     except (BadInput, KeyError, TypeError, ValueError):
         return 0.0
     secret = (

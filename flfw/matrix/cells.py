@@ -17,7 +17,7 @@ from flfw.errors import BadInput, RunFailed, require
 from flfw.experiment import FREE_ON_RESUME, Experiment
 from flfw.matrix import tables
 from flfw.matrix.question import Matrix, MatrixCell, parse, require_same_question
-from flfw.resolve import resolve
+from flfw.resolve import without_auto
 from flfw.runs import engine, results
 from flfw.runs import run as whole
 from flfw.storage.checkpoint import locked, stored_experiment
@@ -100,7 +100,7 @@ def _run(
 def settled(matrix: Matrix, experiment: Experiment) -> tuple[Matrix, Experiment]:
     """Return matrix and experiment with all defaults resolved: every axis filled, the same attacks for all methods."""
     asked = dataclasses.replace(experiment, attack=matrix.attacks or experiment.attack)
-    resolved = resolve(asked, matrix.methods)
+    resolved = without_auto(asked, matrix.methods)
     return dataclasses.replace(matrix, attacks=resolved.attack).filled(resolved), resolved
 
 
@@ -138,7 +138,7 @@ def _check(cell: MatrixCell) -> None:
         BadInput: the message names the cell.
     """
     try:
-        checked = whole.check(cell.experiment, new=False)[0]
+        checked = whole.check(cell.experiment, new=False)[0].experiment
         engine.check_resources(checked)
         if sealed(cell.folder / "checkpoint", "experiment"):
             stored_experiment(cell.folder).require_same(checked, cell.folder)

@@ -11,8 +11,8 @@ from typing import Any, final
 
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
-from flfw.plugins import ATTACK, split_assignment
-from flfw.resolve import fields, short_name
+from flfw.plugins import short_name, split_assignment
+from flfw.resolve import attack_fields
 
 AXES = ("methods", "defences", "attacks", "seeds")
 NO_DEFENCE = "none"
@@ -110,7 +110,7 @@ class Matrix:
         """Return whether ``plugin.field`` applies to a cell; an attack may have the name of an absent method."""
         plugin, _, field = target.rpartition(".")
         attacks = [name for name in self.attacks if short_name(name) == plugin]
-        return plugin not in absent or any(field in fields(ATTACK, name) for name in attacks)
+        return plugin not in absent or any(field in attack_fields(name) for name in attacks)
 
     def question(self, experiment: Experiment) -> dict[str, Any]:
         """Return all settings that the numbers of a filled matrix depend on, as stored in matrix.json."""
