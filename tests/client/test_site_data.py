@@ -36,12 +36,6 @@ NAME = "site:1x6x8:2"
 GREY, COLOUR = (6, 8), (3, 12, 10)
 
 
-def settled_as(experiment: Experiment, split: Any) -> tuple[Experiment, list[str]]:
-    """The experiment that `settle` makes of one, and its notes."""
-    resolved, notes = settle(resolve(experiment), split)
-    return resolved.experiment, notes
-
-
 @pytest.fixture(autouse=True)
 def _no_data_but_the_sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has no data root of its own finds nothing anywhere."""
@@ -391,7 +385,7 @@ def test_an_epsilon_takes_the_number_of_examples(tmp_path: Path, method: str) ->
 def test_an_epsilon_is_claimed_where_the_numbers_are_known(tmp_path: Path) -> None:
     experiment = asked(tmp_path, method="fed_cdp", split="whole")
     known = Task.of(experiment, written(tmp_path / "own")).split
-    assert settled_as(experiment, known)[0] == experiment
+    assert settle(resolve(experiment), known)[0].experiment == experiment
 
 
 @pytest.mark.parametrize("flag", ["--show-split", "--estimate"])
