@@ -43,7 +43,7 @@ def auditing(experiment: Experiment, task: Task, out: Path, source: Path | None 
     """Return the audit of an experiment; an empty context if it requests none, or if its method sends nothing.
 
     Args:
-        experiment: resolved.
+        experiment: the run, resolved.
         task: the experiment's task.
         out: the run's folder.
         source: the folder with ``observations/`` and ``truth/``, if it is a different one.

@@ -84,7 +84,7 @@ def standing(experiment: Experiment, job: Job, attack: Attack, defended: bool, v
     granted += _beside(job, private)
     granted += _hidden_from(() if begun else private, fate, by_batch)
     hides = hiding(experiment, ticket, vantage, defended)
-    operator = hides.told if job.adaptive and hides.method and hides.adapts else None
+    operator = hides.operator if job.adaptive and hides.method and hides.adapts else None
     steps = _unrolled(experiment, ticket, attack, operator)
     if steps:
         granted.append(f"how these steps are made ({experiment.method}'s optimiser), through all of which it searches")

@@ -208,7 +208,7 @@ def _curve(line: Line, x_of, y_of) -> list[str]:
     parts = []
     if len(spots) > 1:
         path = "L".join(f"{x:.1f} {y:.1f}" for x, y in spots)
-        # Nothing was measured between two audited rounds: the line is thin and only leads the eye.
+        # Nothing was measured between two audited rounds, so the line is thin.
         between = " between" if line.intervals else ""
         parts.append(f'<path class="curve {line.tone}{between}" d="M{path}"/>')
     for (x, _), span in zip(spots, line.intervals, strict=False):

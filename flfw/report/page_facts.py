@@ -199,7 +199,7 @@ def _count(number_: int, word: str) -> str:
 def first_screen(failures: Iterable[FailureLine]) -> str:
     """Return the failures in one line; an empty string if there are none.
 
-    >>> first_screen([Failure("sample", "", "", "", 2), Failure("attack", "", "", "")])
+    >>> first_screen([FailureLine("sample", "", "", "", 2), FailureLine("attack", "", "", "")])
     '1 attack ended early, 2 attempts without a result'
     """
     counts: dict[str, int] = {}

@@ -19,7 +19,7 @@ _ROWS = 64  # rows that are compared in float64 at a time
 class Public:
     """Public data that an attacker may hold; no example of them is a victim.
 
-    `Public.of` checks what it is given; the constructor does not.
+    `Public.of` checks its arguments; the constructor does not.
 
     Attributes:
         samples: (N, ...) raw inputs in [0, 1], images (N, C, H, W) or rows (N, d).
