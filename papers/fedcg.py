@@ -20,8 +20,8 @@ Quick       3 seeds; 256 training images a client, 3 rounds of 12 local epochs, 
             at hand) with MNIST for FedDF. Table 2: 4 images, fewer iterations, see `BUDGETS`.
 Departures  1. Seeds 0 to 4: the paper names none.
             2. The paper stops early without a stated criterion. This one is the code's, which also stops at 200 rounds.
-            3. One mu for all clients and seeds, the one with the best mean validation accuracy: the paper does not state
-               how it was chosen.
+            3. One mu for all clients and seeds, the one with the best mean validation accuracy: the paper does not
+               state how it was chosen.
             4. On CIFAR-10 no client holds one of the first 2,000 training images, which are kept for audits.
             5. Table 2 does not say how many images were attacked, in which state of the model, with which optimiser,
                or how the two parts of the loss were weighed; see the card of attacks/dlg_statistics.py. Here: after

@@ -1,7 +1,7 @@
-"""What an attacker who knows what hides the data does about it: a client-side defence, or a method that itself does.
+"""Adaptation of an attacker to the operation that hides the data: a client-side defence, or the method itself.
 
-Against a defence, the hand-written adaptation of its name, if there is one; else its own code inside the objective.
-Against a method that clips and adds noise, the hand-written adaptation of the method's name, or none.
+Against a defence: the adaptation written under its name, if there is one; else its own code inside the objective.
+Against a method that clips and adds noise: the adaptation written under the method's name, or none.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ How: TypeAlias = Literal["nothing to adapt to", "written", "automatic", "none"]
 
 @dataclass(frozen=True)
 class Hiding:
-    """What stands between a client's data and what an attacker reads, and how one who knows of it adapts.
+    """Operation between a client's data and an observation, and the adaptation of an attacker who knows it.
 
     Attributes:
-        experiment: what was run.
-        ticket: what was probed.
-        vantage: where the attacker stands.
-        how: it adapts to ``by``.
-        by: the defence's name, or the method's where it is that which acts; empty: nothing that could act is there.
-        method: whether that is the method.
-        beside: the method, where it acts as well as a defence: only the defence is adapted to.
-        idle: the defence, where it does nothing to what is read and the method does.
-        told: what is written for the method, if anything.
+        experiment: the run.
+        ticket: the probes.
+        vantage: the attacker's position.
+        how: the kind of adaptation to ``by``.
+        by: name of the defence, or of the method if only the method acts; empty if neither could act.
+        method: whether ``by`` is the method.
+        beside: the method, if it acts as well as a defence; the attacker adapts to the defence only.
+        idle: the defence, if it does not change the observation and the method does.
+        operator: the operator written for the method, if any.
     """
 
     experiment: Experiment
@@ -46,28 +46,28 @@ class Hiding:
     method: bool = False
     beside: str = ""
     idle: str = ""
-    told: MethodOperator | None = None
+    operator: MethodOperator | None = None
 
     @property
     def adapts(self) -> bool:
-        """Whether there is a way."""
+        """True if an adaptation exists."""
         return self.how in ("written", "automatic")
 
     def through(self, factor: float) -> Operator | Automatic | None:
-        """What stands in the objective of who knows; None: there is nothing to adapt to, or no way.
+        """Return the operator in the objective of an informed attacker; None: nothing to adapt to, or no adaptation.
 
         Args:
-            factor: what a defence acts on, over what the attack compares.
+            factor: the tensor that a defence acts on, divided by the tensor that the attack compares.
         """
         if self.method:
-            return self.told if self.adapts else None
+            return self.operator if self.adapts else None
         return mechanism(self.experiment, self.ticket, self.vantage, factor) if self.adapts else None
 
     def words(self, adaptive: bool) -> Iterator[str]:
-        """A sentence each, of what is granted and made use of.
+        """Yield a sentence for each thing that is granted, withheld or unused.
 
         Args:
-            adaptive: whether the attacker is told.
+            adaptive: whether the attacker knows the hiding operation.
         """
         if self.idle:
             yield _does_nothing_here(f"that the client uses {self.idle}")
@@ -76,7 +76,7 @@ class Hiding:
         elif self.by:
             yield self._of_defence(adaptive)
         if self.beside:
-            deed = f"that {self.beside} {self.told.deed}" if self.told else _unwritten(self.beside)
+            deed = f"that {self.beside} {self.operator.deed}" if self.operator else _unwritten(self.beside)
             yield f"not made use of: {deed}, beside the defence"
 
     def _of_defence(self, adaptive: bool) -> str:
@@ -90,41 +90,41 @@ class Hiding:
         return f"that the client uses {name} ({chosen}), to which it adapts {how}"
 
     def _of_method(self, adaptive: bool) -> Iterator[str]:
-        told = self.told
-        if told is None:
+        operator = self.operator
+        if operator is None:
             yield f"not made use of: {_unwritten(self.by)}"
         elif self.how == "nothing to adapt to":
-            yield _does_nothing_here(f"that {self.by} {told.deed}")
+            yield _does_nothing_here(f"that {self.by} {operator.deed}")
         elif self.how == "none":
-            why = f", for {told.obstacle}" if told.obstacle else ""
-            yield f"not made use of: that {self.by} {told.deed}{why}"
+            why = f", for {operator.obstacle}" if operator.obstacle else ""
+            yield f"not made use of: that {self.by} {operator.deed}{why}"
         elif not adaptive:
-            yield f"not granted: that {self.by} {told.deed}"
+            yield f"not granted: that {self.by} {operator.deed}"
         else:
-            yield f"that {self.by} {told.known}, to which it adapts with what is written for it"
-            if told.missed:
-                yield f"not made use of: {told.missed}"
+            yield f"that {self.by} {operator.known}, to which it adapts with what is written for it"
+            if operator.missed:
+                yield f"not made use of: {operator.missed}"
 
 
 def hiding(experiment: Experiment, ticket: Ticket, vantage: str, defended: bool) -> Hiding:
-    """What hides the data of a client, and what one who knows of it does.
+    """Return the operation that hides a client's data, and the adaptation to it.
 
     Args:
-        experiment: what was run.
-        ticket: what was probed.
-        vantage: where the attacker stands.
+        experiment: the run.
+        ticket: the probes.
+        vantage: the attacker's position.
         defended: whether the client uses the experiment's defence.
     """
     at = experiment, ticket, vantage
-    if ticket.rung != "target":  # of which neither a method nor a defence hides anything
+    if ticket.rung != "target":  # below it, neither a method nor a defence acts
         return Hiding(*at)
-    own = _of_method(*at)
+    by_method = _of_method(*at)
     if not defended:
-        return own
-    how, acts = adaptation(*at), bool(own.by) and own.how != "nothing to adapt to"
+        return by_method
+    how, acts = adaptation(*at), bool(by_method.by) and by_method.how != "nothing to adapt to"
     if how == "nothing to adapt to" and acts:
-        return replace(own, idle=experiment.defence)
-    return Hiding(*at, how=how, by=experiment.defence, beside=own.by if acts else "", told=own.told)
+        return replace(by_method, idle=experiment.defence)
+    return Hiding(*at, how=how, by=experiment.defence, beside=by_method.by if acts else "", operator=by_method.operator)
 
 
 def _of_method(experiment: Experiment, ticket: Ticket, vantage: str) -> Hiding:
@@ -134,7 +134,7 @@ def _of_method(experiment: Experiment, ticket: Ticket, vantage: str) -> Hiding:
         return Hiding(*at)
     if name not in plugins.names(plugins.ADAPTATION):
         return Hiding(*at, how="none", by=name, method=True)
-    about = Circumstances(
+    circumstances = Circumstances(
         lr=experiment.lr,
         batch=ticket.batch,
         steps=ticket.steps,
@@ -143,9 +143,9 @@ def _of_method(experiment: Experiment, ticket: Ticket, vantage: str) -> Hiding:
         on_client=vantage == "client_example",
         shared=tuple(cls.descended()),
     )
-    told = _written(name)(asdict(settings), about)
-    how: How = "written" if experiment.adaptation == "auto" and not told.obstacle else "none"
-    return Hiding(*at, how=how if told.acts else "nothing to adapt to", by=name, method=True, told=told)
+    operator = _written(name)(asdict(settings), circumstances)
+    how: How = "written" if experiment.adaptation == "auto" and not operator.obstacle else "none"
+    return Hiding(*at, how=how if operator.acts else "nothing to adapt to", by=name, method=True, operator=operator)
 
 
 def _written(method: str) -> type[MethodOperator]:
@@ -165,16 +165,16 @@ def _unwritten(name: str) -> str:
 
 
 def adaptation(experiment: Experiment, ticket: Ticket, vantage: str) -> How:
-    """How an attacker who knows the experiment's defence adapts to it.
+    """Return how an attacker who knows the experiment's defence adapts to it.
 
     Args:
-        experiment: what was run, with a defence.
-        ticket: what was probed.
-        vantage: where the attacker stands.
+        experiment: the run, with a defence.
+        ticket: the probes.
+        vantage: the attacker's position.
 
     Returns:
-        ``nothing to adapt to``: what it sees has not passed through any hook of the defence; ``none``: there is no way,
-        for the defence changes the data, or each of several local steps.
+        ``nothing to adapt to``: no hook of the defence acted on the observation; ``none``: there is no adaptation,
+        since the defence changes the data, or each of several local steps.
     """
     acts = _hooks(experiment)
     if vantage == "client_example":
@@ -188,13 +188,13 @@ def adaptation(experiment: Experiment, ticket: Ticket, vantage: str) -> How:
 
 
 def mechanism(experiment: Experiment, ticket: Ticket, vantage: str, factor: float) -> Operator | Automatic | None:
-    """The defence as the objective has it; None where there is nothing to adapt to, or no way.
+    """Return the defence as the objective uses it; None: nothing to adapt to, or no adaptation.
 
     Args:
-        experiment: what was run, with a defence.
-        ticket: what was probed.
-        vantage: where the attacker stands.
-        factor: what the defence acts on, over what the attack compares.
+        experiment: the run, with a defence.
+        ticket: the probes.
+        vantage: the attacker's position.
+        factor: the tensor that the defence acts on, divided by the tensor that the attack compares.
     """
     how, defence = adaptation(experiment, ticket, vantage), parts.defence(experiment)
     assert defence is not None, "an attack on a defended client was asked for"
@@ -209,6 +209,6 @@ def mechanism(experiment: Experiment, ticket: Ticket, vantage: str, factor: floa
 
 
 def _hooks(experiment: Experiment) -> set[str]:
-    """Where the experiment's defence acts."""
+    """Return the hooks in which the experiment's defence acts."""
     cls = type(parts.defence(experiment))
     return {hook for hook in ("batch", "gradients", "update") if getattr(cls, hook) is not getattr(Defence, hook)}

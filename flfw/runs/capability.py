@@ -201,7 +201,7 @@ def _done(
 def _compared(attack: str, jobs: Sequence[Job], one: Solutions, other: Solutions) -> Capability:
     compared, changed = 0, []
     for job in jobs:
-        pairs = zip(job.exchanges, one[job.name].found, other[job.name].found, strict=True)
+        pairs = zip(job.exchanges, one[job.name].reconstructions, other[job.name].reconstructions, strict=True)
         for exchange, before, after in pairs:
             compared += before is not None
             if not _equal(before, after):

@@ -224,9 +224,9 @@ def test_labels_of_a_reconstruction_survive_the_queue(tmp_path: Path) -> None:
     found = [Reconstruction(torch.zeros(2, 2), 0.5, 3, torch.tensor([2, 0])), Reconstruction(torch.ones(2, 2))]
     queue.solve(job, solved(job, found, 1.0))
     solution = queue.solution(job)
-    assert solution is not None and solution.found[0] is not None and solution.found[1] is not None
-    assert solution.found[0].labels is not None and solution.found[0].labels.tolist() == [2, 0]
-    assert solution.found[1].labels is None
+    assert solution is not None and solution.reconstructions[0] is not None and solution.reconstructions[1] is not None
+    assert solution.reconstructions[0].labels is not None and solution.reconstructions[0].labels.tolist() == [2, 0]
+    assert solution.reconstructions[1].labels is None
 
 
 def test_no_two_probes_bear_the_same_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

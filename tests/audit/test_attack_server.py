@@ -190,7 +190,7 @@ def until(holds: Callable[[], Any], seconds: float = 60) -> Any:
 
 
 def guessed(solution: Solution) -> bool:
-    return solution.stopped is None and all(found is not None for found in solution.found)
+    return solution.stopped is None and all(found is not None for found in solution.reconstructions)
 
 
 # --- one server, and what it bears ---
@@ -217,7 +217,7 @@ def test_a_server_bears_what_attacks_do(job_of: JobOf, tmp_path: Path, monkeypat
         assert (raising.stopped, raising.tries) == ("crashed: ArithmeticError: told [] in queue", 3)
         (first,) = workers(queue.folder)  # which has gone on
         raised, own, stuck, grey = map(solve, once)
-        assert raised.stopped == raising.stopped and raised.tries == 1 and raised.found == (None, None)
+        assert raised.stopped == raising.stopped and raised.tries == 1 and raised.reconstructions == (None, None)
         assert guessed(own)
         assert (stuck.stopped, stuck.tries) == ("ended after 4 s, its budget", 1)
         assert guessed(grey)
