@@ -6,7 +6,7 @@ from math import ceil
 from pathlib import Path
 
 import torch
-from quickstart.task import Net, digits, places
+from quickstart.task import SmallNet, digits, places
 
 from attacks.ig import IG, IGSettings
 from flfw.adversary.observation import Truth
@@ -28,7 +28,7 @@ def main(recordings: Path, out: Path, iterations: int = 500) -> Path:
 
     return audit(
         recordings,
-        Net,
+        SmallNet,
         attacks={"ig": IG(IGSettings(iterations=iterations))},
         truth=truth,
         public=Public.of(images[-300:].numpy(), labels[-300:].numpy()),  # of no client

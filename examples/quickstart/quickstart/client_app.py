@@ -3,7 +3,7 @@
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from quickstart.task import Net, load_data
+from quickstart.task import SmallNet, load_data
 from quickstart.task import test as test_fn
 from quickstart.task import train as train_fn
 
@@ -13,7 +13,7 @@ app = ClientApp()
 @app.train()
 def train(msg: Message, context: Context):
     """Train the received model on this client's images, and send it back."""
-    model, config = Net(), msg.content["config"]
+    model, config = SmallNet(), msg.content["config"]
     model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
     partition_id = context.node_config["partition-id"]
     loader, _ = load_data(partition_id, context.run_config["images"], config["batch-size"])
@@ -26,7 +26,7 @@ def train(msg: Message, context: Context):
 @app.evaluate()
 def evaluate(msg: Message, context: Context):
     """Test the received model."""
-    model = Net()
+    model = SmallNet()
     model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
     _, loader = load_data(context.node_config["partition-id"], context.run_config["images"], 1)
     loss, accuracy = test_fn(model, loader)
