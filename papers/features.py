@@ -104,7 +104,7 @@ def _model(experiment: Experiment, task: Task, client: int, store: ClientStore, 
     place = Workplace(experiment, task, method, settings, client, last.round + 1, None, store)
     made = resolve(replace(experiment, gpus_per_client=0.0)).client(place)
     made.install({name: value.numpy() for name, value in unpack(last.arrays).items()}, last.last_round[client])
-    return made.model.cpu().eval()
+    return cast(GeneratingNet, made.model.cpu().eval())
 
 
 def _laid_out(

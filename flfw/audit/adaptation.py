@@ -11,11 +11,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from flfw import plugins
-from flfw import resolve as parts
 from flfw.audit.jobs import Ticket
 from flfw.defence import Defence
-from flfw.experiment import Experiment
 from flfw.inversion.automatic import Automatic
+from flfw.resolve import Resolved
 from flfw.server.strategy import FederatedStrategy
 from flfw.victims.operator import Circumstances, MethodOperator, Operator, Scaled
 
@@ -27,7 +26,7 @@ class Hiding:
     """Operation between a client's data and an observation, and the adaptation of an attacker who knows it.
 
     Attributes:
-        experiment: the run.
+        resolved: the experiment.
         ticket: the probes.
         vantage: the attacker's position.
         how: the kind of adaptation to ``by``.
@@ -38,7 +37,7 @@ class Hiding:
         operator: the operator written for the method, if any.
     """
 
-    experiment: Experiment
+    resolved: Resolved
     ticket: Ticket
     vantage: str
     how: How = "nothing to adapt to"
@@ -61,7 +60,7 @@ class Hiding:
         """
         if self.method:
             return self.operator if self.adapts else None
-        return mechanism(self.experiment, self.ticket, self.vantage, factor) if self.adapts else None
+        return mechanism(self.resolved, self.ticket, self.vantage, factor) if self.adapts else None
 
     def words(self, adaptive: bool) -> Iterator[str]:
         """Yield a sentence for each thing that is granted, withheld or unused.
@@ -80,7 +79,7 @@ class Hiding:
             yield f"not made use of: {deed}, beside the defence"
 
     def _of_defence(self, adaptive: bool) -> str:
-        name, defence = self.by, parts.defence(self.experiment)
+        name, defence = self.by, self.resolved.defence
         if self.how == "nothing to adapt to":
             return _does_nothing_here(f"that the client uses {name}")
         if not adaptive:
@@ -106,16 +105,16 @@ class Hiding:
                 yield f"not made use of: {operator.missed}"
 
 
-def hiding(experiment: Experiment, ticket: Ticket, vantage: str, defended: bool) -> Hiding:
+def hiding(resolved: Resolved, ticket: Ticket, vantage: str, defended: bool) -> Hiding:
     """Return the operation that hides a client's data, and the adaptation to it.
 
     Args:
-        experiment: the run.
+        resolved: the experiment.
         ticket: the probes.
         vantage: the attacker's position.
         defended: whether the client uses the experiment's defence.
     """
-    at = experiment, ticket, vantage
+    at, experiment = (resolved, ticket, vantage), resolved.experiment
     if ticket.rung != "target":  # below it, neither a method nor a defence acts
         return Hiding(*at)
     by_method = _of_method(*at)
@@ -127,9 +126,9 @@ def hiding(experiment: Experiment, ticket: Ticket, vantage: str, defended: bool)
     return Hiding(*at, how=how, by=experiment.defence, beside=by_method.by if acts else "", operator=by_method.operator)
 
 
-def _of_method(experiment: Experiment, ticket: Ticket, vantage: str) -> Hiding:
-    at, name = (experiment, ticket, vantage), experiment.method
-    cls, settings = parts.method(experiment)
+def _of_method(resolved: Resolved, ticket: Ticket, vantage: str) -> Hiding:
+    at, experiment = (resolved, ticket, vantage), resolved.experiment
+    name, cls, settings = experiment.method, resolved.method, resolved.settings
     if _function(cls.mechanism) is _function(FederatedStrategy.mechanism):
         return Hiding(*at)
     if name not in plugins.names(plugins.ADAPTATION):
@@ -164,11 +163,11 @@ def _unwritten(name: str) -> str:
     return f"what {name} does to the data for their privacy, for which no adaptation is written"
 
 
-def adaptation(experiment: Experiment, ticket: Ticket, vantage: str) -> How:
+def adaptation(resolved: Resolved, ticket: Ticket, vantage: str) -> How:
     """Return how an attacker who knows the experiment's defence adapts to it.
 
     Args:
-        experiment: the run, with a defence.
+        resolved: the experiment, with a defence.
         ticket: the probes.
         vantage: the attacker's position.
 
@@ -176,30 +175,30 @@ def adaptation(experiment: Experiment, ticket: Ticket, vantage: str) -> How:
         ``nothing to adapt to``: no hook of the defence acted on the observation; ``none``: there is no adaptation,
         since the defence changes the data, or each of several local steps.
     """
-    acts = _hooks(experiment)
+    acts, experiment = _hooks(resolved), resolved.experiment
     if vantage == "client_example":
         acts -= {"update"}
     if not acts:
         return "nothing to adapt to"
     if experiment.adaptation == "none" or "batch" in acts or ("gradients" in acts and ticket.steps > 1):
         return "none"
-    written = experiment.adaptation == "auto" and "update" in acts and parts.adaptation(experiment) is not None
+    written = experiment.adaptation == "auto" and "update" in acts and resolved.adaptation is not None
     return "written" if written else "automatic"
 
 
-def mechanism(experiment: Experiment, ticket: Ticket, vantage: str, factor: float) -> Operator | Automatic | None:
+def mechanism(resolved: Resolved, ticket: Ticket, vantage: str, factor: float) -> Operator | Automatic | None:
     """Return the defence as the objective uses it; None: nothing to adapt to, or no adaptation.
 
     Args:
-        experiment: the run, with a defence.
+        resolved: the experiment, with a defence.
         ticket: the probes.
         vantage: the attacker's position.
         factor: the tensor that the defence acts on, divided by the tensor that the attack compares.
     """
-    how, defence = adaptation(experiment, ticket, vantage), parts.defence(experiment)
+    how, defence = adaptation(resolved, ticket, vantage), resolved.new_defence()
     assert defence is not None, "an attack on a defended client was asked for"
     if how == "written":
-        cls = parts.adaptation(experiment)
+        cls = resolved.adaptation
         assert cls is not None, "it was found before"
         written = cls(asdict(defence.settings))
         return written if factor == 1 else Scaled(written, factor)
@@ -208,7 +207,7 @@ def mechanism(experiment: Experiment, ticket: Ticket, vantage: str, factor: floa
     return None
 
 
-def _hooks(experiment: Experiment) -> set[str]:
+def _hooks(resolved: Resolved) -> set[str]:
     """Return the hooks in which the experiment's defence acts."""
-    cls = type(parts.defence(experiment))
+    cls = type(resolved.defence)
     return {hook for hook in ("batch", "gradients", "update") if getattr(cls, hook) is not getattr(Defence, hook)}

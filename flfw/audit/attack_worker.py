@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from flfw import resolve as parts
 from flfw.adversary.attack import Attack, NotApplicable
 from flfw.adversary.observation import Observation
 from flfw.audit.jobs import Job, Solution, solved
@@ -25,6 +24,7 @@ from flfw.audit.queue import Queue
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.recording.reader import Recordings
+from flfw.resolve import Resolved, resolve
 from flfw.rng import torch_generator
 
 _POLL_S = 0.05
@@ -37,19 +37,19 @@ def solve(job: Job) -> Solution:
     Raises:
         Exception: any error of the attack except `NotApplicable`, which is an answer.
     """
-    experiment = Experiment.from_run_config(job.run_config)
-    attack = parts.attacks(experiment)[job.attack]
+    resolved = resolve(Experiment.from_run_config(job.run_config))
+    experiment, attack = resolved.experiment, resolved.attacks[job.attack]
     recordings = Recordings(job.recordings)
     seen = recordings.observations([exchange.id for exchange in job.exchanges])
     if job.device == "cuda":
         torch.cuda.set_per_process_memory_fraction(job.memory)
     uploads = [upload for upload in recordings.observations(job.uploads) if upload is not None]
-    observations, knowledge = grant(job, experiment, attack, [o for o in seen if o is not None], uploads)
+    observations, knowledge = grant(job, resolved, attack, [o for o in seen if o is not None], uploads)
     extra: dict[str, Any] = {"refused": tuple(recordings.refused)}
     numbers = (job.ticket.batch, job.ticket.steps) if job.ticket.curve else ()
     rngs = [torch_generator(experiment.seed, f"attack {job.attack}", o.round, o.slot, *numbers) for o in observations]
     started = time.monotonic()
-    extra["present"] = _present(attack, uploads, job, experiment)
+    extra["present"] = _present(attack, uploads, job, resolved)
     try:
         reconstructions = attack.run(observations, knowledge, rngs) if observations else []
     except NotApplicable as error:
@@ -68,12 +68,12 @@ def solve(job: Job) -> Solution:
 
 
 def _present(
-    attack: Attack, uploads: Sequence[Observation], job: Job, experiment: Experiment
+    attack: Attack, uploads: Sequence[Observation], job: Job, resolved: Resolved
 ) -> tuple[tuple[int, tuple[bool, ...]], ...]:
     """Return the classes that the attack infers for each client."""
     if not uploads:
         return ()
-    answers = zip(uploads, attack.presence(uploads, blank(job, experiment)), strict=True)
+    answers = zip(uploads, attack.presence(uploads, blank(job, resolved)), strict=True)
     return tuple((upload.client, tuple(map(bool, held.tolist()))) for upload, held in answers if held is not None)
 
 

@@ -14,7 +14,6 @@ from typing import Any, final
 import numpy as np
 from torch import Tensor
 
-from flfw import resolve as parts
 from flfw.adversary.attack import tuned_on
 from flfw.adversary.observation import key
 from flfw.audit.attack_server import Attacks, AttackServer, Inline, place
@@ -29,8 +28,8 @@ from flfw.audit.scorer import Scorer, ScoreRow, read_truth
 from flfw.audit.standing import standing
 from flfw.audit.verdict import Rung
 from flfw.curves import Point
-from flfw.experiment import Experiment
 from flfw.recording.reader import Recordings
+from flfw.resolve import Resolved
 from flfw.task import Task
 from flfw.terminal.progress import Steps
 
@@ -39,18 +38,19 @@ _PUBLIC_AT_MOST = 10_000
 AuditContext = AbstractContextManager["Auditor | None"]
 
 
-def auditing(experiment: Experiment, task: Task, out: Path, source: Path | None = None) -> AuditContext:
+def auditing(resolved: Resolved, task: Task, out: Path, source: Path | None = None) -> AuditContext:
     """Return the audit of an experiment; an empty context if it requests none, or if its method sends nothing.
 
     Args:
-        experiment: the run, resolved.
+        resolved: the experiment.
         task: the experiment's task.
         out: the run's folder.
         source: the folder with ``observations/`` and ``truth/``, if it is a different one.
     """
-    if not (experiment.attacks and experiment.audited and parts.method(experiment)[0].uploads):
+    experiment = resolved.experiment
+    if not (experiment.attacks and experiment.audited and resolved.method.uploads):
         return nullcontext(None)
-    return Auditor(experiment, task, source or out, out)
+    return Auditor(resolved, task, source or out, out)
 
 
 @final
@@ -58,7 +58,7 @@ class Auditor(AbstractContextManager["Auditor"]):
     """The trusted side of an audit: it grants, requests, scores and concludes. Attacks run only inside its context.
 
     Args:
-        experiment: the run, with its attacks.
+        resolved: the experiment, with its attacks.
         task: the source of the public data and the input space.
         source: the folder with ``observations/``, ``examples/`` and ``truth/``.
         out: the folder of reconstructions; the same one, unless recordings of an earlier run are audited again.
@@ -68,15 +68,16 @@ class Auditor(AbstractContextManager["Auditor"]):
         refused: unusable recordings, a sentence each.
     """
 
-    def __init__(self, experiment: Experiment, task: Task, source: Path, out: Path) -> None:
-        self.experiment, self._task, self.source, self._out = experiment, task, source, out
-        self._named = parts.attacks(experiment)
+    def __init__(self, resolved: Resolved, task: Task, source: Path, out: Path) -> None:
+        experiment = resolved.experiment
+        self._resolved, self.experiment, self._task, self.source, self._out = resolved, experiment, task, source, out
+        self._named = resolved.attacks
         self._perceptual = perceptual.load(experiment.lpips_weights) if experiment.lpips_weights else None
         self.refused: list[str] = []
         self._queue = Queue((out / "queue").absolute())
         self._granted: tuple[str, int] | None = None
         note = lambda sentence: self._note([sentence])  # noqa: E731
-        self._plan = Plan(experiment, task, source, self._named, note, self._granted_public)
+        self._plan = Plan(resolved, task, source, self._named, note, self._granted_public)
         self._attacks = self._place()
 
     def _place(self) -> Attacks:
@@ -191,7 +192,7 @@ class Auditor(AbstractContextManager["Auditor"]):
         rows: list[ScoreRow] = []
         for exchange, reconstruction in zip(job.exchanges, solution.reconstructions, strict=True):
             defence = self._plan.defence_of(exchange.client) if ticket.rung == "target" else "none"
-            stands = standing(self.experiment, job, self._named[job.attack], defence != "none")
+            stands = standing(self._resolved, job, self._named[job.attack], defence != "none")
             where: ScoreRow = {"defence": defence, "adaptive": stands.adaptive, "adaptation": stands.adaptation}
             where["round"] = ticket.round
             where |= {"client": exchange.client, "victim": exchange.slot, "seed": seed}
@@ -230,7 +231,7 @@ class Auditor(AbstractContextManager["Auditor"]):
 
     def _about(self, job: Job, vantage: str, defence: str) -> dict[str, Any]:
         attack = self._named[job.attack]
-        stands = standing(self.experiment, job, attack, defence != "none", vantage)
+        stands = standing(self._resolved, job, attack, defence != "none", vantage)
         return {
             "attack": job.attack,
             "adaptive": stands.adaptive,

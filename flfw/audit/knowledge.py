@@ -10,32 +10,31 @@ from safetensors.torch import load_file
 from torch import nn
 
 from flfw import nets
-from flfw import resolve as parts
 from flfw.adversary.attack import Attack
 from flfw.adversary.observation import Examples, Knowledge, Observation, Vantage
 from flfw.audit.adaptation import hiding
 from flfw.audit.jobs import Job, Ticket
 from flfw.audit.probe import ladder_net
 from flfw.data.feed import raw
-from flfw.experiment import Experiment
 from flfw.inversion.automatic import Automatic
 from flfw.messages.sharing import matches
 from flfw.nets.inputs import Inputs
 from flfw.nets.net import Tensors
+from flfw.resolve import Resolved
 from flfw.rng import initialising
 from flfw.victims.local_steps import LocalSteps, SteppedVictim
 from flfw.victims.operator import MethodOperator, Operator
 from flfw.victims.victim import PlainVictim, VictimModel
 
 
-def hidden(experiment: Experiment) -> tuple[str, ...]:
+def hidden(resolved: Resolved) -> tuple[str, ...]:
     """Return the names of the tensors that clients keep private."""
-    shared = parts.method(experiment)[0].downloads
-    return tuple(name for name in parts.blank_model(experiment).state_dict() if not matches(name, shared))
+    shared = resolved.method.downloads
+    return tuple(name for name in resolved.model.state_dict() if not matches(name, shared))
 
 
-def _unrolled(
-    experiment: Experiment, ticket: Ticket, attack: Attack, operator: Operator | Automatic | None
+def unrolled(
+    resolved: Resolved, ticket: Ticket, attack: Attack, operator: Operator | Automatic | None
 ) -> LocalSteps | None:
     """Return the local steps of a probe, if there are several and the attack searches through them all.
 
@@ -45,13 +44,12 @@ def _unrolled(
         return None
     if isinstance(operator, MethodOperator):
         return operator.local_steps
-    method, settings = parts.method(experiment)
-    return method.local_steps(settings, experiment.lr, ticket.steps)
+    return resolved.method.local_steps(resolved.settings, resolved.experiment.lr, ticket.steps)
 
 
 def grant(
     job: Job,
-    experiment: Experiment,
+    resolved: Resolved,
     attack: Attack,
     seen: Sequence[Observation],
     uploads: Sequence[Observation] = (),
@@ -62,30 +60,31 @@ def grant(
 
     Args:
         job: the job; it holds labels and normalisation.
-        experiment: the job's experiment.
+        resolved: the job's experiment.
         attack: the job's attack.
         seen: the readable observations; equal ids of ``received`` mean the same tensors.
         uploads: the readable ones of the granted uploads.
     """
+    experiment = resolved.experiment
     device, steps = torch.device(job.device), job.ticket.steps
     inputs = Inputs.of(job.shape, job.mean, job.std).to(device)
     labels = {exchange.slot: exchange.labels for exchange in job.exchanges}
     lr = experiment.lr if steps > 1 else None
     acted_on = 1.0 if lr is None else -lr * steps  # a defence acts on the change of the weights
     through = {
-        defended: hiding(experiment, job.ticket, job.vantage, defended).through(acted_on) if job.adaptive else None
+        defended: hiding(resolved, job.ticket, job.vantage, defended).through(acted_on) if job.adaptive else None
         for defended in {o.client in experiment.defended_partitions for o in seen}
     }
-    common = {"public": _public(job, device), "start": _start(job, experiment, device)}
+    common = {"public": _public(job, device), "start": _start(job, resolved, device)}
     uploaded = {upload.client: _moved(upload.sent, device) for upload in uploads}
     models: dict[tuple[int, bool], VictimModel] = {}
     observations, knowledge = [], []
     for o in seen:
         defended = o.client in experiment.defended_partitions
         operator, like = through[defended], (id(o.received), defended if job.adaptive else False)
-        local = _unrolled(experiment, job.ticket, attack, operator)
+        local = unrolled(resolved, job.ticket, attack, operator)
         if like not in models:
-            models[like] = _victim(job, experiment, o, inputs, operator, local)
+            models[like] = _victim(job, resolved, o, inputs, operator, local)
         model, given = models[like], labels[o.slot]
         there = {"vantage": Vantage(job.vantage), "sent": _moved(o.sent, device), "received": model.known}
         observations.append(Observation(**{**vars(o), **there}))
@@ -103,26 +102,30 @@ def _public(job: Job, device: torch.device) -> Examples | None:
     return Examples(raw(held["samples"]).to(device), held["labels"].to(device))
 
 
-def _start(job: Job, experiment: Experiment, device: torch.device) -> Tensors | None:
+def _start(job: Job, resolved: Resolved, device: torch.device) -> Tensors | None:
     """Return every client's private tensors before training, built from the run's seed as a client builds them."""
     if not job.start:
         return None
-    method, settings = parts.method(experiment)
-    with initialising(experiment.seed, "model"):
-        state = method.build_model(_builder(job)(experiment.net), settings).state_dict()
+    method = resolved.method
+    with initialising(resolved.experiment.seed, "model"):
+        state = _built(job, resolved).state_dict()
     return {name: value.to(device) for name, value in state.items() if not matches(name, method.downloads)}
 
 
-def blank(job: Job, experiment: Experiment) -> nn.Module:
+def blank(job: Job, resolved: Resolved) -> nn.Module:
     """Return the method's model without values; a job does not name its data set, only the shape of the data."""
-    method, settings = parts.method(experiment)
     with torch.device("meta"):
-        return method.build_model(_builder(job)(experiment.net), settings)
+        return _built(job, resolved)
+
+
+def _built(job: Job, resolved: Resolved) -> nn.Module:
+    """Build the method's model for the job's input space."""
+    return resolved.method.build_model(_builder(job)(resolved.experiment.net), resolved.settings)
 
 
 def _victim(
     job: Job,
-    experiment: Experiment,
+    resolved: Resolved,
     seen: Observation,
     inputs: Inputs,
     operator: Operator | Automatic | None,
@@ -131,23 +134,23 @@ def _victim(
     """Return the victim model of an observation's client, on the job's device."""
     received = _moved(seen.received, inputs.mean.device)
     build = _everything if job.ticket.rung != "target" else _what_the_method_shares
-    model = build(job, experiment, seen, received, inputs)
+    model = build(job, resolved, seen, received, inputs)
     if isinstance(operator, MethodOperator) and isinstance(model, PlainVictim):
         return operator.victim(model, received, local)
     return model if local is None else SteppedVictim(model, received, local)
 
 
-def _everything(job: Job, experiment: Experiment, seen: Observation, received: Tensors, inputs: Inputs) -> VictimModel:
-    net = ladder_net(seen.rung, experiment, _builder(job)).to(inputs.mean.device)
+def _everything(job: Job, resolved: Resolved, seen: Observation, received: Tensors, inputs: Inputs) -> VictimModel:
+    net = ladder_net(seen.rung, resolved.experiment, _builder(job)).to(inputs.mean.device)
     return PlainVictim(net, received, ("*",), inputs)
 
 
 def _what_the_method_shares(
-    job: Job, experiment: Experiment, seen: Observation, received: Tensors, inputs: Inputs
+    job: Job, resolved: Resolved, seen: Observation, received: Tensors, inputs: Inputs
 ) -> VictimModel:
-    method, settings = parts.method(experiment)
-    with initialising(experiment.seed, "attacker"):
-        model = method.build_model(_builder(job)(experiment.net), settings).to(inputs.mean.device)
+    method = resolved.method
+    with initialising(resolved.experiment.seed, "attacker"):
+        model = _built(job, resolved).to(inputs.mean.device)
     if job.adaptive:  # a defence acts on the sent tensors, so the search is in their coordinates
         return PlainVictim(model, received, method.descended(), inputs)
     return method.victim_model(model, received, inputs)

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, final
 
-from flfw import resolve as parts
 from flfw.adversary.attack import Attack
 from flfw.adversary.observation import key
 from flfw.audit.adaptation import hiding
@@ -17,6 +16,7 @@ from flfw.audit.knowledge import hidden
 from flfw.audit.scorer import read_truth
 from flfw.experiment import FREE_ON_RESUME, VANTAGES, Experiment
 from flfw.recording.reader import Recordings, is_recorded
+from flfw.resolve import Resolved
 from flfw.task import Task
 
 _WITHHELD = {"dataset": "withheld", "split": "withheld"}  # paths of a user's own data, withheld from attacks
@@ -28,7 +28,7 @@ class Plan:
     """Jobs of an audit.
 
     Args:
-        experiment: the run, with its attacks.
+        resolved: the experiment, with its attacks.
         task: the source of the input space.
         source: the folder with ``observations/``, ``examples/`` and ``truth/``.
         attacks: the attacks by name.
@@ -38,14 +38,15 @@ class Plan:
 
     def __init__(
         self,
-        experiment: Experiment,
+        resolved: Resolved,
         task: Task,
         source: Path,
         attacks: Mapping[str, Attack],
         note: Callable[[str], None],
         public: Callable[[], tuple[str, int]],
     ) -> None:
-        self._experiment, self._task, self._source, self._attacks, self._note = experiment, task, source, attacks, note
+        self._resolved, self._experiment, self._task, self._source = resolved, resolved.experiment, task, source
+        self._attacks, self._note = attacks, note
         self._public = public
 
     def tickets(self, last: int | None = None) -> list[Ticket]:
@@ -96,7 +97,7 @@ class Plan:
 
     def adapts(self, ticket: Ticket, defence: str) -> bool:
         """Return whether an informed attacker can adapt to clients with this defence, or with ``none``."""
-        return hiding(self._experiment, ticket, self.vantages(ticket)[0], defence != "none").adapts
+        return hiding(self._resolved, ticket, self.vantages(ticket)[0], defence != "none").adapts
 
     def _job(self, attack: str, ticket: Ticket, exchanges: tuple[Exchange, ...], adaptive: bool = False) -> Job:
         dataset, gpu = self._task.dataset, self._experiment.attack_gpus
@@ -119,11 +120,11 @@ class Plan:
 
     def _beside(self, attack: str, ticket: Ticket) -> dict[str, Any]:
         """Return the other data that the attack uses, where available; nothing is private below the target."""
-        uses, method = self._attacks[attack].uses, parts.method(self._experiment)
+        uses, resolved = self._attacks[attack].uses, self._resolved
         grants: dict[str, Any] = {"public": self._public() if "public" in uses else None}
         if ticket.rung != "target":
             return grants
-        grants["start"] = "start" in uses and bool(hidden(self._experiment)) and method[0].common_start(method[1])
+        grants["start"] = "start" in uses and bool(hidden(resolved)) and resolved.method.common_start(resolved.settings)
         if "uploads" in uses and ticket.point != EXAMPLE:  # an observer on a client sees no other client's upload
             lines = Recordings(self._recordings(ticket)).update_lines(ticket.round)
             grants["uploads"] = tuple(line["id"] for line in lines)

@@ -9,15 +9,13 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from flfw import nets
-from flfw import resolve as parts
 from flfw.adversary.attack import Attack, Private
 from flfw.audit.adaptation import hiding
 from flfw.audit.jobs import EXAMPLE, Job, Ticket
-from flfw.audit.knowledge import _unrolled, hidden
-from flfw.experiment import Experiment
+from flfw.audit.knowledge import hidden, unrolled
 from flfw.messages.sharing import matches
 from flfw.nets.conditional_gan import Discriminator, Generator
-from flfw.task import input_space
+from flfw.resolve import Resolved
 
 
 @dataclass(frozen=True)
@@ -51,21 +49,21 @@ _NAMED = 6  # at most so many private tensors are named one by one
 _RECOVERED = "not granted: the labels, which it reads off the last layer's gradient"
 
 
-def standing(experiment: Experiment, job: Job, attack: Attack, defended: bool, vantage: str | None = None) -> Standing:
+def standing(resolved: Resolved, job: Job, attack: Attack, defended: bool, vantage: str | None = None) -> Standing:
     """Return the grants of a job's attacker in words, as `grant` makes them.
 
     Args:
-        experiment: the run.
+        resolved: the experiment.
         job: the job; it names the probes, and says whether the defence or the method's operation is granted.
         attack: the job's attack.
         defended: whether the clients in question use the experiment's defence.
         vantage: the attacker's position, if it differs from the job's.
     """
     ticket, vantage = job.ticket, vantage or job.vantage
-    model, private = parts.blank_model(experiment), hidden(experiment)
+    experiment, model, private = resolved.experiment, resolved.model, hidden(resolved)
     if ticket.rung != "target":
         with torch.device("meta"):
-            model, private = nets.build(experiment.net, *input_space(experiment)), ()
+            model, private = nets.build(experiment.net, *resolved.input_space), ()
     sizes = {name: value.numel() for name, value in model.state_dict().items()}
     known = sum(size for name, size in sizes.items() if name not in private)
     granted = [
@@ -83,15 +81,15 @@ def standing(experiment: Experiment, job: Job, attack: Attack, defended: bool, v
     fate = "not needed" if begun else attack.private(model, ticket.batch)
     granted += _beside(job, private)
     granted += _hidden_from(() if begun else private, fate, by_batch)
-    hides = hiding(experiment, ticket, vantage, defended)
+    hides = hiding(resolved, ticket, vantage, defended)
     operator = hides.operator if job.adaptive and hides.method and hides.adapts else None
-    steps = _unrolled(experiment, ticket, attack, operator)
+    steps = unrolled(resolved, ticket, attack, operator)
     if steps:
         granted.append(f"how these steps are made ({experiment.method}'s optimiser), through all of which it searches")
     elif ticket.steps > 1:
         granted.append("not made use of: how the weights moved between the steps; their mean gradient is attacked")
     granted += hides.words(job.adaptive)
-    descended = ("*",) if ticket.rung != "target" else parts.method(experiment)[0].descended()
+    descended = ("*",) if ticket.rung != "target" else resolved.method.descended()
     sent = [name for name, _ in model.named_parameters() if matches(name, descended)]
     if unused := attack.unused(sent, job.adaptive):
         granted.append(f"not made use of: {unused}")

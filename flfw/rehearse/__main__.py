@@ -74,11 +74,11 @@ def breaches(policy: Policy, asked: Experiment, sends: Sequence[str]) -> list[st
 
 def sent(experiment: Experiment) -> list[str]:
     """Return the names of the tensors that the method's clients may send."""
-    from flfw import resolve as parts
     from flfw.messages.sharing import matches
+    from flfw.resolve import resolve
 
-    uploads = parts.method(experiment)[0].uploads
-    return [name for name in parts.blank_model(experiment).state_dict() if matches(name, uploads)]
+    resolved = resolve(experiment)
+    return [name for name in resolved.model.state_dict() if matches(name, resolved.method.uploads)]
 
 
 def rehearse(command: RehearsalCommand) -> Path:

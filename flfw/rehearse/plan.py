@@ -71,7 +71,8 @@ def plan(asked: Experiment, most_steps: int) -> Rehearsal:
             "take --dataset folder:PATH, or get them first with python -m flfw.data.download NAME."
         )
     site = replace(site, out=site.out or Path("runs") / f"rehearsal-{run.default_name(site)}")
-    site, task, _ = run.check(replace(site, images=1))
+    resolved, task, _ = run.check(replace(site, images=1))
+    site = resolved.experiment
     held, examples = len(task.split.train[0]), len(task.dataset.train_y)
     batch = min(asked.batch_size, held)
     real = batch, asked.local_epochs * -(-held // batch)
