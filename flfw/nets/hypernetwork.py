@@ -1,4 +1,4 @@
-"""A network whose extractor is generated from an embedding by a hypernetwork (Guo et al., AAAI 2025, section 4)."""
+"""Network with an extractor generated from an embedding by a hypernetwork (Guo et al., AAAI 2025, section 4)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Hypernetwork(nn.Module):
 
 
 class GeneratedNet(nn.Module):
-    """A `Net` whose extractor has no weights of its own.
+    """A `Net` with a generated extractor, which has no weights of its own.
 
     Its named tensors are ``hypernet.*``, ``embedding`` and ``classifier.*``.
 

@@ -87,11 +87,11 @@ class PerExample:
         require(bool(self._parameters), "some parameters that require gradients", chosen=list(chosen))
         names = {id(parameter): name for name, parameter in self._parameters.items()}
         self._layers: dict[str, nn.Module] = {}
-        self._own: dict[str, dict[str, str]] = {}  # for each layer: name in the layer -> name in the model
+        self._inner_names: dict[str, dict[str, str]] = {}  # for each layer: name in the layer -> name in the model
         for place, layer in model.named_modules():
             inner_names = {n: names[id(p)] for n, p in layer.named_parameters(recurse=False) if id(p) in names}
             if inner_names:
-                self._layers[place], self._own[place] = layer, inner_names
+                self._layers[place], self._inner_names[place] = layer, inner_names
         _refuse_batch_statistics(model, self._layers)
         self._gradients = {place: layer_gradients(layer, way) for place, layer in self._layers.items()}
         self.groups = grouped(self._parameters, grouping)
@@ -199,7 +199,7 @@ class PerExample:
                 total = parts[name].weighted(torch.ones_like(sizes)) if name in parts else 0.0
                 apart = torch.linalg.vector_norm(total - expected)
             if bool(apart > torch.finfo(sizes.dtype).eps ** 0.5 * sizes.sum()):
-                place = next(place for place, inside in self._own.items() if name in inside.values())
+                place = next(place for place, inside in self._inner_names.items() if name in inside.values())
                 why = f"its {name.rpartition('.')[2]} is also used otherwise than by calling it"
                 raise _no_gradients(self._layers[place], place, why)
         self._checked.add(called)
@@ -209,7 +209,7 @@ class PerExample:
         gradients: dict[str, Part] = {}
         for use, slope in zip(uses, slopes, strict=True):
             if slope is not None:
-                inner_names = self._own[use.layer]
+                inner_names = self._inner_names[use.layer]
                 parts = self._gradients[use.layer].parts(use.inputs, slope, inner_names)
                 for inner, name in inner_names.items():
                     gradients[name] = added(gradients[name], parts[inner]) if name in gradients else parts[inner]

@@ -68,10 +68,8 @@ class Formed(Part):
 
     def formed(self) -> Tensor:
         """Return all gradients (B, ...)."""
-        gradients = self._values.view(-1, *self._size)
-        return (
-            gradients.permute(0, *(1 + i for i in self._order)).reshape(-1, *self._shape) if self._order else gradients
-        )
+        values = self._values.view(-1, *self._size)
+        return values.permute(0, *(1 + i for i in self._order)).reshape(-1, *self._shape) if self._order else values
 
 
 @final

@@ -100,7 +100,7 @@ def lfw(root: Path, side: int | None) -> Arrays:
             f"got {kept.sum()} of {len(people)}; get the published list."
         )
     label = np.cumsum(kept) - 1
-    examples = [(path, int(label[who])) for path, who in zip(paths, person, strict=True) if kept[who]]
+    examples = [(path, int(label[number])) for path, number in zip(paths, person, strict=True) if kept[number]]
     order = numpy_generator(0, "lfw cut").permutation(len(examples))
     x, y = decode_labelled([examples[row] for row in order], side or _SIDE, crop=partial(center_square, edge=_LFW_EDGE))
     train = len(x) * 3 // 4

@@ -74,7 +74,7 @@ class SampledPartitioner(_AtOnce):
     Args:
         num_partitions: clients.
         examples: per client.
-        seed: what is random is derived from it.
+        seed: seed of the draws.
     """
 
     def __init__(self, num_partitions: int, examples: int, seed: int = 0) -> None:
@@ -95,7 +95,7 @@ class DomainPartitioner(_AtOnce):
         partition_by: the column of domains.
         domains: the domains that clients hold, in order; no client holds the others.
         examples: per client; 0: each domain is cut evenly among its clients.
-        seed: what is random is derived from it.
+        seed: seed of the draws.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class ShardCopiesPartitioner(_AtOnce):
         partition_by: the column of labels, 0 and up.
         examples: per client, before rounding down to whole shards.
         num_shards_per_partition: number of shards of each client.
-        seed: what is random is derived from it.
+        seed: seed of the draws.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class PoolPartitioner(_AtOnce):
         examples: per client.
         share: share of the table in the sensitive pool, 0 < share <= 1.
         classes: number of random classes of each client; 0: a client draws from all classes alike.
-        seed: what is random is derived from it.
+        seed: seed of the draws.
     """
 
     def __init__(
