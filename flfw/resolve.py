@@ -1,7 +1,7 @@
 """Resolution of an experiment: from the names of plug-ins to their classes and settings, in each process from its code.
 
-`resolve` is called where names enter: on the command line, at the start of a run, in Flower's apps and in processes that
-are handed a run configuration. Everything else takes the `Resolved` that it returns.
+`resolve` is called where names enter: on the command line, at the start of a run, in Flower's apps and in processes
+that get a run configuration. All other code takes the `Resolved` that it returns.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from flfw.victims.operator import Operator
 @final
 @dataclass(frozen=True)
 class Resolved:
-    """An experiment with everything that it names.
+    """Experiment with the classes and settings that it names.
 
     Attributes:
         experiment: no field of it is ``auto``.
@@ -48,7 +48,7 @@ class Resolved:
 
     @cached_property
     def client(self) -> type[FederatedClient]:
-        """The client half: the one that the method names, else the file of the method's name, else `sgd`."""
+        """Client half: the class that the method names, else the one in the file of the method's name, else `sgd`."""
         name = self.method.client
         if not name:
             name = self.experiment.method if self.experiment.method in plugins.names(plugins.CLIENT) else "sgd"
@@ -56,7 +56,7 @@ class Resolved:
 
     @cached_property
     def model(self) -> nn.Module:
-        """The method's model without numbers, on the meta device: its names, shapes and modules.
+        """Model of the method without numbers, on the meta device: its names, shapes and modules.
 
         Raises:
             BadInput: the network does not fit the data, or the method does not fit the network.
@@ -71,11 +71,11 @@ class Resolved:
 
     @cached_property
     def defence(self) -> Defence | None:
-        """The client-side defence, to look at; clients get one each from `new_defence`."""
+        """Client-side defence, for inspection only; each client gets its own from `new_defence`."""
         return self.new_defence()
 
     def new_defence(self) -> Defence | None:
-        """Build the client-side defence, if the experiment has one; a client gets its own, for it may keep state."""
+        """Build the client-side defence, if there is one; each client gets its own, since it may keep state."""
         if self._defence is None:
             return None
         cls, chosen = self._defence
@@ -95,7 +95,7 @@ class Resolved:
 
     @cached_property
     def adaptation(self) -> type[Operator] | None:
-        """The adaptation that is written for the experiment's defence; None: there is none."""
+        """Adaptation that is written for the experiment's defence; None: there is none."""
         if self.experiment.defence not in plugins.names(plugins.ADAPTATION):
             return None
         return plugins.find(plugins.ADAPTATION, self.experiment.defence, Operator)
@@ -108,7 +108,7 @@ class Resolved:
 
     @cached_property
     def _attacks(self) -> Mapping[str, tuple[Any, Any]]:
-        """Class and settings of each attack; a field of the method of the same name is passed over."""
+        """Class and settings of each attack; fields of a method of the same name are ignored."""
         classes: dict[str, Any] = {name: plugins.find(plugins.ATTACK, name, Attack) for name in self.experiment.attacks}
         of_method = frozenset(field.name for field in dataclasses.fields(self.method.Settings))
         alike = plugins.short_name(self.experiment.method)
@@ -127,7 +127,7 @@ class Resolved:
 
 @lru_cache(maxsize=64)
 def resolve(experiment: Experiment) -> Resolved:
-    """Resolve an experiment; once in a process for each record.
+    """Resolve an experiment, once per process for equal experiments.
 
     Args:
         experiment: fields may be ``auto``.
@@ -138,7 +138,7 @@ def resolve(experiment: Experiment) -> Resolved:
     experiment = without_auto(experiment)
     name = plugins.short_name(experiment.method)
     cls = plugins.find(plugins.METHOD, experiment.method, FederatedStrategy)
-    # Beside an attack of its name, each takes the fields that it has; a field without a name is the method's.
+    # A method and an attack of one name each take the fields that they have; a field without a name is the method's.
     alike = [attack for attack in experiment.attacks if plugins.short_name(attack) == name]
     fields = frozenset().union(*map(attack_fields, alike))
     return Resolved(experiment, cls, settings(cls.Settings, name, experiment.set, bare=True, of_another=fields))
@@ -186,14 +186,14 @@ def _refuse_strange_assignments(experiment: Experiment) -> None:
 
 
 def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experiment:
-    """Replace every ``auto``: by the entry of the data set's card, by the attack that bears the method's name.
+    """Replace every ``auto``: by the entry of the data set's card, or by the attack with the method's name.
 
     Args:
         experiment: as asked for.
-        methods: that are attacked alike; empty: the experiment's.
+        methods: methods with the same attacks; empty: the experiment's method.
 
     Raises:
-        BadInput: nothing is left to attack with, or images were asked for where there are none.
+        BadInput: no attack is left, or an option for images is set for data without images.
     """
     if "auto" in experiment.attack:
         written = [name for name in methods or (experiment.method,) if name in plugins.names(plugins.ATTACK)]
@@ -201,7 +201,7 @@ def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experim
         require(bool(named), "an attack beside auto, since none bears the method's name", attack="auto")
         experiment = dataclasses.replace(experiment, attack=tuple(dict.fromkeys(named)))
     if "auto" not in (experiment.net, experiment.split, experiment.augment):
-        return experiment  # as client processes get it; to look at a large folder again takes long
+        return experiment  # as client processes get it; reading a large folder again takes long
     dataset = data.absolute(experiment.dataset)
     card = data.describe(dataset)
     preferred = plugins.find(plugins.METHOD, experiment.method, Method).net

@@ -1,10 +1,10 @@
-"""What an experiment may claim: its course, known before it starts, through the method's mechanism to epsilons.
+"""Privacy claims of an experiment, from its course, known before it starts, and the method's mechanism.
 
-A target is met by the least noise, a budget by the last round that keeps it. Both are about what the method itself
+A target is met by the least noise, a budget by the last round that keeps it. Both apply to the unit that the method
 protects, an example or a client, against the server, or against an outsider where the server adds the noise.
 
-That whole clients are drawn in each round gives an example no credit, whoever looks: being drawn decides about all the
-other examples of its client too, so a round without the client is not the round without the example.
+Sampling of whole clients gives an example no credit against any adversary. It decides about all the other examples of
+the client too, so a round without the client is not the round without the example.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _ENDS_EARLY = (
 def course(resolved: Resolved, split: Split) -> Course:
     """Return the facts of a whole run that its privacy depends on."""
     experiment = resolved.experiment
-    sizes = [len(own) for own in split.train]
-    held = np.unique(np.concatenate([np.unique(own) for own in split.train]), return_counts=True)[1]
+    sizes = [len(indices) for indices in split.train]
+    held = np.unique(np.concatenate([np.unique(indices) for indices in split.train]), return_counts=True)[1]
     trained = {name: p.numel() for name, p in resolved.model.named_parameters() if p.requires_grad}
     drawing = (experiment.clients, experiment.sample, experiment.sampling, experiment.seed, experiment.rounds)
     return Course(
@@ -64,13 +64,13 @@ def course(resolved: Resolved, split: Split) -> Course:
 @final
 @dataclass(frozen=True)
 class Ledger:
-    """An experiment's claims.
+    """Privacy claims of an experiment.
 
     Args:
         resolved: the experiment.
         split: of its data.
-        resumed: how often the run was gone on with. Each time a round may have been sent twice, and where nobody can
-            repeat the noise, with other noise: so many rounds more are counted then.
+        resumed: how often the run was resumed. Each time a round may have been sent twice. If nobody can repeat the
+            noise, it had other noise, and that many more rounds are counted.
     """
 
     resolved: Resolved
@@ -79,22 +79,22 @@ class Ledger:
 
     @property
     def experiment(self) -> Experiment:
-        """The experiment that the claims are of."""
+        """Experiment whose privacy is claimed."""
         return self.resolved.experiment
 
     @property
     def mechanism(self) -> Mechanism | None:
-        """What the whole run does; None: the method claims nothing, or cannot where nobody here knows the examples."""
+        """Mechanism of the whole run; None: the method claims nothing, or numbers of examples are not known here."""
         if not _is_known(self.split):
             return None
         settings = self.resolved.settings
-        found = self.resolved.method.mechanism(settings, self._course(settings))
+        mechanism = self.resolved.method.mechanism(settings, self._course(settings))
         defence = self.resolved.defence if self.experiment.defended_partitions else None
-        if found and defence and type(defence).batch is not Defence.batch:
+        if mechanism and defence and type(defence).batch is not Defence.batch:
             return replace(
-                found, void=f"{self.experiment.defence} changes batches: one example may be in several rows."
+                mechanism, void=f"{self.experiment.defence} changes batches: one example may be in several rows."
             )
-        return found
+        return mechanism
 
     def _course(self, settings: Any) -> Course:
         known = course(self.resolved, self.split)
@@ -103,23 +103,25 @@ class Ledger:
 
     @property
     def published(self) -> Published | None:
-        """As the method's paper counts, if it does."""
+        """Accounting of the method's paper, if it has one."""
         if not _is_known(self.split):
             return None
         return self.resolved.method.as_published(self.resolved.settings, course(self.resolved, self.split))
 
     def claims(self) -> list[Claim]:
-        """For each unit and adversary what may be said of the whole run; empty: nothing is claimed."""
-        found = self.mechanism
-        if found is None:
+        """Return the claim on the whole run for each unit and adversary; empty: nothing is claimed."""
+        mechanism = self.mechanism
+        if mechanism is None:
             return []
         patients = self.experiment.patient_examples
         sizes: dict[Unit, int | None] = {"example": 1, "client": max(map(len, self.split.train))}
         sizes |= {"patient": patients} if patients else {}
-        return [self._claim(found, unit, adversary, size) for unit, size in sizes.items() for adversary in ADVERSARIES]
+        return [
+            self._claim(mechanism, unit, adversary, size) for unit, size in sizes.items() for adversary in ADVERSARIES
+        ]
 
     def entries(self) -> list[dict[str, Any]]:
-        """``privacy`` of result.json: the claims and, if asked for, the paper's own figures, each with its kind."""
+        """Return ``privacy`` of result.json: the claims and, if asked for, the paper's figures, each with its kind."""
         entries = [{**one.as_dict(), "certainty": one.certainty, "counted": "exact"} for one in self.claims()]
         published = self.published if self.experiment.accounting == "paper" else None
         if published is None:
@@ -127,29 +129,29 @@ class Ledger:
         delta, rounds = self.experiment.delta, self.experiment.rounds
         for unit in published.units:
             epsilon = published.epsilon(unit, delta)
-            about = {"unit": unit, "adversary": "not told apart", "epsilon": "inf" if isinf(epsilon) else epsilon}
-            about |= {"delta": delta, "accountant": published.accountant, "assumptions": list(published.remarks)}
-            entries.append({**about, "rounds": rounds, "counted": "as published"})
+            figures = {"unit": unit, "adversary": "not told apart", "epsilon": "inf" if isinf(epsilon) else epsilon}
+            figures |= {"delta": delta, "accountant": published.accountant, "assumptions": list(published.remarks)}
+            entries.append({**figures, "rounds": rounds, "counted": "as published"})
         return entries
 
     def _claim(self, mechanism: Mechanism, unit: Unit, adversary: Adversary, examples: int | None) -> Claim:
         asked = self.experiment
-        found = claim(mechanism, unit, adversary, asked.delta, asked.rounds, asked.accountant, examples)
+        result = claim(mechanism, unit, adversary, asked.delta, asked.rounds, asked.accountant, examples)
         settings = self.resolved.settings
-        if isinf(found.epsilon):
-            return found
-        if asked.patience:  # a figure of the rounds that there were would hold for an end that depends on no data
-            found = replace(found, assumptions=(*found.assumptions, _ENDS_EARLY))
+        if isinf(result.epsilon):
+            return result
+        if asked.patience:  # a figure of the actual rounds would hold only for an end that depends on no data
+            result = replace(result, assumptions=(*result.assumptions, _ENDS_EARLY))
         if getattr(settings, "noise_source", "system") == "system":
-            return found
-        return replace(found, assumptions=(_FROM_THE_SEED, *found.assumptions))
+            return result
+        return replace(result, assumptions=(_FROM_THE_SEED, *result.assumptions))
 
 
 def settle(resolved: Resolved, split: Split) -> tuple[Resolved, list[str]]:
     """Find the noise for a target, and the last round within a budget.
 
     Args:
-        resolved: the experiment. What was settled before stays as it is.
+        resolved: the experiment. Settings that were found before stay as they are.
         split: of its data.
 
     Returns:
@@ -157,7 +159,7 @@ def settle(resolved: Resolved, split: Split) -> tuple[Resolved, list[str]]:
 
     Raises:
         BadInput: the method claims nothing, the noise was set as well, not even one round keeps the budget, or the
-            method would claim something of examples whose numbers only their sites know.
+            method would claim something where only sites know their numbers of examples.
     """
     _require_known(resolved, split)
     notes, experiment = _remarks(resolved, split), resolved.experiment
@@ -179,12 +181,12 @@ def settle(resolved: Resolved, split: Split) -> tuple[Resolved, list[str]]:
 
 
 def _is_known(split: Split) -> bool:
-    """Return whether it is known here how many examples each client has; of data that are elsewhere it is not."""
+    """Return whether each client's number of examples is known here; for data of sites it is not."""
     return any(map(len, split.train))
 
 
 def _require_known(resolved: Resolved, split: Split) -> None:
-    """Refuse claims on data that are elsewhere: how often an example is in a step depends on how many there are."""
+    """Refuse claims on data of sites: an example's sampling rate depends on each client's number of examples."""
     if _is_known(split):
         return
     experiment = resolved.experiment
@@ -210,7 +212,7 @@ def _remarks(resolved: Resolved, split: Split) -> list[str]:
 
 
 def require_settled(experiment: Experiment) -> None:
-    """Refuse to train for a target whose noise nobody has computed: it would be trained with other noise.
+    """Refuse to train for a target epsilon whose noise was not computed: other noise would be used.
 
     Raises:
         BadInput: naming the program that computes it.
@@ -262,6 +264,6 @@ def _goal(resolved: Resolved, split: Split, flag: str) -> tuple[Mechanism, Accou
         return published.units[mechanism.clipped], published.accountant
     if mechanism.void:
         raise BadInput(f"Expected settings with which something can be claimed for --{flag}. {mechanism.void}")
-    if mechanism.clipped == "client":  # copies of an example in other clients are those clients'
+    if mechanism.clipped == "client":  # copies of an example in other clients belong to those clients
         mechanism = replace(mechanism, replication=1)
     return mechanism, experiment.accountant

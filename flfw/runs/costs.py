@@ -1,8 +1,8 @@
-"""What a client's round and the attacks of one round cost here, measured in processes of their own.
+"""Costs of a client's round and of the attacks on one round on this machine, measured in separate processes.
 
-Clients are measured as many at a time as will be at work, because they share the memory's bandwidth; attacks in one
-more, with all cores. So the caller's process stays as it is, and peaks of memory are real. A client with one local
-epoch and with more gives the line on which all of them lie; so do an attack's iterations.
+As many clients are measured at a time as will work at a time, because they share the memory bandwidth. Attacks are
+measured in one more process, with all cores. So the caller's process does not change, and the peaks of memory are real.
+Time is linear in a client's local epochs and in an attack's iterations, so two measurements give each line.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ from flfw.task import Task
 from flfw.victims.victim import PlainVictim, VictimModel
 
 MOST = 8
-"""Processes, or images, in a measurement; more images take time in proportion."""
+"""Greatest number of processes, or images, in a measurement; more images take time in proportion."""
 LONG_S = 20.0
-"""A client's round that takes longer is measured once."""
-_CALLS, _ENOUGH_S = 3, 3.0  # of what is measured the fastest call counts; epochs in one are chosen to take so long,
-# and what takes longer is measured once
+"""Seconds; a client's round that takes longer is measured once."""
+_CALLS, _ENOUGH_S = 3, 3.0  # calls, of which the fastest counts; seconds that the epochs in a call should take
+# (a call that takes longer is measured once)
 _GIB = 1024**3
 
 Costs = dict[str, float]
@@ -65,15 +65,15 @@ Costs = dict[str, float]
 
 
 def measured(kind: str, experiment: Experiment, copies: int) -> list[Costs]:
-    """What so many processes find out at a time.
+    """Measure costs in some processes at a time.
 
     Args:
         kind: ``client``, ``server`` (of a method whose server trains) or ``audit``.
         experiment: resolved and checked.
-        copies: how many processes.
+        copies: number of processes.
 
     Raises:
-        RunFailed: a measurement failed, and the run would too.
+        RunFailed: a measurement failed, as the run would.
     """
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     variables |= machine.ALLOCATOR if kind == "client" and experiment.engine != "inproc" else {}
@@ -91,13 +91,13 @@ def measured(kind: str, experiment: Experiment, copies: int) -> list[Costs]:
 
 
 def _client_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
-    """Of a client of about the mean size, on one thread as in an actor; and of what the server does with its reply.
+    """Measure a client of about the mean size, on one thread as in an actor, and the server's work on its reply.
 
-    In the middle of the run, for methods that begin with less to do.
+    The round is in the middle of the run, since the first rounds of some methods have less work.
     """
     torch.set_num_threads(1)
     experiment, method, settings = resolved.experiment, resolved.method, resolved.settings
-    sizes = [len(own) for own in Task.of(experiment, experiment.data_root).split.train]
+    sizes = [len(indices) for indices in Task.of(experiment, experiment.data_root).split.train]
     partition = min(range(len(sizes)), key=lambda p: abs(sizes[p] - fmean(sizes)))
     fresh = _client(resolved, partition, folder)
     arrays = pack(shared(fresh.model.state_dict(), method.downloads))
@@ -109,7 +109,7 @@ def _client_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
         return pack(worker.fit_named(views(arrays), 0)[0])
 
     started = time.process_time()
-    record, epoch = work(1), time.process_time() - started  # slower than the next ones, whose memory is at hand
+    record, epoch = work(1), time.process_time() - started  # slower than later calls, which reuse its memory
     if (one := epoch) <= LONG_S:
         more = max(2, min(experiment.local_epochs, int(_ENOUGH_S / one)))
         calls = _CALLS if one <= _ENOUGH_S else 1
@@ -117,11 +117,11 @@ def _client_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
         epoch = max(_fastest_s(lambda: work(more), calls) - one, 0.0) / (more - 1)
     scale = fmean(sizes) / sizes[partition]
     costs |= {"epoch_s": scale * epoch, "fixed_s": scale * max(one - epoch, 0.0), "peak_gib": _peak_gib()}
-    sent = expand(unpack(record), views(arrays))  # as the server has it, and as probes are sent
+    sent = expand(unpack(record), views(arrays))  # the upload as the server decodes it, and as probes send it
     costs |= {"largest": max(sizes) / fmean(sizes), "up": nbytes(pack(sent)), "down": nbytes(arrays)}
     costs["message"] = nbytes(record)
     costs["reply_s"] = _fastest_s(lambda: expand(unpack(record), views(arrays)))
-    if not isinstance(settings, ServerTraining):  # whose server is measured by itself
+    if not isinstance(settings, ServerTraining):  # the server's training is measured separately
         updates = [Update(partition, sizes[partition], sent)] * 4
         summed = _fastest_s(lambda: method(settings, sample=len(updates)).combined(arrays, iter(updates), 1))
         costs["reply_s"] += summed / len(updates)
@@ -129,7 +129,7 @@ def _client_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
 
 
 def _server_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
-    """Of a round's training on the server, which has all uploads by then; any numbers do."""
+    """Measure a round's training on the server, with uploads of a whole cohort; their values do not matter."""
     experiment, method, settings = resolved.experiment, resolved.method, resolved.settings
     place = ServerPlace(experiment, method, settings)
     state = place.model().state_dict()
@@ -164,8 +164,8 @@ def _client(resolved: Resolved, partition: int, folder: Path) -> FederatedClient
 
 
 def _audit_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
-    """Of all attacks on the easy rung and on the target of one round, and of importing what scores and reports need."""
-    # The last one is what torch imports with the first trace.
+    """Measure all attacks on the easy rung and on one round's target, and the imports for scores and reports."""
+    # torch imports the last one with the first trace.
     needed = ("flfw.audit.auditor", "flfw.report.report", "skimage.metrics", "scipy.stats", "torch._dynamo")
     costs["imports_s"] = timeit.timeit(lambda: [importlib.import_module(name) for name in needed], number=1)
     experiment, method, settings = resolved.experiment, resolved.method, resolved.settings
@@ -185,7 +185,7 @@ def _audit_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
 
 
 def _attacks_s(resolved: Resolved, victim: VictimModel, batch: int, answer: Callable[..., Tensors]) -> float:
-    """Seconds of all attacks on one rung of one round; any examples do."""
+    """Measure the seconds of all attacks on one rung of one round; any examples do."""
     experiment = resolved.experiment
     task, images, seen, granted = Task.of(experiment, experiment.data_root), min(experiment.images, MOST), [], []
     for slot in range(images):
@@ -197,7 +197,7 @@ def _attacks_s(resolved: Resolved, victim: VictimModel, batch: int, answer: Call
 
 
 def _attack_s(resolved: Resolved, name: str, seen: list[Observation], granted: list[Knowledge]) -> float:
-    """Seconds of one attack with all its iterations; one that has none is run as it is."""
+    """Measure the seconds of one attack with all its iterations, if it has iterations."""
 
     experiment = resolved.experiment
 
@@ -208,7 +208,8 @@ def _attack_s(resolved: Resolved, name: str, seen: list[Observation], granted: l
         started, before = time.monotonic(), time.process_time()
         with suppress(NotApplicable):
             attack.run(seen, granted, rngs)
-        return min(time.monotonic() - started, time.process_time() - before)  # wall clock, unless others are at work
+        # Wall-clock time, or less if other programs use the cores.
+        return min(time.monotonic() - started, time.process_time() - before)
 
     whole = getattr(resolved.attacks[name].settings, "iterations", 0)
     if whole < 2:
@@ -217,7 +218,7 @@ def _attack_s(resolved: Resolved, name: str, seen: list[Observation], granted: l
 
 
 def _at_length(seconds: Callable[[int], float], whole: int) -> float:
-    """Seconds of so many iterations, from those of a few."""
+    """Extrapolate the seconds of all iterations from those of a few."""
     once, few = min(seconds(1) for _ in range(_CALLS)), min(4, whole)
     while (more := seconds(few)) - once < _ENOUGH_S / _CALLS and few < whole:
         few = min(4 * few, whole)
@@ -226,22 +227,22 @@ def _at_length(seconds: Callable[[int], float], whole: int) -> float:
 
 
 def _fastest_s(work: Callable[[], object], calls: int = _CALLS) -> float:
-    """Of the processor's time: for one thread that of the clock on the wall, but for what else runs here."""
+    """Return the least processor time of some calls; on one thread other programs do not change it."""
     return min(timeit.repeat(work, number=1, repeat=calls, timer=time.process_time))
 
 
 def _peak_gib() -> float:
-    """The peak of this process alone; `resource` would tell that of the process it was forked from."""
+    """Return the peak memory of this process alone; `resource` would give that of the process it was forked from."""
     status = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) * 1024 / _GIB
 
 
 if __name__ == "__main__":
-    importlib.import_module("flfw.apps")  # what clients and server import
-    about: Costs = {"ready_s": time.time() - float(sys.argv[4]), "base_gib": _peak_gib()}
+    importlib.import_module("flfw.apps")  # the modules that clients and server import
+    costs: Costs = {"ready_s": time.time() - float(sys.argv[4]), "base_gib": _peak_gib()}
     Path(sys.argv[3]).mkdir()
     asked = resolve(Experiment.from_run_config(json.loads(sys.argv[2])))
     {"client": _client_costs, "server": _server_costs, "audit": _audit_costs}[sys.argv[1]](
-        asked, Path(sys.argv[3]), about
+        asked, Path(sys.argv[3]), costs
     )
-    print(json.dumps(about))
+    print(json.dumps(costs))

@@ -1,4 +1,4 @@
-"""Runs the two apps: in this process, on Flower's simulation engine over Ray, or through Flower's own commands."""
+"""Engines of the two apps: this process, Flower's simulation engine over Ray, or Flower's own commands."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _LOUD = ("flwr", "ray")
 
 
 def run(resolved: Resolved, site: Site) -> None:
-    """Train and probe; everything lands under ``experiment.out``.
+    """Train and probe; all files are written below ``experiment.out``.
 
     Args:
         resolved: the experiment, with ``out`` an existing absolute folder.
         site: the folders of the simulated clients.
 
     Raises:
-        BadInput: this machine cannot give what is asked for.
+        BadInput: this machine does not have the resources asked for.
         RunFailed: a client or the engine failed.
     """
     experiment = resolved.experiment
     for name in _LOUD:
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # what fails is raised, in one line
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # failures are raised as errors of one line
     if experiment.federation:
         from flfw.deploy import submit
 
@@ -50,11 +50,11 @@ def run(resolved: Resolved, site: Site) -> None:
 
 
 def check_resources(experiment: Experiment) -> None:
-    """Refuse shares that the machine or the cluster does not have; Flower would find out with a hanging thread.
+    """Refuse shares that the machine or the cluster does not have; with them a thread of Flower would hang.
 
     Raises:
-        BadInput: naming the flag and what there is, or what belongs to a federation of real sites.
-        RunFailed: the server of a federation of real sites is not at work.
+        BadInput: naming the flag and the available share, or a flag that belongs to a federation of real sites.
+        RunFailed: the server of a federation of real sites does not run.
     """
     machine.check_server(experiment)
     if experiment.federation:
@@ -125,15 +125,15 @@ def _is_flowers(error: RuntimeError) -> bool:
 
 
 class EngineStopped(RunFailed):
-    """The engine ended while the server was still at work."""
+    """Error of a server whose engine ended while it was still at work."""
 
 
 class StoppableGrid(GridAround):
-    """Ends the server's thread when the engine has ended, for whom it would otherwise wait.
+    """Grid that ends the server's thread once the engine has ended; otherwise the thread would wait forever.
 
     Args:
         grid: the Grid that does the work.
-        stopped: set once nobody answers any more.
+        stopped: set once no client answers any more.
     """
 
     def __init__(self, grid: Grid, stopped: threading.Event) -> None:
@@ -141,12 +141,12 @@ class StoppableGrid(GridAround):
         self._stopped = stopped
 
     def get_node_ids(self) -> Iterable[int]:
-        """See Flower's Grid."""
+        """Implement `Grid.get_node_ids`."""
         self._check()
         return super().get_node_ids()
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """See Flower's Grid."""
+        """Implement `Grid.pull_messages`."""
         self._check()
         return super().pull_messages(message_ids)
 

@@ -1,4 +1,4 @@
-"""One run from start to report: check, train, audit, write; and going on with one that was cut short."""
+"""Runs from start to report: check, train, audit, write; and resumption of an interrupted run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from flfw.task import Task
 
 
 def run(experiment: Experiment) -> Path:
-    """Run an experiment and its audit; returns the folder with result.json and report.html.
+    """Run an experiment and its audit; return the folder with result.json and report.html.
 
     Raises:
         BadInput: something asked for does not exist or does not fit; nothing has been written.
@@ -51,12 +51,12 @@ def run(experiment: Experiment) -> Path:
 
 
 def resume(experiment: Experiment) -> Path:
-    """Go on with the run in ``experiment.out``, from its last checkpoint; its folder.
+    """Resume the run in ``experiment.out`` from its last checkpoint; return its folder.
 
-    A run that is complete is left alone. The result is that of a run which was never cut short, bit for bit.
+    A complete run is not changed. The result equals that of an uninterrupted run, bit for bit.
 
     Args:
-        experiment: as stored in the folder; what does not decide its numbers may have been changed.
+        experiment: as stored in the folder; fields that do not decide its numbers may have been changed.
 
     Raises:
         BadInput: the folder holds no run, a damaged one or another one.
@@ -82,15 +82,15 @@ def resume(experiment: Experiment) -> Path:
 
 
 def audit_again(source: Path, earlier: Experiment, experiment: Experiment) -> Path:
-    """Attack what an earlier run recorded; the folder of the new audit.
+    """Attack the recordings of an earlier run; return the folder of the new audit.
 
     Args:
-        source: of the earlier run, with ``observations/`` and ``truth/``.
-        earlier: what was run.
+        source: folder of the earlier run, with ``observations/`` and ``truth/``.
+        earlier: the experiment that was run.
         experiment: the same with other attacks, and with ``out`` for the new folder (None: ``audit-N`` there).
 
     Raises:
-        BadInput: other things than the audit were changed, or what is to be attacked was not recorded.
+        BadInput: other fields than those of an audit were changed, or the probes to attack were not recorded.
         RunFailed: the attack server could not go on.
     """
     source = source.absolute()
@@ -116,7 +116,7 @@ def audit_again(source: Path, earlier: Experiment, experiment: Experiment) -> Pa
 
 
 def stored(folder: Path) -> Experiment:
-    """What a run folder was started with, as it is to be resumed there.
+    """Return the experiment with which a run folder was started, as it is to be resumed there.
 
     Raises:
         BadInput: there is nothing to go on from, or it is damaged.
@@ -125,7 +125,7 @@ def stored(folder: Path) -> Experiment:
 
 
 def check(experiment: Experiment, *, new: bool = True) -> tuple[Resolved, Task, list[str]]:
-    """Resolve everything an experiment names, opening the data, getting them if need be, but writing nothing else.
+    """Resolve an experiment and open its data, downloading them if needed; write nothing else.
 
     Args:
         experiment: as asked for.
@@ -143,12 +143,12 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[Resolved, Task, 
     check_names(resolved)
     if experiment.canaries:
         refuse_canaries(experiment.method, resolved.method, resolved.settings, resolved.model)
-    data.fetch(experiment.dataset, experiment.data_root)  # what may take an hour comes when nothing else can be wrong
+    data.fetch(experiment.dataset, experiment.data_root)  # may take an hour: after all checks without data
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # printed below, on every run and not only when the cache is made
         task = Task.at_server(experiment, experiment.data_root)
     resolved.method.check_task(task, resolved.settings)
-    for partition in range(experiment.clients if task.has_data else 0):  # else each client is asked itself
+    for partition in range(experiment.clients if task.has_data else 0):  # else each client checks itself
         resolved.method.check_client(task, partition, resolved.settings)
     if experiment.patience and task.has_data and not all(map(len, task.split.validation)):
         without = f"split={experiment.split} without; choose another --split, such as sampled"
@@ -170,13 +170,13 @@ def _with_absolute_paths(experiment: Experiment, new: bool) -> Experiment:
 
 
 def default_name(experiment: Experiment) -> str:
-    """What a run is called that was given no name."""
+    """Return the name of a run that was given none."""
     dataset = re.sub(r"[^\w-]+", "-", data.title(experiment.dataset))
     return f"{short_name(experiment.method)}-{dataset}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def _require_sites(experiment: Experiment) -> None:
-    """Of data that only sites have: refuse to simulate, and to audit what nobody here knows the truth of."""
+    """Refuse to simulate or audit with data that only sites have: their truth is not known here."""
     name = experiment.dataset
     if not data.is_at_sites(name):
         return

@@ -1,7 +1,7 @@
-"""The app as ``flwr run .`` starts it, with nobody around it: checks, trains, audits and writes the report itself.
+"""App as ``flwr run .`` starts it: it checks, trains, audits and writes the report without `sim.py`.
 
-Flower starts it in a folder of its own, so results go where ``out`` says or below the user's state folder. A folder
-that holds a run of the same experiment is gone on with.
+Flower starts it in a folder of its own, so results are written to ``out`` or below the user's state folder. If that
+folder holds a run of the same experiment, the run is resumed.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def serve(grid: Grid, context: Context) -> None:
     resolved, task, notes = run.check(dataclasses.replace(asked, out=folder), new=not begun)
     experiment = resolved.experiment
     if (experiment.set, experiment.rounds) != (asked.set, asked.rounds):  # clients read the configuration as it is
-        found = f"set={shlex.join(experiment.set)!r} rounds={experiment.rounds}"
-        raise BadInput(f"Expected what target-epsilon or epsilon-budget asks for in the configuration; give {found}.")
+        needed = f"set={shlex.join(experiment.set)!r} rounds={experiment.rounds}"
+        raise BadInput(f"Expected what target-epsilon or epsilon-budget asks for in the configuration; give {needed}.")
     if begun:
         stored_experiment(folder).require_same(experiment, folder)
     clients = simulation(Checkpoints(folder, experiment).id)
@@ -59,7 +59,7 @@ def serve(grid: Grid, context: Context) -> None:
 
 
 def _fetch(clients: Path, folder: Path, kinds: Iterable[str]) -> None:
-    """What virtual clients left in a folder that they could know of joins what it belongs to."""
+    """Copy files of virtual clients, from the only folder that these know of, into the run's folder."""
     for kind in kinds:
         if (clients / kind).exists():
             shutil.copytree(clients / kind, folder / kind, dirs_exist_ok=True)
