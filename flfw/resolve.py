@@ -107,7 +107,8 @@ def check(experiment: Experiment) -> None:
     form = cls.factored_upload(chosen)
     if form and experiment.defended_partitions:
         refuse_beside_factors(experiment.defence, defence(experiment))
-    if cls.uploads and not any(matches(name, cls.uploads) for name, _ in model.named_parameters()):
+    uploads = cls.shared(model, chosen).uploads
+    if cls.uploads and not any(matches(name, uploads) for name, _ in model.named_parameters()):
         shared = ", ".join(cls.uploads)
         raise BadInput(f"Expected a network with {shared} to share, got net={experiment.net} without; choose another.")
     cls.check_model(model, chosen)

@@ -51,8 +51,8 @@ def embeddings(folder: Path, data_root: Path | None = None) -> Rows:
 def _vectors(folder: Path, stored: Stored) -> dict[int, np.ndarray]:
     """Each client's embedding (d,) after the last round whose update of it was used; none of those never drawn."""
     experiment = stored.experiment
-    shared = parts.method(experiment)[0].downloads
-    if EMBEDDING not in parts.blank_model(experiment).state_dict() or matches(EMBEDDING, shared):
+    (method, settings), model = parts.method(experiment), parts.blank_model(experiment)
+    if EMBEDDING not in model.state_dict() or matches(EMBEDDING, method.shared(model, settings).downloads):
         raise BadInput(f"Expected a method whose clients keep a private {EMBEDDING}, got {experiment.method}.")
     if not (folder / "state").is_dir():
         raise BadInput(f"Expected the clients' private tensors in {folder / 'state'}, got none; run with --keep-state.")

@@ -88,7 +88,8 @@ def features(
 
 
 def _require_generator(experiment: Experiment) -> None:
-    model, shared = parts.blank_model(experiment), parts.method(experiment)[0].downloads
+    (method, settings), model = parts.method(experiment), parts.blank_model(experiment)
+    shared = method.shared(model, settings).downloads
     names = [name for name in model.state_dict() if name.startswith("extractor.")]
     if not isinstance(model, GeneratingNet) or any(matches(name, shared) for name in names):
         raise BadInput(

@@ -141,7 +141,7 @@ def _of_method(experiment: Experiment, ticket: Ticket, vantage: str) -> Hiding:
         round=ticket.round,
         rounds=experiment.rounds,
         on_client=vantage == "client_example",
-        shared=tuple(cls.descended()),
+        shared=cls.descended(parts.blank_model(experiment), settings),
     )
     told = _written(name)(asdict(settings), about)
     how: How = "written" if experiment.adaptation == "auto" and not told.obstacle else "none"

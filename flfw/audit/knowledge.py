@@ -30,8 +30,9 @@ from flfw.victims.victim import PlainVictim, VictimModel
 
 def hidden(experiment: Experiment) -> tuple[str, ...]:
     """The tensors that clients keep to themselves."""
-    shared = parts.method(experiment)[0].downloads
-    return tuple(name for name in parts.blank_model(experiment).state_dict() if not matches(name, shared))
+    (method, settings), model = parts.method(experiment), parts.blank_model(experiment)
+    downloads = method.shared(model, settings).downloads
+    return tuple(name for name in model.state_dict() if not matches(name, downloads))
 
 
 def _unrolled(
@@ -109,8 +110,9 @@ def _start(job: Job, experiment: Experiment, device: torch.device) -> Tensors | 
         return None
     method, settings = parts.method(experiment)
     with initialising(experiment.seed, "model"):
-        state = method.build_model(_builder(job)(experiment.net), settings).state_dict()
-    return {name: value.to(device) for name, value in state.items() if not matches(name, method.downloads)}
+        model = method.build_model(_builder(job)(experiment.net), settings)
+    downloads = method.shared(model, settings).downloads
+    return {name: value.to(device) for name, value in model.state_dict().items() if not matches(name, downloads)}
 
 
 def blank(job: Job, experiment: Experiment) -> nn.Module:
@@ -149,8 +151,8 @@ def _what_the_method_shares(
     with initialising(experiment.seed, "attacker"):
         model = method.build_model(_builder(job)(experiment.net), settings).to(inputs.mean.device)
     if job.adaptive:  # a defence acts on the tensors that are sent, so they are the coordinates to search in
-        return PlainVictim(model, received, method.descended(), inputs)
-    return method.victim_model(model, received, inputs)
+        return PlainVictim(model, received, method.descended(model, settings), inputs)
+    return method.victim_model(model, received, inputs, settings)
 
 
 def _builder(job: Job) -> Callable[[str], nets.Net]:

@@ -91,7 +91,8 @@ def standing(experiment: Experiment, job: Job, attack: Attack, defended: bool, v
     elif ticket.steps > 1:
         granted.append("not made use of: how the weights moved between the steps; their mean gradient is attacked")
     granted += hides.words(job.adaptive)
-    descended = ("*",) if ticket.rung != "target" else parts.method(experiment)[0].descended()
+    method, settings = parts.method(experiment)
+    descended = ("*",) if ticket.rung != "target" else method.descended(model, settings)
     sent = [name for name, _ in model.named_parameters() if matches(name, descended)]
     if unused := attack.unused(sent, job.adaptive):
         granted.append(f"not made use of: {unused}")

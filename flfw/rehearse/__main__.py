@@ -77,8 +77,9 @@ def sent(experiment: Experiment) -> list[str]:
     from flfw import resolve as parts
     from flfw.messages.sharing import matches
 
-    uploads = parts.method(experiment)[0].uploads
-    return [name for name in parts.blank_model(experiment).state_dict() if matches(name, uploads)]
+    (method, settings), model = parts.method(experiment), parts.blank_model(experiment)
+    uploads = method.shared(model, settings).uploads
+    return [name for name in model.state_dict() if matches(name, uploads)]
 
 
 def rehearse(command: RehearsalCommand) -> Path:
