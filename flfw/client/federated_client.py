@@ -113,13 +113,20 @@ class FederatedClient(Probing, NumPyClient, ABC):
         return {**metrics, "num-examples": len(self.indices("test"))}
 
     def install(self, received: Mapping[str, np.ndarray], version: int) -> None:
-        """Put the received tensors, and the private ones of an earlier round if there was one, into the model."""
+        """Put the received tensors, and the private ones of an earlier round if there was one, into the model.
+
+        Raises:
+            SharingViolation: no honest server names this version; see `ClientStore`.
+            StateMissing: the version is not on this disk.
+        """
         self.received = received
         state = self.model.state_dict()
         for name, value in received.items():
             state[name].numpy()[...] = value
         self.model.to(self.device)
         private = self.private()
+        if private and self.at.store:
+            self.at.store.allow(version)
         if version and private:
             for name, value in self._private_store().load(version, private).items():
                 private[name].copy_(value)
