@@ -175,7 +175,7 @@ def test_private_state_is_gone_on_from_and_not_dropped(
 @final
 class AddsTheHead(Defence):
     def update(self, update: dict[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
-        return {**update, "classifier.weight": torch.zeros(10, 10), "patient": torch.zeros(3)}
+        return {"classifier.weight": torch.zeros(10, 10), **update, "patient": torch.zeros(3)}
 
 
 def careless(experiment: Experiment) -> Experiment:
@@ -195,10 +195,7 @@ def test_nothing_leaves_that_is_not_uploaded(
     for door in ("train", "train.probe", "fit") if cls.uploads else ("train", "fit"):
         with pytest.raises(SharingViolation) as caught:
             knock(experiment, door, honest, tmp_path / door)
-        said = str(caught.value)
-        assert said.startswith(f"client 1 would send {culprit}, but ") or said.startswith(
-            "client 1 would send classifier.weight, but "
-        )
+        assert str(caught.value).startswith(f"client 1 would send {culprit}, but ")
     if cls.uploads:
         with pytest.raises(SharingViolation, match="client 1 would send "):
             ask(experiment, "train.probe", honest, tmp_path / "steps", steps=2)
