@@ -27,7 +27,8 @@ from flfw.client.workplace import Workplace
 from flfw.dp.ledger import require_settled
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
-from flfw.messages.wire import pack, views
+from flfw.messages.sharing import Border, Sharing
+from flfw.messages.wire import forms, pack, views
 from flfw.nets import Tensors
 from flfw.resolve import resolve
 from flfw.server.roster import ENROLMENT_S
@@ -95,16 +96,16 @@ def _own_labels(experiment: Experiment, data_root: str) -> str:
 
 @client.train()
 def train(message: Message, context: Context) -> Message:
-    """One round of local training."""
-    with _at_work(message, context) as (worker, config, received):
+    """Do one round of local training."""
+    with _at_work(message, context) as (worker, border, config, received):
         sent, metrics = worker.fit_named(received, config["version"])
-        return _reply(message, sent, metrics)
+        return _reply(message, border, sent, metrics)
 
 
 @client.train("probe")
 def answer_probe(message: Message, context: Context) -> Message:
-    """What this client would send for a few of its own examples; nothing is trained or kept."""
-    with _at_work(message, context) as (worker, config, received):
+    """Answer a probe: the update that a few of the client's own examples would make; nothing is trained or kept."""
+    with _at_work(message, context, probed=True) as (worker, border, config, received):
 
         def target(x: Tensor, y: Tensor, steps: int) -> Tensors:
             worker.install(received, config["version"])
@@ -117,21 +118,30 @@ def answer_probe(message: Message, context: Context) -> Message:
         at = worker.at
         site = Site.of(context.node_config, config["experiment"])
         sent = probe.answer(config, received, at.task, at.experiment, at.partition, site, target, example)
-        return _reply(message, sent, {"num-examples": config["batch"], "partition": at.partition})
+        return _reply(message, border, sent, {"num-examples": config["batch"], "partition": at.partition})
 
 
 @client.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """Accuracy on the client's own test data, before and after one more local training."""
-    with _at_work(message, context) as (worker, config, received):
-        return _reply(message, {}, worker.evaluate_named(received, config["version"]))
+    """Evaluate on the client's own test data, before and after one more local training."""
+    with _at_work(message, context) as (worker, border, config, received):
+        return _reply(message, border, {}, worker.evaluate_named(received, config["version"]))
 
 
 @contextmanager
 def _at_work(
-    message: Message, context: Context
-) -> Iterator[tuple[FederatedClient, dict[str, Any], dict[str, np.ndarray]]]:
-    """The client half for a message, and the message's scalars and arrays; on one thread, while the server waits."""
+    message: Message, context: Context, probed: bool = False
+) -> Iterator[tuple[FederatedClient, Border, dict[str, Any], dict[str, np.ndarray]]]:
+    """Make the client half for a message, and let the message's arrays in; on one thread, while the server waits.
+
+    Args:
+        message: from the server.
+        context: of this node.
+        probed: whether it is a probe, of which the ladder's have a network and a border of their own.
+
+    Yields:
+        The client half, what may cross in answer to this message, and the message's scalars and arrays.
+    """
     config: Any = dict(message.content.config_records["config"])
     if config["code"] != code_hash():
         raise RuntimeError(f"runs other code ({code_hash()}) than the server ({config['code']}); install the same")
@@ -152,7 +162,17 @@ def _at_work(
             probe=tuple(int(config[name]) for name in ("slot", "batch", "steps") if name in config),
         )
         resolved.method.check_client(at.task, partition, resolved.settings)
-        yield resolved.client(at), config, views(message.content.array_records["arrays"])
+        worker, received = resolved.client(at), views(message.content.array_records["arrays"])
+        border = _ladder_border(at, config["rung"]) if probed and config["rung"] in probe.LADDER else worker.border
+        border.enter(received)
+        yield worker, border, config, received
+
+
+def _ladder_border(at: Workplace, rung: str) -> Border:
+    """Let the whole fresh network of one of the audit's easier rungs cross, and nothing of the method's."""
+    with torch.device("meta"):
+        net = probe.ladder_net(rung, at.experiment, at.task.build_net)
+    return Border(at.partition, f"the audit's {rung} rung", Sharing(("*",), ("*",)), forms(net.state_dict()))
 
 
 @contextmanager
@@ -178,7 +198,9 @@ def _until(deadline: float, context: Context) -> Iterator[None]:
             faulthandler.cancel_dump_traceback_later()
 
 
-def _reply(message: Message, sent: Tensors, metrics: dict[str, Any]) -> Message:
+def _reply(message: Message, border: Border, sent: Tensors, metrics: dict[str, Any]) -> Message:
+    """Answer the server: tensors leave the client here and nowhere else."""
+    border.leave(sent)
     content = RecordDict({"arrays": pack(sent), "metrics": MetricRecord(metrics)})
     return Message(content, reply_to=message)
 

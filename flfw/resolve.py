@@ -23,7 +23,7 @@ from flfw.defence import Defence, refuse_beside_factors
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
 from flfw.inversion.compute import Compute
-from flfw.messages.sharing import matches
+from flfw.messages.sharing import Sharing, matches
 from flfw.method import Method
 from flfw.plugins import settings, split_assignment
 from flfw.server import FederatedStrategy
@@ -40,11 +40,13 @@ class Resolved:
         experiment: no field of it is ``auto``.
         method: the server half, which is also the method's declaration.
         settings: the method's hyper-parameters, an instance of ``method.Settings``.
+        space: shape of one input and number of classes; None: those of the experiment's data set.
     """
 
     experiment: Experiment
     method: type[FederatedStrategy]
     settings: Any
+    space: tuple[tuple[int, ...], int] | None = None
 
     @cached_property
     def client(self) -> type[FederatedClient]:
@@ -62,12 +64,29 @@ class Resolved:
             BadInput: the network does not fit the data, or the method does not fit the network.
         """
         with torch.device("meta"):
-            return self.method.build_model(nets.build(self.experiment.net, *self.input_space), self.settings)
+            return self.build_model()
+
+    @cached_property
+    def sharing(self) -> Sharing:
+        """The tensors of the model that are downloaded and uploaded."""
+        return self.method.shared(self.model, self.settings)
 
     @cached_property
     def input_space(self) -> tuple[tuple[int, ...], int]:
         """Shape of one input and number of classes."""
-        return input_space(self.experiment)
+        return self.space or input_space(self.experiment)
+
+    def with_input_space(self, shape: tuple[int, ...], classes: int) -> Resolved:
+        """Return the same experiment for inputs of this shape, where its data set is not known."""
+        return dataclasses.replace(self, space=(shape, classes))
+
+    def build_net(self, net: str = "") -> nets.Net:
+        """Build the experiment's network, or another one by its name, for the experiment's inputs."""
+        return nets.build(net or self.experiment.net, *self.input_space)
+
+    def build_model(self) -> nn.Module:
+        """Build the method's model, initialised from torch's current generator."""
+        return self.method.build_model(self.build_net(), self.settings)
 
     @cached_property
     def defence(self) -> Defence | None:
@@ -164,7 +183,8 @@ def check(resolved: Resolved) -> None:
     _ = resolved.client, resolved.defence, resolved.attacks
     if method.factored_upload(resolved.settings) and experiment.defended_partitions:
         refuse_beside_factors(experiment.defence, resolved.defence)
-    if method.uploads and not any(matches(name, method.uploads) for name, _ in model.named_parameters()):
+    uploads = resolved.sharing.uploads
+    if method.uploads and not any(matches(name, uploads) for name, _ in model.named_parameters()):
         shared = ", ".join(method.uploads)
         raise BadInput(f"Expected a network with {shared} to share, got net={experiment.net} without; choose another.")
     method.check_model(model, resolved.settings)

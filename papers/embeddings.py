@@ -52,8 +52,8 @@ def embeddings(folder: Path, data_root: Path | None = None) -> Rows:
 def _vectors(folder: Path, stored: Stored) -> dict[int, np.ndarray]:
     """Return each client's embedding (d,) after the last round with a used update; clients never sampled have none."""
     experiment = stored.experiment
-    shared = resolve(experiment).method.downloads
-    if EMBEDDING not in resolve(experiment).model.state_dict() or matches(EMBEDDING, shared):
+    resolved = resolve(experiment)
+    if EMBEDDING not in resolved.model.state_dict() or matches(EMBEDDING, resolved.sharing.downloads):
         raise BadInput(f"Expected a method whose clients keep a private {EMBEDDING}, got {experiment.method}.")
     if not (folder / "state").is_dir():
         raise BadInput(f"Expected the clients' private tensors in {folder / 'state'}, got none; run with --keep-state.")

@@ -89,7 +89,7 @@ def features(
 
 
 def _require_generator(experiment: Experiment) -> None:
-    model, shared = resolve(experiment).model, resolve(experiment).method.downloads
+    model, shared = resolve(experiment).model, resolve(experiment).sharing.downloads
     names = [name for name in model.state_dict() if name.startswith("extractor.")]
     if not isinstance(model, GeneratingNet) or any(matches(name, shared) for name in names):
         raise BadInput(

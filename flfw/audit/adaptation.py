@@ -140,7 +140,7 @@ def _of_method(resolved: Resolved, ticket: Ticket, vantage: str) -> Hiding:
         round=ticket.round,
         rounds=experiment.rounds,
         on_client=vantage == "client_example",
-        shared=tuple(cls.descended()),
+        shared=cls.descended(resolved.model, settings),
     )
     operator = _written(name)(asdict(settings), circumstances)
     how: How = "written" if experiment.adaptation == "auto" and not operator.obstacle else "none"

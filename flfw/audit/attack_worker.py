@@ -19,7 +19,7 @@ import torch
 from flfw.adversary.attack import Attack, NotApplicable
 from flfw.adversary.observation import Observation
 from flfw.audit.jobs import Job, Solution, solved
-from flfw.audit.knowledge import blank, grant
+from flfw.audit.knowledge import grant
 from flfw.audit.queue import Queue
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
@@ -37,7 +37,7 @@ def solve(job: Job) -> Solution:
     Raises:
         Exception: any error of the attack except `NotApplicable`, which is an answer.
     """
-    resolved = resolve(Experiment.from_run_config(job.run_config))
+    resolved = resolve(Experiment.from_run_config(job.run_config)).with_input_space(job.shape, job.classes)
     experiment, attack = resolved.experiment, resolved.attacks[job.attack]
     recordings = Recordings(job.recordings)
     seen = recordings.observations([exchange.id for exchange in job.exchanges])
@@ -73,7 +73,7 @@ def _present(
     """Return the classes that the attack infers for each client."""
     if not uploads:
         return ()
-    answers = zip(uploads, attack.presence(uploads, blank(job, resolved)), strict=True)
+    answers = zip(uploads, attack.presence(uploads, resolved.model), strict=True)
     return tuple((upload.client, tuple(map(bool, held.tolist()))) for upload, held in answers if held is not None)
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
-from torch import nn
 
-from flfw import nets
 from flfw.adversary.attack import Attack
 from flfw.adversary.observation import Examples, Knowledge, Observation, Vantage
 from flfw.audit.adaptation import hiding
@@ -29,8 +27,7 @@ from flfw.victims.victim import PlainVictim, VictimModel
 
 def hidden(resolved: Resolved) -> tuple[str, ...]:
     """Return the names of the tensors that clients keep private."""
-    shared = resolved.method.downloads
-    return tuple(name for name in resolved.model.state_dict() if not matches(name, shared))
+    return tuple(name for name in resolved.model.state_dict() if not matches(name, resolved.sharing.downloads))
 
 
 def unrolled(
@@ -65,6 +62,7 @@ def grant(
         seen: the readable observations; equal ids of ``received`` mean the same tensors.
         uploads: the readable ones of the granted uploads.
     """
+    resolved = resolved.with_input_space(job.shape, job.classes)
     experiment = resolved.experiment
     device, steps = torch.device(job.device), job.ticket.steps
     inputs = Inputs.of(job.shape, job.mean, job.std).to(device)
@@ -106,21 +104,10 @@ def _start(job: Job, resolved: Resolved, device: torch.device) -> Tensors | None
     """Return every client's private tensors before training, built from the run's seed as a client builds them."""
     if not job.start:
         return None
-    method = resolved.method
     with initialising(resolved.experiment.seed, "model"):
-        state = _built(job, resolved).state_dict()
-    return {name: value.to(device) for name, value in state.items() if not matches(name, method.downloads)}
-
-
-def blank(job: Job, resolved: Resolved) -> nn.Module:
-    """Return the method's model without values; a job does not name its data set, only the shape of the data."""
-    with torch.device("meta"):
-        return _built(job, resolved)
-
-
-def _built(job: Job, resolved: Resolved) -> nn.Module:
-    """Build the method's model for the job's input space."""
-    return resolved.method.build_model(_builder(job)(resolved.experiment.net), resolved.settings)
+        model = resolved.build_model()
+    downloads = resolved.method.shared(model, resolved.settings).downloads
+    return {name: value.to(device) for name, value in model.state_dict().items() if not matches(name, downloads)}
 
 
 def _victim(
@@ -141,23 +128,19 @@ def _victim(
 
 
 def _everything(job: Job, resolved: Resolved, seen: Observation, received: Tensors, inputs: Inputs) -> VictimModel:
-    net = ladder_net(seen.rung, resolved.experiment, _builder(job)).to(inputs.mean.device)
+    net = ladder_net(seen.rung, resolved.experiment, resolved.build_net).to(inputs.mean.device)
     return PlainVictim(net, received, ("*",), inputs)
 
 
 def _what_the_method_shares(
     job: Job, resolved: Resolved, seen: Observation, received: Tensors, inputs: Inputs
 ) -> VictimModel:
-    method = resolved.method
+    method, settings = resolved.method, resolved.settings
     with initialising(resolved.experiment.seed, "attacker"):
-        model = _built(job, resolved).to(inputs.mean.device)
+        model = resolved.build_model().to(inputs.mean.device)
     if job.adaptive:  # a defence acts on the sent tensors, so the search is in their coordinates
-        return PlainVictim(model, received, method.descended(), inputs)
-    return method.victim_model(model, received, inputs)
-
-
-def _builder(job: Job) -> Callable[[str], nets.Net]:
-    return lambda net: nets.build(net, job.shape, job.classes)
+        return PlainVictim(model, received, method.descended(model, settings), inputs)
+    return method.victim_model(model, received, inputs, settings)
 
 
 def _moved(tensors: Mapping[str, Any], device: torch.device) -> Tensors:

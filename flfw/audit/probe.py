@@ -38,7 +38,8 @@ from flfw.server.faults import Failure
 from flfw.server.strategy import FederatedStrategy
 from flfw.task import Task
 
-RUNGS = ("control", "easy", "target")
+LADDER = ("control", "easy")
+RUNGS = (*LADDER, "target")
 _ON_THE_CLIENT = {"vantage": "client_example"}
 _AT_ONCE = 4  # a hypernetwork's gradient is 60 MB: more in flight would only fill the server's memory
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from flfw import nets
 from flfw.adversary.attack import Attack, Private
 from flfw.audit.adaptation import hiding
 from flfw.audit.jobs import EXAMPLE, Job, Ticket
@@ -63,7 +62,7 @@ def standing(resolved: Resolved, job: Job, attack: Attack, defended: bool, vanta
     experiment, model, private = resolved.experiment, resolved.model, hidden(resolved)
     if ticket.rung != "target":
         with torch.device("meta"):
-            model, private = nets.build(experiment.net, *resolved.input_space), ()
+            model, private = resolved.build_net(), ()
     sizes = {name: value.numel() for name, value in model.state_dict().items()}
     known = sum(size for name, size in sizes.items() if name not in private)
     granted = [
@@ -89,7 +88,7 @@ def standing(resolved: Resolved, job: Job, attack: Attack, defended: bool, vanta
     elif ticket.steps > 1:
         granted.append("not made use of: how the weights moved between the steps; their mean gradient is attacked")
     granted += hides.words(job.adaptive)
-    descended = ("*",) if ticket.rung != "target" else resolved.method.descended()
+    descended = ("*",) if ticket.rung != "target" else resolved.method.descended(model, resolved.settings)
     sent = [name for name, _ in model.named_parameters() if matches(name, descended)]
     if unused := attack.unused(sent, job.adaptive):
         granted.append(f"not made use of: {unused}")

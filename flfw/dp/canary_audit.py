@@ -254,7 +254,8 @@ def refuse_canaries(method: str, cls: type[FederatedStrategy], chosen: Any, mode
         raise BadInput(f"{clips}; got method={method}, which clips whole updates.")
     if isinstance(chosen, LastingTraining) and chosen.lasting:
         raise BadInput("Expected lasting=false for --canaries, as only the client knows where its optimiser goes on.")
-    shared = all(matches(name, cls.downloads) and matches(name, cls.uploads) for name in model.state_dict())
+    sharing = cls.shared(model, chosen)
+    shared = all(matches(name, sharing.downloads) and matches(name, sharing.uploads) for name in model.state_dict())
     if not shared or cls.message_for is not FederatedStrategy.message_for:
         whole = "Expected a method that sends the whole model to every client and gets it all back for --canaries"
         raise BadInput(f"{whole}; got method={method}.")

@@ -23,7 +23,7 @@ class EitherUnitStrategy(FederatedStrategy, ABC):
     @classmethod
     def check_model(cls, model: nn.Module, settings: EitherUnit) -> None:
         """Refuse layers that cannot be clipped example by example, and buffers."""
-        settings.check_model(model, cls.uploads)
+        settings.check_model(model, cls.shared(model, settings).uploads)
 
     @classmethod
     def mechanism(cls, settings: EitherUnit, course: Course) -> Mechanism:

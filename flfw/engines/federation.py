@@ -160,7 +160,7 @@ class Federation:
             self._queue.announce(EASY)
         with initialising(self._experiment.seed, "model"):
             model = self._strategy.build_model(build(self._experiment.net), self._strategy.settings)
-        return broadcast(model, self._strategy.downloads)
+        return broadcast(model, self._strategy.shared(model, self._strategy.settings).downloads)
 
     def _train(self, arrays: ArrayRecord) -> tuple[int, ArrayRecord]:
         """Train to the end; return the last round and its model."""

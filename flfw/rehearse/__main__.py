@@ -78,7 +78,7 @@ def sent(experiment: Experiment) -> list[str]:
     from flfw.resolve import resolve
 
     resolved = resolve(experiment)
-    return [name for name in resolved.model.state_dict() if matches(name, resolved.method.uploads)]
+    return [name for name in resolved.model.state_dict() if matches(name, resolved.sharing.uploads)]
 
 
 def rehearse(command: RehearsalCommand) -> Path:

@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import torch
@@ -100,16 +101,17 @@ def _client_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     sizes = [len(indices) for indices in Task.of(experiment, experiment.data_root).split.train]
     partition = min(range(len(sizes)), key=lambda p: abs(sizes[p] - fmean(sizes)))
     fresh = _client(resolved, partition, folder)
-    arrays = pack(shared(fresh.model.state_dict(), method.downloads))
+    arrays = pack(shared(fresh.model.state_dict(), fresh.sharing.downloads))
     costs["private"] = sum(value.nbytes for value in fresh.private().values())
     del fresh  # an actor has no second model
 
-    def work(epochs: int) -> ArrayRecord:
+    def work(epochs: int) -> tuple[ArrayRecord, dict[str, Any]]:
         worker = _client(resolved.replaced(local_epochs=epochs), partition, folder)
-        return pack(worker.fit_named(views(arrays), 0)[0])
+        sent, metrics = worker.fit_named(views(arrays), 0)
+        return pack(sent), metrics
 
     started = time.process_time()
-    record, epoch = work(1), time.process_time() - started  # slower than later calls, which reuse its memory
+    (record, metrics), epoch = work(1), time.process_time() - started  # slower than later calls, which reuse its memory
     if (one := epoch) <= LONG_S:
         more = max(2, min(experiment.local_epochs, int(_ENOUGH_S / one)))
         calls = _CALLS if one <= _ENOUGH_S else 1
@@ -122,8 +124,15 @@ def _client_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     costs["message"] = nbytes(record)
     costs["reply_s"] = _fastest_s(lambda: expand(unpack(record), views(arrays)))
     if not isinstance(settings, ServerTraining):  # the server's training is measured separately
-        updates = [Update(partition, sizes[partition], sent)] * 4
-        summed = _fastest_s(lambda: method(settings, sample=len(updates)).combined(arrays, iter(updates), 1))
+        updates = [Update(partition, sizes[partition], sent, metrics)] * 4
+        place = ServerPlace(experiment, method, settings)
+
+        def combine() -> None:
+            server = method(settings, sample=len(updates))
+            server.at = place
+            server.combined(arrays, iter(updates), 1)
+
+        summed = _fastest_s(combine)
         costs["reply_s"] += summed / len(updates)
     costs["write_s"] = _fastest_s(lambda: (folder / hashlib.sha256(data := save(sent)).hexdigest()).write_bytes(data))
 
@@ -132,8 +141,8 @@ def _server_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     """Measure a round's training on the server, with uploads of a whole cohort; their values do not matter."""
     experiment, method, settings = resolved.experiment, resolved.method, resolved.settings
     place = ServerPlace(experiment, method, settings)
-    state = place.model().state_dict()
-    arrays, sent = pack(shared(state, method.downloads)), shared(state, method.uploads)
+    state, sharing = place.model().state_dict(), place.sharing
+    arrays, sent = pack(shared(state, sharing.downloads)), shared(state, sharing.uploads)
     uploads = [Update(p, 1, {n: v.clone() for n, v in sent.items()}) for p in range(experiment.cohort)]
 
     def seconds(iterations: int) -> float:
@@ -177,7 +186,8 @@ def _audit_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     worker = _client(resolved, min(experiment.defended_partitions, default=0), folder)
     with initialising(experiment.seed, "attacker"):
         model = method.build_model(task.build_net(), settings)
-    victim = method.victim_model(model, shared(worker.model.state_dict(), method.downloads), task.inputs)
+    received = shared(worker.model.state_dict(), worker.sharing.downloads)
+    victim = method.victim_model(model, received, task.inputs, settings)
     costs["target_s"] = _attacks_s(resolved, victim, experiment.victim_batch, worker.gradient)
     target = tickets_of(experiment, 0)[0]
     costs["target_s"] *= 1 + hiding(resolved, target, "server", bool(experiment.defended_partitions)).adapts

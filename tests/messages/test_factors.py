@@ -468,7 +468,7 @@ def test_private_tensors_stay_at_home(small: Experiment, tmp_path: Path, monkeyp
     received = received_by(client)
     monkeypatch.setattr(client, "outgoing", lambda: dict(client.model.state_dict()))
     with pytest.raises(SharingViolation, match="would send embedding, but hyperfl uploads only"):
-        client.fit_named(received, 0)
+        client.fit(list(received.values()), {"version": 0})
 
 
 @final

@@ -194,7 +194,7 @@ def test_a_copy_goes_on_where_it_is_not_overwritten(small: Experiment, tmp_path:
     expected = copy["own.classifier.weight"].clone()
     expected[3] = 7.0
     assert torch.equal(second.model.state_dict()["own.classifier.weight"], expected)
-    x = second.examples("train", second.own("train")[:2])[0]
+    x = second.examples("train", second.indices("train")[:2])[0]
     inputs = second.at.task.inputs.normalise(x)
     bias = torch.tensor(came["shared.classifier.bias"])  # all of it is fresh
     torch.testing.assert_close(second.model(inputs), inputs.flatten(1) @ expected.T + bias)
@@ -303,7 +303,7 @@ def test_a_network_with_buffers_is_refused_by_their_names() -> None:
 
 def probed(small: Experiment, folder: Path, *settings: str) -> tuple[Any, Tensor, Tensor, dict[str, Tensor]]:
     one = client(asked(small, *settings), folder)
-    x, y = one.examples("train", one.own("train")[:1])
+    x, y = one.examples("train", one.indices("train")[:1])
     loss = cross_entropy(one.model(one.at.task.inputs.normalise(x)), y)
     moving = {n: p for n, p in one.model.named_parameters() if n.startswith("shared.")}
     return one, x, y, dict(zip(moving, torch.autograd.grad(loss, list(moving.values())), strict=True))
@@ -333,7 +333,7 @@ def test_the_victim_gives_what_was_sent_for_the_true_data(small: Experiment, tmp
     sent, known = one.gradient(x, y), {name: torch.tensor(value) for name, value in came.items()}
     with initialising(1, "attacker"):
         model = DSSGD.build_model(one.at.task.build_net(), one.at.settings)
-    victim = DSSGD.victim_model(model, known, one.at.task.inputs)
+    victim = DSSGD.victim_model(model, known, one.at.task.inputs, one.at.settings)
     assert set(victim.unknown) == {name for name in one.model.state_dict() if name.startswith("own.")}
     observed, constants = victim.observed(sent)
     right = {name: value for name, value in one.model.state_dict().items() if name.startswith("own.")}

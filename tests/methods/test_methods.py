@@ -72,7 +72,8 @@ def initial_tensors(experiment: Experiment) -> dict[str, np.ndarray]:
     method, settings = resolve(experiment).method, resolve(experiment).settings
     with initialising(experiment.seed, "model"):
         model = method.build_model(Task.of(experiment, None).build_net(), settings)
-    return {n: v.numpy().copy() for n, v in model.state_dict().items() if matches(n, method.downloads)}
+    downloads = method.shared(model, settings).downloads
+    return {n: v.numpy().copy() for n, v in model.state_dict().items() if matches(n, downloads)}
 
 
 def one_round(experiment: Experiment, folder: Path) -> tuple[dict[str, Tensor], list[FederatedClient]]:
@@ -247,13 +248,13 @@ def relative_error_of_change(found: dict[str, Tensor], expected: dict[str, Tenso
 @pytest.mark.parametrize("method", METHODS)
 def test_sends_what_it_declares_and_keeps_the_rest(small: Experiment, tmp_path: Path, method: str) -> None:
     experiment = of(small, method)
-    strategy, _ = resolve(experiment).method, resolve(experiment).settings
     client = make_client(experiment, 0, tmp_path)
+    sharing = client.at.method.shared(client.model, client.at.settings)
     sent, metrics = client.fit_named(initial_tensors(experiment), version=0)
     everything = set(client.model.state_dict())
-    assert set(sent) == {name for name in everything if matches(name, strategy.uploads)}
+    assert set(sent) == {name for name in everything if matches(name, sharing.uploads)}
     assert metrics["num-examples"] == 150 and np.isfinite(metrics["loss"])
-    private = {name for name in everything if not matches(name, strategy.downloads)}
+    private = {name for name in everything if not matches(name, sharing.downloads)}
     kept = ClientStore(tmp_path, "test", 0).load(1) if client.private() else {}
     assert set(kept) == set(client.private()) >= private
     for name, value in client.private().items():
@@ -281,7 +282,7 @@ def test_sending_the_classifier_fails(small: Experiment, tmp_path: Path) -> None
     store = ClientStore(tmp_path, "test", 3)
     at = Workplace(experiment, Task.of(experiment, None), method, settings, 2, 1, None, store)
     with pytest.raises(SharingViolation) as refusal:
-        Careless(at).fit_named(initial_tensors(experiment), version=0)
+        Careless(at).fit(list(initial_tensors(experiment).values()), {"version": 0})
     assert str(refusal.value) == "client 2 would send classifier.weight, but hyperfl uploads only hypernet.*"
 
 
@@ -354,7 +355,7 @@ def test_a_probe_is_the_gradient_of_what_is_shared_and_changes_nothing(
     found = client.gradient(x, y) if resolve(experiment).method.uploads else {}
     loss = cross_entropy(client.model(task.inputs.normalise(x)), y)
     moving = {n: p for n, p in client.model.named_parameters() if n in found}
-    assert set(found) == {n for n in before if matches(n, resolve(experiment).method.descended())}
+    assert set(found) == {n for n in before if matches(n, client.at.method.descended(client.model, client.at.settings))}
     if moving:
         assert_equal(found, dict(zip(moving, torch.autograd.grad(loss, list(moving.values())), strict=True)))
     for name, value in client.model.state_dict().items():

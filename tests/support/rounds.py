@@ -65,15 +65,18 @@ def play(experiment: Experiment, folder: Path, rounds: int = 1) -> Rounds:
     cls, settings = resolve(experiment).method, resolve(experiment).settings
     strategy = cls(settings, seed=experiment.seed)
     strategy.at = place(experiment)
-    first = {n: v.clone() for n, v in fresh(experiment).state_dict().items() if matches(n, cls.downloads)}
+    model = fresh(experiment)
+    downloads = cls.shared(model, settings).downloads
+    first = {n: v.clone() for n, v in model.state_dict().items() if matches(n, downloads)}
     found = Rounds(strategy, [first])
     for now in range(1, rounds + 1):
         found.clients = [client(experiment, folder, partition, now) for partition in range(len(COUNTS))]
         sent = {name: value.numpy().copy() for name, value in found.broadcasts[-1].items()}
         uploads = []
         for partition, one in enumerate(found.clients):
-            tensors, _ = one.fit_named(sent, version=now - 1)
-            uploads.append(Update(partition, COUNTS[partition], {n: v.clone() for n, v in tensors.items()}))
+            tensors, metrics = one.fit_named(sent, version=now - 1)
+            tensors = {n: v.clone() for n, v in tensors.items()}
+            uploads.append(Update(partition, COUNTS[partition], tensors, metrics))
         found.uploads.append(uploads)
         found.broadcasts.append(strategy.combined(pack(found.broadcasts[-1]), iter(uploads), now))
     return found
