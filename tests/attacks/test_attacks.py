@@ -11,67 +11,20 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from attacks.analytic import Analytic
 from attacks.ig import IG, IGSettings
-from flfw import data, nets, plugins
+from flfw import nets, plugins
 from flfw.adversary.attack import Attack, Budget, NotApplicable
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, Truth, Vantage
-from flfw.audit.measures.metrics import psnr
 from flfw.errors import BadInput
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.inputs import Inputs
-from flfw.rng import initialising, torch_generator
+from flfw.rng import initialising
 from flfw.victims.generated import GeneratedVictim
 from flfw.victims.victim import PlainVictim
-
-
-def digits(first: int, count: int = 1, side: int = 28) -> tuple[Tensor, Tensor]:
-    """Real digits: raw images in [0, 1] and their labels."""
-    dataset = data.load("digits", None, side)
-    x, y = dataset.train_x[range(first, first + count)], dataset.train_y[range(first, first + count)]
-    return torch.from_numpy(x).float() / 255, torch.from_numpy(y)
-
-
-def digit_inputs(side: int = 28) -> Inputs:
-    dataset = data.load("digits", None, side)
-    return Inputs.of(dataset.shape, dataset.mean, dataset.std)
-
-
-def fresh(name: str, shape: tuple[int, ...], seed: int = 1) -> nets.Net:
-    with initialising(seed, "net"):
-        return nets.build(name, shape, 10)
-
-
-def gradient(model: nn.Module, inputs: Inputs, x: Tensor, y: Tensor) -> nets.Tensors:
-    """What a client sends, by the ordinary way."""
-    model.zero_grad()
-    cross_entropy(model((x - inputs.mean) / inputs.std), y).backward()
-    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-
-
-def seen(sent: nets.Tensors, received: nets.Tensors, slot: int = 0) -> Observation:
-    return Observation(Vantage.SERVER, "probe", "target", 0, 0, slot, sent, received)
-
-
-def attackable(name: str, side: int, *batches: tuple[Tensor, Tensor]) -> tuple[list[Observation], list[Knowledge]]:
-    """An undefended, wholly shared network of that name, and what it sent for each batch."""
-    inputs = digit_inputs(side)
-    net = fresh(name, inputs.shape)
-    received = nets.tensors(net)
-    victim = PlainVictim(fresh(name, inputs.shape, seed=9), received, ("*",), inputs)
-    observations = [seen(gradient(net, inputs, x, y), received, i) for i, (x, y) in enumerate(batches)]
-    return observations, [Knowledge(victim, len(y), y) for _, y in batches]
-
-
-def generators(count: int, seed: int = 0) -> list[torch.Generator]:
-    return [torch_generator(seed, "attack", i) for i in range(count)]
-
-
-def db(x: Tensor, found: Reconstruction) -> float:
-    return psnr(x.numpy(), found.samples.numpy())
-
+from tests.support.attackable import attackable, db, digit_inputs, digits, fresh_net, generators, gradient, seen
+from tests.support.small_runs import ByGuess
 
 # --- the undefended toys ---
 
@@ -143,10 +96,10 @@ def test_ig_needs_labels() -> None:
 
 def test_ig_searches_for_a_private_head_together_with_the_image() -> None:
     inputs = digit_inputs(8)
-    net, (x, y) = fresh("lenet", inputs.shape), digits(0, side=8)
+    net, (x, y) = fresh_net("lenet", inputs.shape), digits(0, side=8)
     sent = {n: v for n, v in gradient(net, inputs, x, y).items() if n.startswith("extractor.")}
     known = {n: v for n, v in nets.tensors(net).items() if n.startswith("extractor.")}
-    victim = PlainVictim(fresh("lenet", inputs.shape, seed=9), known, ("extractor.*",), inputs)
+    victim = PlainVictim(fresh_net("lenet", inputs.shape, seed=9), known, ("extractor.*",), inputs)
     (few,), (many,) = (
         IG(IGSettings(iterations=n)).run([seen(sent, known)], [Knowledge(victim, 1, y)], generators(1)) for n in (1, 60)
     )
@@ -371,9 +324,9 @@ def sees_more_than_it_may(attack: Attack, situation: Situation, folder: Path, mo
     monkeypatch.setenv("FLFW_TRUTH", str(folder / "truth"))
     results = []
     for fill in (0.3, math.nan):
-        for seen in observations:
-            shape = (1, *knowledge[0].model.inputs.shape)
-            Truth(torch.full(shape, fill), torch.tensor([0]), torch.tensor([0])).write(folder / "truth", seen.key)
+        for observation in observations:
+            truth = Truth(torch.full((1, *knowledge[0].model.inputs.shape), fill), torch.tensor([0]), torch.tensor([0]))
+            truth.write(folder / "truth", observation.key)
         results.append(attack.run(observations, knowledge, generators(2)))
     poisoned = [bookkeeping_poisoned(o) for o in observations]
     unexplained = [dataclasses.replace(known, granted=("poison",)) for known in knowledge]
@@ -391,27 +344,18 @@ def test_an_attack_sees_nothing_but_its_observation_and_its_knowledge(
     assert not sees_more_than_it_may(attack, fitting(attack), tmp_path, monkeypatch)
 
 
-class _Cheat(Attack):
+class _Cheat(ByGuess):
     """Opens the truth."""
 
-    @property
-    def budget(self) -> Budget:
-        return Budget(0, 1, "cheating")
-
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
-        return [Reconstruction(Truth.read(Path(os.environ["FLFW_TRUTH"]), o.key).samples) for o in observations]
+    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
+        return Truth.read(Path(os.environ["FLFW_TRUTH"]), seen.key).samples
 
 
-class _Bookkeeper(_Cheat):
+class _Bookkeeper(ByGuess):
     """Uses the client's number, which its threat model does not grant."""
 
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
-        shape = (1, *knowledge[0].model.inputs.shape)
-        return [Reconstruction(torch.full(shape, float(o.client) / 10)) for o in observations]
+    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
+        return torch.full(known.model.inputs.shape, float(seen.client) / 10)
 
 
 @pytest.mark.parametrize("attack", [_Cheat(), _Bookkeeper()], ids=["truth", "bookkeeping"])

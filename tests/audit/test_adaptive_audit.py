@@ -27,7 +27,7 @@ from flfw.nets.net import tensors
 from flfw.rng import torch_generator
 from flfw.runs import run as whole
 from flfw.victims.operator import Operator, Scaled
-from tests.attacks.test_attacks import attackable, digits, generators
+from tests.support.attackable import attackable, digits, generators
 
 TARGET = Ticket("target", 0, "", 1, 1, "target")
 
