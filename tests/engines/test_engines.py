@@ -22,6 +22,8 @@ from flfw.recording.reader import Recordings
 from tests.support.engine_runs import BROKEN, rows_without_times, train_by_engine
 from tests.support.method_rounds import by_method
 
+pytestmark = pytest.mark.early
+
 ON_RAY = ("hyperfl",)
 
 
@@ -35,10 +37,7 @@ def recorded(folder: Path) -> list[tuple]:
 
 
 def same_on_ray(small: Experiment, tmp_path: Path, method: str) -> None:
-    narrow = ("hidden=16",) if method == "hyperfl" else ()  # 60 MB a message otherwise
-    experiment = by_method(
-        small, method, clients=4, sample=3, attack=("ig",), images=2, audit_rounds="0,last", set=narrow
-    )
+    experiment = by_method(small, method, clients=4, sample=3, attack=("ig",), images=2, audit_rounds="0,last")
     here = train_by_engine(experiment, tmp_path / "inproc")
     there = train_by_engine(dataclasses.replace(experiment, engine="ray"), tmp_path / "ray")
     assert rows_without_times(here) == rows_without_times(there)

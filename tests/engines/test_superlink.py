@@ -21,6 +21,8 @@ from flfw.errors import RunFailed
 from flfw.experiment import Experiment
 from tests.support.engine_runs import BROKEN, rows_without_times, train_by_engine
 
+pytestmark = pytest.mark.early
+
 ROOT = Path(superlink.__file__).parent.parent
 
 

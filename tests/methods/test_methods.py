@@ -25,6 +25,7 @@ from flfw.server.strategy import FederatedStrategy
 from flfw.task import Task
 from tests.support.engine_runs import rows_without_times, train_by_engine
 from tests.support.method_rounds import (
+    NARROW,
     assert_equal,
     by_method,
     initial_tensors,
@@ -161,7 +162,8 @@ def hyperfl_loop(experiment: Experiment, partition: int) -> dict[str, Tensor]:
 @pytest.mark.parametrize(("step", "error"), [("low_rank", 1e-4), ("dense", 5e-3)])  # float32, which steps magnify
 def test_hyperfl_equals_a_loop(small: Experiment, tmp_path: Path, step: str, error: float) -> None:
     # A clip of 0.5 instead of 50 makes both clips act.
-    changes = {"method": "hyperfl", "clients": 2, "batch_size": 64, "lr": 0.1, "set": ("clip=0.5", f"step={step}")}
+    settings = (*NARROW["hyperfl"], "clip=0.5", f"step={step}")
+    changes = {"method": "hyperfl", "clients": 2, "batch_size": 64, "lr": 0.1, "set": settings}
     experiment = dataclasses.replace(small, **changes)
     states = [hyperfl_loop(experiment, partition) for partition in range(2)]
     expected = weighted([{n: v for n, v in s.items() if n.startswith("hypernet.")} for s in states], sizes(experiment))
@@ -170,7 +172,7 @@ def test_hyperfl_equals_a_loop(small: Experiment, tmp_path: Path, step: str, err
     assert relative_error_of_change(found, expected, start) < error
     for client, state in zip(clients, states, strict=True):
         assert_equal({n: client.model.state_dict()[n] for n in client.private_names}, private(state), 1e-5)
-    unclipped, _ = one_round(dataclasses.replace(experiment, set=()), tmp_path / "other")
+    unclipped, _ = one_round(dataclasses.replace(experiment, set=NARROW["hyperfl"]), tmp_path / "other")
     assert relative_error_of_change(unclipped, expected, start) > 0.1
 
 

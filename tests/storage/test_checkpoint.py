@@ -34,6 +34,8 @@ from tests.support.paths import ROOT
 from tests.support.pictures import noise, save
 from tests.support.resumed_runs import assert_same, cut_short, without_times
 
+pytestmark = pytest.mark.early
+
 SIX_ROUNDS = (
     "--method fedper --net lenet --engine inproc --clients 4 --sample 2 --rounds 6 --local-epochs 1 "
     "--attack analytic --images 2 --audit-rounds 0,2,last"

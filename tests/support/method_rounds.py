@@ -26,11 +26,14 @@ from flfw.task import Task
 # Methods whose server needs data of its own, as this split sets aside; clients have as many examples as by the other.
 ASIDE = ("feddf",)
 
+# As a method's networks are by default, they take seconds a round without showing more.
+NARROW = {"hyperfl": ("hidden=16", "embedding=8")}
+
 
 def by_method(experiment: Experiment, method: str, **changes: Any) -> Experiment:
-    """Ask for the experiment by another method, on the network it names, with few of the steps that a server makes."""
+    """Ask for the experiment by another method, on the network it names, with few steps and no wide layers."""
     cls = plugins.find(plugins.METHOD, method, FederatedStrategy)
-    few = ("iterations=3",) if issubclass(cls.Settings, ServerTraining) else ()
+    few = ("iterations=3",) if issubclass(cls.Settings, ServerTraining) else NARROW.get(method, ())
     if method in ASIDE:
         changes["split"], few = "sampled", (*few, "sampled.train=150")
     changes["set"] = (*few, *changes.get("set", ()))
