@@ -27,6 +27,7 @@ from flfw.audit.jobs import EASY, Job, Solution
 from flfw.audit.queue import Queue
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
+from flfw.resolve import resolve
 from tests.support.small_runs import ByGuess, tiny
 
 # What a server process need not import to find the attacks here is imported where it is used: it counts as their time.
@@ -113,8 +114,9 @@ def job_of(recorded: tuple[Path, Experiment], tmp_path: Path) -> JobOf:
     def job(attack: type[Attack] | str, retries: int = 0) -> Job:
         name = attack if isinstance(attack, str) else f"{__name__}:{attack.__name__}"
         asked = dataclasses.replace(experiment, attack=(name,), attack_retries=retries)
-        checked, task, _ = whole.check(asked, new=False)
-        (found,) = Auditor(checked, task, folder, tmp_path).jobs(EASY)
+        resolved, task, _ = whole.check(asked, new=False)
+        checked = resolved.experiment
+        (found,) = Auditor(resolve(checked), task, folder, tmp_path).jobs(EASY)
         return found
 
     return job

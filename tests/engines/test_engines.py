@@ -13,12 +13,12 @@ import torch
 from flwr.app import ArrayRecord
 
 from flfw import plugins
-from flfw import resolve as parts
 from flfw.client.store import ClientStore, StateMissing
 from flfw.engines import machine
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
 from flfw.recording.reader import Recordings
+from flfw.resolve import resolve
 from tests.support.engine_runs import BROKEN, rows_without_times, train_by_engine
 from tests.support.method_rounds import by_method
 
@@ -88,7 +88,10 @@ def test_lost_private_state_is_an_error_not_a_fresh_start(small: Experiment, tmp
 
 def test_the_object_store_is_sized_by_the_messages(small: Experiment) -> None:
     actors = len(os.sched_getaffinity(0))
-    method, settings = parts.method(dataclasses.replace(small, method="hyperfl"))
+    method, settings = (
+        resolve(dataclasses.replace(small, method="hyperfl")).method,
+        resolve(dataclasses.replace(small, method="hyperfl")).settings,
+    )
     assert method.uploads == ("hypernet.*",) and settings.hidden == 128
     dense = 14_943_424 * 4
     found = machine.object_store_bytes(dataclasses.replace(small, method="hyperfl", engine="ray"))

@@ -19,7 +19,7 @@ import sim
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.plugins import settings
-from flfw.resolve import resolve
+from flfw.resolve import without_auto
 from tests.support.paths import ROOT
 
 UNUSUAL = Experiment(
@@ -435,7 +435,7 @@ def test_help_is_quick_and_needs_no_torch(tmp_path) -> None:
 def test_a_method_is_attacked_by_what_bears_its_name(
     method: str, asked: tuple[str, ...], attacks: tuple[str, ...]
 ) -> None:
-    assert resolve(Experiment(method=method, attack=asked)).attacks == attacks
+    assert without_auto(Experiment(method=method, attack=asked)).attacks == attacks
     assert Experiment().attack == ("ig", "auto")
 
 
@@ -443,7 +443,7 @@ def test_auto_alone_is_refused_where_no_attack_bears_the_methods_name() -> None:
     with pytest.raises(
         BadInput, match="Expected an attack beside auto, since none bears the method's name, got attack=auto"
     ):
-        resolve(Experiment(method="fedavg", attack=("auto",)))
+        without_auto(Experiment(method="fedavg", attack=("auto",)))
 
 
 @pytest.mark.parametrize(
