@@ -126,9 +126,7 @@ def no_verb(root: Path) -> list[str]:
     for place, node, text in docstrings(root):
         word = re.split(r"[\s,.;:]", text)[0]
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not is_property(node) and word not in VERBS:
-            breaches.append(
-                f"{place}: {word!r} begins a function's docstring; begin with a verb; a new one belongs in tests/house/verbs.txt"
-            )
+            breaches.append(f"{place}: {word!r} begins a function's docstring; begin with a verb of verbs.txt")
     return breaches
 
 
@@ -175,7 +173,7 @@ def test_the_words_of_the_house(rule: Rule) -> None:
         (
             no_verb,
             'def f():\n    """The loss."""\n',
-            "flfw/a.py:1: 'The' begins a function's docstring; begin with a verb; a new one belongs in tests/house/verbs.txt",
+            "flfw/a.py:1: 'The' begins a function's docstring; begin with a verb of verbs.txt",
         ),
         (
             no_noun,
