@@ -83,7 +83,7 @@ class BenchmarkRun:
         times = [part.quick if self.asked.quick else part.seconds for _, part in rows]
         mark = f" ({MARK})" if self.asked.quick else ""
         lines = [f"{name}: {part.description}, {_about(each)}" for (name, part), each in zip(rows, times, strict=True)]
-        return [f"{_about(sum(times))} with the usual settings on two cores of 2026{mark}:", *lines]
+        return [f"{_about(sum(times))} on two cores of 2026{mark}:", *lines]
 
     def report(self, results: Mapping[str, Any], lines: Iterable[str]) -> None:
         """Print the lines, unless only JSON was asked for, and the results with the hardware as one JSON object."""

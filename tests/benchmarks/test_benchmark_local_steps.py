@@ -56,7 +56,7 @@ def test_the_last_line_is_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     local_steps.main()
     *said, last = capsys.readouterr().out.splitlines()
     found = json.loads(last)
-    assert set(found) == {"local_steps", "goal", "met", "milliseconds", "turns", "quick", "hardware"}
+    assert set(found) == {"local_steps", "goal", "met", "milliseconds", "turns", "quick", "only", "hardware"}
     assert found["local_steps"]["Cancer"]["non-private"] == 1.0 and set(found["met"]["Cancer"]) == set(
         found["goal"]["Cancer"]
     )
