@@ -136,9 +136,9 @@ def main() -> None:
     torch.set_num_threads(run.asked.threads)
     if pictures(1, "mnist")[2] == "random images":
         output.refuse("Expected the files of mnist, found none; set FLFW_DATA.")
-    iterations = run.asked.iterations or run.amount(1000, 10)
+    iterations = run.amount(1000, 10, run.asked.iterations)
     run.begin("the victims' gradients")
-    targets, table = victims("lenet", run.asked.victims or run.amount(10, 2), "mnist", _FIRST), rows()
+    targets, table = victims("lenet", run.amount(10, 2, run.asked.victims), "mnist", _FIRST), rows()
     means: dict[str, Any] = {name: measured(targets, table[name], iterations) for name in run.parts()}
     gated = [name for name, row in means.items() if "automatic" in row and not name.startswith("dp")]
     met = {name: means[name]["automatic"] >= means[name]["written"] - _WITHIN_DB for name in gated}

@@ -152,8 +152,8 @@ def main() -> None:
     flags.add_argument("--iterations", type=int, help="1000; quick: 100")
     flags.add_argument("--rounds", type=int, help="4; quick: 1")
     run = output.start(flags, PARTS)
-    images, iterations = run.asked.images or run.amount(50, 5), run.asked.iterations or run.amount(1000, 100)
-    rounds = run.asked.rounds or run.amount(4, 1)
+    images, iterations = run.amount(50, 5, run.asked.images), run.amount(1000, 100, run.asked.iterations)
+    rounds = run.amount(4, 1, run.asked.rounds)
     with tempfile.TemporaryDirectory() as folder:
         measures = {
             "recording": partial(measure_recording, Path(folder, "recording"), rounds),

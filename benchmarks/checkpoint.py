@@ -65,7 +65,7 @@ def main() -> None:
     run = output.start(flags, PARTS)
     results: dict[str, Any] = {}
     for _ in run.parts():
-        results = measure(run.asked.rounds or run.amount(4, 1))
+        results = measure(run.amount(4, 1, run.asked.rounds))
     share = f"{results['ratio']:.1%} (goal < 5%)"
     run.report(results, [f"checkpoint {results['checkpoint_s']} s of a round of {results['round_s']} s: {share}"])
 

@@ -223,7 +223,7 @@ def main() -> None:
     flags = output.parser(__doc__)
     flags.add_argument("--rounds", type=int, help="of each run; the first of many does not count (6; quick: 1)")
     run = output.start(flags, PARTS, GATE)
-    results = measure(run, run.asked.rounds or run.amount(6, 1))
+    results = measure(run, run.amount(6, 1, run.asked.rounds))
     figures = compared(results)
     lines = [f"{name:<16} " + "  ".join(f"{k} {v:.2f}" for k, v in row.items()) for name, row in results.items()]
     if "stock_over_ours" in figures:

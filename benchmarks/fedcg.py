@@ -89,17 +89,25 @@ def precision(kind: torch.dtype) -> Iterator[None]:
 
 @cache
 def uploads(clients: int, kind: torch.dtype = torch.float32) -> list[Update]:
-    """Draw untrained generators and classifiers of clients of unlike sizes."""
+    """Draw untrained generators and classifiers of clients of unlike sizes; the values are those of float32."""
+    if kind != torch.float32:
+        return [replace(update, tensors=_as(update.tensors, kind)) for update in uploads(clients)]
     updates = []
-    for client in range(clients):
-        model = imagining(_place(replace(_EXPERIMENT, seed=client)).model())
-        rng = torch_generator(client, "warm")
-        for _ in range(20):  # so that the statistics of evaluation mode are those of the generator
-            model(noise(64, rng), torch.randint(_CLASSES, (64,), generator=rng))
-        for parameter in model.classifier.parameters():
-            parameter.data.mul_(3.0)  # so that the clients' scores differ
-        updates.append(Update(client, 100 + client, model.state_dict()))
+    with precision(torch.float32):
+        for client in range(clients):
+            model = imagining(_place(replace(_EXPERIMENT, seed=client)).model())
+            rng = torch_generator(client, "warm")
+            for _ in range(20):  # so that the statistics of evaluation mode are those of the generator
+                model(noise(64, rng), torch.randint(_CLASSES, (64,), generator=rng))
+            for parameter in model.classifier.parameters():
+                parameter.data.mul_(3.0)  # so that the clients' scores differ
+            updates.append(Update(client, 100 + client, model.state_dict()))
     return updates
+
+
+def _as(tensors: Mapping[str, Tensor], kind: torch.dtype) -> Tensors:
+    """Convert floats; keep counters as they are."""
+    return {name: value.to(kind) if value.is_floating_point() else value for name, value in tensors.items()}
 
 
 def distilled(sent: Sequence[Update], iterations: int, server_round: int = 1) -> Tensors:

@@ -65,8 +65,8 @@ class UploadCase:
 
 _CASES = {"cnn1": UploadCase("cnn1", "fmnist", 0.01), "cnn2": UploadCase("cnn2", "cifar10", 0.02)}
 PARTS = {
-    "cnn1": output.Part("CNN 1 on Fashion-MNIST, dense and factored uploads of four clients", 60, 20),
-    "cnn2": output.Part("CNN 2 on CIFAR-10, dense and factored uploads of four clients", 90, 30),
+    "cnn1": output.Part("CNN 1 on Fashion-MNIST, dense and factored uploads of four clients", 60, 12),
+    "cnn2": output.Part("CNN 2 on CIFAR-10, dense and factored uploads of four clients", 90, 15),
 }
 
 
@@ -154,12 +154,12 @@ def p5(case: UploadCase, rounds: int) -> dict[str, float]:
 def main() -> None:
     """Measure and print."""
     flags = output.parser(__doc__)
-    flags.add_argument("--rounds", type=int, help="before the one that is measured (4; quick: 1)")
+    flags.add_argument("--rounds", type=int, help="before the one that is measured (4; quick: 0)")
     flags.add_argument("--threads", type=int, default=1)
     run = output.start(flags, PARTS)
     torch.set_num_threads(run.asked.threads)
     InProcessGrid(ClientApp(), 1, {})  # messages are written by a node
-    rounds = run.asked.rounds or run.amount(4, 1)
+    rounds = run.amount(4, 0, run.asked.rounds)
     rows: dict[str, dict[str, float]] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # re-encoded pixels are not the published ones

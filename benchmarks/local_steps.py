@@ -131,7 +131,7 @@ def main() -> None:
     """Measure and print."""
     run = output.start(output.parser(__doc__), PARTS)
     turns = run.amount(_TURNS, 1)
-    tables = {name: measure(name, turns) for name in run.parts()}
+    tables = {name: measure(name, turns, run.amount(0, max(8, _EXAMPLES[name] // 4))) for name in run.parts()}
     ratios = {name: {row: value[0] for row, value in rows.items()} for name, rows in tables.items()}
     goal = {name: CASES[name].goal for name in tables}
     results = {

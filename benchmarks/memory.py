@@ -57,7 +57,7 @@ def main() -> None:
     flags = output.parser(__doc__)
     flags.add_argument("--rounds", type=int, help="50; quick: 4")
     run = output.start(flags, PARTS)
-    rounds, warm_up = run.asked.rounds or run.amount(50, 4), run.amount(_WARM_UP, 2)
+    rounds, warm_up = run.amount(50, 4, run.asked.rounds), run.amount(_WARM_UP, 2)
     if rounds < warm_up + 2:
         output.refuse(f"Expected --rounds >= {warm_up + 2}, got {rounds}.")
     results: dict[str, Any] = {}

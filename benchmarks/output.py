@@ -53,9 +53,9 @@ class BenchmarkRun:
         chosen = asked.only or [name for name, part in parts.items() if part.quick or not asked.quick]
         self.names = [name for name in parts if name in chosen]
 
-    def amount(self, usual: int, quick: int) -> int:
-        """Return the usual amount, or the quick one with ``--quick``."""
-        return quick if self.asked.quick else usual
+    def amount(self, usual: int, quick: int, asked: int | None = None) -> int:
+        """Return the amount asked for; if there is none, the usual one, or the quick one with ``--quick``."""
+        return asked if asked is not None else quick if self.asked.quick else usual
 
     def begin(self, text: str) -> None:
         """Write to stderr, with the elapsed seconds, that something begins; before the first line write the plan."""

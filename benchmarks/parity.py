@@ -61,8 +61,8 @@ def main() -> None:
     flags.add_argument("--iterations", type=int, help="2000; quick: 50")
     flags.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of both sides (all cores)")
     run = output.start(flags, PARTS)
-    threads, count = run.asked.threads, run.asked.victims or run.amount(8, 2)
-    iterations = run.asked.iterations or run.amount(2000, 50)
+    threads, count = run.asked.threads, run.amount(8, 2, run.asked.victims)
+    iterations = run.amount(2000, 50, run.asked.iterations)
     theirs = Theirs(breaching_env.required(), threads)
     for dataset in run.names:
         if pictures(1, dataset)[2] == "random images":

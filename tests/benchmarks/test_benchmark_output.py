@@ -159,7 +159,7 @@ def test_long_times_are_in_minutes() -> None:
 
 def test_quick_leaves_long_parts_out_unless_they_are_named() -> None:
     assert run(quick=True).names == ["a", "c"] and run(quick=True, only=["b"]).names == ["b"]
-    assert run(quick=True).amount(9, 1) == 1 and run().amount(9, 1) == 9
+    assert run(quick=True).amount(9, 1) == 1 and run().amount(9, 1) == 9 and run(quick=True).amount(9, 1, 0) == 0
 
 
 def test_the_report_s_last_line_is_json_that_says_what_was_run(capsys: pytest.CaptureFixture[str]) -> None:
