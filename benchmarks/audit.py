@@ -36,8 +36,8 @@ from flfw.runs import run as runs
 
 _GOALS = {"around": 0.10, "recording": 0.05}
 PARTS = {
-    "recording": output.Part("FedAvg with CNN 2, each update recorded", 60, 20),
-    "around": output.Part("ig on recorded probes, in its own process and inline", 180, 25),
+    "recording": output.Part("FedAvg with CNN 2, each update recorded", 40, 12),
+    "around": output.Part("ig on recorded probes, in its own process and inline", 120, 25),
 }
 
 
@@ -148,11 +148,11 @@ def lines(results: Mapping[str, Any]) -> Iterator[str]:
 def main() -> None:
     """Measure and print."""
     flags = output.parser(__doc__)
-    flags.add_argument("--images", type=int, help="50; quick: 5")
-    flags.add_argument("--iterations", type=int, help="1000; quick: 100")
+    flags.add_argument("--images", type=int, help="50; quick: 2")
+    flags.add_argument("--iterations", type=int, help="1000; quick: 20")
     flags.add_argument("--rounds", type=int, help="4; quick: 1")
     run = output.start(flags, PARTS)
-    images, iterations = run.amount(50, 5, run.asked.images), run.amount(1000, 100, run.asked.iterations)
+    images, iterations = run.amount(50, 2, run.asked.images), run.amount(1000, 20, run.asked.iterations)
     rounds = run.amount(4, 1, run.asked.rounds)
     with tempfile.TemporaryDirectory() as folder:
         measures = {

@@ -7,6 +7,7 @@ last line of the output is one JSON object.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import statistics
 import tempfile
@@ -20,11 +21,16 @@ from flfw.runs import run as runs
 from flfw.storage.checkpoint import Checkpoints, Snapshot
 
 _GOAL = 0.05
-PARTS = {"checkpoint": output.Part("HyperFL under Ray, a checkpoint after each round", 70, 30)}
+PARTS = {"checkpoint": output.Part("HyperFL under Ray, a checkpoint after each round", 70, 20)}
 
 
-def measure(rounds: int) -> dict[str, Any]:
-    """Measure the seconds of each round and of its checkpoint; the ratio is that of their medians."""
+def measure(rounds: int, **work: int) -> dict[str, Any]:
+    """Measure the seconds of each round and of its checkpoint; the ratio is that of their medians.
+
+    Args:
+        rounds: of the run.
+        work: fields of the experiment, if not the usual ones.
+    """
     spent: list[float] = []
     save = Checkpoints.save
 
@@ -37,10 +43,8 @@ def measure(rounds: int) -> dict[str, Any]:
     Checkpoints.save = timed
     try:
         with tempfile.TemporaryDirectory() as folder:
-            experiment = Experiment(
-                method="hyperfl", net="cnn1", rounds=rounds, attack=("none",), out=Path(folder, "run")
-            )
-            out = runs.run(experiment)
+            usual = Experiment(method="hyperfl", net="cnn1", rounds=rounds, attack=("none",), out=Path(folder, "run"))
+            out = runs.run(dataclasses.replace(usual, **work))
             rows = json.loads((out / "result.json").read_text())["rounds"]
             size = next((out / "checkpoint").glob("round-*")).stat().st_size
     finally:
@@ -65,7 +69,8 @@ def main() -> None:
     run = output.start(flags, PARTS)
     results: dict[str, Any] = {}
     for _ in run.parts():
-        results = measure(run.amount(4, 1, run.asked.rounds))
+        rounds = run.amount(4, 1, run.asked.rounds)
+        results = measure(rounds, clients=run.amount(10, 2), local_epochs=run.amount(5, 1))
     share = f"{results['ratio']:.1%} (goal < 5%)"
     run.report(results, [f"checkpoint {results['checkpoint_s']} s of a round of {results['round_s']} s: {share}"])
 

@@ -28,7 +28,7 @@ _SMALL = ["--rounds", "1", "--clients", "2", "--local-epochs", "1", "--attack", 
 _KIB_PER_GIB = 1024**2
 PARTS = {
     "help": output.Part("sim.py --help, three times", 3, 3),
-    "run": output.Part("sim.py, its memory watched from outside", 320, 30),
+    "run": output.Part("sim.py, its memory watched from outside", 320, 20),
 }
 
 
