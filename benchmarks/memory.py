@@ -24,7 +24,7 @@ _ROOT = Path(__file__).parent.parent
 _WARM_UP = 10
 _GOAL_MIB = 50.0
 _FLAGS = "--method hyperfl --clients 4 --sample 2 --local-epochs 1 --attack none"
-PARTS = {"memory": output.Part("HyperFL under Ray, memory after each round", 240, 40)}
+PARTS = {"memory": output.Part("HyperFL under Ray, memory after each round", 240, 35)}
 
 
 def measure(rounds: int, warm_up: int = _WARM_UP) -> dict[str, Any]:
@@ -55,9 +55,9 @@ def measure(rounds: int, warm_up: int = _WARM_UP) -> dict[str, Any]:
 def main() -> None:
     """Measure and print."""
     flags = output.parser(__doc__)
-    flags.add_argument("--rounds", type=int, help="50; quick: 4")
+    flags.add_argument("--rounds", type=int, help="50; quick: 3")
     run = output.start(flags, PARTS)
-    rounds, warm_up = run.amount(50, 4, run.asked.rounds), run.amount(_WARM_UP, 2)
+    rounds, warm_up = run.amount(50, 3, run.asked.rounds), run.amount(_WARM_UP, 1)
     if rounds < warm_up + 2:
         output.refuse(f"Expected --rounds >= {warm_up + 2}, got {rounds}.")
     results: dict[str, Any] = {}

@@ -41,15 +41,16 @@ class BenchmarkRun:
     Args:
         asked: the parsed flags.
         parts: the benchmark's parts by name.
-        gate: the part that always comes first; None: there is none.
+        gate: the part that comes first, whatever is chosen; None: there is none.
 
     Attributes:
         asked: the parsed flags.
+        gate: the part that comes first; None: there is none.
         names: the chosen parts, in the benchmark's order.
     """
 
     def __init__(self, asked: argparse.Namespace, parts: Mapping[str, Part], gate: Part | None) -> None:
-        self.asked, self._parts, self._gate, self._started = asked, parts, gate, 0.0
+        self.asked, self._parts, self.gate, self._started = asked, parts, gate, 0.0
         chosen = asked.only or [name for name, part in parts.items() if part.quick or not asked.quick]
         self.names = [name for name in parts if name in chosen]
 
@@ -65,9 +66,9 @@ class BenchmarkRun:
         print(f"[{time.monotonic() - self._started:.0f} s] {text}", file=sys.stderr, flush=True)
 
     def begin_gate(self) -> None:
-        """Begin the part that always comes first."""
-        assert self._gate is not None, "this benchmark has one"
-        self.begin(self._gate.description)
+        """Begin the part that comes first."""
+        assert self.gate is not None, "this benchmark has one"
+        self.begin(self.gate.description)
 
     def parts(self, *among: str) -> Iterator[str]:
         """Yield the chosen names, those among the given ones if any are given, and begin each part."""
@@ -78,7 +79,7 @@ class BenchmarkRun:
 
     def plan(self) -> list[str]:
         """Return the parts that will run and their rough times, a line each; the first line has the total."""
-        rows = [("first", self._gate)] if self._gate else []
+        rows = [("first", self.gate)] if self.gate else []
         rows += [(name, self._parts[name]) for name in self.names]
         times = [part.quick if self.asked.quick else part.seconds for _, part in rows]
         mark = f" ({MARK})" if self.asked.quick else ""
