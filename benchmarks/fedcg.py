@@ -38,7 +38,6 @@ from torch.nn.functional import binary_cross_entropy, cross_entropy, kl_div, log
 
 from benchmarks import output
 from clients.fedcg import FedCGClient
-from flfw import resolve as parts
 from flfw.client.store import ClientStore
 from flfw.client.workplace import Workplace
 from flfw.data import Dataset
@@ -46,6 +45,7 @@ from flfw.data.splits.partition import Split
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
 from flfw.nets.conditional_gan import GeneratingNet, imagining, noise
+from flfw.resolve import resolve
 from flfw.rng import numpy_generator, torch_generator
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.place import ServerPlace
@@ -73,7 +73,7 @@ _EXPERIMENT = Experiment(
 
 
 def _place(experiment: Experiment) -> ServerPlace:
-    return ServerPlace(experiment, *parts.method(experiment))
+    return ServerPlace(experiment, resolve(experiment).method, resolve(experiment).settings)
 
 
 @contextmanager
@@ -152,8 +152,8 @@ def client(folder: Path) -> FedCGClient:
     y, nobody, everything = rng.integers(0, _CLASSES, _IMAGES), np.zeros(0, np.int64), (np.arange(_IMAGES),)
     dataset = Dataset("random", pixels, y, pixels, y, _CLASSES, (0.5,), (0.5,), "random", None)
     task = Task(dataset, Split(everything, everything, (nobody,), nobody, nobody, nobody), "lenet5")
-    method, settings = parts.method(_EXPERIMENT)
-    made = parts.client(_EXPERIMENT)(
+    method, settings = resolve(_EXPERIMENT).method, resolve(_EXPERIMENT).settings
+    made = resolve(_EXPERIMENT).client(
         Workplace(_EXPERIMENT, task, method, settings, 0, _LATE, None, ClientStore(folder, "benchmark", 0))
     )
     assert isinstance(made, FedCGClient)

@@ -33,7 +33,6 @@ from torch.nn.functional import cross_entropy
 from benchmarks import output
 from clients.hyperfl import HyperFLClient
 from flfw import nets
-from flfw import resolve as parts
 from flfw.client.federated_client import FederatedClient
 from flfw.client.workplace import Workplace
 from flfw.data import Dataset
@@ -41,6 +40,7 @@ from flfw.data.splits.partition import Split
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.nets.hypernetwork import GeneratedNet
+from flfw.resolve import resolve
 from flfw.rng import numpy_generator, torch_generator
 from flfw.task import Task
 
@@ -105,8 +105,8 @@ def client(
     everything = (np.arange(min(count, len(dataset.train_y))),)
     task = Task(dataset, Split(everything, everything, (nobody,), nobody, nobody, nobody), case.net)
     experiment = dataclasses.replace(case.experiment, method=method, local_epochs=epochs or case.epochs)
-    half, settings = parts.method(experiment)
-    made = parts.client(experiment)(Workplace(experiment, task, half, settings, 0, 1, None, None))
+    half, settings = resolve(experiment).method, resolve(experiment).settings
+    made = resolve(experiment).client(Workplace(experiment, task, half, settings, 0, 1, None, None))
     made.model.to(precision)
     return made
 

@@ -28,7 +28,6 @@ from flwr.clientapp import ClientApp
 
 from benchmarks import output
 from flfw import data
-from flfw import resolve as parts
 from flfw.client.store import ClientStore
 from flfw.client.workplace import Workplace
 from flfw.errors import BadInput
@@ -38,7 +37,7 @@ from flfw.messages.factors import Layers, NamedArrays, square
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import broadcast, nbytes, pack, views
 from flfw.nets import Tensors
-from flfw.resolve import resolve
+from flfw.resolve import resolve, without_auto
 from flfw.server.aggregation import Update
 from flfw.task import Task
 from strategies.hyperfl import HyperFL, HyperFLSettings
@@ -60,7 +59,7 @@ class UploadCase:
     def experiment(self) -> Experiment:
         """Experiment of the paper."""
         asked = Experiment(dataset=self.dataset, net=self.net, split="dominant", clients=20, lr=self.lr)
-        return resolve(asked)
+        return without_auto(asked)
 
 
 _CASES = {"cnn1": UploadCase("cnn1", "fmnist", 0.01), "cnn2": UploadCase("cnn2", "cifar10", 0.02)}
@@ -83,17 +82,17 @@ class Trained:
 def trained(case: UploadCase, rounds: int) -> list[Trained]:
     """Train the first clients for so many rounds; return each client after one more."""
     experiment, clients = case.experiment, []
-    task, (method, settings) = Task.of(experiment, None), parts.method(experiment)
+    task, method, settings = Task.of(experiment, None), resolve(experiment).method, resolve(experiment).settings
     with tempfile.TemporaryDirectory() as folder:
         stores = [ClientStore(Path(folder), "upload", partition) for partition in range(_CLIENTS)]
         client = Workplace(experiment, task, method, settings, 0, 1, None, stores[0])
-        model = parts.client(experiment)(client).model
+        model = resolve(experiment).client(client).model
         arrays = broadcast(model, method.shared(model, settings).downloads)
         for server_round in range(1, rounds + 2):
             received, clients = views(arrays), []
             for partition, store in enumerate(stores):
                 at = Workplace(experiment, task, method, settings, partition, server_round, None, store)
-                worker, started = parts.client(experiment)(at), time.process_time()
+                worker, started = resolve(experiment).client(at), time.process_time()
                 sent, metrics = worker.fit_named(received, server_round - 1)
                 clients.append(Trained(received, sent, metrics["num-examples"], time.process_time() - started))
             updates = (Update(p, one.examples, one.sent) for p, one in enumerate(clients))
