@@ -19,7 +19,6 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
 from flfw import data
-from flfw import resolve as parts
 from flfw.audit import probe
 from flfw.client.federated_client import FederatedClient
 from flfw.client.site import Site
@@ -51,7 +50,7 @@ def serve(grid: Grid, context: Context) -> None:
     """Run the experiment of the run's configuration, as `flfw.engines.federation` does it."""
     from flfw.engines.federation import federate  # clients import this module too, and need none of that
 
-    federate(grid, Experiment.from_run_config(context.run_config))
+    federate(grid, resolve(Experiment.from_run_config(context.run_config)))
 
 
 # --- the client ---------------------------------------------------------------------------------------------------
@@ -66,7 +65,7 @@ def introduce(message: Message, context: Context) -> Message:
         site = Site.of(context.node_config, "none")
         about["volunteered"] = -1 if site.volunteered is None and site.truth else len(site.volunteered or ())
         try:
-            experiment = resolve(Experiment.from_run_config(context.run_config))
+            experiment = resolve(Experiment.from_run_config(context.run_config)).experiment
             root = str(context.node_config.get("data-root", ""))
             (shape, about["classes"]), about["labels"] = _own_space(experiment, root), _own_labels(experiment, root)
             about["shape"] = list(shape)
@@ -146,24 +145,24 @@ def _at_work(
     config: Any = dict(message.content.config_records["config"])
     if config["code"] != code_hash():
         raise RuntimeError(f"runs other code ({code_hash()}) than the server ({config['code']}); install the same")
-    experiment = resolve(Experiment.from_run_config(context.run_config))
+    resolved = resolve(Experiment.from_run_config(context.run_config))
+    experiment = resolved.experiment
     require_settled(experiment)
     site, partition = Site.of(context.node_config, config["experiment"]), _partition(context)
     with _until(message.metadata.created_at + config["deadline"], context), one_thread():
-        method, settings = parts.method(experiment)
         at = Workplace(
             experiment=experiment,
             task=Task.of(experiment, site.data_root),
-            method=method,
-            settings=settings,
+            method=resolved.method,
+            settings=resolved.settings,
             partition=partition,
             round=int(config["round"]),
-            defence=parts.defence(experiment) if partition in experiment.defended_partitions else None,
+            defence=resolved.defence_of(partition),
             store=ClientStore(site.state, config["experiment"], partition) if site.state else None,
             probe=tuple(int(config[name]) for name in ("slot", "batch", "steps") if name in config),
         )
-        method.check_client(at.task, partition, settings)
-        worker, received = parts.client(experiment)(at), views(message.content.array_records["arrays"])
+        resolved.method.check_client(at.task, partition, resolved.settings)
+        worker, received = resolved.client(at), views(message.content.array_records["arrays"])
         border = _ladder_border(at, config["rung"]) if probed and config["rung"] in probe.LADDER else worker.border
         border.enter(received)
         yield worker, border, config, received

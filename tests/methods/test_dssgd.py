@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from clients.dssgd import selected
-from flfw import resolve as parts
 from flfw.client.site import Site
 from flfw.client.store import ClientStore
 from flfw.client.workplace import Workplace
@@ -21,6 +20,8 @@ from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.messages.wire import pack
 from flfw.nets import Net
+from flfw.resolve import check as check_names
+from flfw.resolve import resolve
 from flfw.rng import initialising, torch_generator
 from flfw.runs import engine
 from flfw.server.aggregation import Update
@@ -35,7 +36,7 @@ def asked(small: Experiment, *settings: str, **more: Any) -> Experiment:
 
 def run(experiment: Experiment, folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
-    engine.run(dataclasses.replace(experiment, out=folder), Site(state=folder / "state"))
+    engine.run(resolve(dataclasses.replace(experiment, out=folder)), Site(state=folder / "state"))
     return folder
 
 
@@ -152,10 +153,10 @@ def test_rounds_equal_a_loop(small: Experiment, tmp_path: Path, settings: DSSGDS
 
 
 def client(experiment: Experiment, folder: Path, partition: int = 0, server_round: int = 1) -> Any:
-    method, settings = parts.method(experiment)
+    method, settings = resolve(experiment).method, resolve(experiment).settings
     store = ClientStore(folder, "test", partition)
     at = Workplace(experiment, Task.of(experiment, None), method, settings, partition, server_round, None, store)
-    return parts.client(experiment)(at)
+    return resolve(experiment).client(at)
 
 
 def received(of: Any) -> dict[str, Any]:
@@ -289,7 +290,7 @@ def test_changes_are_added_or_averaged_and_counted() -> None:
 )
 def test_what_is_out_of_range_is_refused(small: Experiment, setting: str, expected: str) -> None:
     with pytest.raises(BadInput, match=expected):
-        parts.check(asked(small, setting))
+        check_names(resolve(asked(small, setting)))
 
 
 def test_a_network_with_buffers_is_refused_by_their_names() -> None:

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, leaky_relu, max_pool2d
 
 from flfw import plugins
-from flfw import resolve as parts
 from flfw.client.federated_client import FederatedClient
 from flfw.client.site import Site
 from flfw.client.store import ClientStore
@@ -24,7 +23,7 @@ from flfw.data import feed
 from flfw.experiment import Experiment
 from flfw.messages.sharing import SharingViolation, matches
 from flfw.nets import Net
-from flfw.resolve import resolve
+from flfw.resolve import resolve, without_auto
 from flfw.rng import initialising, torch_generator
 from flfw.runs import engine
 from flfw.server.aggregation import Update
@@ -62,15 +61,15 @@ def of(experiment: Experiment, method: str, **changes: Any) -> Experiment:
 
 
 def make_client(experiment: Experiment, partition: int, folder: Path, server_round: int = 1) -> FederatedClient:
-    method, settings = parts.method(experiment)
+    method, settings = resolve(experiment).method, resolve(experiment).settings
     task = Task.of(experiment, None)
     store = ClientStore(folder, "test", partition)
     at = Workplace(experiment, task, method, settings, partition, server_round, None, store)
-    return parts.client(experiment)(at)
+    return resolve(experiment).client(at)
 
 
 def initial_tensors(experiment: Experiment) -> dict[str, np.ndarray]:
-    method, settings = parts.method(experiment)
+    method, settings = resolve(experiment).method, resolve(experiment).settings
     with initialising(experiment.seed, "model"):
         model = method.build_model(Task.of(experiment, None).build_net(), settings)
     downloads = method.shared(model, settings).downloads
@@ -79,7 +78,7 @@ def initial_tensors(experiment: Experiment) -> dict[str, np.ndarray]:
 
 def one_round(experiment: Experiment, folder: Path) -> tuple[dict[str, Tensor], list[FederatedClient]]:
     """The server's next tensors after one round of all clients, and the clients as they are then."""
-    method, settings = parts.method(experiment)
+    method, settings = resolve(experiment).method, resolve(experiment).settings
     received, updates, clients = initial_tensors(experiment), [], []
     for partition in range(experiment.clients):
         client = make_client(experiment, partition, folder)
@@ -185,7 +184,7 @@ def test_local_only_trains_alone_and_sends_nothing(small: Experiment, tmp_path: 
 
 def hyperfl_loop(experiment: Experiment, partition: int) -> dict[str, Tensor]:
     """Steps A and B of the paper with a network written out by hand, in float64; all tensors under flfw's names."""
-    method, settings = parts.method(experiment)
+    method, settings = resolve(experiment).method, resolve(experiment).settings
     with initialising(experiment.seed, "model"):
         state = method.build_model(Task.of(experiment, None).build_net(), settings).state_dict()
     w = {name: value.double().requires_grad_() for name, value in state.items()}
@@ -273,13 +272,13 @@ def test_hyperfl_sends_the_hypernetwork_and_nothing_else(small: Experiment, tmp_
 
 def test_sending_the_classifier_fails(small: Experiment, tmp_path: Path) -> None:
     experiment = dataclasses.replace(small, method="hyperfl")
-    honest = parts.client(experiment)
+    honest = resolve(experiment).client
 
     class Careless(honest):  # type: ignore[misc, valid-type]
         def outgoing(self) -> dict[str, Tensor]:
             return {**super().outgoing(), "classifier.weight": self.model.state_dict()["classifier.weight"]}
 
-    method, settings = parts.method(experiment)
+    method, settings = resolve(experiment).method, resolve(experiment).settings
     store = ClientStore(tmp_path, "test", 3)
     at = Workplace(experiment, Task.of(experiment, None), method, settings, 2, 1, None, store)
     with pytest.raises(SharingViolation) as refusal:
@@ -320,11 +319,11 @@ def test_training_sees_varied_images_and_nothing_else_does(
 def test_the_papers_data_are_varied_as_theirs(small: Experiment) -> None:
     asked = dataclasses.replace(small, net="auto", augment="auto", split="auto")
     names = ("cifar10", "cinic10", "mnist", "digit5")
-    found = [resolve(dataclasses.replace(asked, dataset=name)) for name in names]
+    found = [without_auto(dataclasses.replace(asked, dataset=name)) for name in names]
     assert [e.augment for e in found] == ["crop_flip", "crop_flip", "none", "none"]
     assert [e.net for e in found] == ["cnn2", "cnn2", "cnn1", "lenet5"]
     assert [e.split for e in found] == ["dominant", "dominant", "dominant", "domains"]
-    assert resolve(dataclasses.replace(asked, dataset="cifar10", augment="none")).augment == "none"
+    assert without_auto(dataclasses.replace(asked, dataset="cifar10", augment="none")).augment == "none"
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -353,7 +352,7 @@ def test_a_probe_is_the_gradient_of_what_is_shared_and_changes_nothing(
     before = {n: v.clone() for n, v in client.model.state_dict().items()}
     task = Task.of(experiment, None)
     x, y = task.examples("train", task.split.train[0][:2])
-    found = client.gradient(x, y) if parts.method(experiment)[0].uploads else {}
+    found = client.gradient(x, y) if resolve(experiment).method.uploads else {}
     loss = cross_entropy(client.model(task.inputs.normalise(x)), y)
     moving = {n: p for n, p in client.model.named_parameters() if n in found}
     assert set(found) == {n for n in before if matches(n, client.at.method.descended(client.model, client.at.settings))}
@@ -396,7 +395,7 @@ def test_a_noisy_probe_repeats_and_no_other_round_or_seed_has_its_noise(
 
 def run(experiment: Experiment, folder: Path) -> dict:
     folder.mkdir()
-    engine.run(dataclasses.replace(experiment, out=folder), Site(state=folder / "state"))
+    engine.run(resolve(dataclasses.replace(experiment, out=folder)), Site(state=folder / "state"))
     return json.loads((folder / "training.json").read_text())
 
 

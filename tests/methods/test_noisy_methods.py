@@ -22,7 +22,6 @@ from torch.nn.functional import cross_entropy
 
 import sim
 from flfw import nets
-from flfw import resolve as parts
 from flfw.dp.client import NoisyClient
 from flfw.dp.noisy_mean import noisy_mean
 from flfw.dp.settings import Noise, clipped_change
@@ -30,6 +29,7 @@ from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack, unpack
 from flfw.nets import Net
+from flfw.resolve import resolve
 from flfw.rng import numpy_generator, secret_generator, torch_generator
 from flfw.server.aggregation import Update
 from flfw.server.cohorts import drawn, most_participations
@@ -60,7 +60,7 @@ def client_of(experiment: Experiment, partition: int, folder: Path, server_round
 
 def strategy_of(experiment: Experiment, server_round: int = 1) -> FederatedStrategy:
     """The server half as it is when it combines a round, having sent what all begin with."""
-    method, settings = parts.method(experiment)
+    method, settings = resolve(experiment).method, resolve(experiment).settings
     strategy = method(settings, sample=experiment.sample, sampling=experiment.sampling, seed=experiment.seed)
     received = pack({name: torch.tensor(value) for name, value in initial_tensors(experiment).items()})
     strategy.configure_train(server_round, received, ConfigRecord(), InProcessGrid(ClientApp(), experiment.clients, {}))
@@ -259,7 +259,7 @@ def test_methods_that_protect_examples_equal_a_loop(tiny: Experiment, tmp_path: 
     """Momentum and weight decay act after clipping; the norm is that of what is sent."""
     experiment = of(tiny, method, "noise_multiplier=0", "clip=0.3", "weight_decay=0.01", *OWN[method])
     nets = [local_dp_loop(experiment, partition, method, 0.3) for partition in range(3)]
-    uploads = parts.method(experiment)[0].uploads
+    uploads = resolve(experiment).method.uploads
     shared = [n for n in nets[0].state_dict() if uploads == ("*",) or n.startswith("extractor.")]
     found, sent = a_round(experiment, tmp_path)
     for partition, net in enumerate(nets):
@@ -509,7 +509,7 @@ def test_a_defence_acts_on_what_has_noise_in_a_probe_as_in_training(
 ) -> None:
     experiment = of(tiny, method, "prune.ratio=0.5", defence="prune")
     client = client_of(experiment, 0, tmp_path)
-    client.at = dataclasses.replace(client.at, defence=parts.defence(experiment))
+    client.at = dataclasses.replace(client.at, defence=resolve(experiment).new_defence())
     x, y = client.examples("train", client.indices("train")[:2])
     probe = torch.cat([value.flatten() for value in client.gradient(x, y).values()])
     received = initial_tensors(experiment)
@@ -808,7 +808,7 @@ def test_what_is_frozen_stays(tiny: Experiment, tmp_path: Path, monkeypatch: pyt
 )
 def test_clip_and_noise_out_of_range(tiny: Experiment, method: str, assignment: str, said: str) -> None:
     with pytest.raises(ValueError) as refusal:
-        parts.method(of(tiny, method, assignment))
+        resolve(of(tiny, method, assignment)).method, resolve(of(tiny, method, assignment)).settings
     assert str(refusal.value) == said
 
 
@@ -821,10 +821,10 @@ def test_the_rest_out_of_range(tiny: Experiment) -> None:
     for method, assignments in wrong.items():
         for assignment in assignments:
             with pytest.raises(ValueError, match=rf"Expected .*{assignment.partition('=')[0]}"):
-                parts.method(of(tiny, method, assignment))
+                resolve(of(tiny, method, assignment)).method, resolve(of(tiny, method, assignment)).settings
 
 
 def test_there_is_noise_for_whoever_sets_nothing() -> None:
     for method in ("fed_cdp", "fed_sdp", *OWN):
-        settings = parts.method(Experiment(method=method))[1]
+        settings = resolve(Experiment(method=method)).settings
         assert isinstance(settings, Noise) and settings.noise_multiplier > 1
