@@ -4,15 +4,15 @@ Paper       Li et al., "FedBN: Federated Learning on Non-IID Features via Local 
             arXiv 2102.07623.
 Down        all tensors of the model but those of its BatchNorm layers.
 Up          the same after local training.
-Private     BatchNorm's gamma, beta and running statistics, kept by the client from round to round. They are found by the
-            layers' type; on a network without BatchNorm nothing is private, and FedBN is FedAvg.
+Private     BatchNorm's gamma, beta and running statistics, kept by the client from round to round. They are found by
+            the layers' type; on a network without BatchNorm nothing is private, and FedBN is FedAvg.
 Client      clients/sgd.py, which trains all of it together.
 A probe     one gradient of all that is shared, with the client's own gamma and beta, and the batch's statistics.
-An attacker is granted neither gamma nor beta: it searches for both, from the 1 and 0 that everybody starts with. It needs
-            no running statistics, for a step normalises by those of its batch.
+An attacker is granted neither gamma nor beta: it searches for both, from the 1 and 0 that everybody starts with. It
+            needs no running statistics, for a step normalises by those of its batch.
 Departures  1. weights=examples weighs clients as FedAvg does; the paper's mean, and the default, is a plain one.
-            2. The paper tests a client with its own BatchNorm, as here; it says nothing of clients that never took part.
-               They have the first gamma, beta and statistics.
+            2. The paper tests a client with its own BatchNorm, as here; it says nothing of clients that never took
+               part. They have the first gamma, beta and statistics.
 
     client k:  w_k <- E epochs from w with the client's own (gamma_k, beta_k, mu_k, sigma_k);  keep these, send w_k
     server:    w <- 1/K sum_k w_k
@@ -61,9 +61,7 @@ class FedBN(FederatedStrategy):
         return Sharing(downloads=names, uploads=names)
 
     @classmethod
-    def victim_model(
-        cls, model: nn.Module, received: Tensors, inputs: Inputs, settings: FedBNSettings
-    ) -> PlainVictim:
+    def victim_model(cls, model: nn.Module, received: Tensors, inputs: Inputs, settings: FedBNSettings) -> PlainVictim:
         """Build a client whose gamma and beta are unknown, and which normalises by the batch as training does."""
         return PlainVictim(normalising_by_batch(model), received, cls.descended(model, settings), inputs)
 
@@ -73,6 +71,6 @@ class FedBN(FederatedStrategy):
         return settings.steps_at(lr, steps)
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
-        """Average what is shared."""
+        """Average the shared tensors."""
         equal = self.settings.weights == "equal"
         return weighted_mean(replace(update, examples=1) if equal else update for update in updates)
