@@ -1,4 +1,4 @@
-"""FedBN: rounds against a loop that is written here, what crosses by the layers' type, and what an attacker computes."""
+"""FedBN: rounds against a loop that is written here, the choice by the layers' type, and the attacker's victim."""
 
 from __future__ import annotations
 
