@@ -292,6 +292,7 @@ def test_a_probe_is_the_gradient_of_what_is_shared_and_changes_nothing(
 ) -> None:
     experiment = by_method(small, method, set=BARE.get(method, ()))
     client = make_client(experiment, 0, tmp_path)
+    client.install(initial_tensors(experiment), version=0)
     before = {n: v.clone() for n, v in client.model.state_dict().items()}
     task = Task.of(experiment, None)
     x, y = task.examples("train", task.split.train[0][:2])
