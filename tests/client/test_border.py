@@ -26,9 +26,7 @@ from flfw.nets import NetCard
 from flfw.resolve import resolve
 from flfw.server import FederatedStrategy
 from flfw.storage.provenance import code_hash
-from tests.methods.test_fedbn import normed
-from tests.methods.test_methods import METHODS
-from tests.support.method_rounds import by_method, initial_tensors, make_client
+from tests.support.method_rounds import METHODS, by_method, initial_tensors, make_client, normed
 from tests.support.paths import ROOT
 
 SMALL = {"hyperfl": ("hidden=8", "embedding=4")}  # of 60 MB otherwise
