@@ -1,7 +1,7 @@
-"""Uploads as factors (`flfw.messages.factors`), made by the client and checked by the server.
+"""Uploads as factors (`flfw.messages.factors`), computed by the client and checked by the server.
 
-They stand on what both sides have, the tensors that the server sent, and name these by their SHA-256: factors made in
-another round, or from another server's tensors, are refused.
+Factors describe a change of the tensors that the server sent, and hold the SHA-256 of these tensors. Factors from
+another round, or of another server's tensors, are refused.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from flfw.nets.net import Tensors
 
 T = TypeVar("T")
 
-# What travels of the layers that a pattern matches: it is named by the pattern, a slash and this.
+# Tensors sent in place of the matched layers: each is named by the pattern, a slash and one of these keys.
 _TYPES = {
-    "base": torch.uint8,  # (32,) SHA-256 of what was received of them
-    "scales": torch.float64,  # (2,) what was kept of it, and the step
+    "base": torch.uint8,  # (32,) SHA-256 of the layers' received tensors
+    "scales": torch.float64,  # (2,) the factors' kept and step
     "axes": torch.float32,  # (d, r)
-    "planes": torch.uint8,  # (r,) bytes that a count along each axis takes
+    "planes": torch.uint8,  # (r,) bytes per count along each axis
     "stream": torch.uint8,  # (m,) the counts, deflated
 }
 
 
 class Unfit(ValueError):
-    """Factors that cannot be used; the message says what was sent, without a full stop."""
+    """Error of factors that cannot be used; the message describes the sent factors, without a full stop."""
 
 
 @final
 @dataclass(frozen=True)
 class FactoredUpload:
-    """How a method sends the change of some layers.
+    """Settings of an upload that holds the change of some layers as factors.
 
     Attributes:
-        pattern: matches weights and biases of linear layers that are fed by the same input, as ``hypernet.heads.*``.
-        error: largest L2 norm of the error of all that is sent, over that of its change; in (0, 1).
+        pattern: pattern of the weights and biases of linear layers with a common input, such as ``hypernet.heads.*``.
+        error: bound of the L2 norm of the upload's error, relative to the L2 norm of its change; in (0, 1).
     """
 
     pattern: str
@@ -50,39 +50,39 @@ class FactoredUpload:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names under which factors travel, in place of all tensors that the pattern matches."""
+        """Names of the factors, which replace all tensors that the pattern matches."""
         return tuple(f"{self.pattern}/{part}" for part in _TYPES)
 
     def compress(self, sent: Tensors, received: NamedArrays) -> Tensors:
-        """What is sent, with factors in place of the layers' tensors.
+        """Replace the layers' tensors in an upload by factors.
 
-        All of it goes as it is where factors are no smaller or, for an error near float32's own, not good enough.
+        The upload stays unchanged where factors are no smaller, or where float32 is too coarse for the error bound.
 
         Args:
-            sent: what local training made of it, on the CPU.
-            received: what it was.
+            sent: the tensors after local training, on the CPU.
+            received: the tensors before local training.
         """
         layers = _layers(self.pattern, received)
         rest = {name: value for name, value in sent.items() if name not in layers.names}
         moved = [name for name, value in rest.items() if name in received and value.is_floating_point()]
         beside = sum(square(rest[name] - torch.tensor(received[name])) for name in moved)
-        found = factored(layers, sent, received, self.error, beside)
-        if found is None:
+        factors = factored(layers, sent, received, self.error, beside)
+        if factors is None:
             return sent
-        parts = _packed(found, layers.digest(received))
+        parts = _packed(factors, layers.digest(received))
         made = {**rest, **{f"{self.pattern}/{part}": value for part, value in parts.items()}}
         return made if _bytes(made) < _bytes(sent) else sent
 
 
 def expand(sent: Tensors, received: NamedArrays) -> Tensors:
-    """What was sent, with the layers' tensors in place of their factors; without factors, as it is.
+    """Replace the factors in an upload by the layers' tensors; an upload without factors stays unchanged.
 
     Args:
-        sent: by a client.
-        received: what it had received.
+        sent: the upload of a client.
+        received: the tensors that the client had received.
 
     Raises:
-        Unfit: they are no factors, or none of a change of what was received.
+        Unfit: the factors are malformed, or do not belong to the received tensors.
     """
     patterns = [name.removesuffix("/base") for name in sent if name.endswith("/base")]
     pattern = next((p for p in patterns if all(f"{p}/{part}" in sent for part in _TYPES)), None)
@@ -91,18 +91,18 @@ def expand(sent: Tensors, received: NamedArrays) -> Tensors:
     layers = _layers(pattern, received)
     rest, parts = _apart(sent, pattern)
     factors = _unpacked(parts, pattern, layers, layers.digest(received))
-    found = {**rest, **dict(factors.expanded(layers, received))}
-    return {name: found[name] for name in dict.fromkeys([*received, *rest]) if name in found}
+    tensors = {**rest, **dict(factors.expanded(layers, received))}
+    return {name: tensors[name] for name in dict.fromkeys([*received, *rest]) if name in tensors}
 
 
 @final
 class FactorReader:
-    """Reads the replies of one round that may bring factors, with every check that `read_update` makes of others.
+    """Reader of one round's replies that may hold factors; it makes all checks of `read_update`.
 
     Args:
-        form: how the method sends.
-        uploads: patterns of the names a client may send.
-        broadcast: what all clients were sent.
+        form: settings of the method's factored upload.
+        uploads: patterns of the names that a client may send.
+        broadcast: the tensors sent to all clients.
     """
 
     def __init__(self, form: FactoredUpload, uploads: Sequence[str], broadcast: ArrayRecord) -> None:
@@ -112,10 +112,10 @@ class FactorReader:
         self._digest = self._layers.digest(self._received)
 
     def __call__(self, reply: Message) -> tuple[Tensors, dict[str, Any], int]:
-        """A reply's tensors, metrics and bytes.
+        """Return a reply's tensors, metrics and bytes.
 
         Raises:
-            Unusable: see `read_update`; or its factors cannot be used.
+            Unusable: see `read_update`; or the factors cannot be used.
         """
         records = reply.content.array_records if reply.has_content() else {}
         rest, parts = _apart(records.get("arrays", {}), self._pattern)
@@ -138,18 +138,18 @@ class FactorReader:
             raise Unusable(str(error)) from error
         except (KeyError, ValueError, TypeError, EOFError, OSError, MemoryError) as error:
             raise Unusable(f"sent factors that cannot be read: {in_one_line(repr(error))}") from error
-        found = dict(factors.expanded(self._layers, self._received))
-        for name, value in found.items():
+        tensors = dict(factors.expanded(self._layers, self._received))
+        for name, value in tensors.items():
             if not bool(torch.isfinite(value).all()):
                 raise Unusable(f"sent factors that make {name} infinite")
-        return found
+        return tensors
 
 
 def _layers(pattern: str, received: NamedArrays) -> Layers:
-    found = Layers.matching(pattern, received)
-    if found is None:
+    layers = Layers.matching(pattern, received)
+    if layers is None:
         raise Unfit(f"sent factors of {pattern}, where no float32 layers with one input are")
-    return found
+    return layers
 
 
 def _packed(factors: Factors, digest: bytes) -> Tensors:
@@ -164,7 +164,7 @@ def _packed(factors: Factors, digest: bytes) -> Tensors:
 
 
 def _unpacked(parts: Tensors, pattern: str, layers: Layers, digest: bytes) -> Factors:
-    """What came, after every check."""
+    """Return the factors that were sent, after every check."""
     if parts.keys() != _TYPES.keys():
         raise Unfit(f"sent factors of {pattern} as {', '.join(parts)}; they are {', '.join(_TYPES)}")
     rows, columns = layers.shape
@@ -195,7 +195,7 @@ def _bytes(tensors: Tensors) -> int:
 
 
 def _apart(tensors: Mapping[str, T], pattern: str) -> tuple[dict[str, T], dict[str, T]]:
-    """All but a pattern's factors; and these, by what they are called behind the pattern."""
+    """Separate a pattern's factors from all other tensors; return the others, then the factors without the prefix."""
     start = f"{pattern}/"
     parts = {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
     return {name: value for name, value in tensors.items() if not name.startswith(start)}, parts

@@ -1,17 +1,17 @@
-"""The change of some linear layers as factors: few, because local training changes them in few directions.
+"""Factors of the change of some linear layers. Few are needed: local training changes the layers in few directions.
 
-Of layers that are fed by the same h, let W (n, d) be all weights and biases: a row for each output, the biases in the
-last column. A step's gradient is a sum of outer products g [h 1]^T with few different h, and weight decay shrinks W as
-a whole. So what a round of SGD makes of the received W_0 is, nearly,
+Let W (n, d) hold all weights and biases of layers with the same input h: one row per output, the biases in the last
+column. The gradient of a step is a sum of outer products g [h 1]^T with few different h, and weight decay multiplies
+the whole W by a factor. So a round of SGD changes the received W_0 to approximately
 
     W = a W_0 + U V^T        V (d, r): the principal axes of the change, orthonormal; r far below d
 
-U needs few digits: it is rounded to whole multiples of one step, the longest with which the error stays below a stated
-share of the change. The rank r follows, for an axis along which everything rounds to 0 is left out. With the whole
-numbers deflated (`flfw.messages.wire.deflate`) this is transform coding: Goyal, "Theoretical Foundations of Transform
+U needs few digits: it is rounded to integer multiples of one step. The step is the longest one with which the error
+stays below a given share of the change. The step determines the rank r: an axis along which all values round to 0 is
+left out. Together with the compression of the integers (`flfw.messages.wire.deflate`) this is transform coding: Goyal, "Theoretical Foundations of Transform
 Coding", IEEE Signal Processing Magazine, 2001.
 
-Whoever has W and W_0 can compute the factors: they say nothing that W does not.
+The factors can be computed from W and W_0, so they reveal nothing beyond W.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from flfw.nets.net import Tensors
 
 NamedArrays = Mapping[str, np.ndarray]
 
-_BLOCK = 2**16  # numbers that are summed in their own type
-_ROWS = 8192  # so many are looked at to find the decay and the step; the error is measured on all
-_SPARED = 0.01  # share of the allowed squared error for axes that are never looked at; as much is left for surprises
+_BLOCK = 2**16  # numbers that are summed in their own type before float64 is used
+_ROWS = 8192  # rows used to estimate the decay and the step; the error is measured on all rows
+_SPARED = 0.01  # share of the allowed squared error for omitted axes; an equal share is a safety margin
 _TRIES = 3
 
 
 @final
 @dataclass(frozen=True)
 class Layers:
-    """Linear layers with biases that are fed by the same input.
+    """Linear layers with biases and a common input.
 
     Attributes:
-        weights: the rows of W that belong to each tensor of weights (outputs, inputs), by its name.
+        weights: the rows of W of each weight tensor (outputs, inputs), by its name.
         biases: the same for the biases (outputs,), in the same order.
-        shape: of W: (all outputs, inputs and one).
+        shape: shape of W: (outputs of all layers, inputs + 1).
     """
 
     weights: Mapping[str, slice]
@@ -54,13 +54,13 @@ class Layers:
 
     @classmethod
     def matching(cls, pattern: str, tensors: NamedArrays) -> Layers | None:
-        """Those whose tensors match a pattern; None: what matches is something else.
+        """Find the layers whose tensors match a pattern; None: the matching tensors are not such layers.
 
         Args:
-            pattern: of names that end in ``.weight`` or ``.bias``, as ``hypernet.heads.*``.
-            tensors: of a model, by name.
+            pattern: pattern of names that end in ``.weight`` or ``.bias``, such as ``hypernet.heads.*``.
+            tensors: tensors of a model, by name.
         """
-        # Sorted, for files of tensors keep them in another order than models do.
+        # Sorted, because files store tensors in another order than models.
         matched = {name: tensors[name] for name in sorted(tensors) if matches(name, [pattern])}
         weights, start = {}, 0
         for name, value in matched.items():
@@ -76,11 +76,11 @@ class Layers:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all their tensors."""
+        """Names of all tensors of the layers."""
         return (*self.weights, *self.biases)
 
     def matrix(self, tensors: NamedArrays) -> Tensor:
-        """W, a copy."""
+        """Build W from the layers' tensors, as a copy."""
         made = torch.empty(self.shape)
         for name, rows in self.weights.items():
             made.numpy()[rows, :-1] = tensors[name]
@@ -89,22 +89,22 @@ class Layers:
         return made
 
     def digest(self, tensors: NamedArrays) -> bytes:
-        """SHA-256 of their names and numbers."""
-        found = hashlib.sha256()
+        """Compute the SHA-256 of the layers' names and numbers."""
+        sha = hashlib.sha256()
         for name in self.names:
-            found.update(name.encode())
-            found.update(np.ascontiguousarray(tensors[name]).reshape(-1).view(np.uint8).data)
-        return found.digest()
+            sha.update(name.encode())
+            sha.update(np.ascontiguousarray(tensors[name]).reshape(-1).view(np.uint8).data)
+        return sha.digest()
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """W = kept W_0 + step U V^T.
+    """Factors of W = kept W_0 + step U V^T.
 
     Attributes:
-        kept: a, what weight decay left of W_0.
-        step: what U is counted in.
+        kept: a, the factor by which weight decay multiplied W_0.
+        step: the unit of the integers in U.
         axes: V (d, r) float32.
         counts: U^T (r, n) int32.
     """
@@ -116,16 +116,16 @@ class Factors:
 
     @classmethod
     def rounded(cls, kept: float, step: float, axes: Tensor, along: Tensor) -> Factors:
-        """Of coordinates (n, r) along the axes, without those axes along which all is rounded to 0."""
+        """Build factors from coordinates (n, r) along the axes; leave out axes on which all values round to 0."""
         counts = (along / step).round_().T.to(torch.int32)
         used = counts.any(dim=1)
         return cls(kept, step, axes[:, used].contiguous(), counts[used].numpy())
 
     def expanded(self, layers: Layers, received: NamedArrays) -> Iterator[tuple[str, Tensor]]:
-        """The layers' tensors by name, one after the other.
+        """Yield the name and the value of each of the layers' tensors.
 
         Args:
-            layers: those that the factors are of.
+            layers: the layers that the factors describe.
             received: W_0's tensors.
         """
         along = torch.from_numpy(self.counts.T.astype(np.float32))
@@ -138,14 +138,14 @@ class Factors:
 
 
 def factored(layers: Layers, sent: Tensors, received: NamedArrays, error: float, beside: float = 0.0) -> Factors | None:
-    """The coarsest factors that are good enough; None: what was sent is not finite, or float32 is not good enough.
+    """Compute the coarsest factors within the error bound; None: not finite, or float32 is not precise enough.
 
     Args:
-        layers: what to factor.
-        sent: their tensors after local training.
-        received: and before.
-        error: bound of the error's L2 norm over that of the change, in (0, 1).
-        beside: squared L2 norm of what else changed, and is sent without error.
+        layers: the layers to factor.
+        sent: the tensors after local training.
+        received: the tensors before local training.
+        error: bound of the L2 norm of the error, relative to the L2 norm of the change; in (0, 1).
+        beside: squared L2 norm of the change of all other tensors, which are sent without error.
     """
     change, before = layers.matrix({name: sent[name].numpy() for name in layers.names}), layers.matrix(received)
     change -= before
@@ -160,51 +160,51 @@ def factored(layers: Layers, sent: Tensors, received: NamedArrays, error: float,
     del change
     step = _longest_step(along, (1 - 2 * _SPARED) * allowed)
     for _ in range(_TRIES):
-        found = Factors.rounded(1 + decay, step, axes, along)
-        made = sum(square(value.sub_(sent[name])) for name, value in found.expanded(layers, received))
+        factors = Factors.rounded(1 + decay, step, axes, along)
+        made = sum(square(value.sub_(sent[name])) for name, value in factors.expanded(layers, received))
         if made <= allowed:
-            return found
+            return factors
         step *= 0.98 * sqrt(allowed / made)
     return None
 
 
 def square(values: Tensor) -> float:
-    """The squared L2 norm; what blocks of numbers contribute is summed in float64."""
+    """Compute the squared L2 norm; the sums of blocks are added in float64."""
     return sum(float(torch.dot(block, block)) for block in values.reshape(-1).split(_BLOCK))
 
 
 def _decay(before: Tensor, change: Tensor) -> float:
-    """What weight decay made of W_0 (n, d), a - 1, by the directions in which the change W - W_0 holds least else."""
+    """Estimate a - 1, the relative change of W_0 (n, d) by weight decay, in the weakest directions of W - W_0."""
     rows = slice(None, None, max(1, len(change) // _ROWS))
-    old, new, found = before[rows].double(), change[rows].double(), 0.0
-    for _ in range(3):  # the less decay is left in the change, the better its quiet directions are seen
-        _, directions = torch.linalg.eigh(_gram(new - found * old))  # the quietest first
+    old, new, decay = before[rows].double(), change[rows].double(), 0.0
+    for _ in range(3):  # the directions are estimated better the less decay is left in the change
+        _, directions = torch.linalg.eigh(_gram(new - decay * old))  # ascending eigenvalues
         quiet = directions[:, : new.shape[1] // 2]
         seen = old @ quiet
-        found = float(((new @ quiet) * seen).sum() / seen.square().sum().clamp(min=torch.finfo(seen.dtype).tiny))
-    return found
+        decay = float(((new @ quiet) * seen).sum() / seen.square().sum().clamp(min=torch.finfo(seen.dtype).tiny))
+    return decay
 
 
 def _principal_axes(change: Tensor, spared: float) -> Tensor:
-    """V (d, r), the strongest axis first, without the weakest ones of no more than this squared norm together."""
+    """Compute V (d, r), strongest axis first; leave out the weakest axes up to the squared norm ``spared`` in sum."""
     energies, axes = torch.linalg.eigh(_gram(change))
     return axes[:, energies.clamp(min=0).cumsum(0) > spared].flip(1).float()
 
 
 def _gram(matrix: Tensor) -> Tensor:
-    """M^T M (d, d) of a matrix (n, d), in float64."""
-    found = torch.zeros(matrix.shape[1], matrix.shape[1], dtype=torch.float64)
+    """Compute M^T M (d, d) of a matrix (n, d), in float64."""
+    gram = torch.zeros(matrix.shape[1], matrix.shape[1], dtype=torch.float64)
     for rows in map(Tensor.double, matrix.split(_ROWS)):
-        found.addmm_(rows.T, rows)
-    return found
+        gram.addmm_(rows.T, rows)
+    return gram
 
 
 def _longest_step(along: Tensor, allowed: float) -> float:
-    """The step with which rounding coordinates (n, r) makes this squared error, by a sample of the rows."""
+    """Find the longest step whose rounding error of coordinates (n, r) is allowed; uses a sample of the rows."""
     rows = along[:: max(1, len(along) // _ROWS)]
     budget = allowed * len(rows) / len(along)
     largest = 2 * float(rows.abs().max()) if rows.numel() else 1.0
-    short = 2 * sqrt(budget / max(rows.numel(), 1))  # no number is off by more than half a step
+    short = 2 * sqrt(budget / max(rows.numel(), 1))  # the rounding error is at most half a step
     long = max(short, largest)
     for _ in range(20):
         middle = sqrt(short * long)

@@ -1,4 +1,4 @@
-"""A Grid that calls the ClientApp in this process, one message after the other: for tests, debugging and notebooks."""
+"""Grid that calls the ClientApp in this process, one message at a time: for tests, debugging and notebooks."""
 
 from __future__ import annotations
 
@@ -20,19 +20,23 @@ _CLIENT_APP_RAISED = 2  # Flower's ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 
 
 class InProcessGrid(Grid):
-    """Nodes 1 to ``clients``, node i holding partition i - 1.
+    """Grid of the nodes 1 to ``clients``; node i holds partition i - 1.
 
-    All clients are handed the same message content, as Flower's own simulation does: they must not change it.
+    All clients get the same message content, as in Flower's own simulation: they must not change it.
 
     Args:
         app: the ClientApp.
-        clients: how many nodes.
-        run_config: what every client's Context holds.
-        own: what the nodes' configs hold besides, a mapping for each, such as ``data-root`` of sites; empty: nothing.
+        clients: number of nodes.
+        run_config: the run configuration in every client's Context.
+        node_configs: additional node configuration of each node, such as ``data-root`` of a site; empty: none.
     """
 
     def __init__(
-        self, app: ClientApp, clients: int, run_config: dict[str, Scalar], own: Sequence[Mapping[str, Scalar]] = ()
+        self,
+        app: ClientApp,
+        clients: int,
+        run_config: dict[str, Scalar],
+        node_configs: Sequence[Mapping[str, Scalar]] = (),
     ) -> None:
         self._app, self._run = app, Run.create_empty(run_id=1)
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 0
@@ -44,17 +48,17 @@ class InProcessGrid(Grid):
                 state=RecordDict(),
                 run_config=dict(run_config),
             )
-            for partition, more in zip(range(clients), own or [{}] * clients, strict=True)
+            for partition, more in zip(range(clients), node_configs or [{}] * clients, strict=True)
         }
         self._pending: dict[str, Message] = {}
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Have each message answered; what a client raises comes back as an error reply, as on Ray."""
+        """Send messages and return the replies; an exception of a client becomes an error reply, as on Ray."""
         ids = self.push_messages(messages)
         return [reply for message_id in ids for reply in self.pull_messages([message_id])]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Keep the messages until somebody asks for the replies."""
+        """Keep the messages until `pull_messages` asks for the replies."""
         ids = []
         for message in messages:
             message.metadata.__dict__["_message_id"] = str(uuid4())
@@ -63,9 +67,9 @@ class InProcessGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """The reply to the earliest of these messages that nobody has asked for; nothing if it came too late.
+        """Return the reply to the earliest pending one of these messages; an empty list if it came too late.
 
-        One at a time: all replies of a round at once would fill the memory.
+        It returns one reply per call: all replies of a round at once would fill the memory.
         """
         wanted = set(message_ids)
         for message_id in list(self._pending):
@@ -78,17 +82,17 @@ class InProcessGrid(Grid):
     def _answer(self, message: Message) -> Message:
         try:
             return self._app(message, self._contexts[message.metadata.dst_node_id])
-        except Exception as error:  # whatever a client raises is the client's failure, not the server's
+        except Exception as error:  # an exception of a client is the client's failure, not the server's
             logging.getLogger("flwr").debug("a client raised", exc_info=error)
             return Message(Error(_CLIENT_APP_RAISED, str(error)), reply_to=message)
 
     def get_node_ids(self) -> list[int]:
-        """All nodes, ascending."""
+        """List all nodes, ascending."""
         return list(self._contexts)
 
     @property
     def run(self) -> Run:
-        """A placeholder: there is no SuperLink."""
+        """Placeholder of a run: there is no SuperLink."""
         return self._run
 
     def set_run(self, run: Run) -> None:
@@ -98,7 +102,7 @@ class InProcessGrid(Grid):
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
     ) -> Message:
-        """Flower's deprecated way of writing ``Message(...)``."""
+        """Implement the deprecated `Grid.create_message`; new code uses ``Message(...)``."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
 

@@ -1,4 +1,4 @@
-"""Replies of clients, after every check that the server can make of them."""
+"""Replies of clients, and the checks that the server makes before it uses them."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ _WRAPPED = re.compile(r"<class '[^']*'>:<'(.*)'>", re.DOTALL)
 _THE_SERVERS_OWN = ("round", "client", "upload_bytes")  # columns of clients.csv
 
 
-_HEADER_BYTES = 4096  # by which two versions of NumPy may differ in writing the same array
+_HEADER_BYTES = 4096  # two versions of NumPy may differ by so many bytes for the same array
 
 
 class Unusable(RuntimeError):
-    """A client's reply cannot be used; the message says why."""
+    """Error of a client's reply that cannot be used; the message says why."""
 
 
 def read_update(
     reply: Message, uploads: Sequence[str], broadcast: ArrayRecord, *, whole: bool = True
 ) -> tuple[Tensors, dict[str, Any], int]:
-    """A reply's tensors, metrics and bytes, after every check that the server can make of them.
+    """Read a reply's tensors, metrics and bytes, with every check that the server can make.
 
     Args:
-        reply: from a client.
-        uploads: patterns of the names it may send.
-        broadcast: what it was sent: only such names come back, with the same shape and type.
-        whole: whether all of them must come that may.
+        reply: the reply of a client.
+        uploads: patterns of the names that the client may send.
+        broadcast: the tensors sent to the client: a reply holds only these names, with the same shape and type.
+        whole: whether the reply must hold all tensors that the client may send.
 
     Raises:
-        Unusable: it is an error, it is not in form, or its numbers are not numbers.
+        Unusable: the reply is an error, is malformed, or holds values that are not finite.
     """
     metrics = read_metrics(reply)
     examples = metrics.get("num-examples")
@@ -62,14 +62,14 @@ def read_update(
 
 
 def read_metrics(reply: Message, needed: Sequence[str] = ()) -> dict[str, Any]:
-    """What a reply says of itself in numbers; what is not finite becomes None, which JSON can hold.
+    """Read the metrics of a reply; a value that is not finite becomes None, which JSON can hold.
 
     Args:
-        reply: from a client.
-        needed: names that must be there and finite.
+        reply: the reply of a client.
+        needed: names of metrics that must be present and finite.
 
     Raises:
-        Unusable: the reply is an error, holds no metrics, or other ones than it may.
+        Unusable: the reply is an error, holds no metrics, lacks a needed one, or holds one that it may not send.
     """
     if reply.has_error():
         raise Unusable(in_one_line(reply.error.reason))
@@ -87,14 +87,14 @@ def read_metrics(reply: Message, needed: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def in_one_line(reason: str | None) -> str:
-    """What the client said, without what Flower's engine or its SuperNode wraps around it."""
-    said = reason or "no reason given"
-    if "ActorDied" in said or "ActorUnavailable" in said or "RayActorError" in said:
+    """Shorten an error reason to the client's message, without the text that Flower's engine or SuperNode adds."""
+    message = reason or "no reason given"
+    if "ActorDied" in message or "ActorUnavailable" in message or "RayActorError" in message:
         return DIED
-    if wrapped := _WRAPPED.fullmatch(said):
-        said = wrapped[1]
-    said = said.rpartition("occurred. Message: ")[2]
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    if wrapped := _WRAPPED.fullmatch(message):
+        message = wrapped[1]
+    message = message.rpartition("occurred. Message: ")[2]
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
     return lines[-1] if lines else "no reason given"
 
 

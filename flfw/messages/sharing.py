@@ -1,6 +1,6 @@
-"""The tensors that a method shares, and the two checks on the client: of all that enters and of all that leaves.
+"""Sharing of tensors: the names that a method shares, and the client's checks of received and sent messages.
 
-Free of torch, for a site's guard checks names in a process that does without.
+This module does not import torch: a site's guard checks names in a process without torch.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from flfw.nets.net import Tensors
 
 Form: TypeAlias = tuple[str, tuple[int, ...]]
-"""A tensor's type and shape, as ``("float32", (10, 128))``."""
+"""Type and shape of a tensor, such as ``("float32", (10, 128))``."""
 
-_NAMED = 4  # patterns that a refusal lists; a method may share hundreds of names
+_NAMED = 4  # patterns that an error message lists; a method may share hundreds of names
 
 
 class SharingViolation(RuntimeError):
-    """A client was about to send what its method keeps private, or was told to take over what it does not download."""
+    """Error of a client that was about to send a private tensor, or received a tensor that it does not download."""
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """The tensors that cross, by patterns of their names; a plain name is a pattern, too.
+    """Names of the downloaded and uploaded tensors, as patterns; a plain name is also a pattern.
 
     Attributes:
-        downloads: those the server sends. All others are the client's own.
-        uploads: those a client may send, all of them among the downloads.
+        downloads: tensors that the server sends. All other tensors are the client's own.
+        uploads: tensors that a client may send; a subset of the downloads.
     """
 
     downloads: tuple[str, ...]
@@ -42,16 +42,16 @@ class Sharing:
 @final
 @dataclass(frozen=True)
 class Border:
-    """The only way into a client and out of it, for training, probes and every other message alike.
+    """Check of every message that a client receives or sends: training, probes and all others.
 
-    A client builds it from its own copy of the method, so nothing that a server says can widen it.
+    A client builds it from its own copy of the method, so a server cannot widen it.
 
     Attributes:
-        client: its number.
-        method: the name of what it takes part in, for refusals.
-        sharing: the tensors that may cross.
-        forms: of all tensors of the model, by name.
-        parts: names that stand for some of the uploads on the wire, where these travel in another form.
+        client: number of the client.
+        method: name of the method, for error messages.
+        sharing: the tensors that may be received and sent.
+        forms: type and shape of every tensor of the model, by name.
+        parts: names of the tensors that replace some uploads in a message, for example factors.
     """
 
     client: int
@@ -61,10 +61,10 @@ class Border:
     parts: tuple[str, ...] = ()
 
     def enter(self, received: Mapping[str, np.ndarray]) -> None:
-        """Refuse a message that brings anything but the method's downloads, all of them, in their types and shapes.
+        """Refuse a message unless it holds exactly the method's downloads, with their types and shapes.
 
         Raises:
-            SharingViolation: naming the client, the tensor and what may be sent to it.
+            SharingViolation: names the client, the tensor and the allowed downloads.
         """
         who = f"client {self.client} was"
         for name, value in received.items():
@@ -77,10 +77,10 @@ class Border:
                 raise SharingViolation(f"{who} not sent {name}, which {self.method} downloads")
 
     def leave(self, sent: Mapping[str, Tensor]) -> None:
-        """Refuse to send anything but the method's uploads.
+        """Refuse to send tensors other than the method's uploads.
 
         Raises:
-            SharingViolation: naming the client, the tensor and what may be sent.
+            SharingViolation: names the client, the tensor and the allowed uploads.
         """
         for name in sent:
             if name not in self.parts:
@@ -95,12 +95,12 @@ class Border:
 
 
 def shared(tensors: Mapping[str, Tensor], patterns: Sequence[str]) -> Tensors:
-    """Choose the tensors whose names match one of the patterns, in their order."""
+    """Choose the tensors whose names match one of the patterns; keep their order."""
     return {name: value for name, value in tensors.items() if matches(name, patterns)}
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
-    """Tell whether a tensor's name is among some patterns.
+    """Return whether a tensor's name matches one of the patterns.
 
     >>> matches("hypernet.trunk.bias", ("hypernet.*",))
     True
@@ -109,7 +109,7 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def listed(patterns: Sequence[str]) -> str:
-    """Name patterns for a refusal; of many the first.
+    """List patterns for an error message; of a long list only the first ones.
 
     >>> listed(("extractor.*", "classifier.bias"))
     'extractor.*, classifier.bias'

@@ -1,4 +1,4 @@
-"""Replies one at a time: a Grid that hands each on as soon as its turn comes, instead of all at the end."""
+"""Replies one at a time: a Grid that returns each reply in turn, instead of all replies at the end."""
 
 from __future__ import annotations
 
@@ -15,58 +15,58 @@ from flwr.supercore.run import Run
 from flfw.messages.pulling import ask_again_soon
 
 GRACE_S = 60.0
-"""How much longer a message lives than its answer is waited for: Flower breaks on asking for one it has let go."""
-_POLL_S, _POLL_AT_MOST_S, _POLL_SHARE = 0.05, 0.5, 0.02  # of what was waited: a poll costs a server elsewhere time
+"""Seconds that a message lives after the wait for its reply has ended: Flower fails when asked for an expired one."""
+_POLL_S, _POLL_AT_MOST_S, _POLL_SHARE = 0.05, 0.5, 0.02  # share of the time waited so far: a poll costs a remote server time
 
 
 class GridAround(Grid, ABC):
-    """A Grid that passes everything on to another one; subclasses change how messages are exchanged.
+    """Grid that passes every call to another Grid; subclasses change how messages are exchanged.
 
     Args:
-        grid: the Grid that does the work.
+        grid: the Grid that receives the calls.
     """
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
 
     def set_run(self, run: Run) -> None:
-        """See Flower's Grid."""
+        """Implement `Grid.set_run`."""
         self._grid.set_run(run)
 
     @property
     def run(self) -> Run:
-        """See Flower's Grid."""
+        """Run of the inner Grid."""
         return self._grid.run
 
     def create_message(self, *args, **kwargs) -> Message:
-        """See Flower's Grid."""
+        """Implement `Grid.create_message`."""
         return self._grid.create_message(*args, **kwargs)
 
     def get_node_ids(self) -> Iterable[int]:
-        """See Flower's Grid."""
+        """Implement `Grid.get_node_ids`."""
         return self._grid.get_node_ids()
 
     def get_nodes(self) -> Iterable[NodeInfo]:
-        """See Flower's Grid."""
+        """Implement `Grid.get_nodes`."""
         return self._grid.get_nodes()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """See Flower's Grid."""
+        """Implement `Grid.push_messages`."""
         return self._grid.push_messages(messages)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """See Flower's Grid."""
+        """Implement `Grid.pull_messages`."""
         return self._grid.pull_messages(message_ids)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """See Flower's Grid."""
+        """Implement `Grid.send_and_receive`."""
         return self._grid.send_and_receive(messages, timeout=timeout)
 
 
 class StreamingGrid(GridAround):
-    """Yields replies in the order of their messages while later ones are still being worked on.
+    """Grid that yields replies in the order of their messages, while clients still work on later messages.
 
-    Whoever sums them up then holds few at a time, and sums in the same order in every run.
+    A sum over the replies then needs memory for few of them, and has the same order in every run.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -74,7 +74,7 @@ class StreamingGrid(GridAround):
         ask_again_soon(sys.modules[type(grid).__module__])
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
-        """Send at once; the iterator waits for each reply in turn, and after the timeout (seconds) for none."""
+        """Send all messages at once; the iterator waits for each reply in turn, until the timeout (seconds) is over."""
         return self._in_order(list(self.push_messages(messages)), timeout)
 
     def _in_order(self, ids: list[str], timeout: float | None) -> Iterator[Message]:

@@ -1,4 +1,4 @@
-"""The messages between server and client: named tensors, packed and counted."""
+"""Messages between server and client: named tensors, their packing and their size in bytes."""
 
 from __future__ import annotations
 
@@ -17,61 +17,61 @@ from flfw.nets.net import Tensors
 
 
 def pack(tensors: Mapping[str, Tensor]) -> ArrayRecord:
-    """Named tensors as the one ArrayRecord of a message, in NumPy's own format, as Flower writes it."""
+    """Pack named tensors into the ArrayRecord of a message, in NumPy's format, as Flower writes it."""
     return ArrayRecord({name: _array(value.detach().numpy()) for name, value in tensors.items()})
 
 
 def unpack(record: ArrayRecord) -> Tensors:
-    """The named tensors of a message, copied out of it."""
+    """Copy the named tensors out of a message."""
     return {name: torch.from_numpy(array.numpy()) for name, array in record.items()}
 
 
 def views(record: ArrayRecord) -> dict[str, np.ndarray]:
-    """The named arrays of a message as they lie in it: read-only, for in process all clients share one message."""
+    """Return a message's named arrays without a copy; read-only: clients in one process share one message."""
     return {name: _view(array) for name, array in record.items()}
 
 
 def forms(tensors: Mapping[str, Tensor]) -> dict[str, Form]:
-    """List types and shapes of named tensors, as an array on the wire has them."""
+    """List types and shapes of named tensors, in the notation of Flower's arrays."""
     return {name: (str(value.dtype).removeprefix("torch."), tuple(value.shape)) for name, value in tensors.items()}
 
 
 def nbytes(record: ArrayRecord) -> int:
-    """Bytes of the arrays on the wire."""
+    """Count the bytes of the arrays in a message."""
     return sum(len(array.data) for array in record.values())
 
 
 def deflate(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Whole numbers in few bytes: their byte planes, column after column, in run lengths and Huffman codes.
+    """Encode integers in few bytes: their byte planes, column by column, as run lengths and Huffman codes.
 
     Args:
-        columns: (r, n) int32, one column a row; the smaller its numbers, the fewer planes it has.
+        columns: (r, n) int32, one column per row; a column of smaller numbers has fewer planes.
 
     Returns:
-        The stream (m,), and how many planes of each column are in it (r,), 0 to 4; both uint8.
+        The stream (m,), and the number of planes of each column (r,), 0 to 4; both uint8.
     """
     folded = ((columns << 1) ^ (columns >> 31)).view(np.uint32)  # 0, -1, 1, -2: the sign becomes the lowest bit
     planes = folded.astype("<u4", order="C").view(np.uint8).reshape(*columns.shape, 4)
     largest = folded.max(axis=1, initial=0)
     counts = sum(((largest >> shift) > 0).astype(np.uint8) for shift in (0, 8, 16, 24))
     counts = np.asarray(counts, np.uint8)
-    packer = zlib.compressobj(strategy=zlib.Z_RLE)  # noise repeats nothing but zeros
+    packer = zlib.compressobj(strategy=zlib.Z_RLE)  # in noise only zeros repeat
     ordered = (planes[column, :, plane] for column, count in enumerate(counts) for plane in range(count))
     data = b"".join([*(packer.compress(np.ascontiguousarray(plane).data) for plane in ordered), packer.flush()])
     return np.frombuffer(data, np.uint8).copy(), counts
 
 
 def inflate(stream: np.ndarray, planes: np.ndarray, rows: int) -> np.ndarray:
-    """The columns (r, rows) int32 of a stream that `deflate` wrote; of one from anybody, no more than these are read.
+    """Decode the columns (r, rows) int32 of a stream that `deflate` wrote; never reads more than their size.
 
     Raises:
-        ValueError: the stream is of something else.
+        ValueError: the stream does not hold such columns.
     """
     if bool((planes > 4).any()):
         raise ValueError(f"up to {planes.max()} bytes a number, of which 4 is the most")
     size, unpacker = rows * int(planes.sum()), zlib.decompressobj()
     try:
-        data = unpacker.decompress(stream.tobytes(), size + 1)  # a limit of 0 would be none
+        data = unpacker.decompress(stream.tobytes(), size + 1)  # zlib takes a limit of 0 as no limit
     except zlib.error as error:
         raise ValueError(f"a stream that cannot be inflated ({error})") from error
     if len(data) != size or not unpacker.eof or unpacker.unused_data:
@@ -84,7 +84,7 @@ def inflate(stream: np.ndarray, planes: np.ndarray, rows: int) -> np.ndarray:
     return ((folded >> 1) ^ -(folded & 1)).view(np.int32)
 
 
-# Flower's own conversions copy each array twice more, which for a hypernetwork of 60 MB is most of a message's cost.
+# Flower's own conversions make two more copies of each array: most of the cost of a message with 60 MB of tensors.
 
 
 def _array(value: np.ndarray) -> Array:
@@ -96,7 +96,7 @@ def _array(value: np.ndarray) -> Array:
 
 
 def _view(array: Array) -> np.ndarray:
-    head = BytesIO(array.data)  # shares the bytes until somebody writes
+    head = BytesIO(array.data)  # shares the bytes until the first write
     version = npy.read_magic(head)
     if array.stype != "numpy.ndarray" or version != (1, 0):
         return array.numpy()
@@ -107,5 +107,5 @@ def _view(array: Array) -> np.ndarray:
 
 
 def broadcast(model: nn.Module, patterns: Sequence[str]) -> ArrayRecord:
-    """The tensors of a fresh model that the server sends first."""
+    """Pack the tensors of a fresh model that the server sends first."""
     return pack(shared({k: v.detach() for k, v in model.state_dict().items()}, patterns))
