@@ -39,7 +39,7 @@ from flfw.training.threads import one_thread
 server = ServerApp()
 client = ClientApp()
 
-_AFTER_DEADLINE_S = 1.0  # the server then says who was late, rather than that a process died
+_AFTER_DEADLINE_S = 1.0  # the server then reports a late client, not a dead process
 
 
 # --- the server ---------------------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ _AFTER_DEADLINE_S = 1.0  # the server then says who was late, rather than that a
 @server.main()
 def serve(grid: Grid, context: Context) -> None:
     """Run the experiment of the run's configuration, as `flfw.engines.federation` does it."""
-    from flfw.engines.federation import federate  # clients import this module too, and need none of that
+    from flfw.engines.federation import federate  # clients import this module too, and do not need the engine
 
     federate(grid, resolve(Experiment.from_run_config(context.run_config)))
 
@@ -58,36 +58,36 @@ def serve(grid: Grid, context: Context) -> None:
 
 @client.query()
 def introduce(message: Message, context: Context) -> Message:
-    """Which partition this node holds, a hash of its code, whether it sees a GPU, and of what kind its data are."""
+    """Describe this node: partition, hash of the code, presence of a GPU, shape and classes of the data."""
     with _until(message.metadata.created_at + ENROLMENT_S, context):
-        about: dict[str, Any] = {"partition": _partition(context), "code": code_hash()}
-        about["gpu"] = torch.cuda.is_available()
+        answer: dict[str, Any] = {"partition": _partition(context), "code": code_hash()}
+        answer["gpu"] = torch.cuda.is_available()
         site = Site.of(context.node_config, "none")
-        about["volunteered"] = -1 if site.volunteered is None and site.truth else len(site.volunteered or ())
+        answer["volunteered"] = -1 if site.volunteered is None and site.truth else len(site.volunteered or ())
         try:
             experiment = resolve(Experiment.from_run_config(context.run_config)).experiment
             root = str(context.node_config.get("data-root", ""))
-            (shape, about["classes"]), about["labels"] = _own_space(experiment, root), _own_labels(experiment, root)
-            about["shape"] = list(shape)
-        except BadInput as error:  # this client's alone: others may go on without it
-            about["trouble"] = str(error)
-        return Message(RecordDict({"about": ConfigRecord(about)}), reply_to=message)
+            (shape, answer["classes"]), answer["labels"] = _own_space(experiment, root), _own_labels(experiment, root)
+            answer["shape"] = list(shape)
+        except BadInput as error:  # only this client fails: others may go on without it
+            answer["trouble"] = str(error)
+        return Message(RecordDict({"about": ConfigRecord(answer)}), reply_to=message)
 
 
 @lru_cache(maxsize=4)
 def _own_space(experiment: Experiment, data_root: str) -> tuple[tuple[int, ...], int]:
-    """Shape and classes of the data as they lie on this machine, for all clients of a site at once.
+    """Return shape and number of classes of the data on this machine, cached for all clients of a site.
 
-    Cards say it, which open no data. That of a folder looks through it, which for a large one takes a moment.
+    They are read from the data set's card. For a folder of files the card is made by reading the folder, which takes time.
     """
     return input_space(experiment)
 
 
 def _own_labels(experiment: Experiment, data_root: str) -> str:
-    """What stands for the names of this site's classes, where only sites have the data; elsewhere nothing.
+    """Return a digest of this site's class names, if only sites have the data; else an empty string.
 
     Raises:
-        BadInput: the data are not what the experiment says.
+        BadInput: the data do not fit the experiment.
     """
     if not data.is_at_sites(experiment.dataset):
         return ""
@@ -104,7 +104,7 @@ def train(message: Message, context: Context) -> Message:
 
 @client.train("probe")
 def answer_probe(message: Message, context: Context) -> Message:
-    """Answer a probe: the update that a few of the client's own examples would make; nothing is trained or kept."""
+    """Answer a probe by the update that a few of the client's own examples make; no state is changed."""
     with _at_work(message, context, probed=True) as (worker, border, config, received):
 
         def target(x: Tensor, y: Tensor, steps: int) -> Tensors:
@@ -123,7 +123,7 @@ def answer_probe(message: Message, context: Context) -> Message:
 
 @client.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """Evaluate on the client's own test data, before and after one more local training."""
+    """Evaluate on the client's own test data, before and after a local training."""
     with _at_work(message, context) as (worker, border, config, received):
         return _reply(message, border, {}, worker.evaluate_named(received, config["version"]))
 
@@ -132,15 +132,15 @@ def evaluate(message: Message, context: Context) -> Message:
 def _at_work(
     message: Message, context: Context, probed: bool = False
 ) -> Iterator[tuple[FederatedClient, Border, dict[str, Any], dict[str, np.ndarray]]]:
-    """Make the client half for a message, and let the message's arrays in; on one thread, while the server waits.
+    """Build the client half for a message and check the message's arrays; on one thread, until the deadline.
 
     Args:
-        message: from the server.
-        context: of this node.
-        probed: whether it is a probe, of which the ladder's have a network and a border of their own.
+        message: message from the server.
+        context: context of this node.
+        probed: whether it is a probe; probes of the ladder have their own network and border.
 
     Yields:
-        The client half, what may cross in answer to this message, and the message's scalars and arrays.
+        The client half, the border that checks the answer, and the message's scalars and arrays.
     """
     config: Any = dict(message.content.config_records["config"])
     if config["code"] != code_hash():
@@ -169,7 +169,7 @@ def _at_work(
 
 
 def _ladder_border(at: Workplace, rung: str) -> Border:
-    """Let the whole fresh network of one of the audit's easier rungs cross, and nothing of the method's."""
+    """Build the border of one of the audit's easier rungs: its whole new network, and no tensor of the method."""
     with torch.device("meta"):
         net = probe.ladder_net(rung, at.experiment, at.task.build_net)
     return Border(at.partition, f"the audit's {rung} rung", Sharing(("*",), ("*",)), forms(net.state_dict()))
@@ -177,13 +177,13 @@ def _ladder_border(at: Workplace, rung: str) -> Border:
 
 @contextmanager
 def _until(deadline: float, context: Context) -> Iterator[None]:
-    """Do nothing for a server that has stopped waiting, and end this process when it does so.
+    """Refuse work after the deadline, and end this process when the deadline passes during the work.
 
-    A hung client would hold its core for good. Python may be what hangs, so it is not asked to end it.
+    A hung client would hold its core for ever. Python itself may hang, so a thread of C code ends the process.
 
     Args:
-        deadline: seconds since the epoch; the machines' clocks may differ by less than the time given.
-        context: says whether the server is in this process too, which is then not ended.
+        deadline: seconds since the epoch; the clocks of the machines must differ by less than the time given.
+        context: context of this node; a process that also runs the server is not ended.
     """
     own_process = not context.node_config.get("in-process")
     left = deadline - time.time()
@@ -199,7 +199,7 @@ def _until(deadline: float, context: Context) -> Iterator[None]:
 
 
 def _reply(message: Message, border: Border, sent: Tensors, metrics: dict[str, Any]) -> Message:
-    """Answer the server: tensors leave the client here and nowhere else."""
+    """Build the answer to the server: tensors leave the client only here."""
     border.leave(sent)
     content = RecordDict({"arrays": pack(sent), "metrics": MetricRecord(metrics)})
     return Message(content, reply_to=message)

@@ -1,6 +1,6 @@
-"""The declaration of a method: the tensors it shares, the training of its clients, its claims.
+"""Declaration of a method: the tensors it shares, the training of its clients, its privacy claims.
 
-The server half (`flfw.server.strategy`) inherits from it; clients, audits and estimates read the declaration alone.
+The server half (`flfw.server.strategy`) inherits from it. Clients, audits and estimates read only the declaration.
 """
 
 from __future__ import annotations
@@ -24,92 +24,92 @@ from flfw.plugins import NoSettings
 
 
 class Method:
-    """A declaration; methods set the class attributes, and override those of the functions that do not fit."""
+    """Declaration of a method: subclasses set the class attributes, and override functions that do not fit."""
 
     Settings: ClassVar[type] = NoSettings
     downloads: ClassVar[tuple[str, ...]] = ("*",)
-    """Patterns of the tensors the server sends. All others are the client's own and are kept between rounds."""
+    """Patterns of the tensors that the server sends. All other tensors are private and kept between rounds."""
     uploads: ClassVar[tuple[str, ...]] = ("*",)
-    """Patterns of the tensors a client may send, all of them among the downloads."""
+    """Patterns of the tensors that a client may send; a subset of the downloads."""
     net: ClassVar[str] = ""
-    """The network that ``auto`` stands for; empty: the one the papers use on the data set."""
+    """Network for ``auto``; empty: the network that the papers use on the data set."""
     client: ClassVar[str] = ""
-    """The client half, if its name is neither the method's nor `sgd`."""
+    """Name of the client half; empty: the one with the method's name, else `sgd`."""
 
     @classmethod
     def build_model(cls, net: Net, settings: Any) -> nn.Module:
-        """Build the model whose named tensors `downloads` and `uploads` speak of; by default the network itself."""
+        """Build the model that holds the tensors of `downloads` and `uploads`; by default the network itself."""
         return net
 
     @classmethod
     def shared(cls, model: nn.Module, settings: Any) -> Sharing:
-        """Say which of a model's tensors cross: by default those whose names match `downloads` and `uploads`.
+        """Return the patterns of a model's downloaded and uploaded tensors: by default `downloads` and `uploads`.
 
-        A method whose choice no pattern of names can express (by the modules' types, by a setting) overrides this. The
-        two attributes then are bounds: they hold at least the names chosen here, and are all that is known where there
-        is no model, as in a site's policy. Client, server, audits and estimates go by the answer.
+        A method overrides this if its choice depends on the modules' types or on a setting. The two attributes are
+        then bounds: they must match at least the names chosen here. A site's policy, which has no model, uses the
+        attributes. Client, server, audits and estimates use the result of this function.
 
         Args:
-            model: from `build_model`; perhaps without numbers, on the meta device.
+            model: the model from `build_model`; it may be without numbers, on the meta device.
             settings: the method's hyper-parameters.
         """
         return Sharing(cls.downloads, cls.uploads)
 
     @classmethod
     def victim_model(cls, model: nn.Module, received: Tensors, inputs: Any, settings: Any) -> VictimModel:
-        """Build what an attacker who holds ``received`` can compute of a client's gradient; see `VictimModel`."""
+        """Build the model of a client's gradient for an attacker who knows ``received``; see `VictimModel`."""
         return PlainVictim(model, known=received, shared=cls.descended(model, settings), inputs=inputs)
 
     @classmethod
     def descended(cls, model: nn.Module, settings: Any) -> tuple[str, ...]:
-        """List patterns of the uploads whose gradient a local step on the loss follows, and a probe sends."""
+        """List patterns of the uploads that a local step changes by the loss's gradient, which a probe sends."""
         return cls.shared(model, settings).uploads
 
     @classmethod
     def common_start(cls, settings: Any) -> bool:
-        """Say whether the clients' own tensors start from the same numbers for all, which the server knows."""
+        """Return whether all clients' private tensors start from the same numbers, which the server knows."""
         return True
 
     @classmethod
     def local_steps(cls, settings: Any, lr: float, steps: int) -> LocalSteps | None:
-        """Describe local training as an attacker can write it out; None: it holds more than steps on one loss."""
+        """Describe the local steps that an attacker can simulate; None: training is more than steps on one loss."""
         return None
 
     @classmethod
     def factored_upload(cls, settings: Any) -> FactoredUpload | None:
-        """Say how the change of some uploads travels as factors; None: whole. It takes one broadcast for all."""
+        """Return the settings of a factored upload; None: no factors. All clients must receive the same broadcast."""
         return None
 
     @classmethod
     def check_model(cls, model: nn.Module, settings: Any) -> None:
-        """Refuse a model that the method cannot train, which may be without numbers; by default none is.
+        """Refuse a model that the method cannot train; by default none. The model may be without numbers.
 
         Raises:
-            BadInput: naming the layer.
+            BadInput: names the layer.
         """
 
     @classmethod
     def check_task(cls, task: Task, settings: Any) -> None:
-        """Refuse data that the server, or the clients together, cannot use; by default none are.
+        """Refuse data that the server, or the clients together, cannot use; by default none.
 
         Raises:
-            BadInput: saying what is missing.
+            BadInput: names the missing data.
         """
 
     @classmethod
     def check_client(cls, task: Task, partition: int, settings: Any) -> None:
-        """Refuse a client whose own data the method cannot use; asked on the client, too. By default none is.
+        """Refuse a client whose data the method cannot use; by default none. The client makes this check, too.
 
         Raises:
-            BadInput: naming the client.
+            BadInput: names the client.
         """
 
     @classmethod
     def mechanism(cls, settings: Any, course: Course) -> Mechanism | None:
-        """Describe the protection of the data in a whole run, as the server meets it; None: nothing is claimed."""
+        """Describe the mechanism that protects the data against the server in a whole run; None: no claim."""
         return None
 
     @classmethod
     def as_published(cls, settings: Any, course: Course) -> Published | None:
-        """Count as the method's paper does, where it counts."""
+        """Return the privacy accounting of the method's paper; None: the paper has none."""
         return None

@@ -1,7 +1,7 @@
-"""Resolution of an experiment: from the names of plug-ins to their classes and settings, in each process from its code.
+"""Resolution of an experiment: from the names of plug-ins to their classes and settings, in every process.
 
-`resolve` is called where names enter: on the command line, at the start of a run, in Flower's apps and in processes
-that get a run configuration. All other code takes the `Resolved` that it returns.
+`resolve` is called where names are read: on the command line, at the start of a run, in Flower's apps and in processes
+with a run configuration. All other code takes the `Resolved` that it returns.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Resolved:
     """Experiment with the classes and settings that it names.
 
     Attributes:
-        experiment: no field of it is ``auto``.
-        method: the server half, which is also the method's declaration.
+        experiment: the experiment, without ``auto`` in any field.
+        method: class of the server half, which is also the method's declaration.
         settings: the method's hyper-parameters, an instance of ``method.Settings``.
         space: shape of one input and number of classes; None: those of the experiment's data set.
     """
@@ -68,7 +68,7 @@ class Resolved:
 
     @cached_property
     def sharing(self) -> Sharing:
-        """The tensors of the model that are downloaded and uploaded."""
+        """Names of the downloaded and uploaded tensors of the model."""
         return self.method.shared(self.model, self.settings)
 
     @cached_property
@@ -77,7 +77,7 @@ class Resolved:
         return self.space or input_space(self.experiment)
 
     def with_input_space(self, shape: tuple[int, ...], classes: int) -> Resolved:
-        """Return the same experiment for inputs of this shape, where its data set is not known."""
+        """Return the same experiment with this input shape and number of classes, where the data set is not known."""
         return dataclasses.replace(self, space=(shape, classes))
 
     def build_net(self, net: str = "") -> nets.Net:
@@ -114,7 +114,7 @@ class Resolved:
 
     @cached_property
     def adaptation(self) -> type[Operator] | None:
-        """Adaptation that is written for the experiment's defence; None: there is none."""
+        """Adaptation written for the experiment's defence; None: there is none."""
         if self.experiment.defence not in plugins.names(plugins.ADAPTATION):
             return None
         return plugins.find(plugins.ADAPTATION, self.experiment.defence, Operator)
@@ -149,15 +149,15 @@ def resolve(experiment: Experiment) -> Resolved:
     """Resolve an experiment, once per process for equal experiments.
 
     Args:
-        experiment: fields may be ``auto``.
+        experiment: the experiment; fields may be ``auto``.
 
     Raises:
-        BadInput: the method is unknown, or a setting of it is.
+        BadInput: the method or one of its settings is unknown.
     """
     experiment = without_auto(experiment)
     name = plugins.short_name(experiment.method)
     cls = plugins.find(plugins.METHOD, experiment.method, FederatedStrategy)
-    # A method and an attack of one name each take the fields that they have; a field without a name is the method's.
+    # A method and an attack with the same name each take their own fields; a field without a plug-in is the method's.
     alike = [attack for attack in experiment.attacks if plugins.short_name(attack) == name]
     fields = frozenset().union(*map(attack_fields, alike))
     return Resolved(experiment, cls, settings(cls.Settings, name, experiment.set, bare=True, of_another=fields))
@@ -174,10 +174,10 @@ def attack_fields(name: str) -> frozenset[str]:
 
 
 def check(resolved: Resolved) -> None:
-    """Refuse an experiment that names plug-ins or fields that do not exist, before anything is started or written.
+    """Refuse an experiment with unknown plug-ins or fields, before the run starts or writes files.
 
     Raises:
-        BadInput: an unknown plug-in, a field it does not have, or a value out of its range.
+        BadInput: a plug-in or a field is unknown, or a value is out of its range.
     """
     experiment, method, model = resolved.experiment, resolved.method, resolved.model
     _ = resolved.client, resolved.defence, resolved.attacks
@@ -193,7 +193,7 @@ def check(resolved: Resolved) -> None:
 
 
 def _refuse_strange_assignments(experiment: Experiment) -> None:
-    """Refuse ``--set`` for a plug-in that is not of this run."""
+    """Refuse ``--set`` for a plug-in that this run does not use."""
     others = [experiment.split, *experiment.attacks, *([experiment.defence] if experiment.defence != "none" else [])]
     present = {plugins.short_name(name) for name in (experiment.method, *others)}
     for assignment in experiment.set:
@@ -209,7 +209,7 @@ def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experim
     """Replace every ``auto``: by the entry of the data set's card, or by the attack with the method's name.
 
     Args:
-        experiment: as asked for.
+        experiment: the experiment as requested.
         methods: methods with the same attacks; empty: the experiment's method.
 
     Raises:
@@ -221,7 +221,7 @@ def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experim
         require(bool(named), "an attack beside auto, since none bears the method's name", attack="auto")
         experiment = dataclasses.replace(experiment, attack=tuple(dict.fromkeys(named)))
     if "auto" not in (experiment.net, experiment.split, experiment.augment):
-        return experiment  # as client processes get it; reading a large folder again takes long
+        return experiment  # client processes get no auto: reading a large folder again takes long
     dataset = data.absolute(experiment.dataset)
     card = data.describe(dataset)
     preferred = plugins.find(plugins.METHOD, experiment.method, Method).net

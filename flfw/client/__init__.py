@@ -1,4 +1,4 @@
-"""The client half of a method and the machine it works on."""
+"""Client half of a method, and the machine on which it runs."""
 
 from flfw.client.federated_client import FederatedClient
 

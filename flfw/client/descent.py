@@ -1,4 +1,4 @@
-"""The local descent of a client: which parameters move, on which batches, by which optimiser, along which direction."""
+"""Local descent of a client: its parameters, batches, optimiser and step direction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Batches: TypeAlias = Callable[[torch.Generator], Iterator[tuple[Tensor, Tensor]]
 Follow: TypeAlias = Callable[[Mapping[str, Tensor], Tensor, Tensor], tuple[float, Tensors]]
 
 
-class Descent(ABC):
+class LocalDescent(ABC):
     """Local training on named tensors; base of `flfw.client.federated_client.FederatedClient`.
 
     Args:
@@ -31,9 +31,9 @@ class Descent(ABC):
 
     Attributes:
         model: the method's model; its initial values are the same for all clients and come from the seed.
-        sharing: the tensors that cross, by the client's own copy of the method.
-        device: where it is trained: the GPU of which clients are given a share, else the CPU.
-        steps_made: how many local steps `descend` has made for this message.
+        sharing: the downloaded and uploaded tensors, by the client's own copy of the method.
+        device: device of the training: a GPU if the experiment gives clients a share of it, else the CPU.
+        steps_made: number of local steps that `descend` has made for this message.
     """
 
     def __init__(self, at: Workplace) -> None:
@@ -46,36 +46,36 @@ class Descent(ABC):
 
     @abstractmethod
     def train(self) -> dict[str, float]:
-        """Train ``self.model`` in place for one round; returns metrics, at least ``loss``."""
+        """Train ``self.model`` in place for one round; return metrics, at least ``loss``."""
 
     def personalise(self) -> dict[str, float]:
-        """Do as much of `train` as an evaluation needs, of which nothing is kept: by default all."""
+        """Do the part of `train` that an evaluation needs, by default all; its result is not kept."""
         return self.train()
 
-    # A local step of the method: what it changes, and how; `train` and the probes of more than one step go by it.
+    # A local step of the method: the parameters it changes, and how. `train` and probes of many steps call these.
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Compute the mean loss of raw inputs (B, ...) in [0, 1] with labels (B,)."""
         return cross_entropy(self.model(self.at.task.inputs.normalise(x)), y)
 
     def local_loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Compute the loss that local steps minimise: by default `loss`, without a term that the method adds."""
+        """Compute the loss that local steps minimise: by default `loss`; a method may add a term."""
         return self.loss(x, y)
 
     def moving(self) -> dict[str, Tensor]:
-        """Choose the parameters that local training changes; of a method with more phases, in the one probed."""
+        """Choose the parameters that local training changes; with more phases, those of the probed phase."""
         return dict(self.model.named_parameters())
 
     def optimiser(self) -> Optimiser:
-        """Choose the optimiser that a round begins with: a fresh one, unless the settings say that it lasts."""
+        """Choose the optimiser at the start of a round: a new one, unless the settings keep it between rounds."""
         return self._lasting or self.at.settings.optimiser_at(self.at.experiment.lr)
 
     def lasting(self) -> Mapping[str, tuple[Remembering, Mapping[str, Tensor]]]:
-        """List optimisers that go on from round to round, with their parameters, by a name for their memory."""
+        """List optimisers that are kept between rounds, with their parameters, by a name for their memory."""
         return {"optimiser": (self._lasting, self.moving())} if self._lasting else {}
 
     def clips(self) -> dict[str, float]:
-        """Set for each name pattern the bound of the joint L2 norm of a step's gradients that it matches."""
+        """Return clipping bounds by name pattern: each bounds the joint L2 norm of the matched gradients of a step."""
         return {}
 
     def follow(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
@@ -93,16 +93,17 @@ class Descent(ABC):
         clips: dict[str, float] | None = None,
         batches: Batches | None = None,
     ) -> float:
-        """Do mini-batch descent on some of the model's parameters; the others stay as they are.
+        """Do mini-batch descent on some of the model's parameters; the others do not change.
 
         Args:
-            parameters: what to change, by name.
-            epochs: passes over the client's training data, reshuffled each time.
-            optimiser: makes the steps; a fresh one remembers nothing of earlier calls.
-            purpose: names the generator of the shuffles, so that two calls in one round differ.
-            follow: the mean loss of a batch of raw inputs and labels, and what a step follows; default `follow`.
+            parameters: the parameters to change, by name.
+            epochs: number of passes over the client's training data, reshuffled each time.
+            optimiser: optimiser of the steps; a new one has no memory of earlier calls.
+            purpose: name of the generator of the shuffles; two calls in one round need different names.
+            follow: function of a batch of raw inputs and labels, for its mean loss and the direction of a step;
+                default `follow`.
             clips: see `clips`.
-            batches: of one epoch; default the client's own data.
+            batches: function for the batches of one epoch; default `batches`, the client's own data.
 
         Returns:
             The mean loss of the last epoch; 0 where none of its batches held an example.
@@ -118,17 +119,17 @@ class Descent(ABC):
                 optimiser.step(parameters, direction)
                 self.steps_made += 1
                 values += [value] * bool(len(y))
-                del direction  # before the next one is computed: a hypernetwork's is 60 MB
+                del direction  # before the next one is computed: for a hypernetwork it takes 60 MB
         return sum(values) / max(1, len(values))
 
     # The client's own data.
 
     def indices(self, part: str) -> np.ndarray:
-        """Look up the client's own ``train``, ``test`` or ``validation`` examples, as indices into the data set."""
+        """Return the indices of the client's own ``train``, ``test`` or ``validation`` examples in the data set."""
         return getattr(self.at.task.split, part)[self.at.partition]
 
     def batches(self, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-        """Pass once over the client's training data, in shuffled order."""
+        """Yield the batches of one pass over the client's training data, in shuffled order."""
         mine = self.indices("train")
         order = torch.randperm(len(mine), generator=rng).numpy()
         for start in range(0, len(mine), self.at.experiment.batch_size):
@@ -136,12 +137,12 @@ class Descent(ABC):
             yield self.at.defence.batch(x, y, rng) if self.at.defence else (x, y)
 
     def examples(self, part: str, indices: np.ndarray, vary: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Put examples on the client's device; see `flfw.task.Task.examples`."""
+        """Return examples on the client's device; see `flfw.task.Task.examples`."""
         x, y = self.at.task.examples(part, indices, vary)
         return x.to(self.device), y.to(self.device)
 
     def accuracy(self, part: str = "test") -> float:
-        """Compute the share of the client's own ``test`` or ``validation`` examples that the model gets right."""
+        """Compute the accuracy of the model on the client's own ``test`` or ``validation`` examples, in [0, 1]."""
         self.model.eval()
         mine, right = self.indices(part), 0
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The client half of a method: a NumPyClient that works on named tensors and keeps private ones.
+"""Client half of a method: a NumPyClient that works on named tensors and keeps private ones.
 
 A client half subclasses `FederatedClient` and writes `train`. Local steps are in `flfw.client.descent`, the answers to
 probes in `flfw.client.probing`.
@@ -29,18 +29,18 @@ NDArrays = list[np.ndarray]
 class FederatedClient(Probing, NumPyClient, ABC):
     """Base of the client halves.
 
-    Tensors come in and go out through `border` alone: the app (`flfw.apps`) asks it about every message and every
-    answer, `fit` and `evaluate` about their arrays. The named functions below are between these doors.
+    The client receives and sends tensors through `border` only. The app (`flfw.apps`) checks every message and every
+    answer with it, `fit` and `evaluate` check their arrays. `fit_named` and `evaluate_named` do not check again.
 
     Args:
-        at: the workplace: the experiment, the task, the method and its settings, the partition, the round, the defence
-            and the store of this client, one for each message.
+        at: the workplace, a new one for each message: the experiment, the task, the method and its settings, the
+            partition, the round, the defence and the store of this client.
 
     Attributes:
-        at: see above; a client half reads its hyper-parameters from ``at.settings``.
-        border: the check of what is received and of what is sent.
+        at: the workplace; a client half reads its hyper-parameters from ``at.settings``.
+        border: check of the received and of the sent tensors.
         download_names: the model's tensors that the server sends, in the order of `get_parameters`.
-        private_names: all others, which are kept between rounds.
+        private_names: all other tensors, which are kept between rounds.
     """
 
     def __init__(self, at: Workplace) -> None:
@@ -56,13 +56,13 @@ class FederatedClient(Probing, NumPyClient, ABC):
         self.border = Border(at.partition, at.experiment.method, self.sharing, forms(state), parts)
 
     def outgoing(self) -> Tensors:
-        """Choose the tensors that are sent after training: by default those that the method uploads, by name."""
+        """Choose the tensors to send after training, by name: by default the method's uploads."""
         return {n: v.detach() for n, v in self.model.state_dict().items() if matches(n, self.sharing.uploads)}
 
     # The NumPyClient contract: arrays by position, in the order of `download_names` and of `outgoing`.
 
     def get_parameters(self, config: dict[str, Any]) -> NDArrays:
-        """List the tensors the server would send, as this client has them."""
+        """List the client's current values of the downloaded tensors."""
         state = self.model.state_dict()
         return [state[name].cpu().numpy() for name in self.download_names]
 
@@ -82,20 +82,20 @@ class FederatedClient(Probing, NumPyClient, ABC):
         return metrics["loss"], metrics["num-examples"], metrics
 
     def _named(self, parameters: NDArrays) -> dict[str, np.ndarray]:
-        """Name the arrays by their places, and let them in."""
+        """Name the arrays by their positions, and check them."""
         more = (f"array {place}" for place in range(len(self.download_names), len(parameters)))
         received = dict(zip([*self.download_names, *more], parameters, strict=False))
         self.border.enter(received)
         return received
 
-    # The same on named tensors, which is how the app calls.
+    # The same on named tensors: the app calls these.
 
     def fit_named(self, received: Mapping[str, np.ndarray], version: int) -> tuple[Tensors, dict[str, Any]]:
         """Do one round.
 
         Args:
             received: the broadcast tensors, as arrays that may be read-only.
-            version: the round whose private state to go on from; 0: none yet.
+            version: the round of the private state to continue from; 0: none yet.
 
         Returns:
             The tensors to send, and metrics.
@@ -108,15 +108,15 @@ class FederatedClient(Probing, NumPyClient, ABC):
         return sent, {**metrics, "num-examples": examples, "seconds": time.monotonic() - started}
 
     def evaluate_named(self, received: Mapping[str, np.ndarray], version: int) -> dict[str, Any]:
-        """Evaluate as received and after one more local training, which is not kept."""
+        """Evaluate the received model, and again after a local training whose result is not kept."""
         metrics = self._between_evaluations(self.personalise, received, version)
         return {**metrics, "num-examples": len(self.indices("test"))}
 
     def install(self, received: Mapping[str, np.ndarray], version: int) -> None:
-        """Put the received tensors, and the private ones of an earlier round if there was one, into the model.
+        """Load the received tensors into the model, and the private tensors of an earlier round if there are any.
 
         Raises:
-            SharingViolation: no honest server names this version; see `ClientStore`.
+            SharingViolation: an honest server would not name this version; see `ClientStore`.
             StateMissing: the version is not on this disk.
         """
         self.received = received
@@ -132,7 +132,7 @@ class FederatedClient(Probing, NumPyClient, ABC):
                 private[name].copy_(value)
 
     def private(self) -> Tensors:
-        """List all that is kept between rounds, live: tensors that are not broadcast, and the optimisers' memory."""
+        """Return the tensors kept between rounds, not copied: private tensors and the optimisers' memory."""
         state = self.model.state_dict()
         kept = {name: state[name] for name in self.private_names}
         for name, (optimiser, moved) in self.lasting().items():
@@ -140,7 +140,7 @@ class FederatedClient(Probing, NumPyClient, ABC):
         return kept
 
     def leaving(self) -> Tensors:
-        """Make the message of a round: `outgoing`, defended, in the form in which the method sends it."""
+        """Build the upload of a round: `outgoing`, after the defence, in the form that the method sends."""
         sent = self._defended({name: value.cpu() for name, value in self.outgoing().items()})
         return self._form.compress(sent, self.received) if self._form else sent
 
@@ -156,7 +156,7 @@ class FederatedClient(Probing, NumPyClient, ABC):
         return {**accuracies, **metrics}
 
     def _defended(self, sent: Tensors) -> Tensors:
-        """Let the defence change the change of the tensors sent; those that were not received have none."""
+        """Apply the defence to the change of the sent tensors; tensors that were not received have no change."""
         if self.at.defence is None:
             return sent
         before = {n: torch.tensor(self.received[n]) for n in sent if n in self.received}

@@ -1,4 +1,4 @@
-"""The answers of a client to probes, and to an observer on its machine; nothing is trained or kept for them."""
+"""Answers of a client to probes, and to an observer on its machine; they change no state of the client."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfw.client.descent import Descent
+from flfw.client.descent import LocalDescent
 from flfw.client.workplace import Workplace
 from flfw.messages.factored_upload import expand
 from flfw.messages.sharing import matches
 from flfw.nets.net import Tensors
 
 
-class Probing(Descent, ABC):
-    """A client's local descent, as probes ask for it; base of `flfw.client.federated_client.FederatedClient`.
+class Probing(LocalDescent, ABC):
+    """Local descent of a client with answers to probes; base of `flfw.client.federated_client.FederatedClient`.
 
     Args:
         at: the workplace.
 
     Attributes:
-        received: the tensors received in this round, by name; not to be written into.
+        received: the tensors received in this round, by name; read-only.
     """
 
     def __init__(self, at: Workplace) -> None:
@@ -32,10 +32,10 @@ class Probing(Descent, ABC):
 
     @abstractmethod
     def leaving(self) -> Tensors:
-        """Make the message of a round from the model after local training."""
+        """Build the upload of a round from the model after local training."""
 
     def gradient(self, x: Tensor, y: Tensor) -> Tensors:
-        """Answer a probe of one local step: the defended gradient of the loss for the tensors uploaded.
+        """Answer a probe of one local step by the gradient of the uploaded tensors, after the defence.
 
         Args:
             x: raw inputs (B, ...) in [0, 1].
@@ -46,7 +46,7 @@ class Probing(Descent, ABC):
         return self.at.defence.update(gradient, rng) if self.at.defence else gradient
 
     def local_gradient(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
-        """Compute the direction of a local step for the uploads: their defended gradient, before `Defence.update`."""
+        """Compute a local step's direction for the uploads: the defended gradient, before `Defence.update`."""
         if self.at.defence:
             x, y = self.at.defence.batch(x, y, rng)
         descended = self.at.method.descended(self.model, self.at.settings)
@@ -56,10 +56,9 @@ class Probing(Descent, ABC):
         return self.at.defence.gradients(gradient, rng) if self.at.defence else gradient
 
     def followed_gradient(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
-        """Compute the direction of a local step as training does, by `follow`: a `local_gradient` for methods to use.
+        """Compute the direction of a local step by `follow`, as training does; a method may use it as `local_gradient`.
 
-        It is theirs that do more to a gradient than compute it (clip, add noise, correct), and do it without a probe's
-        help.
+        It is for methods whose `follow` changes the gradient: by clipping, noise or a correction.
         """
         if self.at.defence:
             x, y = self.at.defence.batch(x, y, rng)
@@ -68,16 +67,16 @@ class Probing(Descent, ABC):
         return self.at.defence.gradients(direction, rng) if self.at.defence else direction
 
     def observed(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
-        """Show what somebody on the client reads of one example in training: by default the direction of its step."""
+        """Return the gradient of one example that an observer on the client reads: by default its step direction."""
         return self.local_gradient(x, y, rng)
 
     def stepped(self, x: Tensor, y: Tensor, steps: int) -> Tensors:
-        """Answer a probe of more local steps: the uploads after them, in the form in which the server has training's.
+        """Answer a probe of many local steps by the uploads after them, as the server reads the uploads of training.
 
         Args:
             x: raw inputs (B, ...) in [0, 1], all of them in every step.
             y: labels (B,).
-            steps: how many.
+            steps: number of local steps.
         """
 
         def again(rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:

@@ -1,8 +1,8 @@
-"""What belongs to the machine a client runs on: where its data, its private state and its truth lie.
+"""Folders on a client's machine: its data, its private state and the true examples of its probes.
 
-None of it comes from the server. A deployed SuperNode names the folders in its node config; `sim.py`, whose nodes have
-no config of their own, sets the environment of the client processes. A simulation that was started without it, by
-``flwr run``, has a folder of its own in the user's state folder.
+The server does not choose them. A deployed SuperNode names the folders in its node config. In `sim.py` nodes have no
+config of their own: it sets environment variables of the client processes. A simulation that was started by ``flwr
+run`` uses a new folder in the user's state folder.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ _VARIABLES = {"data_root": "FLFW_DATA", "state": "FLFW_STATE", "truth": "FLFW_TR
 
 @dataclass(frozen=True)
 class Site:
-    """A client's own folders.
+    """Folders and volunteered examples of a client's machine.
 
     Attributes:
-        data_root: the data sets' files; None: the default of `flfw.data.load`.
-        state: private tensors between rounds; None: methods with private state refuse to start.
-        truth: what a probe was made of, for scoring; None: this site answers no probes.
-        examples: gradients of single examples, as an observer on the client reads them; None: none are written down.
-        volunteered: the training examples it gives away, as places in its own order; None: any, as in a simulation.
+        data_root: folder of the data sets' files; None: the default of `flfw.data.load`.
+        state: folder of the private tensors between rounds; None: methods with private state refuse to start.
+        truth: folder of the true examples of probes, for scoring; None: this site answers no probes.
+        examples: folder of the gradients of single examples, as an observer on the client reads them; None: they are
+            not written.
+        volunteered: positions of the training examples that the site volunteers; None: any, as in a simulation.
     """
 
     data_root: Path | None = None
@@ -37,48 +38,50 @@ class Site:
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any], experiment: str) -> Site:
-        """The site as its node config or, where that is silent, its process environment describes it.
+        """Build the site from its node config, and from environment variables for missing keys.
 
         Args:
-            node_config: of the node.
+            node_config: configuration of the node.
             experiment: the experiment's id, which names the folder of a simulation.
         """
-        found = {
+        given = {
             field: node_config.get(field.replace("_", "-")) or os.environ.get(variable)
             for field, variable in _VARIABLES.items()
         }
-        if _simulated() and not (found["state"] or found["truth"]):
+        if _simulated() and not (given["state"] or given["truth"]):
             folder = simulation(experiment)
-            found |= {field: found[field] or str(folder / field) for field in ("state", "truth", "examples")}
-        data_root, state, truth, examples = (Path(str(v)) if (v := found[field]) else None for field in _VARIABLES)
+            given |= {field: given[field] or str(folder / field) for field in ("state", "truth", "examples")}
+        data_root, state, truth, examples = (Path(str(v)) if (v := given[field]) else None for field in _VARIABLES)
         if truth is None or "volunteered" not in node_config:
             return cls(data_root, state, truth, examples)
         volunteered = tuple(map(int, str(node_config["volunteered"]).split()))
-        return cls(data_root, state, truth / _named(experiment), examples, volunteered)  # several runs of one site
+        return cls(
+            data_root, state, truth / _named(experiment), examples, volunteered
+        )  # a folder for each run of this site
 
     def environment(self) -> dict[str, str]:
-        """The variables that make `of` find this site in another process."""
+        """Return the environment variables from which `of` builds this site in another process."""
         return {v: str(getattr(self, field)) for field, v in _VARIABLES.items() if getattr(self, field)}
 
 
 def home() -> Path:
-    """The user's folder for what outlives a process: ``$XDG_STATE_HOME/flfw``."""
+    """Return the user's folder for persistent state: ``$XDG_STATE_HOME/flfw``."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "flfw"
 
 
 def simulation(experiment: str) -> Path:
-    """The folder of the virtual clients of a simulation that names none."""
+    """Return the folder of a simulation's virtual clients, where no folder is configured."""
     return home() / "simulations" / _named(experiment)
 
 
 def _named(experiment: str) -> str:
-    """What comes from the server, as a name for a folder."""
+    """Check the experiment's id from the server, which becomes the name of a folder."""
     if not experiment.isalnum():
         raise ValueError(f"Expected an experiment of letters and digits, got {experiment!r}.")
     return experiment
 
 
 def _simulated() -> bool:
-    """Whether this process is one of Ray's: virtual clients live there, and real ones never do."""
+    """Return whether this process is one of Ray's: virtual clients run there, real clients never do."""
     ray = sys.modules.get("ray")
     return ray is not None and ray.is_initialized()

@@ -1,4 +1,4 @@
-"""A client's private tensors between rounds: one sealed safetensors file per version, on the client's own disk."""
+"""Private tensors of a client between rounds: one sealed safetensors file per version, on the client's own disk."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ from flfw.storage.sealed import seal, sealed, unseal
 
 
 class StateMissing(RuntimeError):
-    """The server says this client has state of a round, and the client's disk has none that is intact."""
+    """Error of a client whose disk has no intact state of the round that the server names."""
 
 
 class ClientStore:
-    """The private state of one client in one experiment.
+    """Store of the private state of one client in one experiment.
 
-    A version is named by the round that made it, whatever rounds lie between; 0 is the start, which lies nowhere. Two
-    are kept: the one the server named when it last asked, and the one made from it. So there is always the one that
-    belongs to the server's last checkpoint.
+    The number of a version is the round that made it; rounds without this client make no version. Version 0 is the
+    start, which has no file. Two versions are kept: the version that the server named last, and the version made from
+    it. So the version that belongs to the server's last checkpoint is always there.
 
-    A server that keeps to the rules names one of these two: the newest version, or the one that was made from, for it
-    did not use the last update (it was late or unusable, or the server was killed before its checkpoint). `allow`
-    refuses every other one. So a server can take back this client's last step, and have it made anew as often as it
-    likes: a client cannot tell that from a server that was killed. It cannot take back any step before that, nor send
-    the client back to its start once a second version was made from the first.
+    An honest server names one of these two versions. It names the older one if it did not use the last update: the
+    update was late or unusable, or the server was killed before its checkpoint. `allow` refuses every other version.
+    So a server can make this client repeat its last step any number of times: the client cannot distinguish this from
+    a server that was killed. The server cannot undo an earlier step, and cannot send the client back to its start
+    after a second version was made from the first.
 
     Args:
         folder: the site's own state folder.
-        experiment: identifies the experiment; state of another one is never read.
-        partition: the client's number.
+        experiment: id of the experiment; the state of another experiment is never read.
+        partition: number of the client.
     """
 
     def __init__(self, folder: Path, experiment: str, partition: int) -> None:
-        if not experiment.isalnum():  # it comes from the server, and names a folder here
+        if not experiment.isalnum():  # the id comes from the server and becomes the name of a folder
             raise ValueError(f"Expected an experiment of letters and digits, got {experiment!r}.")
         self._experiment, self._partition = experiment, partition
         self._folder = folder / experiment / f"client-{partition:04d}"
 
     def allow(self, version: int) -> None:
-        """Refuse to go on from a version that no honest server names; see the class.
+        """Refuse to continue from a version that an honest server would not name; see the class.
 
-        A version that is not on the disk is left to `load`. All are allowed where the newest file does not say what it
-        was made from: it is of a run that was started by an earlier flfw.
+        A version that is not on the disk is allowed here: `load` refuses it. Every version is allowed where the newest
+        file does not name the version it was made from: an earlier flfw wrote it.
 
         Args:
             version: the round; 0: the start.
 
         Raises:
-            SharingViolation: naming the client and the versions it can go on from.
+            SharingViolation: names the client and the versions it can continue from.
         """
         made = sealed(self._folder, "round-*")
         if not made:
@@ -72,11 +72,11 @@ class ClientStore:
 
         Args:
             version: the round.
-            like: what they must fit, by name; None: they are not compared with anything.
+            like: tensors with the required names and shapes; None: names and shapes are not checked.
 
         Raises:
-            StateMissing: there is no such version, it is damaged, or of another shape; starting afresh would silently
-                change the method.
+            StateMissing: the version is missing, damaged or of another shape; a new start would silently change the
+                method.
         """
         there = sealed(self._folder, _stem(version))
         if not there:
@@ -101,12 +101,13 @@ class ClientStore:
         return tensors
 
     def save(self, version: int, tensors: Tensors, after: int) -> None:
-        """Write a version in one step, readable by its owner only, and drop those no server can ask for any more.
+        """Write a version atomically, readable by its owner only, and remove versions that are no longer needed.
 
         Args:
             version: the round.
-            tensors: to keep, by name.
-            after: the version it was made from, which stays, and is put down beside the tensors; 0: the start.
+            tensors: the tensors to keep, by name.
+            after: the version from which this one was made; it is kept, and its number is written into the file; 0:
+                the start.
         """
         for folder in (self._folder.parent, self._folder):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -114,12 +115,12 @@ class ClientStore:
         data = save(kept, {**self._label(version), "after": str(after)})
         new = seal(self._folder, _stem(version), ".safetensors", data)
         for stem, old in sealed(self._folder, "round-*"):
-            # A client that was late may write an old round after a newer one: newer ones are not its to drop.
+            # A late client may write an old round after a newer one: it must not remove the newer one.
             if stem <= _stem(version) and stem != _stem(after) and old != new:
                 old.unlink(missing_ok=True)
 
     def _origin(self, path: Path) -> int | None:
-        """Read which version a file's was made from; None: it does not say."""
+        """Read the version from which a file was made; None: the file does not name it."""
         try:
             with safe_open(path, "pt") as header:
                 return int((header.metadata() or {})["after"])

@@ -1,4 +1,4 @@
-"""The workplace of a client half."""
+"""Workplace of a client half: the data and settings for one message."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from flfw.task import Task
 
 @dataclass(frozen=True)
 class Workplace:
-    """Everything that one client needs for one message.
+    """Data and settings that one client needs for one message.
 
     Attributes:
-        experiment: what is run.
+        experiment: the experiment of the run.
         task: the data and the network.
-        method: the declaration of what is shared; the client's own copy of it.
+        method: the method's declaration, in the client's own copy.
         settings: the method's hyper-parameters.
-        partition: which client this is.
-        round: which round.
-        defence: what the client does to what it sends, if anything.
-        store: where private tensors are kept; None for methods without any.
-        probe: numbers that tell a round's probes apart, so that no two bear the same noise; none in training.
+        partition: number of the client.
+        round: number of the round.
+        defence: the client's defence; None: the client uses none.
+        store: store of the private tensors; None for methods without private tensors.
+        probe: numbers that identify a probe of the round, so that each probe has its own noise; empty in training.
     """
 
     experiment: Experiment
@@ -43,7 +43,7 @@ class Workplace:
     probe: tuple[int, ...] = ()
 
     def fresh_model(self) -> nn.Module:
-        """Build the method's model as this client starts with it: every shared tensor is the same for all clients."""
+        """Build the method's model at its start: every shared tensor is the same for all clients."""
         model = self._drawn()
         if not self.method.common_start(self.settings):
             state, downloads = model.state_dict(), self.method.shared(model, self.settings).downloads

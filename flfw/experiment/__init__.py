@@ -1,4 +1,4 @@
-"""The frozen record of a run: the same as command-line flags, as Flower's run_config and in result.json."""
+"""Frozen record of a run, with the same fields in command-line flags, Flower's run_config and result.json."""
 
 from flfw.experiment.audit import VANTAGES
 from flfw.experiment.experiment import FREE_ON_RESUME, Experiment

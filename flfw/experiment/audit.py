@@ -1,4 +1,4 @@
-"""The group of settings that decides what is audited, by which attackers, and how long they may search."""
+"""Settings of the audit: the audited rounds, the attackers and their time limits."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from flfw.errors import require
 from flfw.experiment.fields import require_at_least, require_finite
 
 VANTAGES = ("server", "client_update", "client_example")
-"""Where an adversary may stand: at the server or, on the client, at its update or at one example's gradient."""
+"""Positions of an adversary: at the server, at a client's update, or at the gradient of one example on a client."""
 
 
 @dataclass(frozen=True)
 class AuditSettings:
-    """The attacks, the probes they see, and what is kept of them."""
+    """Settings of the attacks, their probes and the recordings."""
 
     attack: tuple[str, ...] = ("ig", "auto")
     """Attacks of the audit (files of attacks/, or package.module:Class), or none. auto: the attack that bears the
@@ -72,10 +72,10 @@ class AuditSettings:
 
     @property
     def attacks(self) -> tuple[str, ...]:
-        """The attacks to run; empty when there is no audit."""
+        """Attacks to run; empty when there is no audit."""
         return () if self.attack in (("none",), ()) else self.attack
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """The kinds of probe in an audited round: the target first, then the curves' points that differ from it."""
+        """Kinds of probe in an audited round: the target first, then the other points of the curves."""
         return points(self.curve, self.victim_batch, self.victim_steps)

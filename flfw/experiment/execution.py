@@ -1,4 +1,4 @@
-"""The groups of settings that decide where a run happens; none changes its numbers, but for dropped clients."""
+"""Settings of the engine and of a deployment; they do not change a run's numbers, except by dropped clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flfw.experiment.fields import require_finite
 
 @dataclass(frozen=True)
 class ExecutionSettings:
-    """The engine, its resources, and the treatment of clients that fail."""
+    """Settings of the engine, its resources, and the treatment of clients that fail."""
 
     engine: Literal["ray", "inproc", "flwr"] = "ray"
     """ray: Flower's simulation engine; inproc: the same apps, called one after the other in this process; flwr:
@@ -45,7 +45,7 @@ class ExecutionSettings:
 
 @dataclass(frozen=True)
 class DeploymentSettings:
-    """The federation of real sites, in place of a simulation."""
+    """Settings of a federation of real sites, in place of a simulation."""
 
     federation: Path | None = None
     """Folder of a federation of real sites (python -m flfw.deploy) on which to run, rather than to simulate."""

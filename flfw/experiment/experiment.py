@@ -1,4 +1,4 @@
-"""The record of a run, put together from its groups of settings, and its form as Flower's run_config."""
+"""Record of a run, which joins its groups of settings, and its conversion to Flower's run_config."""
 
 from __future__ import annotations
 
@@ -45,10 +45,11 @@ _CHECKED = (TrainingSettings, DataSettings, PrivacySettings, AuditSettings, Exec
 class Experiment(
     DeploymentSettings, ExecutionSettings, AuditSettings, PrivacySettings, DataSettings, TrainingSettings
 ):  # the last base's fields come first
-    """Everything that determines a run's numbers, and where it happens.
+    """Settings of a run: those that determine its numbers, and those of its engine.
 
-    Code that needs one group of the settings asks for that group: `TrainingSettings`, `DataSettings`,
-    `PrivacySettings`, `AuditSettings`, `ExecutionSettings` or `DeploymentSettings`. An experiment is each of them.
+    Code that needs one group of the settings takes that group as its parameter type: `TrainingSettings`,
+    `DataSettings`, `PrivacySettings`, `AuditSettings`, `ExecutionSettings` or `DeploymentSettings`. An experiment is an
+    instance of each of them.
     """
 
     set: tuple[str, ...] = ()
@@ -63,17 +64,17 @@ class Experiment(
 
     @property
     def decisive(self) -> dict[str, Scalar]:
-        """What the numbers depend on; the rest may change when a run is resumed."""
+        """Fields on which the run's numbers depend; all others may change when the run is resumed."""
         free = {name.replace("_", "-") for name in FREE_ON_RESUME}
         return {key: value for key, value in self.to_run_config().items() if key not in free}
 
     @property
     def audited(self) -> tuple[int, ...]:
-        """The audited rounds, ascending; empty when there is no audit and nothing is recorded for one."""
+        """Audited rounds, ascending; empty when there is no audit and no recording for an audit."""
         return self.audited_by(self.rounds)
 
     def audited_by(self, last: int) -> tuple[int, ...]:
-        """The audited rounds of a run that ended after round ``last``: of later ones there is nothing."""
+        """Return the audited rounds of a run that ended after round ``last``."""
         if not (self.attacks or self.record):
             return ()
         words = self.audit_rounds.split(",")
@@ -83,7 +84,7 @@ class Experiment(
         return tuple(r for r in sorted(rounds) if r <= last)
 
     def to_run_config(self) -> dict[str, Scalar]:
-        """Flower's run_config: flat, scalars only; a tuple becomes one shell-quoted string."""
+        """Convert to Flower's run_config: flat, scalars only; a tuple becomes one shell-quoted string."""
         flat: dict[str, Scalar] = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -96,7 +97,7 @@ class Experiment(
 
     @classmethod
     def from_run_config(cls, config: Mapping[str, Any]) -> Experiment:
-        """The inverse of `to_run_config`; keys of other apps are left alone."""
+        """Read an experiment from a run_config, the inverse of `to_run_config`; keys of other apps are ignored."""
         hints, values = get_type_hints(cls), {}
         for field in dataclasses.fields(cls):
             value = config[field.name.replace("_", "-")]

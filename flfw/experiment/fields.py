@@ -1,4 +1,4 @@
-"""Scalars of a configuration, and checks of a record's fields that several groups of settings share."""
+"""Scalars of a configuration, and common checks of the fields of settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def require_at_least(record: object, least: int, names: Iterable[str]) -> None:
     """Refuse a record with one of these fields below ``least``.
 
     Raises:
-        BadInput: naming the flag and its value.
+        BadInput: names the flag and its value.
     """
     for name in names:
         value = getattr(record, name)
@@ -25,7 +25,7 @@ def require_finite(record: object, names: Iterable[str], *, zero: bool = False) 
     """Refuse a record with one of these fields infinite, negative or, unless ``zero`` is allowed, zero.
 
     Raises:
-        BadInput: naming the flag and its value.
+        BadInput: names the flag and its value.
     """
     for name in names:
         value, sign = getattr(record, name), "<=" if zero else "<"
@@ -34,10 +34,10 @@ def require_finite(record: object, names: Iterable[str], *, zero: bool = False) 
 
 
 def integer(word: str, flag: str) -> int:
-    """Return the integer that one word of a flag stands for.
+    """Return the integer in one word of a flag.
 
     Raises:
-        BadInput: naming the flag.
+        BadInput: names the flag.
     """
     if not word.strip().isdecimal():
         raise BadInput(f"Expected whole numbers for {flag}, got {word!r}.")

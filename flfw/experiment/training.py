@@ -1,4 +1,4 @@
-"""The groups of settings that decide what is trained, on which data, and with which privacy."""
+"""Settings of the training, the data and the privacy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flfw.experiment.fields import integer, require_at_least, require_finite
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """The method, the clients and their local training."""
+    """Settings of the method, the clients and their local training."""
 
     method: str = "hyperfl"
     """Federated method: a file of strategies/, or package.module:Class. See --list."""
@@ -55,7 +55,7 @@ class TrainingSettings:
 
     @property
     def defended_partitions(self) -> frozenset[int]:
-        """The partitions whose clients use the defence."""
+        """Partitions whose clients use the defence."""
         everyone = range(self.clients)
         words = everyone if self.defended == "all" else self.defended.split(",")
         chosen = frozenset(integer(str(word), "defended") for word in words)
@@ -65,7 +65,7 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class DataSettings:
-    """The data set and its cut into clients."""
+    """Settings of the data set and its partition into clients."""
 
     dataset: str = "digits"
     """Data set, see --list; folder:PATH for your own images, a folder a class; hf:NAME for the Hugging Face Hub;
@@ -87,7 +87,7 @@ class DataSettings:
 
 @dataclass(frozen=True)
 class PrivacySettings:
-    """The privacy that is asked for, claimed and measured."""
+    """Settings of the privacy that is required, claimed and measured."""
 
     target_epsilon: float = 0.0
     """Find the least noise of the method that keeps this epsilon; 0: the noise is as set."""

@@ -91,8 +91,8 @@ def expand(sent: Tensors, received: NamedArrays) -> Tensors:
     layers = _layers(pattern, received)
     rest, parts = _apart(sent, pattern)
     factors = _unpacked(parts, pattern, layers, layers.digest(received))
-    tensors = {**rest, **dict(factors.expanded(layers, received))}
-    return {name: tensors[name] for name in dict.fromkeys([*received, *rest]) if name in tensors}
+    whole = {**rest, **dict(factors.expanded(layers, received))}
+    return {name: whole[name] for name in dict.fromkeys([*received, *rest]) if name in whole}
 
 
 @final

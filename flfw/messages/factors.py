@@ -8,8 +8,8 @@ the whole W by a factor. So a round of SGD changes the received W_0 to approxima
 
 U needs few digits: it is rounded to integer multiples of one step. The step is the longest one with which the error
 stays below a given share of the change. The step determines the rank r: an axis along which all values round to 0 is
-left out. Together with the compression of the integers (`flfw.messages.wire.deflate`) this is transform coding: Goyal, "Theoretical Foundations of Transform
-Coding", IEEE Signal Processing Magazine, 2001.
+left out. Together with the compression of the integers (`flfw.messages.wire.deflate`) this is transform coding: Goyal,
+"Theoretical Foundations of Transform Coding", IEEE Signal Processing Magazine, 2001.
 
 The factors can be computed from W and W_0, so they reveal nothing beyond W.
 """
@@ -90,11 +90,11 @@ class Layers:
 
     def digest(self, tensors: NamedArrays) -> bytes:
         """Compute the SHA-256 of the layers' names and numbers."""
-        sha = hashlib.sha256()
+        hashed = hashlib.sha256()
         for name in self.names:
-            sha.update(name.encode())
-            sha.update(np.ascontiguousarray(tensors[name]).reshape(-1).view(np.uint8).data)
-        return sha.digest()
+            hashed.update(name.encode())
+            hashed.update(np.ascontiguousarray(tensors[name]).reshape(-1).view(np.uint8).data)
+        return hashed.digest()
 
 
 @final

@@ -28,15 +28,11 @@ class InProcessGrid(Grid):
         app: the ClientApp.
         clients: number of nodes.
         run_config: the run configuration in every client's Context.
-        node_configs: additional node configuration of each node, such as ``data-root`` of a site; empty: none.
+        sites: additional node configuration of each node, such as ``data-root`` of its site; empty: none.
     """
 
     def __init__(
-        self,
-        app: ClientApp,
-        clients: int,
-        run_config: dict[str, Scalar],
-        node_configs: Sequence[Mapping[str, Scalar]] = (),
+        self, app: ClientApp, clients: int, run_config: dict[str, Scalar], sites: Sequence[Mapping[str, Scalar]] = ()
     ) -> None:
         self._app, self._run = app, Run.create_empty(run_id=1)
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 0
@@ -48,7 +44,7 @@ class InProcessGrid(Grid):
                 state=RecordDict(),
                 run_config=dict(run_config),
             )
-            for partition, more in zip(range(clients), node_configs or [{}] * clients, strict=True)
+            for partition, more in zip(range(clients), sites or [{}] * clients, strict=True)
         }
         self._pending: dict[str, Message] = {}
 

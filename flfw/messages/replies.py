@@ -88,13 +88,13 @@ def read_metrics(reply: Message, needed: Sequence[str] = ()) -> dict[str, Any]:
 
 def in_one_line(reason: str | None) -> str:
     """Shorten an error reason to the client's message, without the text that Flower's engine or SuperNode adds."""
-    message = reason or "no reason given"
-    if "ActorDied" in message or "ActorUnavailable" in message or "RayActorError" in message:
+    words = reason or "no reason given"
+    if "ActorDied" in words or "ActorUnavailable" in words or "RayActorError" in words:
         return DIED
-    if wrapped := _WRAPPED.fullmatch(message):
-        message = wrapped[1]
-    message = message.rpartition("occurred. Message: ")[2]
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    if wrapped := _WRAPPED.fullmatch(words):
+        words = wrapped[1]
+    words = words.rpartition("occurred. Message: ")[2]
+    lines = [line.strip() for line in words.splitlines() if line.strip()]
     return lines[-1] if lines else "no reason given"
 
 

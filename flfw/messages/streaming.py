@@ -16,7 +16,11 @@ from flfw.messages.pulling import ask_again_soon
 
 GRACE_S = 60.0
 """Seconds that a message lives after the wait for its reply has ended: Flower fails when asked for an expired one."""
-_POLL_S, _POLL_AT_MOST_S, _POLL_SHARE = 0.05, 0.5, 0.02  # share of the time waited so far: a poll costs a remote server time
+_POLL_S, _POLL_AT_MOST_S, _POLL_SHARE = (
+    0.05,
+    0.5,
+    0.02,
+)  # share of the time waited so far: a poll costs a remote server time
 
 
 class GridAround(Grid, ABC):
@@ -35,7 +39,7 @@ class GridAround(Grid, ABC):
 
     @property
     def run(self) -> Run:
-        """Run of the inner Grid."""
+        """The run of the inner Grid."""
         return self._grid.run
 
     def create_message(self, *args, **kwargs) -> Message:

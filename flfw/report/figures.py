@@ -1,7 +1,7 @@
-"""Pictures inside the report: samples as PNG data URIs, curves as inline SVG that takes its colours from the page.
+"""Figures of the report: samples as PNG data URIs, curves as inline SVG with the colours of the page.
 
-A curve as SVG follows the reader's light or dark scheme, prints sharply and can be laid out again for a narrow screen.
-Every chart here is therefore a function of its width in CSS pixels.
+An SVG curve follows the reader's light or dark scheme, prints sharply and has a second layout for a narrow screen.
+So every chart is a function of its width in CSS pixels.
 """
 
 import base64
@@ -15,7 +15,7 @@ import numpy as np
 from markupsafe import Markup, escape
 from PIL import Image
 
-# Room left of the plot for tick labels, and between two direct labels that would otherwise overlap.
+# Space left of the plot for tick labels, and least distance between two direct labels.
 _LEFT, _LABEL_GAP = 40.0, 15.0
 _WIDE, _NARROW = 620, 342
 # Distance between the first and the last of several points at one round; more would run into the labels.
@@ -28,7 +28,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Line:
-    """A labelled curve; `tone` is `ink`, `soft` or `accent`, and intervals and peaks belong to the points."""
+    """Labelled curve; `tone` is `ink`, `soft` or `accent`; intervals and peaks have one entry per point."""
 
     label: str
     points: tuple[Point, ...]
@@ -39,7 +39,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart of a stack: curves over rounds and dashed reference levels, on a scale that starts at zero."""
+    """Chart in a stack: curves over rounds and dashed reference levels, on a scale that starts at zero."""
 
     title: str
     lines: tuple[Line, ...]
@@ -48,7 +48,7 @@ class Chart:
 
     @property
     def drawable(self) -> bool:
-        """True if there is a point to draw."""
+        """Flag of a chart with at least one point to draw."""
         return any(line.points for line in self.lines)
 
     def top(self) -> float:
@@ -90,7 +90,7 @@ def ticks(low: float, high: float, most: int, whole: bool = False) -> list[float
 
 
 def spread(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Move label positions apart to at least `gap`, as little as a pass down and a pass up allow.
+    """Move label positions apart to at least `gap`, by one pass down and one pass up.
 
     >>> spread([10, 12, 50], 10, 0, 60)
     [10, 20, 50]
@@ -246,14 +246,14 @@ def feature_strip(truth: np.ndarray, reconstruction: np.ndarray | None, alt: str
 
 
 def accuracy_panel(rounds: Sequence[Mapping[str, Any]]) -> Chart:
-    """Chart accuracy on the clients' test data, before and after local training, from `rounds` of result.json."""
+    """Build the chart of test accuracy on the clients, before and after local training, from `rounds` of result.json."""
     before, after = _curve_of(rounds, "acc_global"), _curve_of(rounds, "acc_local")
     lines = (Line("after", after, "ink"), Line("before", before, "soft"))
     return Chart("Accuracy before and after local training", lines, percent=True)
 
 
 def loss_panel(rounds: Sequence[Mapping[str, Any]]) -> Chart:
-    """Chart training loss by round."""
+    """Build the chart of training loss by round."""
     return Chart("Training loss", (Line("loss", _curve_of(rounds, "loss"), "ink"),))
 
 
