@@ -1,4 +1,4 @@
-"""The command line: ``python sim.py --method hyperfl --dataset mnist --attack ig``."""
+"""Command line of the project: ``python sim.py --method hyperfl --dataset mnist --attack ig``."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Command:
 
 
 def main(arguments: list[str]) -> int:
-    """Parse and run; returns the exit code: 0 done, 1 failed, 2 bad input."""
+    """Parse and run; return the exit code: 0 done, 1 failed, 2 bad input."""
     return exit_code("sim.py", lambda: _do(arguments))
 
 
@@ -99,14 +99,14 @@ def _do(arguments: list[str]) -> int:
 
 
 def parse(arguments: list[str], stored: Experiment | None = None) -> Command:
-    """The command line as a `Command`.
+    """Parse the command line into a `Command`.
 
     Args:
         arguments: as the shell gives them.
-        stored: what flags that are not given stand at; None: their defaults.
+        stored: values of the flags that are not given; None: their defaults.
 
     Raises:
-        BadInput: in one line, what tyro says in a box.
+        BadInput: tyro's message, in one line instead of a box.
     """
     command = parsed(arguments, Command(stored or Experiment()), "sim.py")
     pictures = "no" if command.no_pictures else command.experiment.pictures
@@ -162,7 +162,8 @@ def _show_split(experiment: Experiment) -> str:
     from flfw.data.splits import picture as shares
     from flfw.runs.run import check
 
-    checked, task, notes = check(experiment)
+    resolved, task, notes = check(experiment)
+    checked = resolved.experiment
     task.require_data("--show-split")
     assert checked.out is not None, "check names the folder"
     checked.out.mkdir(parents=True)
@@ -179,11 +180,11 @@ def _estimate(experiment: Experiment) -> str:
 
     if experiment.ray_address:
         raise BadInput(f"Expected --estimate on this machine alone, got --ray-address {experiment.ray_address}.")
-    checked, task, notes = check(experiment)
+    resolved, task, notes = check(experiment)
     task.require_data("--estimate")
-    check_resources(checked)
-    claims = _claimed(Ledger(checked, task.split).entries())
-    return "\n".join([*claims, *notes, lines(estimate(checked))])
+    check_resources(resolved.experiment)
+    claims = _claimed(Ledger(resolved, task.split).entries())
+    return "\n".join([*claims, *notes, lines(estimate(resolved))])
 
 
 def _summary(folder: os.PathLike[str]) -> str:
@@ -208,17 +209,17 @@ def _summary(folder: os.PathLike[str]) -> str:
 
 
 def _claimed(privacy: list[dict[str, Any]]) -> list[str]:
-    """What a run claims: ``epsilon at most 2.75 for one example against server, another client, outsider``."""
+    """Format the claims of a run: ``epsilon at most 2.75 for one example against server, another client, outsider``."""
     against: dict[str, list[str]] = {}
     for line in privacy:
         if line["counted"] == "as published":
-            said = f"epsilon {float(line['epsilon']):.4f} for one {line['unit']} as the paper counts, adversaries"
+            bound = f"epsilon {float(line['epsilon']):.4f} for one {line['unit']} as the paper counts, adversaries"
         else:
             lower = line.get("lower")
             least = f", at least {lower['epsilon']:.3g} ({lower['confidence']:.0%} sure)," if lower else ""
-            said = f"epsilon at most {float(line['epsilon']):.3g}{least} for one {line['unit']} against"
-        against.setdefault(said, []).append(line["adversary"])
-    return [f"{said} {', '.join(those)}" for said, those in against.items()]
+            bound = f"epsilon at most {float(line['epsilon']):.3g}{least} for one {line['unit']} against"
+        against.setdefault(bound, []).append(line["adversary"])
+    return [f"{bound} {', '.join(adversaries)}" for bound, adversaries in against.items()]
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Attacks on what clients send, one file an attack."""
+"""Attacks on clients' uploads, one file per attack."""

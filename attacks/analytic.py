@@ -3,9 +3,9 @@
 Paper       Phong et al., "Privacy-Preserving Deep Learning via Additively Homomorphic Encryption", IEEE TIFS 2018;
             Geiping et al., NeurIPS 2020, proposition 3.1.
 Needs       a network whose first layer with weights is fully connected and shared, with its bias.
-Granted     nothing beyond the observation. No labels.
+Granted     nothing but the observation. No labels.
 Exact       for one example: x = dL/dW_k / dL/db_k for any unit k. With several, each unit gives a mixture.
-Departures  none; the unit with the largest |dL/db_k| is taken.
+Departures  none; the unit with the largest |dL/db_k| is used.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from flfw.inversion.closed_form.linear import linear_inputs
 
 @final
 class Analytic(Attack):
-    """The closed form."""
+    """Closed form for a fully connected first layer."""
 
     @property
     def budget(self) -> Budget:
-        """No search."""
+        """A budget without iterations: no search."""
         return Budget(iterations=0, restarts=1, selection="closed form")
 
     @property
     def labels(self) -> str:
-        """The closed form needs none."""
+        """``not used``: the closed form needs none."""
         return "not used"
 
     def run(
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
     ) -> list[Reconstruction]:
-        """Read off each observation."""
+        """Read the inputs off each observation."""
         return [_read_off(seen, known) for seen, known in zip(observations, knowledge, strict=True)]
 
 

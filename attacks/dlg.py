@@ -1,15 +1,15 @@
-"""DLG, "Deep Leakage from Gradients": search for image and label whose gradient is the one observed.
+"""DLG, "Deep Leakage from Gradients": search for an image and a label whose gradient matches the observed one.
 
 Paper       Zhu et al., "Deep Leakage from Gradients", NeurIPS 2019, arXiv 1906.08935.
 Minimises   || gradient of (x', softmax(y')) - observed gradient ||^2 over x' and y', without prior or box,
 by          L-BFGS, step size 1, 300 steps of 20 evaluations, both from N(0, 1).
-Granted     nothing beyond the observation and the model: labels are searched for.
+Granted     nothing but the observation and the model: labels are searched for.
 Needs       a network that is twice differentiable everywhere, as the sigmoid LeNet is. With ReLU it mostly fails.
 Adaptive    a known mechanism stands inside the objective; known local steps are unrolled.
-Departures  1. A search that diverges or gets stuck is begun again from another start, at most ``restarts`` times in
-               all; the start with the lowest distance counts, and none is begun once the distance is below ``solved``.
-            2. The distance is divided by the squared length of the observed gradient. A victim whose label the network
-               is sure of sends a tiny one; L-BFGS, and what counts as solved, would take any guess for good enough.
+Departures  1. A search that diverges or gets stuck is repeated from another start, with at most ``restarts`` starts in
+               all. The start with the lowest distance counts; a distance below ``solved`` ends the search.
+            2. The distance is divided by the squared length of the observed gradient. If the network is sure of a
+               victim's label, its gradient is tiny, and any guess would be good enough for L-BFGS and ``solved``.
             3. The result is clamped to the box, after the search.
             4. ``iterations`` in the audit are those of the start that counts.
 """
@@ -36,12 +36,12 @@ from flfw.victims.operator import Operator
 
 @dataclass(frozen=True)
 class DLGSettings:
-    """The search."""
+    """Settings of the search."""
 
     iterations: int = 300  # L-BFGS steps of 20 evaluations from each start, >= 1
-    lr: float = 1.0  # of a step, > 0
-    restarts: int = 8  # starts at most, >= 1
-    solved: float = 1e-7  # squared distance, over that of the observed gradient from 0, that ends a search; >= 0
+    lr: float = 1.0  # step size, > 0
+    restarts: int = 8  # largest number of starts, >= 1
+    solved: float = 1e-7  # squared distance over the observation's squared length that ends a search; >= 0
 
     def __post_init__(self) -> None:
         require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
@@ -51,27 +51,27 @@ class DLGSettings:
 
 
 class LeastSquares(GradientMatching, ABC):
-    """The search of DLG and of the attacks that differ from it in labels and start alone."""
+    """Search of DLG and of attacks that differ from it only in labels and start."""
 
     Settings = DLGSettings
 
     @property
     def budget(self) -> Budget:
-        """As set."""
+        """The budget from the settings."""
         return Budget(self.settings.iterations, self.settings.restarts, "lowest squared distance")
 
     @property
     @abstractmethod
     def labels(self) -> str:
-        """How it comes by the labels."""
+        """Source of the labels; see `Attack.labels`."""
 
     def start(self, shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
-        """A first guess (B, ...), in normalised units."""
+        """Draw a first guess (B, ...), in normalised units."""
         return normal(shape, rng)
 
-    def recipe(self, told: Operator | Automatic | None) -> Recipe:
-        """Relative squared distance, or a likelihood where the size of the noise is known; L-BFGS, no prior."""
-        noise = None if told is None else told.noise
+    def recipe(self, mechanism: Operator | Automatic | None) -> Recipe:
+        """Use L-BFGS on the relative squared distance, or on a likelihood for known noise; no prior."""
+        noise = None if mechanism is None else mechanism.noise
         return Recipe(
             distance=relative_distance if noise is None else gaussian_likelihood(noise),
             descent=LBFGS(self.settings.iterations, self.settings.lr),
@@ -79,15 +79,15 @@ class LeastSquares(GradientMatching, ABC):
             restarts=self.settings.restarts,
             solved=self.settings.solved,
             boxed=False,
-            lost=1.0 if noise is None else inf,  # relative squared distance of no gradient at all
+            lost=1.0 if noise is None else inf,  # relative squared distance of a gradient of 0
         )
 
 
 @final
 class DLG(LeastSquares):
-    """Squared distance, image and label."""
+    """Squared distance, with image and label searched for."""
 
     @property
     def labels(self) -> str:
-        """Part of the guess."""
+        """``searched for``: part of the guess."""
         return "searched for"

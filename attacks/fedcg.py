@@ -1,31 +1,31 @@
-"""FedCG: read features off a shared classifier's gradient, and lead them back through a learnt stand-in's decoder.
+"""FedCG: read features off a shared classifier's gradient, and decode them with decoders of learnt surrogates.
 
-Paper       no paper's own. Wu et al., IJCAI 2022, arXiv 2111.08211, attack a random extractor, as dlg_statistics does;
-            their repository has notebooks that invert the true and retrained extractors, which they do not report.
-Applies     to every method that shares a classifier, whatever it calls itself: fedcg, fedsplit, fedgen; and to fedavg,
-            whose extractor is no secret.
+Paper       none has this attack. Wu et al., IJCAI 2022, arXiv 2111.08211, attack a random extractor, as dlg_statistics
+            does; notebooks in their repository invert the true and retrained extractors, without a published result.
+Applies     to every method that shares a classifier, by whatever name: fedcg, fedsplit, fedgen; and to fedavg, whose
+            extractor is shared.
 Needs       a fully connected first layer of the classifier, with a bias, for features; else they are searched for.
-Uses        the public data (decoder, generator); how private tensors began, which at round 0 is what they are (start);
-            what clients uploaded in the round (the classifier C_i, the generator G_i, and which classes there are).
-Granted     the labels, of which one example's features need none.
+Uses        the public data (decoder, generator); the initial private tensors, unchanged at round 0 (start); the
+            clients' uploads in the round (the classifier C_i, the generator G_i, and the present classes).
+Granted     the labels; one example's features need none.
 
-    f = (dL/dW)^T dL/db / ||dL/db||^2        of one example; of several a search through the known classifier
+    f = (dL/dW)^T dL/db / ||dL/db||^2        for one example; for several a search through the known classifier
     E~ under C on public data, decoders R of E~(x), and of W E~(x) + b, to x    `flfw.inversion.private.surrogate`
-    guess R(f), or R(W f + b): the one that, seen through E~, says most nearly the same to the classifier
+    guess R(f), or R(W f + b): the guess nearest to the features, through E~ and the classifier's first layer
 
-decoder     as above. The surrogates stand under the broadcast classifier; with ``own`` they are tuned for each client
-            under the one it uploaded, which costs a training for each.
-start       The extractor is known: at round 0 of clients that begin alike, or where it is shared. The data are searched
-            for whose features are those read off, from a blank input, under a prior whose weight falls.
-generator   No gradient at all: the mean decoded feature that G_i generates for the label. What sharing G alone gives.
+decoder     as above. The surrogates are trained under the broadcast classifier; with ``own`` they are tuned for each
+            client under its uploaded classifier, with one training per client.
+start       The extractor is known: at round 0 with equal initial tensors, or where it is shared. The data are searched
+            for by their features, from a blank input, under a prior with a falling weight.
+generator   No gradient: the mean of the decoded features that G_i generates for the label. This is the leakage of G.
 auto        ``start`` where the extractor is known, else ``decoder``.
-Departures  1. This is no attack of the paper's, which knows no public data and no start.
-            2. Stand-ins and decoder, their noise and step sizes were chosen on MNIST's training images 0-15, the
+Departures  1. This is no attack of the paper, which has no public data and no initial tensors.
+            2. Surrogates and decoder, their noise and step sizes were chosen on MNIST's training images 0-15, the
                search's prior on 0-3.
-            3. Only the classifier's gradient is looked at, also where the extractor's is sent. Of several local steps
-               their mean gradient is taken for one.
+            3. Only the classifier's gradient is used, also where the extractor's is sent. The mean gradient of several
+               local steps is treated as one gradient.
             4. Noise of known size: features are searched for by their likelihood, with a Gaussian prior. The surrogates
-               take no account of it, for they do not see the gradient.
+               do not use it, because they do not see the gradient.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ _USES: dict[str, Uses] = {
     "start": frozenset({"start", "uploads"}),
     "generator": frozenset({"public", "uploads"}),
 }
-_GENERATED = 64  # features of which a class average is taken
+_GENERATED = 64  # number of features for a class average
 _LR, _FALLING = 0.1, 1000.0  # step size in deviations of the normalised input; first weight of the prior over the last
 
 
 @dataclass(frozen=True)
 class FedCGInversionSettings(Teaching):
-    """Which way, the stand-ins, and the searches."""
+    """Settings of the variant, the surrogates and the searches."""
 
     variant: Literal["auto", "decoder", "start", "generator"] = "auto"
     own: bool = False  # tune the surrogates under each client's uploaded classifier
@@ -83,7 +83,7 @@ class FedCGInversionSettings(Teaching):
 
 @final
 class FedCGInversion(Attack):
-    """Inversion of what a classifier says of a private extractor."""
+    """Inversion of a private extractor's features through the shared classifier."""
 
     Settings = FedCGInversionSettings
     models: ClassVar[Models] = frozenset({"defence"})
@@ -91,7 +91,7 @@ class FedCGInversion(Attack):
 
     @property
     def uses(self) -> Uses:
-        """By variant; uploads also say which classes there are."""
+        """Knowledge of the variant; uploads also show the present classes."""
         return _USES[self.settings.variant]
 
     @property
@@ -100,34 +100,36 @@ class FedCGInversion(Attack):
 
     @property
     def budget(self) -> Budget:
-        """As set; what is learnt from public data is no search."""
+        """The budget from the settings; training on public data is no search."""
         return Budget(self.settings.search_iterations, 1, "one search, or the decoder's one guess")
 
     def private(self, model: nn.Module, batch: int) -> Private:
-        """At round 0 of clients that begin alike nobody asks."""
+        """Return ``stood in for``; at round 0 with equal initial tensors it is not called."""
         return "stood in for"
 
-    def unused(self, uploads: Sequence[str], told: bool) -> str:
-        """The extractor's gradient, where it is sent; of noise, how sure the features are that were read through it."""
+    def unused(self, uploads: Sequence[str], knows_defence: bool) -> str:
+        """Name the extractor's gradient, where it is sent, and the uncertainty of features read through noise."""
         beside = ["the gradient of the extractor"] * any(name.startswith(f"{EXTRACTOR}.") for name in uploads)
-        return " and ".join([*beside, *["how uncertain features read through the defence are"] * told])
+        return " and ".join([*beside, *["how uncertain features read through the defence are"] * knows_defence])
 
     def presence(self, uploads: Sequence[Observation], model: nn.Module) -> list[Tensor | None]:
-        """By rows of a label embedding that did not move, or rows of the last layer that did not rise."""
+        """Find classes by rows of a label embedding that moved, or rows of the last layer that rose."""
         return [classes_held(model, upload.received, upload.sent) for upload in uploads]
 
     def run(
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
     ) -> list[Reconstruction]:
-        """Each victim in the way that is open, those of one model together."""
-        found: dict[int, Reconstruction] = {}
+        """Attack each victim in the way its knowledge allows, all victims of one model together."""
+        results: dict[int, Reconstruction] = {}
         groups: dict[tuple[int, str], list[int]] = defaultdict(list)
         for i, (seen, known) in enumerate(zip(observations, knowledge, strict=True)):
             groups[id(known.model), self._way(seen, known)].append(i)
         for (_, way), members in groups.items():
-            of = ([observations[i] for i in members], [knowledge[i] for i in members], [rngs[i] for i in members])
-            found |= zip(members, self._inverted(*of) if way == "start" else self._decoded(*of, way), strict=True)
-        return [found[i] for i in range(len(observations))]
+            group = ([observations[i] for i in members], [knowledge[i] for i in members], [rngs[i] for i in members])
+            results |= zip(
+                members, self._inverted(*group) if way == "start" else self._decoded(*group, way), strict=True
+            )
+        return [results[i] for i in range(len(observations))]
 
     def _way(self, seen: Observation, known: Knowledge) -> str:
         model, variant = known.model.model, self.settings.variant
@@ -149,7 +151,7 @@ class FedCGInversion(Attack):
     def _inverted(
         self, seen: list[Observation], known: list[Knowledge], rngs: list[torch.Generator]
     ) -> list[Reconstruction]:
-        """The data whose features are those read off: under a smooth prior first, then with hardly any."""
+        """Search for the data by their features: first under a smooth prior, then with almost none."""
         chosen, inputs = self.settings, known[0].model.inputs
         victim = ExtractorVictim(known[0].model.model, _held(seen[0], known[0]), inputs)
         features = self._search.features(seen, known, rngs)
@@ -162,30 +164,30 @@ class FedCGInversion(Attack):
         smooth = Stage(relative_distance, AdamDescent(opening, _LR, schedule="cosine"), prior, _FALLING)
         last = AdamDescent(max(1, chosen.search_iterations - opening), _LR / 2, schedule="cosine")
         recipe = Recipe(relative_distance, last, prior, start=_blank, opening=(smooth,))
-        found = invert(victim, targets, recipe, box=known[0].box, compute=self.compute)
-        return [Reconstruction(f.samples, f.matched) for f in found]
+        results = invert(victim, targets, recipe, box=known[0].box, compute=self.compute)
+        return [Reconstruction(f.samples, f.matched) for f in results]
 
     # --- the extractor is private ---
 
     def _decoded(
         self, seen: list[Observation], known: list[Knowledge], rngs: list[torch.Generator], way: str
     ) -> list[Reconstruction]:
-        common, own = self._stand_ins(seen[0], known[0]), dict[int, StandIns]()
+        common, tuned = self._stand_ins(seen[0], known[0]), dict[int, StandIns]()
         if self.settings.own:
-            own = {o.client: self._tuned(common, k) for o, k in zip(seen, known, strict=True) if k.uploaded}
+            tuned = {o.client: self._tuned(common, k) for o, k in zip(seen, known, strict=True) if k.uploaded}
         features = self._search.features(seen, known, rngs) if way == "decoder" else [None] * len(seen)
-        found = []
+        results = []
         for o, k, rng, f in zip(seen, known, rngs, features, strict=True):
-            stand_ins = own.get(o.client, common)
+            stand_ins = tuned.get(o.client, common)
             if f is None:
-                found.append(Reconstruction(_imagined(k, rng, stand_ins).clamp(*k.box), labels=k.labels))
+                results.append(Reconstruction(_imagined(k, rng, stand_ins).clamp(*k.box), labels=k.labels))
             else:
                 guess, apart = stand_ins.guess(f)
-                found.append(Reconstruction(guess.clamp(*k.box), float(apart.mean()), labels=k.labels))
-        return found
+                results.append(Reconstruction(guess.clamp(*k.box), float(apart.mean()), labels=k.labels))
+        return results
 
     def _stand_ins(self, seen: Observation, known: Knowledge) -> StandIns:
-        """Of all who received one classifier; chance is the attacker's own, the same for all victims."""
+        """Train surrogates for all clients that received one classifier, with the same randomness."""
         model, tensors = deepcopy(known.model.model), _held(seen, known)
         model.load_state_dict(tensors, strict=False)
         extractor, classifier = (model.get_submodule(name) for name in (EXTRACTOR, CLASSIFIER))
@@ -195,7 +197,7 @@ class FedCGInversion(Attack):
             return self._learn(others, classifier, known, self.settings, is_known)
 
     def _tuned(self, common: StandIns, known: Knowledge) -> StandIns:
-        """The same under the classifier that the client uploaded."""
+        """Tune the surrogates under the client's uploaded classifier."""
         assert known.uploaded is not None, "asked before"
         model, epochs = deepcopy(known.model.model), self.settings.tuning_epochs
         model.load_state_dict(known.uploaded, strict=False)
@@ -218,27 +220,27 @@ class FedCGInversion(Attack):
 
 
 def _blank(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
-    """Where a search for data begins: at the mean of all inputs."""
+    """Return the start of a search for data: the mean of all inputs."""
     return torch.zeros(shape)
 
 
 def _whole(model: nn.Module, part: str, held: Tensors) -> bool:
-    """Whether all of a part's parameters are held."""
+    """Return whether all of a part's parameters are held."""
     return all(f"{part}.{name}" in held for name, _ in model.get_submodule(part).named_parameters())
 
 
 def _held(seen: Observation, known: Knowledge) -> Tensors:
-    """What is known of the client's tensors: before training also those that all clients begin with."""
+    """Return the client's known tensors; before training also the common initial ones."""
     return {**(known.start or {} if seen.round == 0 else {}), **known.model.known}
 
 
 def _imagined(known: Knowledge, rng: torch.Generator, stand_ins: StandIns) -> Tensor:
-    """For each label (B, ...): the mean of what is decoded of generated features."""
+    """Decode generated features and average them for each label (B, ...)."""
     model = deepcopy(known.model.model)
     assert isinstance(model, GeneratingNet) and known.labels is not None, "asked before"
     model.load_state_dict({**known.model.known, **(known.uploaded or {})}, strict=False)
     model.eval()
-    several = known.labels.repeat_interleave(_GENERATED)
+    labels = known.labels.repeat_interleave(_GENERATED)
     with torch.no_grad():
-        features = model.generator(noise(len(several), rng).to(several.device), several)
+        features = model.generator(noise(len(labels), rng).to(labels.device), labels)
     return stand_ins.guess(features)[0].unflatten(0, (len(known.labels), _GENERATED)).mean(1)

@@ -2,29 +2,29 @@
 
 Paper       Guo et al., "A New Federated Learning Framework Against Gradient Inversion Attacks", AAAI 2025, arXiv
             2412.07187, which attacks its own method in the ways ``joint`` and ``two_stage``. ``closed_form`` is ours.
-Needs       a shared hypernetwork of one hidden layer and linear heads, or an extractor that is shared as it is.
-Granted     the labels for ``joint`` and ``two_stage``; for ``closed_form`` nothing beyond the observation.
+Needs       a shared hypernetwork of one hidden layer and linear heads, or a shared extractor.
+Granted     the labels for ``joint`` and ``two_stage``; for ``closed_form`` nothing but the observation.
 
     theta_k = W_k h + b_k, h = ReLU(A v + c)
         dL/db_k = dL/dtheta_k,  dL/dA = d v^T,  dL/dc = d     hence v, theta = h(v; varphi) and dL/dtheta, exactly
-        delta = dL/db of the extractor's last layer           hence, of one example, dL/dz by its outputs z
+        delta = dL/db of the extractor's last layer           hence, for one example, dL/dz by its outputs z
     minimise over x: distance(grad_theta <delta, z(x; theta)>, dL/dtheta) + tv * TV(x)
 
-closed_form <delta, z(x)> has the true gradient at the true x, and needs neither classifier nor label. Of several
-            examples the deltas are told apart by the zeros that a rectifier leaves in them, or searched for
-            (`flfw.inversion.private.extractor`). There is one search by each of three distances, whose last tenth
-            follows the one they are all judged by, the relative squared distance; the search with the lowest is kept.
-            Where the extractor ends in a convolution, all of delta is unknown, its length too: as many searches are
-            made, each by the cosine distance with L-BFGS, which needs an activation that is smooth.
+closed_form <delta, z(x)> has the true gradient at the true x, and needs neither classifier nor label. For several
+            examples the deltas are separated by the zeros that a rectifier leaves in them, or searched for
+            (`flfw.inversion.private.extractor`). Each of three distances has one search. Its last tenth minimises the
+            relative squared distance, which compares all searches; the one with the lowest is kept. If the extractor
+            ends in a convolution, all of delta is unknown, its length too: the same number of searches use the cosine
+            distance with L-BFGS, which needs a smooth activation.
 joint       Data, embedding and classifier are searched for together, by the cosine distance.
-two_stage   Embedding and dL/dtheta are searched for first; then, below theta = h(v; varphi), data and classifier.
+two_stage   Embedding and dL/dtheta are searched for first; then, with theta = h(v; varphi), data and classifier.
 Departures  1. Searches are `ig`'s: Adam on the sign of the gradient, step size 0.1, a tenth at 3/8, 5/8 and 7/8, in the
                box. The paper follows the gradient, with a TV weight of 1e-6, for 10,000 iterations: ``signed``, ``tv``,
                ``iterations``. The TV weight here was chosen on MNIST's training images 100-103.
             2. The paper gives no numbers for its two stages: both have the same iterations.
-            3. Of several local steps weight decay is taken out, and what is left is attacked as one gradient: static.
-            4. Where the extractor is shared as it is (fedper, fedavg, the easy rung) nothing is left to read off, or to
-               search for first; the classifier is done without all the same.
+            3. For several local steps weight decay is removed, and the result is attacked as one gradient: static.
+            4. Where the extractor itself is shared (fedper, fedavg, the easy rung) nothing has to be read off, or
+               searched for first; the classifier is not used either.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ from flfw.nets.net import Net, Tensors
 from flfw.victims.generated import GeneratedVictim
 from flfw.victims.victim import VictimModel
 
-_LAST, _FINER = 10, 1e-2  # the last search: one over its share of the iterations; its step size over the first
-_NOTHING = 1 - 1e-6  # of either distance, just below that of a guess whose gradient is 0
-_INNER, _SMOOTH = 20, 1e-3  # evaluations in a step of L-BFGS; the weight of the total variation there, over the other
+_LAST, _FINER = 10, 1e-2  # the last search: one over its share of the iterations; its step size over the first one's
+_NOTHING = 1 - 1e-6  # value of either distance just below that of a guess whose gradient is 0
+_INNER, _SMOOTH = 20, 1e-3  # for L-BFGS: evaluations in a step; weight of the total variation over that for Adam
 
 
 @dataclass(frozen=True)
 class HyperFLInversionSettings:
-    """The search."""
+    """Settings of the search."""
 
-    variant: Literal["closed_form", "two_stage", "joint"] = "closed_form"  # what becomes of what the client hides
-    distance: Literal["all", "cosine", "relative", "features"] = "all"  # of closed_form: one search by each, or by one
+    variant: Literal["closed_form", "two_stage", "joint"] = "closed_form"  # treatment of private tensors
+    distance: Literal["all", "cosine", "relative", "features"] = "all"  # for closed_form: one search by each, or by one
     iterations: int = 500  # Adam steps of each search, >= 1
     lr: float = 0.1  # first step size in deviations of the normalised input, > 0
     tv: float = 3e-3  # weight of the total variation, >= 0
@@ -85,14 +85,14 @@ class HyperFLInversionSettings:
 
 @final
 class HyperFLInversion(Attack):
-    """Inversion of what a hypernetwork hands on."""
+    """Inversion of a hypernetwork's gradient."""
 
     Settings = HyperFLInversionSettings
     tuned_on = "MNIST training images 100-103 (the weight of the total variation)"
 
     @property
     def budget(self) -> Budget:
-        """As set; of ``two_stage`` both stages."""
+        """The budget from the settings; both stages for ``two_stage``."""
         chosen = self.settings
         if chosen.variant == "closed_form":
             return Budget(chosen.iterations, len(self._distances) * chosen.restarts, "lowest matching distance")
@@ -101,11 +101,11 @@ class HyperFLInversion(Attack):
 
     @property
     def labels(self) -> str:
-        """The closed form needs none."""
+        """Source of the labels; the closed form needs none."""
         return "not used" if self.settings.variant == "closed_form" else "given"
 
     def private(self, model: nn.Module, batch: int) -> Private:
-        """The closed form has no need of them where it knows delta: of one example, at a fully connected layer."""
+        """Return ``not needed`` where the closed form knows delta: for one example, at a fully connected layer."""
         if self.settings.variant != "closed_form" or not isinstance(model, GeneratedNet | Net):
             return "searched for"
         return "not needed" if batch == 1 and ends_fully_connected(extractor_of(model)) else "searched for in part"
@@ -118,8 +118,8 @@ class HyperFLInversion(Attack):
     def run(
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
     ) -> list[Reconstruction]:
-        """Search for all victims of one model at once; of one who sent nothing but zeros nothing is found."""
-        found: dict[int, Reconstruction] = {}
+        """Search for all victims of one model at once; an upload of zeros gives no result."""
+        results: dict[int, Reconstruction] = {}
         groups: dict[tuple[int, int], list[int]] = defaultdict(list)
         for known in knowledge:
             _require_reading(known.model)
@@ -130,29 +130,31 @@ class HyperFLInversion(Attack):
             if any(bool(value.any()) for value in behind[i].values()):
                 groups[id(known.model), known.batch].append(i)
             else:
-                found[i] = Reconstruction(torch.full((known.batch, *known.model.inputs.shape), torch.nan))
+                results[i] = Reconstruction(torch.full((known.batch, *known.model.inputs.shape), torch.nan))
         way = self._closed_form if self.settings.variant == "closed_form" else self._with_labels
         for members in groups.values():
-            of = ([behind[i] for i in members], [knowledge[i] for i in members], [rngs[i] for i in members])
-            found |= zip(members, way(*of), strict=True)
-        return [found[i] for i in range(len(observations))]
+            group = ([behind[i] for i in members], [knowledge[i] for i in members], [rngs[i] for i in members])
+            results |= zip(members, way(*group), strict=True)
+        return [results[i] for i in range(len(observations))]
 
     def _closed_form(
         self, sent: list[Tensors], knowledge: list[Knowledge], rngs: list[torch.Generator]
     ) -> list[Reconstruction]:
         model, batch, device = knowledge[0].model, knowledge[0].batch, knowledge[0].model.inputs.mean.device
         victim = SurrogateVictim(extractor_of(model.model), model.inputs, batch)
-        unused = torch.zeros(batch, dtype=torch.int64, device=device)  # without labels, a search would look for them
+        unused = torch.zeros(
+            batch, dtype=torch.int64, device=device
+        )  # without labels, a search would look for them too
         both = [(read_off(model, gradient), rng) for gradient, rng in zip(sent, rngs, strict=True)]
         targets = [Target(victim.sent(reading, rng), unused, rng) for reading, rng in both]
         distances = {"cosine": cosine_distance, "relative": relative_distance, "features": victim.features}
         recipes = [self._recipe(distances[name]) if victim.linear else self._smooth() for name in self._distances]
-        several = [invert(victim, targets, one, box=knowledge[0].box, compute=self.compute) for one in recipes]
-        best = [min(found, key=lambda one: one.matched) for found in zip(*several, strict=True)]
-        return [Reconstruction(found.samples, found.matched, found.iterations) for found in best]
+        searched = [invert(victim, targets, one, box=knowledge[0].box, compute=self.compute) for one in recipes]
+        best = [min(candidates, key=lambda one: one.matched) for candidates in zip(*searched, strict=True)]
+        return [Reconstruction(result.samples, result.matched, result.iterations) for result in best]
 
     def _recipe(self, distance: Distance) -> Recipe:
-        """By a distance, and at last by the one that searches are judged by."""
+        """Use a distance first, and at last the relative squared distance, which compares searches."""
         chosen, prior = self.settings, weighted((self.settings.tv, total_variation))
         last = max(1, chosen.iterations // _LAST)
         if distance is relative_distance or last == chosen.iterations:
@@ -163,7 +165,7 @@ class HyperFLInversion(Attack):
         return Recipe(relative_distance, finer, prior, restarts=chosen.restarts, lost=_NOTHING, opening=(opening,))
 
     def _smooth(self) -> Recipe:
-        """By the cosine distance and L-BFGS; an iteration is one evaluation."""
+        """Use the cosine distance and L-BFGS; an iteration is one evaluation."""
         inner = min(_INNER, self.settings.iterations)
         descent = LBFGS(self.settings.iterations // inner, inner=inner)
         prior = weighted((_SMOOTH * self.settings.tv, total_variation))
@@ -172,7 +174,7 @@ class HyperFLInversion(Attack):
     def _with_labels(
         self, sent: list[Tensors], knowledge: list[Knowledge], rngs: list[torch.Generator]
     ) -> list[Reconstruction]:
-        """``joint`` or ``two_stage``: what is unknown to the victim is searched for together with the data."""
+        """Run ``joint`` or ``two_stage``: unknown tensors are searched for together with the data."""
         chosen, victim = self.settings, knowledge[0].model
         if chosen.variant == "two_stage" and isinstance(victim.model, GeneratedNet):
             generated = GeneratedVictim(victim.model, victim.known, victim.inputs)
@@ -181,13 +183,13 @@ class HyperFLInversion(Attack):
             victim = HeadlessVictim(victim.model, victim.inputs)
         adam, prior = AdamDescent(chosen.iterations, chosen.lr, chosen.signed), weighted((chosen.tv, total_variation))
         recipe = Recipe(cosine_distance, adam, prior, restarts=chosen.restarts, lost=_NOTHING)
-        targets = [_labelled(*of) for of in zip(sent, knowledge, rngs, strict=True)]
-        several = invert(victim, targets, recipe, box=knowledge[0].box, compute=self.compute)
-        return [_reconstruction(found) for found in several]
+        targets = [_labelled(*case) for case in zip(sent, knowledge, rngs, strict=True)]
+        batch = invert(victim, targets, recipe, box=knowledge[0].box, compute=self.compute)
+        return [_reconstruction(result) for result in batch]
 
 
 def _behind(seen: Observation, known: Knowledge) -> Tensors:
-    """The gradient behind an observation; of a hypernetwork's steps a sum of gradients, without weight decay."""
+    """Compute the gradient behind an observation; for a hypernetwork's steps a sum of gradients, without decay."""
     known.model.check(seen.sent)
     if known.weights and isinstance(known.model.model, GeneratedNet):
         return without_decay({name: seen.received[name] for name in seen.sent}, seen.sent)
@@ -195,7 +197,7 @@ def _behind(seen: Observation, known: Knowledge) -> Tensors:
 
 
 def _require_reading(victim: VictimModel) -> None:
-    """Refuse what neither generates an extractor from a shared hypernetwork nor shares one as it is."""
+    """Refuse a victim without an extractor that is shared, or generated from a shared hypernetwork."""
     model = victim.model
     if not isinstance(model, GeneratedNet | Net):
         raise NotApplicable(f"it needs an extractor, generated or shared, got {type(model).__name__}")
@@ -213,5 +215,5 @@ def _labelled(sent: Tensors, known: Knowledge, rng: torch.Generator) -> Target:
     return Target(sent, known.labels, rng)
 
 
-def _reconstruction(found: Found) -> Reconstruction:
-    return Reconstruction(found.samples, found.matched, found.iterations, found.labels)
+def _reconstruction(result: Found) -> Reconstruction:
+    return Reconstruction(result.samples, result.matched, result.iterations, result.labels)

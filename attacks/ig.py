@@ -1,4 +1,4 @@
-"""IG, "Inverting Gradients": search for the image whose gradient points where the observed one does.
+"""IG, "Inverting Gradients": search for an image whose gradient has the direction of the observed one.
 
 Paper       Geiping et al., "Inverting Gradients - How easy is it to break privacy in federated learning?",
             NeurIPS 2020, arXiv 2003.14053.
@@ -6,20 +6,20 @@ Minimises   1 - cos(gradient of guess, observed gradient) + tv * TV(guess)
 by          Adam on the sign of the guess's gradient, step size 0.1 (a tenth at 3/8, 5/8, 7/8 of the iterations),
             clamped to the box after every step, from N(0, 1) in normalised units.
 Granted     the labels, unless ``labels`` says how they are recovered.
-Adaptive    a known mechanism stands inside the objective; of several local steps the weights' change is matched, with
+Adaptive    a known mechanism stands inside the objective; for several local steps the weights' change is matched, with
             the steps unrolled (the paper's section 6.1); see departure 4.
-Unknown     tensors of the model that the client keeps (a private head, an embedding) are searched for together with
-            the image, from the attacker's own initialisation; so the HyperFL paper attacks HyperFL. That does not use
-            what an architecture gives away: against such methods this attack counts as static.
+Unknown     private tensors of the model (a head, an embedding) are searched for together with the image, from the
+            attacker's own initialisation, as in the HyperFL paper's attack on HyperFL. This ignores the architecture's
+            leakage: against such methods the attack counts as static.
 Departures  1. 1,000 iterations by default (inversefed: 4,800; breaching: 24,000; the HyperFL paper: 10,000).
             2. TV weight 1e-6, the HyperFL paper's; inversefed has 0.1, breaching 0.2.
-            3. Of several restarts the one with the lowest cosine distance is kept, as in the paper; the default is 1.
-               Within one, the guess with the lowest objective is kept rather than the last.
-            4. Told of a mechanism, it follows the gradient rather than its sign, in three searches, each from where
-               the last one ended and along half a cosine, with a TV weight that falls: 1e-2, 1e-3, 1e-5. Told of
-               noise, it spends half of its iterations on these, as if there were no defence, and the other half on
-               the negative log-likelihood plus a Laplace prior on the differences of neighbours, of one deviation,
-               both in nats. Chosen on MNIST's training images 0-5 and the digits 0-5; docs/adaptations.md.
+            3. The restart with the lowest cosine distance is kept, as in the paper; the default is 1. Within one, the
+               guess with the lowest objective is kept, not the last.
+            4. With a known mechanism it follows the gradient, not its sign, in three searches, each from the end of
+               the one before and along half a cosine, with a falling TV weight: 1e-2, 1e-3, 1e-5. With known noise, it
+               uses half of its iterations for these, as if there were no defence, and the other half for the negative
+               log-likelihood plus a Laplace prior on the differences of neighbours, of one deviation, both in nats.
+               Chosen on MNIST's training images 0-5 and the digits 0-5; docs/adaptations.md.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from flfw.inversion.priors import Prior, neighbour_differences, total_variation,
 from flfw.inversion.search import Recipe, Stage
 from flfw.victims.operator import Operator
 
-_NEIGHBOURS = 1.0  # deviations of the normalised input by which neighbours differ, in the prior of who knows of noise
-_FALLING = (1000.0, 100.0, 1.0)  # weight of the total variation in the searches of who is told, over that in the last
+_NEIGHBOURS = 1.0  # difference of neighbours in deviations of the normalised input, in the prior for known noise
+_FALLING = (1000.0, 100.0, 1.0)  # weight of the total variation in the searches with a known mechanism, over the last
 
 
 @dataclass(frozen=True)
 class IGSettings:
-    """The search."""
+    """Settings of the search."""
 
     iterations: int = 1000  # Adam steps, >= 1
     lr: float = 0.1  # first step size in deviations of the normalised input, > 0
     tv: float = 1e-6  # weight of the total variation, >= 0
-    tv_told: float = 1e-2  # the same for who is told of a mechanism, at first; it falls to a thousandth, >= 0
+    tv_told: float = 1e-2  # the first weight with a known mechanism; it falls to a thousandth, >= 0
     signed: bool = True  # follow the sign of the gradient; the HyperFL paper does not
     restarts: int = 1  # searches from different images (unknown tensors start alike), >= 1
     labels: Literal["given", "idlg", "counts"] = "given"  # granted, or recovered (iDLG: of one example)
@@ -64,41 +64,41 @@ class IGSettings:
 
 @final
 class IG(GradientMatching):
-    """Cosine matching."""
+    """Search by the cosine distance."""
 
     Settings = IGSettings
     tuned_on = "MNIST training images 0-5 and digits 0-5 of scikit-learn (the schedule when told of a defence)"
 
     @property
     def budget(self) -> Budget:
-        """As set."""
+        """The budget from the settings."""
         return Budget(self.settings.iterations, self.settings.restarts, "lowest cosine distance")
 
     @property
     def labels(self) -> str:
-        """As set."""
+        """Source of the labels, from the settings."""
         return "single" if self.settings.labels == "idlg" else self.settings.labels
 
-    def recipe(self, told: Operator | Automatic | None) -> Recipe:
-        """As published; to who is told of a mechanism, less of the gradient is left, and the prior leads at first."""
+    def recipe(self, mechanism: Operator | Automatic | None) -> Recipe:
+        """Use the published search; with a known mechanism less of the gradient is left, so the prior leads first."""
         chosen, restarts = self.settings, self.settings.restarts
-        if told is None:
+        if mechanism is None:
             published, prior = (
                 AdamDescent(chosen.iterations, chosen.lr, chosen.signed),
                 weighted((chosen.tv, total_variation)),
             )
             return Recipe(cosine_distance, published, prior, restarts=restarts)
         smooth = weighted((chosen.tv_told / _FALLING[0], total_variation))
-        if told.noise is None:
+        if mechanism.noise is None:
             *opening, last = self._falling(chosen.iterations, smooth, through=True)
             return Recipe(cosine_distance, last.descent, smooth, restarts=restarts, opening=tuple(opening))
         last = AdamDescent(max(1, chosen.iterations // 2), chosen.lr, schedule="cosine")
         opening = self._falling(chosen.iterations - last.iterations, smooth, through=False)
-        likely, near = gaussian_likelihood(told.noise), neighbour_differences(_NEIGHBOURS)
+        likely, near = gaussian_likelihood(mechanism.noise), neighbour_differences(_NEIGHBOURS)
         return Recipe(likely, last, near, restarts=restarts, opening=opening)
 
     def _falling(self, iterations: int, prior: Prior, through: bool) -> tuple[Stage, ...]:
-        """Searches under a prior that loses its weight, which share the iterations; the last is never without."""
+        """Split the iterations into searches under a prior with a falling weight; the last always gets some."""
         count = len(_FALLING)
         each = [(iterations + i) // count for i in range(count)]
         return tuple(

@@ -82,7 +82,8 @@ def trained(case: UploadCase, rounds: int) -> list[Trained]:
     with tempfile.TemporaryDirectory() as folder:
         stores = [ClientStore(Path(folder), "upload", partition) for partition in range(_CLIENTS)]
         client = Workplace(experiment, task, method, settings, 0, 1, None, stores[0])
-        arrays = broadcast(parts.client(experiment)(client).model, method.downloads)
+        model = parts.client(experiment)(client).model
+        arrays = broadcast(model, method.shared(model, settings).downloads)
         for server_round in range(1, rounds + 2):
             received, found = views(arrays), []
             for partition, store in enumerate(stores):

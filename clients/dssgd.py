@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from flfw.client.federated_client import FederatedClient
-from flfw.messages.sharing import check_upload
 from flfw.nets import Tensors
 
 
@@ -47,11 +46,8 @@ class DSSGDClient(FederatedClient):
         """What a probe of one step sends: the chosen entries of that step, over minus its size."""
         rng, lr = self.generator("probe"), self.at.experiment.lr
         change = {name: -lr * value for name, value in self.local_gradient(x, y, rng).items()}
-        found = {name: value / -lr for name, value in self._chosen(change).items()}
-        if self.at.defence:
-            found = self.at.defence.update(found, rng)
-        check_upload(found, self.at.method.uploads, self.at.experiment.method, self.at.partition)
-        return found
+        sent = {name: value / -lr for name, value in self._chosen(change).items()}
+        return self.at.defence.update(sent, rng) if self.at.defence else sent
 
     def outgoing(self) -> Tensors:
         """What was received and, at the chosen entries, the change."""

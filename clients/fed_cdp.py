@@ -42,9 +42,9 @@ class FedCDPClient(NoisyClient):
     @cached_property
     def _medians(self) -> dict[str, float]:
         """Over all own examples, of the norms at what was received."""
-        norms, own = [], self.own("train")
-        for start in range(0, len(own), _AT_ONCE):
-            x, y = self.examples("train", own[start : start + _AT_ONCE])
+        norms, mine = [], self.indices("train")
+        for start in range(0, len(mine), _AT_ONCE):
+            x, y = self.examples("train", mine[start : start + _AT_ONCE])
             norms.append(self.clipped(x, y, inf).norms)
         medians = torch.cat(norms).median(0).values.clamp(min=_LEAST).tolist()
         return dict(zip(self.per_example.groups, medians, strict=True))

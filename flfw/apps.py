@@ -19,7 +19,6 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
 from flfw import data
-from flfw import resolve as parts
 from flfw.audit import probe
 from flfw.client.federated_client import FederatedClient
 from flfw.client.site import Site
@@ -28,7 +27,8 @@ from flfw.client.workplace import Workplace
 from flfw.dp.ledger import require_settled
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
-from flfw.messages.wire import pack, views
+from flfw.messages.sharing import Border, Sharing
+from flfw.messages.wire import forms, pack, views
 from flfw.nets import Tensors
 from flfw.resolve import resolve
 from flfw.server.roster import ENROLMENT_S
@@ -50,7 +50,7 @@ def serve(grid: Grid, context: Context) -> None:
     """Run the experiment of the run's configuration, as `flfw.engines.federation` does it."""
     from flfw.engines.federation import federate  # clients import this module too, and need none of that
 
-    federate(grid, Experiment.from_run_config(context.run_config))
+    federate(grid, resolve(Experiment.from_run_config(context.run_config)))
 
 
 # --- the client ---------------------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ def introduce(message: Message, context: Context) -> Message:
         site = Site.of(context.node_config, "none")
         about["volunteered"] = -1 if site.volunteered is None and site.truth else len(site.volunteered or ())
         try:
-            experiment = resolve(Experiment.from_run_config(context.run_config))
+            experiment = resolve(Experiment.from_run_config(context.run_config)).experiment
             root = str(context.node_config.get("data-root", ""))
             (shape, about["classes"]), about["labels"] = _own_space(experiment, root), _own_labels(experiment, root)
             about["shape"] = list(shape)
@@ -96,16 +96,16 @@ def _own_labels(experiment: Experiment, data_root: str) -> str:
 
 @client.train()
 def train(message: Message, context: Context) -> Message:
-    """One round of local training."""
-    with _at_work(message, context) as (worker, config, received):
+    """Do one round of local training."""
+    with _at_work(message, context) as (worker, border, config, received):
         sent, metrics = worker.fit_named(received, config["version"])
-        return _reply(message, sent, metrics)
+        return _reply(message, border, sent, metrics)
 
 
 @client.train("probe")
 def answer_probe(message: Message, context: Context) -> Message:
-    """What this client would send for a few of its own examples; nothing is trained or kept."""
-    with _at_work(message, context) as (worker, config, received):
+    """Answer a probe: the update that a few of the client's own examples would make; nothing is trained or kept."""
+    with _at_work(message, context, probed=True) as (worker, border, config, received):
 
         def target(x: Tensor, y: Tensor, steps: int) -> Tensors:
             worker.install(received, config["version"])
@@ -118,42 +118,61 @@ def answer_probe(message: Message, context: Context) -> Message:
         at = worker.at
         site = Site.of(context.node_config, config["experiment"])
         sent = probe.answer(config, received, at.task, at.experiment, at.partition, site, target, example)
-        return _reply(message, sent, {"num-examples": config["batch"], "partition": at.partition})
+        return _reply(message, border, sent, {"num-examples": config["batch"], "partition": at.partition})
 
 
 @client.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """Accuracy on the client's own test data, before and after one more local training."""
-    with _at_work(message, context) as (worker, config, received):
-        return _reply(message, {}, worker.evaluate_named(received, config["version"]))
+    """Evaluate on the client's own test data, before and after one more local training."""
+    with _at_work(message, context) as (worker, border, config, received):
+        return _reply(message, border, {}, worker.evaluate_named(received, config["version"]))
 
 
 @contextmanager
 def _at_work(
-    message: Message, context: Context
-) -> Iterator[tuple[FederatedClient, dict[str, Any], dict[str, np.ndarray]]]:
-    """The client half for a message, and the message's scalars and arrays; on one thread, while the server waits."""
+    message: Message, context: Context, probed: bool = False
+) -> Iterator[tuple[FederatedClient, Border, dict[str, Any], dict[str, np.ndarray]]]:
+    """Make the client half for a message, and let the message's arrays in; on one thread, while the server waits.
+
+    Args:
+        message: from the server.
+        context: of this node.
+        probed: whether it is a probe, of which the ladder's have a network and a border of their own.
+
+    Yields:
+        The client half, what may cross in answer to this message, and the message's scalars and arrays.
+    """
     config: Any = dict(message.content.config_records["config"])
     if config["code"] != code_hash():
         raise RuntimeError(f"runs other code ({code_hash()}) than the server ({config['code']}); install the same")
-    experiment = resolve(Experiment.from_run_config(context.run_config))
+    resolved = resolve(Experiment.from_run_config(context.run_config))
+    experiment = resolved.experiment
     require_settled(experiment)
     site, partition = Site.of(context.node_config, config["experiment"]), _partition(context)
     with _until(message.metadata.created_at + config["deadline"], context), one_thread():
-        method, settings = parts.method(experiment)
         at = Workplace(
             experiment=experiment,
             task=Task.of(experiment, site.data_root),
-            method=method,
-            settings=settings,
+            method=resolved.method,
+            settings=resolved.settings,
             partition=partition,
             round=int(config["round"]),
-            defence=parts.defence(experiment) if partition in experiment.defended_partitions else None,
+            defence=resolved.defence_of(partition),
             store=ClientStore(site.state, config["experiment"], partition) if site.state else None,
             probe=tuple(int(config[name]) for name in ("slot", "batch", "steps") if name in config),
         )
-        method.check_client(at.task, partition, settings)
-        yield parts.client(experiment)(at), config, views(message.content.array_records["arrays"])
+        resolved.method.check_client(at.task, partition, resolved.settings)
+        worker, received = resolved.client(at), views(message.content.array_records["arrays"])
+        border = _ladder_border(at, config["rung"]) if probed and config["rung"] in probe.LADDER else worker.border
+        border.enter(received)
+        yield worker, border, config, received
+
+
+def _ladder_border(at: Workplace, rung: str) -> Border:
+    """Let the whole fresh network of one of the audit's easier rungs cross, and nothing of the method's."""
+    with torch.device("meta"):
+        net = probe.ladder_net(rung, at.experiment, at.task.build_net)
+    return Border(at.partition, f"the audit's {rung} rung", Sharing(("*",), ("*",)), forms(net.state_dict()))
 
 
 @contextmanager
@@ -179,7 +198,9 @@ def _until(deadline: float, context: Context) -> Iterator[None]:
             faulthandler.cancel_dump_traceback_later()
 
 
-def _reply(message: Message, sent: Tensors, metrics: dict[str, Any]) -> Message:
+def _reply(message: Message, border: Border, sent: Tensors, metrics: dict[str, Any]) -> Message:
+    """Answer the server: tensors leave the client here and nowhere else."""
+    border.leave(sent)
     content = RecordDict({"arrays": pack(sent), "metrics": MetricRecord(metrics)})
     return Message(content, reply_to=message)
 

@@ -1,4 +1,4 @@
-"""What an audit probes: the target, and points of curves by batch size, by local steps, or by both up a ladder."""
+"""Points that an audit probes: the target, and curves over batch size, local steps, or both on a ladder."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from itertools import pairwise
 from flfw.errors import BadInput
 
 LADDER = "ladder"
-"""The curve on which both sizes grow."""
+"""Name of the curve on which both sizes grow."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A kind of probe: ``batch`` examples, ``steps`` local steps; of a ``curve``, or the target ("")."""
+    """Kind of probe: ``batch`` examples, ``steps`` local steps; of a ``curve``, or the target ("")."""
 
     curve: str
     batch: int
@@ -22,30 +22,30 @@ class Point:
 
     @property
     def name(self) -> str:
-        """``target``, or the curve's own: ``batch-16``, ``ladder-50x5``."""
+        """Name of the point: ``target``, or on a curve ``batch-16`` or ``ladder-50x5``."""
         return f"{self.curve}-{self.value}" if self.curve else "target"
 
     @property
     def value(self) -> str:
-        """Where on its curve it stands, as ``--curve`` has it; of the target, both sizes."""
+        """Position on the curve, written as in ``--curve``; for the target, both sizes."""
         return str(getattr(self, self.curve)) if self.curve in ("batch", "steps") else f"{self.batch}x{self.steps}"
 
 
 def points(curves: Sequence[str], batch: int, steps: int) -> tuple[Point, ...]:
-    """The target first, then the curves' points that differ from it.
+    """Return the target first, then the curves' points that differ from it.
 
     Args:
         curves: ``batch=1,4``, ``steps=1,5`` or ``ladder=1x1,4x1,4x5``, whose rungs only grow.
         batch: examples in the target's probe.
-        steps: its local steps.
+        steps: local steps in the target's probe.
 
     Raises:
-        BadInput: a word is none of these.
+        BadInput: a curve has another form.
 
     >>> [point.name for point in points(["batch=1,4", "ladder=1x1,4x1,4x5"], 1, 1)]
     ['target', 'batch-4', 'ladder-4x1', 'ladder-4x5']
     """
-    found = [Point("", batch, steps)]
+    result = [Point("", batch, steps)]
     for word in curves:
         axis, equals, values = word.partition("=")
         if axis not in ("batch", "steps", LADDER) or not equals:
@@ -53,13 +53,13 @@ def points(curves: Sequence[str], batch: int, steps: int) -> tuple[Point, ...]:
         rungs = [_sizes(axis, value, word, batch, steps) for value in values.split(",")]
         if axis == LADDER and not all(_grows(*two) for two in pairwise(rungs)):
             raise BadInput(f"Expected rungs that only grow, got curve={word}.")
-        new = [Point(axis, *sizes) for sizes in dict.fromkeys(rungs) if Point("", *sizes) not in found]
-        found += [point for point in new if point not in found]
-    return tuple(found)
+        new = [Point(axis, *sizes) for sizes in dict.fromkeys(rungs) if Point("", *sizes) not in result]
+        result += [point for point in new if point not in result]
+    return tuple(result)
 
 
 def _sizes(axis: str, value: str, word: str, batch: int, steps: int) -> tuple[int, int]:
-    """Batch and steps of one point."""
+    """Parse batch size and steps of one point."""
     parts = value.split("x") if axis == LADDER else [value]
     if axis == LADDER and len(parts) != 2:
         raise BadInput(f"Expected rungs as BATCHxSTEPS, such as 4x1, got {value!r} in curve={word}.")

@@ -1,4 +1,4 @@
-"""What a client does to what it sends: the hooks of a client-side defence."""
+"""Hooks of a client-side defence, which changes the update that a client sends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flfw.plugins import NoSettings
 
 
 class Defence(ABC):
-    """Base of the defences; a subclass overrides the hook at which it acts, and none is called for private tensors.
+    """Base of the defences: a subclass overrides the hook at which it acts; private tensors pass through no hook.
 
     Args:
         settings: the defence's hyper-parameters, an instance of ``Settings``.
@@ -26,24 +26,24 @@ class Defence(ABC):
         self.settings = self.Settings() if settings is None else settings
 
     def batch(self, x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """The batch a local step sees, from raw inputs (B, ...) in [0, 1] and labels (B,)."""
+        """Return the batch that a local step sees, from raw inputs (B, ...) in [0, 1] and labels (B,)."""
         return x, y
 
     def gradients(self, gradients: Tensors, rng: torch.Generator) -> Tensors:
-        """The gradients of the shared tensors that a local step follows, from the batch's own."""
+        """Return the gradients of the shared tensors for a local step, from those of the batch."""
         return gradients
 
     def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
-        """What leaves the client: from the change of the shared tensors (in a probe: from their gradient)."""
+        """Return the update to send, from the change of the shared tensors (in a probe: from their gradient)."""
         return update
 
 
 def refuse_beside_factors(name: str, defence: Defence | None) -> None:
-    """Refuse a defence on updates that travel as factors: it leaves a change no few axes, and needs every digit.
+    """Refuse a defence on updates that are sent as factors: it raises their rank, and needs every digit.
 
     Args:
         name: of the defence.
-        defence: the client's, if any.
+        defence: of the client, if any.
 
     Raises:
         BadInput: naming the form of the upload and the defence.

@@ -1,7 +1,7 @@
-"""The two ways a run can end badly, and what the command line makes of them.
+"""Errors that end a run, and their exit codes on the command line.
 
 Attributes:
-    DIED: what is said of a client whose process ended before it could say anything.
+    DIED: reason for the failure of a client whose process ended without an answer.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ DIED = "its process died"
 
 
 class BadInput(ValueError):
-    """What was asked for cannot be done; the message names the value and the way out (exit code 2)."""
+    """Error in the input: the request cannot be done; the message names the value and the way out (exit code 2)."""
 
 
 class RunFailed(RuntimeError):
-    """The run started and could not be completed; the message names who failed and why (exit code 1)."""
+    """Failure of a run that had started; the message names the client or part that failed, and why (exit code 1)."""
 
 
 def require(holds: bool, expected: str, **got: object) -> None:
-    """Raise `BadInput` in the house's one voice unless the condition holds.
+    """Raise `BadInput`, worded like all input errors, unless the condition holds.
 
     >>> require(1.5 < 1, "0 < ratio < 1", ratio=1.5)
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""What a method declares of itself: what it shares, what its clients train, what it claims.
+"""The declaration of a method: the tensors it shares, the training of its clients, its claims.
 
 The server half (`flfw.server.strategy`) inherits from it; clients, audits and estimates read the declaration alone.
 """
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import nn
 
 from flfw.messages.factored_upload import FactoredUpload
+from flfw.messages.sharing import Sharing
 from flfw.nets import Net, Tensors
 from flfw.privacy.course import Course
 from flfw.privacy.mechanism import Mechanism
@@ -23,13 +24,13 @@ from flfw.plugins import NoSettings
 
 
 class Method:
-    """A declaration; methods set the class attributes, and override what is not so by default."""
+    """A declaration; methods set the class attributes, and override those of the functions that do not fit."""
 
     Settings: ClassVar[type] = NoSettings
     downloads: ClassVar[tuple[str, ...]] = ("*",)
     """Patterns of the tensors the server sends. All others are the client's own and are kept between rounds."""
     uploads: ClassVar[tuple[str, ...]] = ("*",)
-    """Patterns of the tensors a client may send."""
+    """Patterns of the tensors a client may send, all of them among the downloads."""
     net: ClassVar[str] = ""
     """The network that ``auto`` stands for; empty: the one the papers use on the data set."""
     client: ClassVar[str] = ""
@@ -37,32 +38,46 @@ class Method:
 
     @classmethod
     def build_model(cls, net: Net, settings: Any) -> nn.Module:
-        """The model whose named tensors `downloads` and `uploads` speak of; by default the network itself."""
+        """Build the model whose named tensors `downloads` and `uploads` speak of; by default the network itself."""
         return net
 
     @classmethod
-    def victim_model(cls, model: nn.Module, received: Tensors, inputs: Any) -> VictimModel:
-        """What an attacker who holds ``received`` can compute of a client's gradient; see `VictimModel`."""
-        return PlainVictim(model, known=received, shared=cls.descended(), inputs=inputs)
+    def shared(cls, model: nn.Module, settings: Any) -> Sharing:
+        """Say which of a model's tensors cross: by default those whose names match `downloads` and `uploads`.
+
+        A method whose choice no pattern of names can express (by the modules' types, by a setting) overrides this. The
+        two attributes then are bounds: they hold at least the names chosen here, and are all that is known where there
+        is no model, as in a site's policy. Client, server, audits and estimates go by the answer.
+
+        Args:
+            model: from `build_model`; perhaps without numbers, on the meta device.
+            settings: the method's hyper-parameters.
+        """
+        return Sharing(cls.downloads, cls.uploads)
 
     @classmethod
-    def descended(cls) -> tuple[str, ...]:
-        """Patterns of the uploaded tensors whose gradient a local step on the loss follows, and a probe sends."""
-        return cls.uploads
+    def victim_model(cls, model: nn.Module, received: Tensors, inputs: Any, settings: Any) -> VictimModel:
+        """Build what an attacker who holds ``received`` can compute of a client's gradient; see `VictimModel`."""
+        return PlainVictim(model, known=received, shared=cls.descended(model, settings), inputs=inputs)
+
+    @classmethod
+    def descended(cls, model: nn.Module, settings: Any) -> tuple[str, ...]:
+        """List patterns of the uploads whose gradient a local step on the loss follows, and a probe sends."""
+        return cls.shared(model, settings).uploads
 
     @classmethod
     def common_start(cls, settings: Any) -> bool:
-        """Whether what clients keep to themselves starts from the same numbers for all, which the server knows."""
+        """Say whether the clients' own tensors start from the same numbers for all, which the server knows."""
         return True
 
     @classmethod
     def local_steps(cls, settings: Any, lr: float, steps: int) -> LocalSteps | None:
-        """A client's local training as an attacker can write it out; None: it holds more than steps on one loss."""
+        """Describe local training as an attacker can write it out; None: it holds more than steps on one loss."""
         return None
 
     @classmethod
     def factored_upload(cls, settings: Any) -> FactoredUpload | None:
-        """How the change of some uploads travels as factors; None: whole. It takes one broadcast for all clients."""
+        """Say how the change of some uploads travels as factors; None: whole. It takes one broadcast for all."""
         return None
 
     @classmethod
@@ -91,10 +106,10 @@ class Method:
 
     @classmethod
     def mechanism(cls, settings: Any, course: Course) -> Mechanism | None:
-        """What a whole run does to the data for privacy, as the server meets it; None: nothing is claimed."""
+        """Describe the protection of the data in a whole run, as the server meets it; None: nothing is claimed."""
         return None
 
     @classmethod
     def as_published(cls, settings: Any, course: Course) -> Published | None:
-        """How the method's paper counts, where it does."""
+        """Count as the method's paper does, where it counts."""
         return None

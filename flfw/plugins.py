@@ -1,6 +1,6 @@
-"""Finds a method, a defence or an attack: by the name of its file, or anybody's own as ``package.module:Class``.
+"""Search for plug-ins (methods, defences, attacks): by file name, or as ``package.module:Class`` for foreign code.
 
-There is no registry. A plug-in is the one concrete class of its kind that its file defines.
+There is no registry. A plug-in is the only concrete class of its kind that its file defines.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of plug-in: what it is called, and the package whose files are the ones that come with the project."""
+    """Kind of plug-in: its noun for messages, and the package whose files come with the project."""
 
     noun: str
     package: str
 
     @property
     def article(self) -> str:
-        """``a`` or ``an``."""
+        """Indefinite article of the noun: ``a`` or ``an``."""
         return "an" if self.noun[0] in "aeiou" else "a"
 
 
@@ -42,19 +42,24 @@ ATTACK = Kind("attack", "attacks")
 ADAPTATION = Kind("adaptation", "attacks.adaptations")
 
 
+def short_name(plugin: str) -> str:
+    """Return the name of a plug-in in ``--set``: its file's, or its class's for ``package.module:Class``."""
+    return plugin.rpartition(":")[2]
+
+
 def names(kind: Kind) -> tuple[str, ...]:
-    """The plug-ins of a kind that come with the project, without importing any of them."""
+    """List the plug-ins of a kind that come with the project, without importing any of them."""
     folder = _home(kind.package)
     return tuple(sorted(m.name for m in pkgutil.iter_modules([str(folder)]) if not m.ispkg))
 
 
 def find(kind: Kind, name: str, base: type[T]) -> type[T]:
-    """The plug-in's class.
+    """Find and import the class of a plug-in.
 
     Args:
-        kind: what is looked for.
+        kind: kind of the plug-in.
         name: a file stem of the kind's package, or ``package.module:Class``.
-        base: what the class must derive from.
+        base: class from which the plug-in must derive.
 
     Raises:
         BadInput: there is no such file, module or class; the message says which names there are.
@@ -67,12 +72,12 @@ def find(kind: Kind, name: str, base: type[T]) -> type[T]:
             f"Expected {kind.article} {kind.noun} among {known}, or package.module:Class; got {kind.noun}={name}."
         )
     module = _import(f"{kind.package}.{name}", kind)
-    found = [c for c in vars(module).values() if _is_concrete(c, base) and c.__module__ == module.__name__]
-    if len(found) != 1:
+    classes = [c for c in vars(module).values() if _is_concrete(c, base) and c.__module__ == module.__name__]
+    if len(classes) != 1:
         raise BadInput(
-            f"Expected one concrete {base.__name__} in {module.__name__}, got {[c.__name__ for c in found]}."
+            f"Expected one concrete {base.__name__} in {module.__name__}, got {[c.__name__ for c in classes]}."
         )
-    return found[0]
+    return classes[0]
 
 
 def _foreign(kind: Kind, name: str, base: type[T]) -> type[T]:
@@ -81,10 +86,10 @@ def _foreign(kind: Kind, name: str, base: type[T]) -> type[T]:
         module = importlib.import_module(module_name)
     except (ImportError, SyntaxError, TypeError, ValueError) as error:  # the last two: an empty or a relative name
         raise BadInput(f"Expected an importable module for {kind.noun}={name}, got: {error}.") from error
-    found: Any = getattr(module, class_name, None)
-    if not _is_concrete(found, base):
-        raise BadInput(f"Expected {kind.noun}={name} to be a concrete {base.__name__}, got {found!r}.")
-    return found
+    candidate: Any = getattr(module, class_name, None)
+    if not _is_concrete(candidate, base):
+        raise BadInput(f"Expected {kind.noun}={name} to be a concrete {base.__name__}, got {candidate!r}.")
+    return candidate
 
 
 def _is_concrete(candidate: object, base: type) -> bool:
@@ -98,13 +103,13 @@ def _home(package: str) -> Path:
 
 
 def _import(module: str, kind: Kind) -> ModuleType:
-    """Import one of the project's own files, and make sure that it is: another package may bear the same name."""
+    """Import one of the project's own files, and check that it is: another package may have the same name."""
     top = module.partition(".")[0]
     spec = importlib.util.find_spec(top)
-    found = [Path(place) for place in (spec.submodule_search_locations if spec else None) or []]
-    if _home(top) not in found:
+    folders = [Path(place) for place in (spec.submodule_search_locations if spec else None) or []]
+    if _home(top) not in folders:
         raise BadInput(
-            f"Expected package {top} in {_home(top)}, got {', '.join(map(str, found)) or 'none'}: another package of "
+            f"Expected package {top} in {_home(top)}, got {', '.join(map(str, folders)) or 'none'}: another package of "
             "that name comes first on the path; run from another folder or rename it."
         )
     return importlib.import_module(module)
@@ -112,7 +117,7 @@ def _import(module: str, kind: Kind) -> ModuleType:
 
 @dataclass(frozen=True)
 class NoSettings:
-    """The hyper-parameters of a plug-in that has none."""
+    """Hyper-parameters of a plug-in that has none."""
 
 
 S = TypeVar("S")
@@ -126,14 +131,14 @@ def settings(
     bare: bool = False,
     of_another: frozenset[str] = frozenset(),
 ) -> S:
-    """A plug-in's frozen dataclass of hyper-parameters, with what ``--set`` changes.
+    """Build a plug-in's frozen dataclass of hyper-parameters, with the values from ``--set``.
 
     Args:
         cls: the dataclass.
         plugin: its name; assignments read ``plugin.field=value``.
-        assignments: all that stood behind ``--set``; those of other plug-ins are passed over.
-        bare: whether ``field=value`` without a plug-in's name is meant too (the method's).
-        of_another: fields of another plug-in of the same name; where they are not this one's too, they are passed over.
+        assignments: all values of ``--set``; those of other plug-ins are ignored.
+        bare: whether ``field=value`` without a plug-in's name also counts (for the method).
+        of_another: fields of another plug-in of the same name; they are ignored unless this one has them too.
     """
     values: dict[str, Any] = {}
     hints = get_type_hints(cls)
@@ -151,7 +156,7 @@ def settings(
 
 
 def split_assignment(assignment: str) -> tuple[str, str]:
-    """``"prune.ratio=0.9"`` as ``("prune.ratio", "0.9")``."""
+    """Split ``"prune.ratio=0.9"`` into ``("prune.ratio", "0.9")``."""
     target, equals, text = assignment.partition("=")
     if not (target and equals):
         raise BadInput(f"Expected --set FIELD=VALUE, got {assignment!r}.")

@@ -1,119 +1,201 @@
-"""The plug-ins an experiment names, with their hyper-parameters; resolved in every process from its own code."""
+"""Resolution of an experiment: from the names of plug-ins to their classes and settings, in each process from its code.
+
+`resolve` is called where names enter: on the command line, at the start of a run, in Flower's apps and in processes
+that get a run configuration. All other code takes the `Resolved` that it returns.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, final
 
 import torch
 from torch import nn
 
 from flfw import data, nets, plugins
+from flfw.adversary.attack import Attack
+from flfw.client import FederatedClient
 from flfw.data.splits import partition
 from flfw.defence import Defence, refuse_beside_factors
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
-from flfw.messages.sharing import matches
+from flfw.inversion.compute import Compute
+from flfw.messages.sharing import Sharing, matches
 from flfw.method import Method
 from flfw.plugins import settings, split_assignment
-from flfw.server.strategy import FederatedStrategy
+from flfw.server import FederatedStrategy
 from flfw.task import input_space
 from flfw.victims.operator import Operator
 
 
-def short_name(plugin: str) -> str:
-    """What a plug-in is called in ``--set``: its file's name, or the class's for somebody's own."""
-    return plugin.rpartition(":")[2]
+@final
+@dataclass(frozen=True)
+class Resolved:
+    """Experiment with the classes and settings that it names.
 
-
-def method(experiment: Experiment) -> tuple[type[FederatedStrategy], Any]:
-    """The server half and the method's hyper-parameters.
-
-    Beside an attack of its name, each takes what is its own; a field without a name is the method's.
+    Attributes:
+        experiment: no field of it is ``auto``.
+        method: the server half, which is also the method's declaration.
+        settings: the method's hyper-parameters, an instance of ``method.Settings``.
+        space: shape of one input and number of classes; None: those of the experiment's data set.
     """
-    cls, name = plugins.find(plugins.METHOD, experiment.method, FederatedStrategy), short_name(experiment.method)
-    alike = [fields(plugins.ATTACK, attack) for attack in experiment.attacks if short_name(attack) == name]
-    return cls, settings(cls.Settings, name, experiment.set, bare=True, of_another=frozenset().union(*alike))
+
+    experiment: Experiment
+    method: type[FederatedStrategy]
+    settings: Any
+    space: tuple[tuple[int, ...], int] | None = None
+
+    @cached_property
+    def client(self) -> type[FederatedClient]:
+        """Client half: the class that the method names, else the one in the file of the method's name, else `sgd`."""
+        name = self.method.client
+        if not name:
+            name = self.experiment.method if self.experiment.method in plugins.names(plugins.CLIENT) else "sgd"
+        return plugins.find(plugins.CLIENT, name, FederatedClient)
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """Model of the method without numbers, on the meta device: its names, shapes and modules.
+
+        Raises:
+            BadInput: the network does not fit the data, or the method does not fit the network.
+        """
+        with torch.device("meta"):
+            return self.build_model()
+
+    @cached_property
+    def sharing(self) -> Sharing:
+        """The tensors of the model that are downloaded and uploaded."""
+        return self.method.shared(self.model, self.settings)
+
+    @cached_property
+    def input_space(self) -> tuple[tuple[int, ...], int]:
+        """Shape of one input and number of classes."""
+        return self.space or input_space(self.experiment)
+
+    def with_input_space(self, shape: tuple[int, ...], classes: int) -> Resolved:
+        """Return the same experiment for inputs of this shape, where its data set is not known."""
+        return dataclasses.replace(self, space=(shape, classes))
+
+    def build_net(self, net: str = "") -> nets.Net:
+        """Build the experiment's network, or another one by its name, for the experiment's inputs."""
+        return nets.build(net or self.experiment.net, *self.input_space)
+
+    def build_model(self) -> nn.Module:
+        """Build the method's model, initialised from torch's current generator."""
+        return self.method.build_model(self.build_net(), self.settings)
+
+    @cached_property
+    def defence(self) -> Defence | None:
+        """Client-side defence, for inspection only; each client gets its own from `new_defence`."""
+        return self.new_defence()
+
+    def new_defence(self) -> Defence | None:
+        """Build the client-side defence, if there is one; each client gets its own, since it may keep state."""
+        if self._defence is None:
+            return None
+        cls, chosen = self._defence
+        return cls(chosen)
+
+    def defence_of(self, partition: int) -> Defence | None:
+        """Build the defence that one client uses; None: that client uses none."""
+        return self.new_defence() if partition in self.experiment.defended_partitions else None
+
+    @cached_property
+    def _defence(self) -> tuple[type[Defence], Any] | None:
+        name = self.experiment.defence
+        if name == "none":
+            return None
+        cls = plugins.find(plugins.DEFENCE, name, Defence)
+        return cls, settings(cls.Settings, plugins.short_name(name), self.experiment.set)
+
+    @cached_property
+    def adaptation(self) -> type[Operator] | None:
+        """Adaptation that is written for the experiment's defence; None: there is none."""
+        if self.experiment.defence not in plugins.names(plugins.ADAPTATION):
+            return None
+        return plugins.find(plugins.ADAPTATION, self.experiment.defence, Operator)
+
+    @property
+    def attacks(self) -> dict[str, Attack]:
+        """New attacks by the names that the experiment gives them."""
+        compute = Compute(self.experiment.attack_memory_gb, self.experiment.attack_compile)
+        return {name: cls(chosen, compute) for name, (cls, chosen) in self._attacks.items()}
+
+    @cached_property
+    def _attacks(self) -> Mapping[str, tuple[Any, Any]]:
+        """Class and settings of each attack; fields of a method of the same name are ignored."""
+        classes: dict[str, Any] = {name: plugins.find(plugins.ATTACK, name, Attack) for name in self.experiment.attacks}
+        of_method = frozenset(field.name for field in dataclasses.fields(self.method.Settings))
+        alike = plugins.short_name(self.experiment.method)
+        return {
+            name: (cls, self._settings_of(cls, name, of_method if plugins.short_name(name) == alike else frozenset()))
+            for name, cls in classes.items()
+        }
+
+    def _settings_of(self, cls: Any, name: str, of_another: frozenset[str]) -> Any:
+        return settings(cls.Settings, plugins.short_name(name), self.experiment.set, of_another=of_another)
+
+    def replaced(self, **changes: Any) -> Resolved:
+        """Resolve the experiment with some fields changed."""
+        return resolve(dataclasses.replace(self.experiment, **changes))
 
 
-def fields(kind: plugins.Kind, name: str) -> frozenset[str]:
-    """What can be set of a method or an attack."""
-    from flfw.adversary.attack import Attack
+@lru_cache(maxsize=64)
+def resolve(experiment: Experiment) -> Resolved:
+    """Resolve an experiment, once per process for equal experiments.
 
-    found: Any = plugins.find(kind, name, Attack if kind == plugins.ATTACK else FederatedStrategy)
-    return frozenset(field.name for field in dataclasses.fields(found.Settings))
-
-
-def blank_model(experiment: Experiment) -> nn.Module:
-    """The method's model without any numbers in it: for its names and sizes.
+    Args:
+        experiment: fields may be ``auto``.
 
     Raises:
-        BadInput: the network does not fit the data, or the method does not fit the network.
+        BadInput: the method is unknown, or a setting of it is.
     """
-    cls, chosen = method(experiment)
-    with torch.device("meta"):
-        return cls.build_model(nets.build(experiment.net, *input_space(experiment)), chosen)
+    experiment = without_auto(experiment)
+    name = plugins.short_name(experiment.method)
+    cls = plugins.find(plugins.METHOD, experiment.method, FederatedStrategy)
+    # A method and an attack of one name each take the fields that they have; a field without a name is the method's.
+    alike = [attack for attack in experiment.attacks if plugins.short_name(attack) == name]
+    fields = frozenset().union(*map(attack_fields, alike))
+    return Resolved(experiment, cls, settings(cls.Settings, name, experiment.set, bare=True, of_another=fields))
 
 
-def client(experiment: Experiment) -> type:
-    """The client half: what the method names, else the file of the method's name, else `sgd`."""
-    from flfw.client.federated_client import FederatedClient
+def attack_fields(name: str) -> frozenset[str]:
+    """Return the names of an attack's hyper-parameters.
 
-    name = method(experiment)[0].client
-    if not name:
-        name = experiment.method if experiment.method in plugins.names(plugins.CLIENT) else "sgd"
-    return plugins.find(plugins.CLIENT, name, FederatedClient)
-
-
-def defence(experiment: Experiment) -> Defence | None:
-    """The client-side defence, if there is one."""
-    if experiment.defence == "none":
-        return None
-    cls = plugins.find(plugins.DEFENCE, experiment.defence, Defence)
-    return cls(settings(cls.Settings, short_name(experiment.defence), experiment.set))
+    Raises:
+        BadInput: the attack is unknown.
+    """
+    attack: Any = plugins.find(plugins.ATTACK, name, Attack)
+    return frozenset(field.name for field in dataclasses.fields(attack.Settings))
 
 
-def adaptation(experiment: Experiment) -> type[Operator] | None:
-    """What an attacker has written for the experiment's defence; of somebody's own defence there is none."""
-    if experiment.defence not in plugins.names(plugins.ADAPTATION):
-        return None
-    return plugins.find(plugins.ADAPTATION, experiment.defence, Operator)
-
-
-def attacks(experiment: Experiment) -> dict[str, Any]:
-    """The attacks by the name they were asked for."""
-    from flfw.adversary.attack import Attack
-    from flfw.inversion.compute import Compute
-
-    found: dict[str, Any] = {name: plugins.find(plugins.ATTACK, name, Attack) for name in experiment.attacks}
-    compute, own = Compute(experiment.attack_memory_gb, experiment.attack_compile), short_name(experiment.method)
-    made = {}
-    for name, cls in found.items():
-        of_method = fields(plugins.METHOD, experiment.method) if short_name(name) == own else frozenset()
-        made[name] = cls(settings(cls.Settings, short_name(name), experiment.set, of_another=of_method), compute)
-    return made
-
-
-def check(experiment: Experiment) -> None:
-    """Refuse an experiment that names what there is not, before anything is started or written.
+def check(resolved: Resolved) -> None:
+    """Refuse an experiment that names plug-ins or fields that do not exist, before anything is started or written.
 
     Raises:
         BadInput: an unknown plug-in, a field it does not have, or a value out of its range.
     """
-    for resolve in (client, defence, attacks):
-        resolve(experiment)
-    (cls, chosen), model = method(experiment), blank_model(experiment)
-    form = cls.factored_upload(chosen)
-    if form and experiment.defended_partitions:
-        refuse_beside_factors(experiment.defence, defence(experiment))
-    if cls.uploads and not any(matches(name, cls.uploads) for name, _ in model.named_parameters()):
-        shared = ", ".join(cls.uploads)
+    experiment, method, model = resolved.experiment, resolved.method, resolved.model
+    _ = resolved.client, resolved.defence, resolved.attacks
+    if method.factored_upload(resolved.settings) and experiment.defended_partitions:
+        refuse_beside_factors(experiment.defence, resolved.defence)
+    uploads = resolved.sharing.uploads
+    if method.uploads and not any(matches(name, uploads) for name, _ in model.named_parameters()):
+        shared = ", ".join(method.uploads)
         raise BadInput(f"Expected a network with {shared} to share, got net={experiment.net} without; choose another.")
-    cls.check_model(model, chosen)
+    method.check_model(model, resolved.settings)
     settings(partition.scheme(experiment.split), experiment.split, experiment.set)
+    _refuse_strange_assignments(experiment)
+
+
+def _refuse_strange_assignments(experiment: Experiment) -> None:
+    """Refuse ``--set`` for a plug-in that is not of this run."""
     others = [experiment.split, *experiment.attacks, *([experiment.defence] if experiment.defence != "none" else [])]
-    present = {short_name(name) for name in (experiment.method, *others)}
+    present = {plugins.short_name(name) for name in (experiment.method, *others)}
     for assignment in experiment.set:
         target = split_assignment(assignment)[0]
         plugin = target.rpartition(".")[0]
@@ -123,12 +205,15 @@ def check(experiment: Experiment) -> None:
             )
 
 
-def resolve(experiment: Experiment, methods: Sequence[str] = ()) -> Experiment:
-    """The experiment with every ``auto`` replaced: by what the data set's card says, by the method's own attack.
+def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experiment:
+    """Replace every ``auto``: by the entry of the data set's card, or by the attack with the method's name.
 
     Args:
         experiment: as asked for.
-        methods: that are attacked alike; empty: the experiment's.
+        methods: methods with the same attacks; empty: the experiment's method.
+
+    Raises:
+        BadInput: no attack is left, or an option for images is set for data without images.
     """
     if "auto" in experiment.attack:
         written = [name for name in methods or (experiment.method,) if name in plugins.names(plugins.ATTACK)]
@@ -136,7 +221,7 @@ def resolve(experiment: Experiment, methods: Sequence[str] = ()) -> Experiment:
         require(bool(named), "an attack beside auto, since none bears the method's name", attack="auto")
         experiment = dataclasses.replace(experiment, attack=tuple(dict.fromkeys(named)))
     if "auto" not in (experiment.net, experiment.split, experiment.augment):
-        return experiment  # as client processes get it; to look at a large folder again takes long
+        return experiment  # as client processes get it; reading a large folder again takes long
     dataset = data.absolute(experiment.dataset)
     card = data.describe(dataset)
     preferred = plugins.find(plugins.METHOD, experiment.method, Method).net

@@ -1,4 +1,4 @@
-"""The learning problem of an experiment: its data, their cut into clients, and the network for them."""
+"""Learning problem of an experiment: its data, their split over clients, and the network for them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from flfw.rng import numpy_generator
 
 
 def _side(experiment: Experiment) -> int | None:
-    """Pixels that images are resized to, if they are."""
+    """Return the side, in pixels, to which images are resized; None: they are not."""
     return experiment.side or nets.card(experiment.net).side
 
 
 def input_space(experiment: Experiment) -> tuple[tuple[int, ...], int]:
-    """Shape of one input, resized to what the network takes, and the number of classes; opens no data."""
+    """Return the shape of one input, resized for the network, and the number of classes; open no data."""
     card, side = data.describe(experiment.dataset), _side(experiment)
     if side is None or len(card.shape) != 3:
         return card.shape, card.classes
@@ -41,11 +41,11 @@ class Task:
 
     Attributes:
         dataset: pixels (or rows) and labels, memory-mapped.
-        split: which examples each client holds.
+        split: the examples of each client.
         net: the network's name.
-        augment: how training images are varied.
-        canaries: examples of which some were left out to see whether that is found out; None: there are none.
-        data_root: where the data sets' files were looked for; None: the default of `flfw.data.load`.
+        augment: augmentation of training images.
+        canaries: examples of which some were left out, to test whether this can be detected; None: there are none.
+        data_root: folder of the data sets' files; None: the default of `flfw.data.load`.
     """
 
     dataset: data.Dataset
@@ -57,18 +57,18 @@ class Task:
 
     @classmethod
     def of(cls, experiment: Experiment, data_root: Path | None) -> Task:
-        """The task of a resolved experiment; data and split are loaded once per process.
+        """Build the task of a resolved experiment; data and split are loaded once per process.
 
-        Of data that only sites have it is a site's: every client there holds all of them, whatever its number.
+        If only sites have the data, the task is that of a site: there every client holds all of the site's data.
         """
         scheme = settings(partition.scheme(experiment.split), experiment.split, experiment.set)
         dataset = _normalised(_dataset(experiment.dataset, data_root, _side(experiment)), experiment)
-        own = _only_at_sites(experiment)
-        clients = 1 if own else experiment.clients
+        at_site = _only_at_sites(experiment)
+        clients = 1 if at_site else experiment.clients
         cut = (dataset.name, data_root, _side(experiment), scheme, clients, experiment.seed)
         augment = "none" if experiment.augment == "auto" else experiment.augment
         if not experiment.canaries:
-            split = partition.for_each(_split(*cut), experiment.clients) if own else _split(*cut)
+            split = partition.for_each(_split(*cut), experiment.clients) if at_site else _split(*cut)
             return cls(dataset, split, experiment.net, augment, data_root=data_root)
         chosen, split, labels = _with_canaries(*cut, experiment.canaries)
         relabelled = dataclasses.replace(dataset, train_y=labels)
@@ -76,7 +76,7 @@ class Task:
 
     @classmethod
     def at_server(cls, experiment: Experiment, data_root: Path | None) -> Task:
-        """The task as the server has it: of data that only sites have what their name says, and no example."""
+        """Build the server's task; if only sites have the data, it has no examples, only the data set's description."""
         if not _only_at_sites(experiment):
             return cls.of(experiment, data_root)
         dataset = _normalised(data.without_examples(experiment.dataset, _side(experiment)), experiment)
@@ -86,11 +86,11 @@ class Task:
 
     @property
     def has_data(self) -> bool:
-        """Whether there is any example; at the server of data that only sites have there is none."""
+        """True where there are examples; the server has none if only sites have the data."""
         return len(self.dataset.train_y) > 0
 
     def require_data(self, purpose: str) -> None:
-        """Refuse what takes examples where there are none.
+        """Refuse a purpose that needs examples where there are none.
 
         Raises:
             BadInput: naming the data and the purpose.
@@ -100,20 +100,20 @@ class Task:
 
     @cached_property
     def inputs(self) -> Inputs:
-        """The input space of the network."""
+        """Input space of the network."""
         return Inputs.of(self.dataset.shape, self.dataset.mean, self.dataset.std)
 
     def build_net(self, net: str | None = None) -> nets.Net:
-        """A fresh network (another one by name) for these data, initialised from torch's current generator."""
+        """Build a new network (another one by name) for these data, initialised from torch's current generator."""
         return nets.build(net or self.net, self.dataset.shape, self.dataset.classes)
 
     def examples(self, part: str, indices: np.ndarray, vary: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Raw inputs (B, ...) as float32 in [0, 1] and labels (B,).
+        """Return raw inputs (B, ...) as float32 in [0, 1] and labels (B,).
 
         Args:
             part: ``train`` or ``test``.
             indices: (B,) into that part.
-            vary: augments the images, by draws from this generator; None: they come as they are.
+            vary: generator for the augmentation of the images; None: no augmentation.
         """
         x = feed.batch(getattr(self.dataset, f"{part}_x")[indices])
         if vary is not None:
@@ -121,9 +121,9 @@ class Task:
         return feed.raw(x), torch.from_numpy(getattr(self.dataset, f"{part}_y")[indices])
 
     def victims(self, client: int, slot: int, batch: int, seed: int) -> np.ndarray:
-        """Training indices (batch,) of one probe: the client's own examples, or the data set's reserved victims.
+        """Choose training indices (batch,) of one probe: the client's own examples, or the data set's reserved victims.
 
-        Canaries, with their wrong labels, are none. The same slot is the same examples in every round, so that rounds
+        Canaries are left out, as their labels are wrong. A slot has the same examples in every round, so that rounds
         can be compared.
         """
         reserved = np.asarray(self.dataset.victims, dtype=np.int64)
@@ -148,7 +148,7 @@ class Task:
 
 
 def _only_at_sites(experiment: Experiment) -> bool:
-    """Whether only sites have the data; what cannot be done with such is refused."""
+    """Return whether only sites have the data; refuse settings that such data do not allow."""
     name = experiment.dataset
     if not data.is_at_sites(name):
         return False
@@ -182,7 +182,7 @@ def _split(
 def _with_canaries(
     name: str, root: Path | None, side: int | None, scheme: partition.Scheme, clients: int, seed: int, count: int
 ) -> tuple[Canaries, partition.Split, np.ndarray]:
-    """The canaries, the split without those that are left out, and the training part's labels with theirs."""
+    """Return the canaries, the split without those that are left out, and the training labels with theirs."""
     dataset, split = _dataset(name, root, side), _split(name, root, side, scheme, clients, seed)
     chosen = canaries.draw(split, dataset.train_y, dataset.classes, count, seed)
     return chosen, canaries.without_left_out(split, chosen), canaries.relabelled(dataset.train_y, chosen)

@@ -1,8 +1,8 @@
-"""Runs the experiments of a cell and reads their results; what was run once is found again.
+"""Experiments of a cell: they are run and their results are read; a finished run is used again.
 
-Each experiment has a folder of its own, named after all that decides its numbers, so that tables share runs. A folder
-that was completed is read, one that was cut short is resumed, and one that holds no checkpoint yet is started anew.
-Where no whole run is needed (`papers.preset.Source`) the folder holds a result.json and nothing else.
+Each experiment has its own folder. The folder is named after all settings that decide the numbers, so tables share
+runs. A completed run is read, an interrupted run is resumed, and a run without a checkpoint is started again. Where no
+whole run is needed (`papers.preset.Source`), the folder holds only a result.json.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Literal
 from flfw import data, plugins
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import FREE_ON_RESUME, Experiment
-from flfw.resolve import resolve
+from flfw.resolve import without_auto
 from flfw.runs import results, run
 from flfw.storage.provenance import code_hash
 from flfw.storage.sealed import sealed, write_whole
@@ -39,19 +39,19 @@ _WITHOUT_A_RUN: Mapping[str, Callable[[Experiment, Task], dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a cell.
+    """Outcome of a cell.
 
     Attributes:
-        cell: the published one.
-        status: whether there is a number.
-        reason: why not, in one line.
-        preset: how it is measured, if that is known.
+        cell: the published cell.
+        status: whether the cell was measured.
+        reason: reason for a missing number, in one line.
+        preset: preset of the cell, if there is one.
         value: mean over the seeds, in the paper's unit; Y or N where the paper prints these, or another word.
-        deviation: sample standard deviation over the seeds; None with one seed, and of words.
-        also: the figures beside it, by name: means over the seeds.
-        runs: the experiments that count: one a seed.
+        deviation: sample standard deviation over the seeds; None with one seed, and for words.
+        also: means over the seeds of the figures beside it, by name.
+        runs: the experiments of the chosen variant, one for each seed.
         codes: hashes of the code that ran them.
-        notes: what the runs say about their data and failures.
+        notes: notes of the runs on their data and failures.
     """
 
     cell: Cell
@@ -67,7 +67,7 @@ class Outcome:
 
 
 def obstacle(cell: Cell, preset: Preset | None) -> str:
-    """Why a cell cannot be run in this version, whatever data there are; empty if it can."""
+    """Return why this version cannot run a cell, even with all data present; empty if it can."""
     if cell.value is None and not (preset and preset.figure.absent):
         return f"paper value not available{f' ({cell.note})' if cell.note else ''}"
     if preset is None:
@@ -82,20 +82,20 @@ def obstacle(cell: Cell, preset: Preset | None) -> str:
 
 
 def placed(preset: Preset, given: Experiment, folder: Path) -> Preset:
-    """The preset with everything resolved, each experiment in its own folder.
+    """Return the preset with all settings resolved and a folder for each experiment.
 
     Args:
-        preset: as the paper's file has it.
-        given: what decides no numbers is taken from here.
-        folder: of all runs.
+        preset: the preset from the paper's file.
+        given: source of the settings that decide no numbers.
+        folder: folder of all runs.
 
     Raises:
-        BadInput: what is given does not fit.
+        BadInput: the given settings do not fit.
     """
     free = {name: getattr(given, name) for name in FREE_ON_RESUME}
 
     def place(experiment: Experiment) -> Experiment:
-        whole = resolve(experiment)
+        whole = without_auto(experiment)
         name = folder_name(whole) if preset.source == "run" else f"{preset.source}-{folder_name(whole)}"
         return replace(whole, **{**free, "out": folder.absolute() / name})
 
@@ -103,35 +103,35 @@ def placed(preset: Preset, given: Experiment, folder: Path) -> Preset:
 
 
 def folder_name(experiment: Experiment) -> str:
-    """METHOD-DATASET-DIGEST, the same for all experiments with the same numbers.
+    """Return METHOD-DATASET-DIGEST, the same for all experiments with the same numbers.
 
-    A setting that stands at its default does not count, so that a later version's new setting changes no name.
+    Settings at their default are not hashed. So a new setting of a later version changes no name.
     """
     usual = Experiment().decisive
-    own = {key: value for key, value in sorted(experiment.decisive.items()) if value != usual[key]}
-    digest = hashlib.sha256(json.dumps(own).encode()).hexdigest()[:12]
+    changed = {key: value for key, value in sorted(experiment.decisive.items()) if value != usual[key]}
+    digest = hashlib.sha256(json.dumps(changed).encode()).hexdigest()[:12]
     words = (experiment.method.rpartition(":")[2], experiment.dataset.partition(":")[0], digest)
     return "-".join(words)
 
 
 def is_complete(preset: Preset) -> bool:
-    """Whether everything has been run."""
+    """Return whether all experiments are complete."""
     return all(results.is_complete(_folder(experiment)) for experiment in preset.experiments)
 
 
 class NotMeasured(BadInput):
-    """The runs are complete, but what a figure needs was not given."""
+    """Error: the runs are complete, but an input of a figure was not given."""
 
 
 def measured(cell: Cell, preset: Preset) -> Outcome:
-    """Run what has not been run, and read the results of all.
+    """Run the missing experiments, and read the results of all.
 
     Args:
-        cell: the published one.
+        cell: the published cell.
         preset: its `placed` preset.
 
     Returns:
-        What was measured; or, in one line, why nothing could be run or who failed.
+        The measured outcome; or, in one line, why nothing could be run or which run failed.
     """
     todo = [experiment for experiment in preset.experiments if not results.is_complete(_folder(experiment))]
     try:
@@ -157,13 +157,14 @@ def _run_or_resume(experiment: Experiment) -> None:
     if sealed(folder / "checkpoint", "experiment"):
         run.resume(experiment)
         return
-    if folder.exists():  # a kill fell between the folder and its first file
+    if folder.exists():  # the run was killed before it wrote its first file
         shutil.rmtree(folder)
     run.run(experiment)
 
 
 def _without_a_run(experiment: Experiment, source: str) -> None:
-    experiment, task, notes = run.check(experiment, new=False)
+    resolved, task, notes = run.check(experiment, new=False)
+    experiment = resolved.experiment
     result = {"notes": notes, "provenance": {"code": code_hash()}} | _WITHOUT_A_RUN[source](experiment, task)
     folder = _folder(experiment)
     folder.mkdir(parents=True, exist_ok=True)
@@ -171,14 +172,14 @@ def _without_a_run(experiment: Experiment, source: str) -> None:
 
 
 def read(cell: Cell, preset: Preset) -> Outcome:
-    """What the completed runs of a cell measured.
+    """Return the outcome of a cell from its completed runs.
 
     Raises:
-        NotMeasured: the figure is of LPIPS, whose weights were not given.
+        NotMeasured: the figure needs LPIPS, and its weights were not given.
         RunFailed: a result lacks the figure, or is damaged.
     """
     runs, figure = _chosen(preset), preset.figure
-    found, values = [_result(experiment) for experiment in runs], _values(runs, figure)
+    loaded, values = [_result(experiment) for experiment in runs], _values(runs, figure)
     spread = len(values) > 1 and figure.yes is None and all(map(isfinite, values))
     beside = {other.name: _mean(runs, other) for other in preset.also}
     return Outcome(
@@ -189,25 +190,25 @@ def read(cell: Cell, preset: Preset) -> Outcome:
         deviation=stdev(values) if spread else None,
         also={name: value for name, value in beside.items() if value != ""},
         runs=runs,
-        codes=tuple(dict.fromkeys(result["provenance"]["code"] for result in found)),
-        notes=tuple(dict.fromkeys(note for result in found for note in result["notes"])),
+        codes=tuple(dict.fromkeys(result["provenance"]["code"] for result in loaded)),
+        notes=tuple(dict.fromkeys(note for result in loaded for note in result["notes"])),
     )
 
 
 def _chosen(preset: Preset) -> tuple[Experiment, ...]:
-    """The runs of the variant that counts; of equals the first."""
+    """Return the runs of the best variant; the first one if several are equal."""
     by = preset.chosen_by
     return max(preset.variants, key=lambda runs: fmean(_values(runs, by))) if by else preset.variants[0]
 
 
 def _mean(runs: Sequence[Experiment], figure: Figure) -> float | str:
-    """What stands in the table for some runs' figure."""
+    """Return the table entry for the mean of a figure over runs."""
     values = _values(runs, figure)
     return figure.printed(fmean(values)) if values else figure.absent or ""
 
 
 def _values(runs: Iterable[Experiment], figure: Figure) -> list[float]:
-    """The figure in each run's result, in the paper's unit; none if the results may lack it and one does."""
+    """Return the figure of each run, in the paper's unit; empty if it is optional and a run lacks it."""
     values = []
     for experiment in runs:
         value = _under(_result(experiment), figure.name.split("."))
@@ -224,10 +225,10 @@ def _values(runs: Iterable[Experiment], figure: Figure) -> list[float]:
 
 
 def _under(value: Any, keys: Sequence[str]) -> Any:
-    """What stands under some keys; None: nothing does, or several entries of a list do.
+    """Return the value under a path of keys; None: there is none, or several entries of a list match.
 
-    A key into a list is ``name=value``, ``name!=value``, or several such with commas between; ``*`` is the mean over
-    all its entries.
+    A key into a list is ``name=value`` or ``name!=value``, or several of them with commas between. ``*`` is the mean
+    over all entries of the list.
     """
     if not keys:
         return value

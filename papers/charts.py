@@ -1,4 +1,4 @@
-"""More figures from nothing but their rows, in the style of `papers.drawing`: norms, privacy and compression."""
+"""Figures of norms, privacy and compression: drawn from their rows alone, in the style of `papers.drawing`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 from flfw.errors import require
 from papers.drawing import INKS, MARKS, STYLE, TEXT, End, Rows, blank, name_ends
 
-_WIDE = 100.0  # from here on, largest over smallest, an axis is logarithmic
+_WIDE = 100.0  # smallest ratio of largest to smallest value with a logarithmic axis
 _BAND = 0.18
 _PUBLISHED: Any = {"markerfacecolor": "white", "linestyle": "none"}
 _HOLLOW = "as its paper counts"
@@ -26,20 +26,20 @@ _BESIDE: Any = {"loc": "center left", "bbox_to_anchor": (1.02, 0.5), "frameon": 
 
 @rc_context(STYLE)
 def norms(rows: Rows, title: str) -> Figure:
-    """The mean over the clients by local iteration, a line a state, in a band that holds most clients.
+    """Draw the mean norm over the clients by local iteration: a line for each state, a band for most clients.
 
     Args:
         rows: ``state``, ``iteration``, ``mean``, ``low`` and ``high``.
-        title: stands above.
+        title: title above the plot.
     """
     figure = blank(6.4, 3.8, title)
     axes = figure.add_subplot(title="L2 norm of an example's gradient", xlabel="local iteration")
     ends = []
     for state, ink in zip(dict.fromkeys(row["state"] for row in rows), cycle(INKS)):
-        own = [row for row in rows if row["state"] == state and isfinite(row["mean"])]  # others have diverged
-        if not own:
+        matching = [row for row in rows if row["state"] == state and isfinite(row["mean"])]  # others have diverged
+        if not matching:
             continue
-        steps, means, low, high = ([row[key] for row in own] for key in ("iteration", "mean", "low", "high"))
+        steps, means, low, high = ([row[key] for row in matching] for key in ("iteration", "mean", "low", "high"))
         axes.fill_between(steps, low, high, color=ink, alpha=_BAND, linewidth=0)
         axes.plot(steps, means, color=ink, zorder=3)
         ends.append(End(steps[-1], means[-1], state, ink))
@@ -59,13 +59,13 @@ def norms(rows: Rows, title: str) -> Figure:
 
 @rc_context(STYLE)
 def privacy(rows: Rows, title: str) -> Figure:
-    """Accuracy against epsilon, a plot a unit; full marks are true epsilons, hollow ones the papers' own.
+    """Draw accuracy against epsilon, one plot for each unit; full marks are true epsilons, hollow marks published ones.
 
     A dashed line is the accuracy of a run without any epsilon.
 
     Args:
-        rows: as `papers.comparisons.privacy` has them.
-        title: stands above.
+        rows: rows of `papers.comparisons.privacy`.
+        title: title above the plots.
     """
     units = [unit for unit in dict.fromkeys(row["unit"] for row in rows) if _known(rows, unit)]
     figure = blank(3.4 * len(units) + 1.8, 3.6, title)
@@ -79,8 +79,10 @@ def privacy(rows: Rows, title: str) -> Figure:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         for name in kinds:
             ink, mark = looks[name]
-            own = sorted((r for r in rows if r["kind"] == name and r["unit"] == unit), key=lambda r: r["epsilon"] or 0)
-            finite = [row for row in own if row["epsilon"] is not None and isfinite(row["epsilon"])]
+            matching = sorted(
+                (r for r in rows if r["kind"] == name and r["unit"] == unit), key=lambda r: r["epsilon"] or 0
+            )
+            finite = [row for row in matching if row["epsilon"] is not None and isfinite(row["epsilon"])]
             for row in finite:
                 if row["as_published"] is not None:
                     both, level = (row["as_published"], row["epsilon"]), (row["accuracy"],) * 2
@@ -103,11 +105,11 @@ def privacy(rows: Rows, title: str) -> Figure:
 
 @rc_context(STYLE)
 def compression(rows: Rows, title: str) -> Figure:
-    """Accuracy by compression, and below it what an attack at the client finds: a mark a run, a line through means.
+    """Draw accuracy by compression, and below it the leakage at the client: a mark for each run, a line for the means.
 
     Args:
-        rows: as `papers.comparisons.compression` has them.
-        title: stands above.
+        rows: rows of `papers.comparisons.compression`.
+        title: title above the plots.
     """
     figure = blank(6.4, 5.6, title)
     above, below = figure.subplots(2, sharex=True)
@@ -120,13 +122,13 @@ def compression(rows: Rows, title: str) -> Figure:
     for axes, column in ((above, "accuracy"), (below, "distance")):
         ends = []
         for way, ink, mark in zip(ways, cycle(INKS), cycle(MARKS)):
-            own = [row for row in rows if row["compress"] in (way, "none") and row[column] is not None]
-            if not own:
+            matching = [row for row in rows if row["compress"] in (way, "none") and row[column] is not None]
+            if not matching:
                 continue
-            ratios = sorted({row["ratio"] for row in own})
-            means = [fmean(row[column] for row in own if row["ratio"] == ratio) for ratio in ratios]
+            ratios = sorted({row["ratio"] for row in matching})
+            means = [fmean(row[column] for row in matching if row["ratio"] == ratio) for ratio in ratios]
             axes.plot(ratios, means, color=ink, zorder=3)
-            each = [row["ratio"] for row in own], [row[column] for row in own]
+            each = [row["ratio"] for row in matching], [row[column] for row in matching]
             axes.plot(*each, mark, color=ink, clip_on=False, zorder=4)
             ends.append(End(ratios[-1], means[-1], f"{way} the noise", ink))
         _quiet(axes)
@@ -154,6 +156,6 @@ def _quiet(axes: Axes) -> None:
 
 
 def _plain_ends(axes: Axes, ends: Sequence[End]) -> None:
-    """Names right of the lines' ends, on an axis whose steps are not even."""
+    """Write the names right of the lines' ends, on a logarithmic axis."""
     for end in ends:
         axes.annotate(end.name, (end.x, end.y), (8, 0), textcoords="offset points", va="center", color=end.ink)

@@ -1,4 +1,4 @@
-"""What ``sim.py --table hyperfl.1 --scale quick`` does."""
+"""Command ``sim.py --table hyperfl.1 --scale quick``."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ OUT = Path("runs/papers")
 
 
 def names() -> tuple[str, ...]:
-    """The tables there are, for ``--list``."""
+    """Return the names of all tables, for ``--list``."""
     return published.names()
 
 
 def reproduce(table: str, cell: str, scale: Scale, given: Experiment) -> int:
-    """Measure a table, or what a cell's path selects of it; print published beside measured, and write the files.
+    """Measure a table or some of its cells, print published beside measured numbers, and write the files.
 
     Args:
-        table: its name; may be left empty where ``cell`` says it.
-        cell: a path such as ``hyperfl.1/HyperFL/CIFAR-10/20``, or its beginning; empty: the table.
-        scale: of the measurement.
-        given: flags that decide no numbers, and the folder for everything; the rest stands at its defaults.
+        table: name of the table; may be empty if ``cell`` contains it.
+        cell: a path such as ``hyperfl.1/HyperFL/CIFAR-10/20``, or its beginning; empty: the whole table.
+        scale: scale of the measurement.
+        given: flags that decide no numbers, and the output folder; all others must be at their defaults.
 
     Returns:
-        The exit code: 0, or 1 if a cell that was asked for failed, or none was measured.
+        The exit code: 0, or 1 if a selected cell failed or none was measured.
 
     Raises:
-        BadInput: there is no such table or cell, or a flag that the table itself decides was given.
+        BadInput: there is no such table or cell, or the table itself decides a flag that was given.
     """
     _require_free(given)
     whole = published.table(table or cell.partition("/")[0])
@@ -48,7 +48,7 @@ def reproduce(table: str, cell: str, scale: Scale, given: Experiment) -> int:
 
 
 def run(reproduction: Reproduction, cell: str) -> int:
-    """See `reproduce`.
+    """Measure the selected cells of a reproduction, print them, and write the files; returns as `reproduce`.
 
     OUT/TABLE-SCALE.csv, .md and .tex hold all cells of the table, OUT/cells the runs.
     """

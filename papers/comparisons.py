@@ -1,4 +1,4 @@
-"""What several finished runs say together: privacy against utility, and what compression does to both."""
+"""Comparisons of finished runs: privacy against utility, and the effect of compression on both."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ON_CLIENT = "client_example"
 
 
 def privacy(runs: Mapping[str, Finished]) -> Rows:
-    """A row a run and unit: ``run``, ``kind``, ``unit``, ``epsilon``, ``as_published``, ``delta``, ``accuracy``.
+    """Return a row per run and unit: run, kind, unit, epsilon, as_published, delta and accuracy.
 
-    ``epsilon`` is the true one against the server, inf where nothing is claimed; ``as_published`` the paper's, where
-    the run counted that too. ``accuracy`` is that of the last model as clients receive it, mean over the clients. A run
-    of a method that claims nothing has a row without a unit.
+    ``epsilon`` is the true epsilon against the server, inf where nothing is claimed. ``as_published`` is the epsilon
+    by the paper's count, where the run has it. ``accuracy`` is the accuracy of the last model as clients receive it,
+    mean over the clients. A run of a method without claims has a row without a unit.
 
     Args:
-        runs: by name.
+        runs: the runs by name.
 
     Raises:
         BadInput: a run has no accuracy, is damaged, or none claims anything.
@@ -29,30 +29,32 @@ def privacy(runs: Mapping[str, Finished]) -> Rows:
     rows: list[dict[str, Any]] = []
     for name, one in runs.items():
         claims = _claims(one)
-        about = {"run": name, "kind": kind(one)}
+        labels = {"run": name, "kind": kind(one)}
         units = list(dict.fromkeys(claim["unit"] for claim in claims)) or [""]
         for unit in units:
-            own = [claim for claim in claims if claim["unit"] == unit]
-            true = [claim for claim in own if claim["counted"] != "as published" and claim["adversary"] == "server"]
-            paper = [claim for claim in own if claim["counted"] == "as published"]
+            unit_claims = [claim for claim in claims if claim["unit"] == unit]
+            true = [
+                claim for claim in unit_claims if claim["counted"] != "as published" and claim["adversary"] == "server"
+            ]
+            paper = [claim for claim in unit_claims if claim["counted"] == "as published"]
             numbers = {"epsilon": _epsilon(true), "as_published": _epsilon(paper)}
             delta = true[0]["delta"] if true else None
-            rows.append({**about, "unit": unit, **numbers, "delta": delta, "accuracy": _accuracy(one)})
+            rows.append({**labels, "unit": unit, **numbers, "delta": delta, "accuracy": _accuracy(one)})
     known = [row for row in rows if row["epsilon"] is not None and isfinite(row["epsilon"])]
     require(bool(known), "a run that claims an epsilon against the server", runs=" and ".join(runs))
     return rows
 
 
 def compression(runs: Mapping[str, Finished]) -> Rows:
-    """A row a run: ``run``, ``compress``, ``ratio``, ``accuracy``, ``attack``, ``distance``, ``found``, ``failures``.
+    """Return a row per run: run, compress, ratio, accuracy, attack, distance, found and failures.
 
-    ``ratio`` is the share of each tensor's entries that are zeroed, ``compress`` whether before or after the noise; a
-    run without compression has ratio 0. The leakage is that of single examples in local training (type 2), of the
-    attack that finds most of them: the mean distance (root mean square deviation) of what it gave, the share of the
-    examples that count as found, and how many it gave nothing for. Runs without such an audit have none.
+    ``ratio`` is the share of each tensor's entries that are zeroed; a run without compression has ratio 0. ``compress``
+    is before or after the noise. The leakage is the leakage of single examples in local training (type 2), by the
+    attack with the highest success: the mean distance (root mean square deviation) of its reconstructions, the share of
+    the examples that count as found, and the number of examples without a reconstruction. It is None without an audit.
 
     Args:
-        runs: by name.
+        runs: the runs by name.
 
     Raises:
         BadInput: a method that does not compress, a run without accuracy, or fewer than two ratios.
@@ -71,7 +73,7 @@ def compression(runs: Mapping[str, Finished]) -> Rows:
 
 
 def kind(one: Finished) -> str:
-    """The method, with the defence if there is one."""
+    """Return the name of the method, with the defence if there is one."""
     config = one.result["config"]
     method, defence = (str(config.get(key) or "none").rpartition(":")[2] for key in ("method", "defence"))
     return method if defence == "none" else f"{method} with {defence}"
@@ -86,7 +88,7 @@ def _claims(one: Finished) -> Sequence[Mapping[str, Any]]:
 
 
 def _epsilon(claims: Sequence[Mapping[str, Any]]) -> float | None:
-    return float(claims[0]["epsilon"]) if claims else None  # float("inf") is what the string says
+    return float(claims[0]["epsilon"]) if claims else None  # result.json stores infinity as the string "inf"
 
 
 def _accuracy(one: Finished) -> float:
@@ -96,7 +98,7 @@ def _accuracy(one: Finished) -> float:
 
 
 def _leakage(one: Finished) -> dict[str, Any]:
-    """Of the worst attack at the client's single examples."""
+    """Return the leakage by the strongest attack on the client's single examples."""
     entries = [entry for setting, entry in one.entries if setting.vantage == ON_CLIENT and entry.get("distance")]
     if not entries:
         return {"attack": None, "distance": None, "found": None, "failures": None}

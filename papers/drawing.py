@@ -1,7 +1,7 @@
-"""From the numbers of a figure to the figure: readable in grey, with the names beside what they name.
+"""Figures from their numbers: readable in grey, with the names beside the lines.
 
-Each function draws nothing but the rows it is given, touches none of matplotlib's global state, and returns a `Figure`
-that `rendered` turns into bytes.
+Each function draws only the rows it is given. It leaves matplotlib's global state unchanged and returns a `Figure`.
+`rendered` turns the figure into bytes.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from flfw.report.figures import spread
 
 Format = Literal["svg", "png", "pdf"]
 Rows = Sequence[Mapping[str, Any]]
-"""A table: a row for each, with the same columns; None where there is no number."""
+"""A table: rows with the same columns; None where there is no number."""
 
 MARKS = "os^Dv<>PX*"
-"""A form for each run or group."""
+"""Marker of each run or group."""
 
 OTHERS = "others"
-"""The group of those that are in no group of their own."""
+"""Group of the clients without a group of their own."""
 
 TEXT, _FRAME, _GRID = "#222222", "#999999", "#e6e6e6"
 STYLE: Any = {
@@ -56,20 +56,20 @@ STYLE: Any = {
     "pdf.fonttype": 42,  # publishers refuse Type 3
 }
 _DATED = {"svg": "Date", "pdf": "CreationDate"}
-INKS = ("#12304f", "#a63f12", "#4a9c97", "#8ab4d0", "#e6c46a")  # from dark to light: apart in grey, too
+INKS = ("#12304f", "#a63f12", "#4a9c97", "#8ab4d0", "#e6c46a")  # from dark to light, so they differ in grey too
 _SHADES = LinearSegmentedColormap.from_list("ink", ["#12304f", "#2f7f8c", "#c77f3a", "#efd78b"])
-_MOST_MARKED = 12  # points of a line with a mark each; of more, about as many
-_MOST_NUMBERED = 40  # clients with their number beside them
+_MOST_MARKED = 12  # longest line with a mark on each point; longer lines have about as many marks
+_MOST_NUMBERED = 40  # most clients that are drawn with their numbers
 _HALO = [withStroke(linewidth=1.5, foreground="white")]  # around a number that lies over another client's mark
 _COLUMNS = 3
 _AFTER: Mapping[str, Any] = {}
 _BEFORE: Mapping[str, Any] = {"linestyle": (0, (4, 2)), "markerfacecolor": "white"}
 _LEADER = {"arrowstyle": "-", "linewidth": 0.7, "relpos": (0.0, 0.5), "shrinkA": 1, "shrinkB": 4}
-_LINE = 12.0  # from a label to the next, in points
+_LINE = 12.0  # distance between two labels, in points
 
 
 class End(NamedTuple):
-    """Where a line ends, its name and its colour."""
+    """End of a line: its place, name and colour."""
 
     x: float
     y: float
@@ -79,27 +79,27 @@ class End(NamedTuple):
 
 @rc_context(STYLE)
 def training(rows: Rows, title: str) -> Figure:
-    """Mean training loss by round, and below it accuracy: dashed before local training, solid after it.
+    """Draw the mean training loss by round, and below it accuracy: dashed before local training, solid after it.
 
     Args:
-        rows: ``run``, ``round``, ``loss``, ``acc_global`` and ``acc_local``, a row a run and round.
-        title: stands above both.
+        rows: ``run``, ``round``, ``loss``, ``acc_global`` and ``acc_local``, one row per run and round.
+        title: title above both plots.
     """
     names = list(dict.fromkeys(row["run"] for row in rows))
-    figure = blank(6.4, max(5.6, 0.65 * len(names)), title)  # tall enough for the names of many
+    figure = blank(6.4, max(5.6, 0.65 * len(names)), title)  # tall enough for the names of many runs
     above, below = figure.subplots(2, sharex=True, height_ratios=(2, 3))
     above.set_title("Mean training loss")
     below.set(title="Accuracy before and after local training", xlabel="round")
     below.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
     losses, accuracies = [], []
     for name, ink, mark in zip(names, cycle(INKS), cycle(MARKS)):
-        own, of = [row for row in rows if row["run"] == name], "" if len(names) == 1 else f"{name}, "
-        losses += _curve(above, own, "loss", name, ink, mark)
-        accuracies += _curve(below, own, "acc_local", f"{of}after", ink, mark)
-        accuracies += _curve(below, own, "acc_global", f"{of}before", ink, mark, _BEFORE)
+        run_rows, prefix = [row for row in rows if row["run"] == name], "" if len(names) == 1 else f"{name}, "
+        losses += _curve(above, run_rows, "loss", name, ink, mark)
+        accuracies += _curve(below, run_rows, "acc_local", f"{prefix}after", ink, mark)
+        accuracies += _curve(below, run_rows, "acc_global", f"{prefix}before", ink, mark, _BEFORE)
     _by_round(above)
     _by_round(below)
-    figure.draw_without_rendering()  # the layout decides how tall the axes are, and so how far apart names must be
+    figure.draw_without_rendering()  # the layout sets the height of the axes, which the spacing of the names needs
     name_ends(above, losses)
     name_ends(below, accuracies)
     return figure
@@ -107,11 +107,11 @@ def training(rows: Rows, title: str) -> Figure:
 
 @rc_context(STYLE)
 def measures(rows: Rows, title: str) -> Figure:
-    """A small plot for each measure, by round; of one that is nowhere negative from zero on.
+    """Draw a small plot of each measure by round; the axis of a measure without negative values starts at 0.
 
     Args:
-        rows: ``round`` and any measures, a row a round.
-        title: stands above all.
+        rows: ``round`` and any measures, one row per round.
+        title: title above all plots.
     """
     names = [name for name in rows[0] if name != "round"]
     wide = min(_COLUMNS, len(names))
@@ -132,11 +132,11 @@ def measures(rows: Rows, title: str) -> Figure:
 
 @rc_context(STYLE)
 def embeddings(rows: Rows, title: str) -> Figure:
-    """Clients in the plane, each with the form and shade of its group, and its number where there are not too many.
+    """Draw the clients in the plane, each with the marker and shade of its group; few clients also have their numbers.
 
     Args:
-        rows: ``client``, ``group``, ``x`` and ``y``, a row a client.
-        title: stands above.
+        rows: ``client``, ``group``, ``x`` and ``y``, one row per client.
+        title: title above the plot.
     """
     figure = blank(6.0, 4.4, title)
     axes = figure.add_subplot(xticks=[], yticks=[])
@@ -161,7 +161,7 @@ def embeddings(rows: Rows, title: str) -> Figure:
 
 @rc_context(STYLE)
 def rendered(figure: Figure, form: Format) -> bytes:
-    """The file's bytes, the same for the same figure."""
+    """Return the bytes of the file; the same figure gives the same bytes."""
     file = io.BytesIO()
     dated = {_DATED[form]: None} if form in _DATED else {}
     figure.savefig(file, format=form, dpi=200, metadata=dated)
@@ -169,7 +169,7 @@ def rendered(figure: Figure, form: Format) -> bytes:
 
 
 def blank(width: float, height: float, title: str) -> Figure:
-    """A figure of a size in inches with nothing but its title."""
+    """Return an empty figure with a title; the size is in inches."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold", wrap=True)
@@ -185,7 +185,7 @@ def _by_round(axes: Axes) -> None:
 def _curve(
     axes: Axes, rows: Rows, column: str, name: str, ink: str, mark: str, style: Mapping[str, Any] = _AFTER
 ) -> list[End]:
-    """Draw a line; where it ends, if it has a point."""
+    """Draw a line, and return its end if it has a point."""
     points = [(row["round"], nan if row[column] is None else row[column]) for row in rows]
     every = -(-len(points) // _MOST_MARKED)
     axes.plot(*zip(*points, strict=True), color=ink, marker=mark, markevery=every, clip_on=False, zorder=3, **style)
@@ -193,7 +193,7 @@ def _curve(
 
 
 def name_ends(axes: Axes, ends: Sequence[End]) -> None:
-    """Write each name at the right, level with its line's end or as near to that as the others leave room."""
+    """Write each name at the right, as near to the height of its line's end as the other names allow."""
     low, high = axes.get_ylim()
     box = axes.get_window_extent().transformed(axes.figure.dpi_scale_trans.inverted())
     tall = 72 * box.height  # in points
@@ -204,6 +204,6 @@ def name_ends(axes: Axes, ends: Sequence[End]) -> None:
 
 
 def _in_order(group: str) -> tuple[bool, list[int]]:
-    """Groups of classes by their numbers, those without a class at the end."""
+    """Return a sort key: groups of classes by their numbers, groups without a class last."""
     numbers = [int(word) for word in group.replace("–", " ").replace(",", " ").split() if word.isdigit()]
     return not numbers, numbers

@@ -1,4 +1,4 @@
-"""Where the private embeddings of a run's clients lie to each other, and which classes each client holds most of."""
+"""Private embeddings of a run's clients in the plane, and the dominant classes of each client."""
 
 from __future__ import annotations
 
@@ -10,34 +10,35 @@ from pathlib import Path
 
 import numpy as np
 
-from flfw import resolve as parts
 from flfw.client.store import ClientStore, StateMissing
 from flfw.data.splits.picture import holdings
 from flfw.errors import BadInput, require
 from flfw.messages.sharing import matches
+from flfw.resolve import resolve
 from flfw.rng import numpy_generator
 from flfw.runs import run
 from flfw.storage.checkpoint import Stored, require_same_data, stored_experiment
 from papers.drawing import MARKS, OTHERS, Rows
 
 EMBEDDING = "embedding"
-"""The private tensor that is laid out in the plane."""
+"""Name of the private tensor that is projected to the plane."""
 
 
 def embeddings(folder: Path, data_root: Path | None = None) -> Rows:
-    """A row a client: ``client``, ``dominant_classes``, ``group`` and its place, ``x`` and ``y``.
+    """Return a row per client: ``client``, ``dominant_classes``, ``group`` and the coordinates ``x`` and ``y``.
 
     Args:
-        folder: of a run whose clients keep a private tensor `EMBEDDING`, run with ``--keep-state``.
-        data_root: where the data lie now; None: where the run found them.
+        folder: folder of a run whose clients keep a private tensor `EMBEDDING`, run with ``--keep-state``.
+        data_root: present folder of the data; None: the folder that the run used.
 
     Raises:
-        BadInput: the run, its state or its data are not there, or what there is cannot be laid out.
+        BadInput: the run, its state or its data are not there, or the embeddings cannot be projected.
     """
     stored = stored_experiment(folder)
     vectors = _vectors(folder, stored)
     experiment = replace(stored.experiment, out=folder, data_root=data_root or stored.experiment.data_root)
-    experiment, task, _ = run.check(experiment, new=False)
+    resolved, task, _ = run.check(experiment, new=False)
+    experiment = resolved.experiment
     require_same_data(folder, task.dataset.digest)
     places = plane(np.stack(list(vectors.values())), experiment.seed)
     counts = holdings(task.dataset, task.split)[list(vectors)]
@@ -49,10 +50,10 @@ def embeddings(folder: Path, data_root: Path | None = None) -> Rows:
 
 
 def _vectors(folder: Path, stored: Stored) -> dict[int, np.ndarray]:
-    """Each client's embedding (d,) after the last round whose update of it was used; none of those never drawn."""
+    """Return each client's embedding (d,) after the last round with a used update; clients never sampled have none."""
     experiment = stored.experiment
-    shared = parts.method(experiment)[0].downloads
-    if EMBEDDING not in parts.blank_model(experiment).state_dict() or matches(EMBEDDING, shared):
+    resolved = resolve(experiment)
+    if EMBEDDING not in resolved.model.state_dict() or matches(EMBEDDING, resolved.sharing.downloads):
         raise BadInput(f"Expected a method whose clients keep a private {EMBEDDING}, got {experiment.method}.")
     if not (folder / "state").is_dir():
         raise BadInput(f"Expected the clients' private tensors in {folder / 'state'}, got none; run with --keep-state.")
@@ -66,7 +67,7 @@ def _vectors(folder: Path, stored: Stored) -> dict[int, np.ndarray]:
 
 
 def perplexity(clients: int) -> float:
-    """Of t-SNE: the usual 30, or fewer where a client has not three others for each.
+    """Return the perplexity of t-SNE: the usual 30, or less so that three times it is below the number of clients.
 
     >>> perplexity(10), perplexity(1000)
     (3.0, 30.0)
@@ -75,10 +76,10 @@ def perplexity(clients: int) -> float:
 
 
 def plane(vectors: np.ndarray, seed: int) -> np.ndarray:
-    """Places (n, 2) of vectors (n, d) by t-SNE, to three decimals; the same on every call.
+    """Compute coordinates (n, 2) of vectors (n, d) by t-SNE, to three decimals; the same on every call.
 
-    It starts from the two principal components. The seed decides only how these are searched for, which scikit-learn
-    does at random where there are more than 500 vectors.
+    It starts from the first two principal components. The seed is used only for these: scikit-learn computes them with
+    a random algorithm if there are more than 500 vectors.
 
     Source: van der Maaten and Hinton, "Visualizing Data using t-SNE", JMLR 9, 2008.
     """
@@ -93,28 +94,28 @@ def plane(vectors: np.ndarray, seed: int) -> np.ndarray:
 
 
 def dominant(counts: np.ndarray) -> list[tuple[int, ...]]:
-    """For each client the classes of which it holds more than one and a half times an even share.
+    """Return for each client the classes of which it holds more than one and a half times an even share.
 
     Args:
-        counts: training examples of each client and class, (clients, classes).
+        counts: number of training examples by client and class, (clients, classes).
 
     >>> dominant(np.array([[40, 40, 10, 10], [25, 25, 25, 25]]))
     [(0, 1), ()]
     """
     even = counts.sum(axis=1, keepdims=True) / counts.shape[1]
-    return [tuple(np.flatnonzero(own).tolist()) for own in counts > 1.5 * even]
+    return [tuple(np.flatnonzero(mask).tolist()) for mask in counts > 1.5 * even]
 
 
 def groups(counts: np.ndarray) -> list[str]:
-    """For each client the name of its group, no more groups than there are marks to tell them apart.
+    """Return for each client the name of its group; there are at most as many groups as markers.
 
-    A group has the same dominant classes. Where that makes too many, it has the same most frequent class; where that
-    still does, the rarest are `OTHERS`.
+    The clients of a group have the same dominant classes. If that gives too many groups, they have the same most
+    frequent class. If there are still too many, the rarest groups become `OTHERS`.
 
     Args:
-        counts: training examples of each client and class, (clients, classes).
+        counts: number of training examples by client and class, (clients, classes).
     """
-    names = [_listed(own) for own in dominant(counts)]
+    names = [_listed(classes) for classes in dominant(counts)]
     if len(set(names)) > len(MARKS):
         names = [f"mostly {label}" for label in counts.argmax(axis=1)]
     if len(set(names)) > len(MARKS):
@@ -124,7 +125,7 @@ def groups(counts: np.ndarray) -> list[str]:
 
 
 def _listed(classes: Sequence[int]) -> str:
-    """Classes in words.
+    """Return classes in words.
 
     >>> _listed((0, 8, 9)), _listed((2, 3, 4, 61)), _listed(())
     ('0, 8, 9', '2–4, 61', 'none')

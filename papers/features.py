@@ -1,6 +1,6 @@
-"""A client's features beside those that the server's generator makes for the same labels, in the plane.
+"""Features of a client beside features of the server's generator for the same labels, in the plane.
 
-Where the two lie mixed, the generator says much of what the clients' extractors say, and it is what is shared.
+The generator is shared. Where the two kinds lie mixed, it reveals much about the clients' private extractors.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -20,7 +20,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from torch import Tensor, nn
 
-from flfw import resolve as parts
 from flfw.client.store import ClientStore, StateMissing
 from flfw.client.workplace import Workplace
 from flfw.errors import BadInput, require
@@ -28,6 +27,7 @@ from flfw.experiment import Experiment
 from flfw.messages.sharing import matches
 from flfw.messages.wire import unpack
 from flfw.nets.conditional_gan import GeneratingNet, noise
+from flfw.resolve import resolve
 from flfw.rng import numpy_generator, torch_generator
 from flfw.runs import run
 from flfw.storage.checkpoint import Checkpoints, Snapshot, require_same_data, stored_experiment
@@ -37,7 +37,7 @@ from papers.embeddings import plane
 
 MOST_CLIENTS = 4
 MOST_EXAMPLES = 200
-"""Of a client: each is laid out twice, as its features and as generated ones, and t-SNE takes its time."""
+"""Most examples of a client: each is drawn twice, as its real and as its generated features, and t-SNE is slow."""
 
 REAL, GENERATED = "real", "generated"
 _LOOKS: Mapping[str, Mapping[str, Any]] = {
@@ -51,26 +51,27 @@ _COLUMNS = 2
 def features(
     folder: Path, data_root: Path | None = None, clients: int = MOST_CLIENTS, examples: int = MOST_EXAMPLES
 ) -> Rows:
-    """A row a feature: ``client``, ``kind``, ``label`` and its place, ``x`` and ``y``; a client's are fitted jointly.
+    """Return a row per feature: ``client``, ``kind``, ``label`` and coordinates ``x``, ``y``, fitted for each client.
 
-    ``real`` are features of the client's own training examples, by its extractor after the last round; ``generated``
-    are those that the generator, as the server sends it next, makes for the same labels.
+    ``real`` features are those of the client's own training examples, by its extractor after the last round.
+    ``generated`` features are those of the generator for the same labels, as the server sends it next.
 
     Args:
-        folder: of a run whose clients keep an extractor and receive a generator, run with ``--keep-state``.
-        data_root: where the data lie now; None: where the run found them.
-        clients: how many at most, the first ones.
-        examples: of a client, at most; drawn at random.
+        folder: folder of a run whose clients keep an extractor and receive a generator, run with ``--keep-state``.
+        data_root: present folder of the data; None: the folder that the run used.
+        clients: largest number of clients; the first ones are taken.
+        examples: largest number of examples of a client; they are drawn at random.
 
     Raises:
-        BadInput: the run, its state or its data are not there, or its method has no such parts.
+        BadInput: the run, its state or its data are not there, or its method has no extractor and generator.
     """
     stored = stored_experiment(folder)
     _require_generator(stored.experiment)
     if not (folder / "state").is_dir():
         raise BadInput(f"Expected the clients' private tensors in {folder / 'state'}, got none; run with --keep-state.")
     asked = replace(stored.experiment, out=folder, data_root=data_root or stored.experiment.data_root)
-    experiment, task, _ = run.check(asked, new=False)
+    resolved, task, _ = run.check(asked, new=False)
+    experiment = resolved.experiment
     require_same_data(folder, task.dataset.digest)
     last = Checkpoints(folder, stored.experiment).last
     if last is None:
@@ -88,7 +89,7 @@ def features(
 
 
 def _require_generator(experiment: Experiment) -> None:
-    model, shared = parts.blank_model(experiment), parts.method(experiment)[0].downloads
+    model, shared = resolve(experiment).model, resolve(experiment).sharing.downloads
     names = [name for name in model.state_dict() if name.startswith("extractor.")]
     if not isinstance(model, GeneratingNet) or any(matches(name, shared) for name in names):
         raise BadInput(
@@ -98,12 +99,12 @@ def _require_generator(experiment: Experiment) -> None:
 
 
 def _model(experiment: Experiment, task: Task, client: int, store: ClientStore, last: Snapshot) -> GeneratingNet:
-    """What a client would begin the next round with."""
-    method, settings = parts.method(experiment)
+    """Return the model with which a client would begin the next round."""
+    method, settings = resolve(experiment).method, resolve(experiment).settings
     place = Workplace(experiment, task, method, settings, client, last.round + 1, None, store)
-    made = parts.client(replace(experiment, gpus_per_client=0.0))(place)
+    made = resolve(replace(experiment, gpus_per_client=0.0)).client(place)
     made.install({name: value.numpy() for name, value in unpack(last.arrays).items()}, last.last_round[client])
-    return made.model.cpu().eval()
+    return cast(GeneratingNet, made.model.cpu().eval())
 
 
 def _laid_out(
@@ -111,10 +112,10 @@ def _laid_out(
 ) -> list[dict[str, object]]:
     vectors, labels = _vectors(experiment, task, client, model, examples)
     places = plane(np.concatenate(list(vectors.values())), experiment.seed).tolist()
-    about = [(kind, label) for kind in vectors for label in labels]
+    keys = [(kind, label) for kind in vectors for label in labels]
     return [
         {"client": client, "kind": kind, "label": label, "x": across, "y": up}
-        for (kind, label), (across, up) in zip(about, places, strict=True)
+        for (kind, label), (across, up) in zip(keys, places, strict=True)
     ]
 
 
@@ -122,27 +123,27 @@ def _laid_out(
 def _vectors(
     experiment: Experiment, task: Task, client: int, model: GeneratingNet, examples: int
 ) -> tuple[dict[str, np.ndarray], list[int]]:
-    """Of each kind the features (n, d), and their labels."""
-    own = task.split.train[client]
-    chosen = numpy_generator(experiment.seed, "features", client).permutation(own)[:examples]
+    """Return the features (n, d) of each kind, and their labels."""
+    indices = task.split.train[client]
+    chosen = numpy_generator(experiment.seed, "features", client).permutation(indices)[:examples]
     require(len(chosen) >= 2, f"at least 2 training examples of client {client}", examples=len(chosen))
     x, y = task.examples("train", np.sort(chosen))
     z = noise(len(y), torch_generator(experiment.seed, "features", client))
-    found = {REAL: model.extractor(task.inputs.normalise(x)), GENERATED: model.generator(z, y)}
-    return {kind: _flat(each) for kind, each in found.items()}, y.tolist()
+    vectors = {REAL: model.extractor(task.inputs.normalise(x)), GENERATED: model.generator(z, y)}
+    return {kind: _flat(each) for kind, each in vectors.items()}, y.tolist()
 
 
-def _flat(found: Tensor) -> np.ndarray:
-    return nn.Flatten()(found).double().numpy()
+def _flat(tensor: Tensor) -> np.ndarray:
+    return nn.Flatten()(tensor).double().numpy()
 
 
 @rc_context(STYLE)
 def drawn(rows: Rows, title: str) -> Figure:
-    """A plot a client: full circles are real, hollow triangles generated; a class has its colour, and its number.
+    """Draw a plot for each client: full circles are real, hollow triangles generated; a class has a colour and number.
 
     Args:
-        rows: as `features` has them.
-        title: stands above.
+        rows: rows of `features`.
+        title: title above the plots.
     """
     clients = list(dict.fromkeys(row["client"] for row in rows))
     labels = sorted({row["label"] for row in rows})
@@ -165,10 +166,12 @@ def drawn(rows: Rows, title: str) -> Figure:
 
 def _scattered(axes: Axes, rows: Rows, inks: Mapping[int, Any]) -> None:
     for kind, look in _LOOKS.items():
-        own = [row for row in rows if row["kind"] == kind]
-        edges = [inks[row["label"]] for row in own]
+        kind_rows = [row for row in rows if row["kind"] == kind]
+        edges = [inks[row["label"]] for row in kind_rows]
         faces = edges if kind == REAL else "none"
-        axes.scatter([r["x"] for r in own], [r["y"] for r in own], facecolors=faces, edgecolors=edges, **look)
+        axes.scatter(
+            [r["x"] for r in kind_rows], [r["y"] for r in kind_rows], facecolors=faces, edgecolors=edges, **look
+        )
     for label in dict.fromkeys(row["label"] for row in rows):
         real = [row for row in rows if row["kind"] == REAL and row["label"] == label]
         middle = [float(np.median([row[key] for row in real])) for key in ("x", "y")]

@@ -1,8 +1,8 @@
-"""Fed-CDP's experiments.
+"""Experiments of Fed-CDP.
 
 Paper       Wei et al., "Gradient-Leakage Resilient Federated Learning", ICDCS 2021, arXiv 2107.01154. Table I: data and
             settings. II: accuracy by clients and participation. III: time of a local iteration. IV and V: accuracy by
-            clipping bound and by noise. VI: privacy spent. VII: what the attack CPL reaches on 100 clients with at most
+            clipping bound and by noise. VI: privacy spent. VII: results of the attack CPL on 100 clients with at most
             300 iterations.
 Settings    C = 4, sigma = 6, delta = 1e-5; the bound that decays goes from 6 to 2. L = 100 local steps of plain SGD
             with learning rate 0.05 (from the authors' code); batches, rounds and examples of a client as in Table I.
@@ -10,17 +10,17 @@ Settings    C = 4, sigma = 6, delta = 1e-5; the bound that decays goes from 6 to
             mlp). Each client has two shards of the training part sorted by label, on LFW 15; MNIST's are of its first
             50,000 training images, CIFAR-10's of 40,000. With 1,000 and 10,000 clients examples are copied.
             Table III is timed on one client alone, by papers/timing.py; the ratio to plain training stands beside it.
-            Table VI, and what Table I says of the settings, is counted before a run, and nothing is trained for it.
+            Table VI, and the settings in Table I, are counted before a run; nothing is trained for them.
             Table VII: batches of 5 on MNIST, of 3 on LFW. Attacked are gradients of the first local iteration, of one
             victim a client: the batch's as the server gets it (type 0, and the same bytes at the client: type 1), and
-            that of a single example in local training (type 2). Nothing is attacked later, so one epoch is trained.
+            that of a single example in local training (type 2). Later gradients are not attacked, so one epoch is run.
             The attack is attacks/cpl.py with the budget on its card.
 Quick       At most 10 rounds. Where the paper does not name K it is 100, of which 10 are drawn. Table II keeps K and
             Kt, but copies no image: 50 a client with K = 1,000 (L = 10), 4 with K = 10,000 (L = 1, 2 rounds). Table
-            VII: 10 of the 100 victims. Noise, bound and learning rate are the paper's, whatever comes of it.
+            VII: 10 of the 100 victims. Noise, clipping bound and learning rate are the paper's.
 Departures  1. Seed 0: the paper names none. Each client's victims are random examples of its own.
             2. Tables I, IV and V do not name K and Kt, and agree with no cell of Table II: 1,000 and 100 (Table VI has
-               Kt / K = 0.1), on LFW and Cancer 100 and 10, for they have too few test data for more clients.
+               Kt / K = 0.1), on LFW and Cancer 100 and 10, which have too few test data for more clients.
             3. Accuracy is that of the last model on the official test part, cut evenly into the clients' test data and
                averaged over them; the paper's is on the last 10,000 training images.
             4. A client of Cancer has 400 of the 426 examples, as in Table I; the text has copies of all.
@@ -34,18 +34,18 @@ Departures  1. Seed 0: the paper names none. Each client's victims are random ex
                becomes 0.8228. L = 1 is a client that has one batch of examples.
             8. Milliseconds are the processor's here, with batches and their loading; compare ratios.
             9. In Table VII the network is DLG's, net lenet: three sigmoid convolutions, weights and biases from U(-0.5,
-               0.5). The code of CPL by the same authors has a fourth; which network is attacked is not said.
+               0.5). The code of CPL by the same authors has a fourth; the paper does not name the attacked network.
             10. Inputs are normalised with the data set's mean and deviation; the authors' code of CPL leaves them in
                [0, 1]. The attack starts from U(0, 1) in the units that the network takes.
             11. An example counts as found below a distance of 0.3, and Y is printed where at least half are found: the
-               paper states neither. A grey image may be that close; the run's own report has floors and a stricter
+               paper states neither. A grey image may be that close; the report of the run has floors and a stricter
                count.
             12. The distance is the root mean square deviation of the text (the printed formula has no root) in units of
-               raw inputs, in [0, 1], an example at a time, those of a batch matched one to one with the truth so that
-               it is least. It is the mean over the examples for which the search gave something; beside it, for how
-               many it did not.
-            13. Iterations are the attack's outer steps until it has solved a gradient, see its card for when that is; a
-               search that never does ends at 300 or where L-BFGS gets stuck. Their mean is over the same examples.
+               raw inputs, in [0, 1], of one example. The examples of a batch are matched one to one with the truth so
+               that it is least. The figure is the mean over the examples with a reconstruction; beside it stands the
+               number of examples without one.
+            13. Iterations are the attack's outer steps until it has solved a gradient, as its card defines it. A search
+               without a solution ends at 300 or where L-BFGS gets stuck. The mean is over the same examples.
 """
 
 from __future__ import annotations
@@ -74,19 +74,19 @@ RATIO = Figure("timing.ratio", "its ratio to plain training, both in turns", 1)
 
 
 def exact(unit: str) -> Figure:
-    """The true epsilon."""
+    """Return the figure of the true epsilon."""
     name = f"privacy.unit={unit},adversary=server,counted=exact.epsilon"
     return Figure(name, f"epsilon of one {unit} against the server, counted exactly", 1)
 
 
 def as_published(unit: str, absent: str | None = None) -> Figure:
-    """Epsilon by the paper's count; ``absent``: what stands there where the paper has none either."""
+    """Return the figure of epsilon by the paper's count; ``absent`` is printed where the paper has none either."""
     name = f"privacy.unit={unit},counted=as published.epsilon"
     return Figure(name, f"epsilon of one {unit}, counted as in the paper", 1, absent=absent)
 
 
 def described(cell: Cell, scale: Scale) -> Preset:
-    """Table I."""
+    """Return the preset of a cell of Table I."""
     data = str(cell.keys["dataset"])
     if cell.metric in PLANNED:
         planned = runs.trained("non-private", data, "full")
@@ -97,27 +97,27 @@ def described(cell: Cell, scale: Scale) -> Preset:
 
 
 def participation(cell: Cell, scale: Scale) -> Preset:
-    """Table II."""
+    """Return the preset of a cell of Table II."""
     row, clients, share = str(cell.keys["method"]), int(cell.keys["K"]), float(cell.keys["Kt_over_K"])
     return Preset(((runs.shared_out(row, clients, share, scale),),), ACCURACY, also=epsilons(row))
 
 
 def timed(cell: Cell, scale: Scale) -> Preset:
-    """Table III: one client, whose data are the same at both scales."""
+    """Return the preset of a cell of Table III: one client, with the same data at both scales."""
     row = str(cell.keys["method"])
     run = runs.trained(row, str(cell.keys["dataset"]), "quick")
     return Preset(((run,),), MILLISECONDS, also=() if row == "non-private" else (RATIO,), source="clock")
 
 
 def swept(cell: Cell, scale: Scale) -> Preset:
-    """Tables IV and V."""
+    """Return the preset of a cell of Table IV or V."""
     clip, sigma = float(cell.keys["C"]), float(cell.keys["sigma"])
     run = runs.trained("Fed-CDP", str(cell.keys["dataset"]), scale, clip, sigma)
     return Preset(((run,),), ACCURACY, also=epsilons("Fed-CDP"))
 
 
 def spent(cell: Cell, scale: Scale) -> Preset:
-    """Table VI: known before a run, and the same at both scales."""
+    """Return the preset of a cell of Table VI, which is known before a run and the same at both scales."""
     row, unit = str(cell.keys["method"]), UNITS[str(cell.keys["level"])]
     run = runs.trained(row, str(cell.keys["dataset"]), "full")
     if cell.keys["L"] == 1:
@@ -127,7 +127,7 @@ def spent(cell: Cell, scale: Scale) -> Preset:
 
 
 def epsilons(row: str) -> tuple[Figure, ...]:
-    """What is shown beside an accuracy, of what the method protects."""
+    """Return the epsilons that are shown beside an accuracy, for the unit that the method protects."""
     if row == "non-private":
         return ()
     unit = "client" if row == "Fed-SDP" else "example"
@@ -135,22 +135,22 @@ def epsilons(row: str) -> tuple[Figure, ...]:
 
 
 def attacked(cell: Cell, scale: Scale) -> Preset:
-    """Table VII: one run has both kinds of leakage."""
+    """Return the preset of a cell of Table VII; one run has both kinds of leakage."""
     run = runs.attacked(str(cell.keys["method"]), str(cell.keys["dataset"]), scale)
     figure, *also = figures(VANTAGES[str(cell.keys["leak"])])[cell.metric]
     return Preset(((run,),), figure, also=tuple(also))
 
 
 def figures(vantage: str) -> dict[str, tuple[Figure, ...]]:
-    """By the paper's name, what the attack reached from a vantage, and what is shown beside it."""
-    entry, told = (f"audit.vantage={vantage},adaptation{sign}None" for sign in ("=", "!="))
+    """Return the figures of the attack from a vantage by the paper's names, with the figures shown beside them."""
+    entry, informed = (f"audit.vantage={vantage},adaptation{sign}None" for sign in ("=", "!="))
     success, distance, iterations = (f"distance.{name}" for name in ("success", "rmsd", "iterations"))
     adaptive = "the same of the attack that knows of the noise"
     return {
         "succeed": (
             Figure(f"{entry}.{success}", "whether at least half of the examples were found, below 0.3", 1, HALF),
             Figure(f"{entry}.{success}", "the share of the examples that were found", 1),
-            Figure(f"{told}.{success}", adaptive, 1, absent=""),
+            Figure(f"{informed}.{success}", adaptive, 1, absent=""),
         ),
         "reconstruction_distance": (
             Figure(
@@ -160,7 +160,7 @@ def figures(vantage: str) -> dict[str, tuple[Figure, ...]]:
                 absent="none",
             ),
             Figure(f"{entry}.failures", "examples without a reconstruction", 1),
-            Figure(f"{told}.{distance}", adaptive, 1, absent=""),
+            Figure(f"{informed}.{distance}", adaptive, 1, absent=""),
         ),
         "attack_iterations": (
             Figure(

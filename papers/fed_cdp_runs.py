@@ -1,4 +1,4 @@
-"""Fed-CDP's data sets and methods as experiments: Table I, and what papers/fed_cdp.py has beside it on its card."""
+"""Experiments with Fed-CDP's data sets and methods: Table I and the settings on the card of papers/fed_cdp.py."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Benchmark:
     """A row of Table I.
 
     Attributes:
-        dataset: its name here.
+        dataset: name of the data set here.
         net: two convolutions and a dense layer for images, two hidden layers for tables.
         batch: B.
         rounds: T.
-        split: how it is cut into clients.
-        clients: K of the tables that do not name it, as far as there are test data for so many.
+        split: settings of the partition into clients.
+        clients: K of the tables that do not name it, limited by the amount of test data.
     """
 
     dataset: str
@@ -45,11 +45,11 @@ BENCHMARKS = {
 
 
 def method(row: str, clip: float = CLIP, sigma: float = SIGMA) -> tuple[str, tuple[str, ...]]:
-    """Name and settings of a row of the paper's tables.
+    """Return method name and settings of a row of the paper's tables.
 
     Args:
         row: one of `ROWS`.
-        clip: C; the bound that decays has its own, from 6 to 2.
+        clip: C; the decaying bound ignores it and goes from 6 to 2.
         sigma: noise multiplier.
     """
     if row == "non-private":
@@ -61,7 +61,7 @@ def method(row: str, clip: float = CLIP, sigma: float = SIGMA) -> tuple[str, tup
 
 
 def trained(row: str, data: str, scale: Scale, clip: float = CLIP, sigma: float = SIGMA) -> Experiment:
-    """A run of the tables that name neither K nor Kt: a tenth of the clients in each round.
+    """Return a run of the tables without K and Kt: a tenth of the clients takes part in each round.
 
     Args:
         row: one of `ROWS`.
@@ -70,28 +70,28 @@ def trained(row: str, data: str, scale: Scale, clip: float = CLIP, sigma: float 
         clip: C.
         sigma: noise multiplier.
     """
-    of, quick, (name, settings) = BENCHMARKS[data], scale == "quick", method(row, clip, sigma)
-    clients = min(of.clients, _FEW_CLIENTS) if quick else of.clients
+    benchmark, quick, (name, settings) = BENCHMARKS[data], scale == "quick", method(row, clip, sigma)
+    clients = min(benchmark.clients, _FEW_CLIENTS) if quick else benchmark.clients
     return Experiment(
         method=name,
-        dataset=of.dataset,
-        net=of.net,
+        dataset=benchmark.dataset,
+        net=benchmark.net,
         split="shards",
         augment="none",
         clients=clients,
         sample=clients // 10,
-        rounds=min(of.rounds, _FEW_ROUNDS) if quick else of.rounds,
+        rounds=min(benchmark.rounds, _FEW_ROUNDS) if quick else benchmark.rounds,
         local_epochs=1,
-        batch_size=of.batch,
+        batch_size=benchmark.batch,
         lr=0.05,
         accounting="exact" if row == "non-private" else "paper",
         attack=("none",),
-        set=(*of.split, *settings),
+        set=(*benchmark.split, *settings),
     )
 
 
 def shared_out(row: str, clients: int, share: float, scale: Scale) -> Experiment:
-    """A run of Table II: MNIST with K clients, of which a share takes part in each round.
+    """Return a run of Table II: MNIST with K clients, of which a share takes part in each round.
 
     At the quick scale no image is copied: with 1,000 clients each has 50 of them, and with 10,000 each has 4.
     """
@@ -104,13 +104,13 @@ def shared_out(row: str, clients: int, share: float, scale: Scale) -> Experiment
 
 
 def one_iteration(run: Experiment) -> Experiment:
-    """The same run with L = 1: each client has one batch of examples, from a single shard."""
+    """Return the same run with L = 1: each client has one batch of examples, from a single shard."""
     others = [one for one in run.set if not one.startswith(("shards.train=", "shards.shards="))]
     return replace(run, set=(f"shards.train={run.batch_size}", "shards.shards=1", *others))
 
 
 def attacked(row: str, data: str, scale: Scale) -> Experiment:
-    """A run of Table VII, which is over once the first gradients have been attacked."""
+    """Return a run of Table VII, which ends after the attacks on the first gradients."""
     run = trained(row, data, "quick")
     return replace(
         run,

@@ -1,8 +1,8 @@
-"""FedCG's experiments.
+"""Experiments of FedCG.
 
 Paper       Wu et al., "FedCG: Leverage Conditional GAN for Protecting Privacy and Maintaining Competitive Performance
             in Federated Learning", IJCAI 2022, arXiv 2111.08211. Table 1: accuracy of seven methods on six settings.
-            Table 2: accuracy of five, and the PSNR of what DLG reconstructs from a gradient.
+            Table 2: accuracy of five, and the PSNR of DLG's reconstruction from a gradient.
 Settings    LeNet-5 on 32 x 32 pixels. FMNIST and CIFAR10: 2000 random training images a client, the test part cut into
             each client's validation and test data. Digit5, Office-Caltech10 and DomainNet: one domain a client. All
             clients in every round; at most 100 rounds of 20 local epochs, ended when no client's validation accuracy
@@ -15,24 +15,24 @@ Settings    LeNet-5 on 32 x 32 pixels. FMNIST and CIFAR10: 2000 random training 
             root of the paper's variance; gradients of one image.
 Quick       3 seeds; 256 training images a client, 3 rounds of 12 local epochs, servers of 100 steps, learning rate 1e-3
             (576 steps at 3e-4 leave this network of sigmoids at chance), FedProx with mu 0.01; of FedCG one epoch of
-            the GAN, and gamma at its last value from the second round on. Chosen by the processor's time alone: a row
-            of Table 1 is to take less than ten minutes. Digit5 is MNIST-M and USPS (SVHN and Synthetic Digits are not
+            the GAN, and gamma at its last value from the second round on. Chosen by processor time alone: a row of
+            Table 1 should take less than ten minutes. Digit5 is MNIST-M and USPS (SVHN and Synthetic Digits are not
             at hand) with MNIST for FedDF. Table 2: 4 images, fewer iterations, see `BUDGETS`.
 Departures  1. Seeds 0 to 4: the paper names none.
-            2. The paper says that it stops early, and not when; the code, which also stops at 200 rounds, does.
-            3. One mu for all clients and seeds, the one whose mean validation accuracy is best: the paper does not say
-               over what it was chosen.
+            2. The paper stops early without a stated criterion. This one is the code's, which also stops at 200 rounds.
+            3. One mu for all clients and seeds, the one with the best mean validation accuracy: the paper does not
+               state how it was chosen.
             4. On CIFAR-10 no client holds one of the first 2,000 training images, which are kept for audits.
             5. Table 2 does not say how many images were attacked, in which state of the model, with which optimiser,
                or how the two parts of the loss were weighed; see the card of attacks/dlg_statistics.py. Here: after
                training, since a generator that was not trained has no statistics to give away.
             6. The noise of Table 2 is on each round's change of the weights and, in a probe, on the gradient. The paper
-               speaks of shared gradients; what its clients share are weights.
-            7. Table 2's attack knows nothing of what stands in its way but a random extractor. Beside it stand the
-               adaptive attack (attacks/fedcg.py; where there is noise, knowing of it) and the PSNR of the mean
-               image of the victim's class, which takes no gradient at all. That of a constant grey image is about as
-               high: 5 to 9 dB, as the paper prints for FedSplit and FedCG, is less than either, so that a low number
-               says that this search failed, and not that nothing is given away.
+               speaks of shared gradients, but its clients share weights.
+            7. Table 2's attack knows neither noise nor private parts; its extractor is random. Beside it stand the
+               adaptive attack (attacks/fedcg.py; it knows of noise, if any) and the PSNR of the mean image of the
+               victim's class, which needs no gradient. That of a constant grey image is about as high. The paper
+               prints 5 to 9 dB for FedSplit and FedCG, which is less than either. So a low number shows that this
+               search failed, not that there is no leakage.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ DATASETS = {
 MUS = ("0.001", "0.01", "0.1", "1")
 VARIANCES = {"FedAvg + Gaussian noise variance 0.001": 0.001, "FedAvg + Gaussian noise variance 0.1": 0.1}
 AT_HAND = ("digit5:mnist_m,usps,mnist", 2)
-"""What stands for Digit5 at quick scale: two clients, and MNIST for the server of FedDF."""
+"""Substitute for Digit5 at quick scale: two clients, and MNIST for the server of FedDF."""
 
 TRAINING = ("optimiser=adam", "weight_decay=1e-4", "momentum=0", "lasting=true")  # FedCG's own are its defaults
 IMAGES, STEPS = 256, "iterations=100"
 SHORT = {"FedDF": (STEPS,), "FedGen": (STEPS,), "FedCG": (STEPS, "gan_epochs=1", "gamma_rounds=1")}
-"""What the methods with a server of their own, or a GAN, do less of at quick scale."""
+"""Smaller settings at quick scale of the methods with server training or a GAN."""
 
 PAPERS, ADAPTIVE = "dlg_statistics", "fedcg"
 BUDGETS: dict[Scale, tuple[str, ...]] = {
@@ -81,7 +81,7 @@ BUDGETS: dict[Scale, tuple[str, ...]] = {
     ),
     "full": (),
 }
-"""Of the attacks; full: as on their cards."""
+"""Settings of the attacks; full: as on their cards."""
 
 TEST = Figure("final.best_validation.accuracy", "test accuracy after local training, at each client's best validation")
 TWO_DOMAINS = replace(TEST, words=f"{TEST.words}; column Digit5: of MNIST-M and USPS alone")
@@ -90,7 +90,7 @@ VALIDATION = Figure("final.best_validation.validation", "validation accuracy, at
 
 
 def trained(cell: Cell, scale: Scale) -> Experiment:
-    """The first run of a cell, with 4 clients unless the cell says otherwise."""
+    """Return the first run of a cell, with 4 clients unless the cell gives another number."""
     method, data, quick = str(cell.keys["method"]), str(cell.keys["dataset"]), scale == "quick"
     clients = int(cell.keys.get("clients", 4))
     dataset, clients = AT_HAND if quick and data == "Digit5" else (DATASETS[data], clients)
@@ -121,7 +121,7 @@ def trained(cell: Cell, scale: Scale) -> Experiment:
 
 
 def accuracies(cell: Cell, scale: Scale) -> Preset:
-    """Table 1."""
+    """Return the preset of a cell of Table 1."""
     first = trained(cell, scale)
     variants = [first]
     if cell.keys["method"] == "FedProx":
@@ -131,7 +131,7 @@ def accuracies(cell: Cell, scale: Scale) -> Preset:
 
 
 def attacked(cell: Cell, scale: Scale) -> Preset:
-    """Table 2: both numbers of a row are of the same runs."""
+    """Return the preset of a cell of Table 2; both numbers of a row come from the same runs."""
     before = trained(cell, scale)
     run = replace(
         before,

@@ -1,18 +1,18 @@
 """Figures from finished runs, the numbers beside each as CSV: ``python -m papers.figures RUN [OTHER ...]``.
 
     training    mean training loss, and accuracy before and after local training, by round, of all runs together
-    measures    what the first run's method measures beside these, by round
+    measures    further measures of the first run's method, by round
     embeddings  t-SNE of the private embeddings of the first run's clients, marked by the classes they hold most of
 
-and, if asked for by name (``--only``), since they need fitting runs or take their time:
+and, only by name (``--only``), since they need certain runs or are slow:
 
     privacy      accuracy against epsilon, of all runs together
     compression  accuracy and leakage of single examples by the share of a gradient's entries that is zeroed
-    norms        how long gradients are by local iteration, of the first run's clients
-    gains        what each client gains over local training, of all runs but that of local_only
+    norms        gradient norms by local iteration, of the first run's clients
+    gains        gain of each client over local training, of all runs but that of local_only
     features     features of the first run's clients beside generated ones for the same labels, by t-SNE
 
-Each is a table of numbers first, and `papers.drawing` or `papers.charts` makes a figure of nothing but that table.
+Each is first a table of numbers; `papers.drawing` or `papers.charts` draws the figure from that table alone.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ def write(
     only: Iterable[str] = (),
     data_root: Path | None = None,
 ) -> list[Path]:
-    """Draw finished runs; the files, each figure and behind it its numbers.
+    """Draw finished runs, and return the files: each figure, followed by its numbers.
 
     Args:
-        folders: of the runs; what shows one run shows the first.
-        out: where to write; None: ``figures`` in the first run's folder. Files of an earlier call are replaced.
-        form: of the figures.
-        only: names of figures, see `NAMES`. Without any it is the `USUAL` ones, and one for which the first run has no
-            numbers is left out, with a line on stderr that says why.
-        data_root: where the data lie now; None: where the run found them.
+        folders: folders of the runs; a figure of one run shows the first.
+        out: folder to write to; None: ``figures`` in the first run's folder. Files of an earlier call are replaced.
+        form: file format of the figures.
+        only: names of figures, see `NAMES`. If empty, the `USUAL` ones are drawn. Of these, figures for which the first
+            run has no numbers are left out; a line on stderr gives the reason.
+        data_root: present folder of the data; None: the folder that the run used.
 
     Raises:
         BadInput: a run is not finished, was not trained or has other data than the first, or there are no numbers for
-            a figure that was asked for by its name.
+            a figure in ``only``.
     """
     runs, only = _runs(folders), tuple(only)
     out = out or runs[0].folder / "figures"
@@ -112,8 +112,8 @@ def _made(name: str, runs: Sequence[Finished], data_root: Path | None) -> tuple[
         rows = features.features(first.folder, data_root)
         return rows, features.drawn(rows, f"{_title([first])}: features after the last round, t-SNE")
     rows = embeddings(first.folder, data_root)
-    about = f"the clients' embeddings, t-SNE of perplexity {perplexity(len(rows)):.3g}"
-    return rows, drawing.embeddings(rows, f"{_title([first])}: {about}")
+    description = f"the clients' embeddings, t-SNE of perplexity {perplexity(len(rows)):.3g}"
+    return rows, drawing.embeddings(rows, f"{_title([first])}: {description}")
 
 
 def _csv(rows: Rows) -> bytes:
@@ -138,7 +138,7 @@ def _title(runs: Sequence[Finished]) -> str:
 
 
 def _names(runs: Sequence[Finished]) -> list[str]:
-    """What tells the runs apart: what was run, or else as much of the ends of their paths as it takes."""
+    """Return different names for the runs: their kinds, or else the shortest ends of their paths that differ."""
     places = [one.folder.resolve().parts for one in runs]
     ends = ([str(Path(*place[-depth:])) for place in places] for depth in range(1, max(map(len, places)) + 1))
     return next(names for names in (list(map(kind, runs)), *ends) if len(set(names)) == len(names))
@@ -148,15 +148,15 @@ def _by_name(runs: Sequence[Finished]) -> dict[str, Finished]:
     return dict(zip(_names(runs), runs, strict=True))
 
 
-def _words(found: Iterable[object]) -> str:
-    return " and ".join(map(str, found))
+def _words(items: Iterable[object]) -> str:
+    return " and ".join(map(str, items))
 
 
 # --- the numbers ---
 
 
 def training(runs: Sequence[Finished]) -> Rows:
-    """A row a run and round: ``run``, ``round``, ``loss``, ``acc_global``, ``acc_local``.
+    """Return a row per run and round: ``run``, ``round``, ``loss``, ``acc_global``, ``acc_local``.
 
     Raises:
         BadInput: a run was not trained, or is damaged.
@@ -167,10 +167,10 @@ def training(runs: Sequence[Finished]) -> Rows:
 
 
 def measures(one: Finished) -> Rows:
-    """A row a round: ``round``, and what the method measures beside loss and accuracy.
+    """Return a row per round: ``round``, and the measures of the method beside loss and accuracy.
 
     Raises:
-        BadInput: it measures nothing else, was not trained, or is damaged.
+        BadInput: the method has no other measures, or the run was not trained or is damaged.
     """
     rows = _rounds(one, lambda row: row["extra"])
     names = list(dict.fromkeys(name for row in rows for name, value in row.items() if value is not None))
@@ -179,7 +179,7 @@ def measures(one: Finished) -> Rows:
 
 
 def _rounds(one: Finished, values_of: Callable[[Any], Mapping[str, Any]]) -> Rows:
-    """A row a round: ``round`` and some numbers, None where there is none."""
+    """Return a row per round: ``round`` and the selected numbers, None where there is none."""
     rounds = one.result.get("rounds")
     if not rounds:
         raise BadInput(f"Expected a run with rounds of training, got {one.folder} without; name another.")
@@ -197,7 +197,7 @@ def _number(value: Any) -> float | None:
 
 
 def main(arguments: list[str]) -> int:
-    """The command; returns 0, or 2 where what was asked for cannot be drawn."""
+    """Run the command; return 0, or 2 if a figure cannot be drawn."""
     parser = argparse.ArgumentParser(prog="python -m papers.figures", description="Draw finished runs for a paper.")
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders; what shows one run shows the first")
     parser.add_argument("--out", type=Path, help="folder to write; default: figures in the first run's")

@@ -1,8 +1,8 @@
-"""HyperFL's experiments.
+"""Experiments of HyperFL.
 
 Paper       Guo et al., "A New Federated Learning Framework Against Gradient Inversion Attacks", AAAI 2025,
             arXiv 2412.07187. Table 1: accuracy of seven methods on four data sets with 20 and 100 clients. Table 3:
-            what the attack IG reconstructs of 50 images, one in each gradient. Table 4: seconds of a round.
+            reconstructions of 50 images by the attack IG, one in each gradient. Table 4: seconds of a round.
 Settings    CNN 1 on EMNIST (by class) and Fashion-MNIST, CNN 2 on CIFAR-10 and CINIC-10; the dominant-class split; 20
             clients, all in every round, or 100, of which 30 are drawn; 200 rounds of 5 local epochs; SGD with learning
             rate 0.01 (CNN 1) or 0.02 (CNN 2), momentum 0.5, weight decay 5e-4; batches of 50, on EMNIST of 100.
@@ -14,24 +14,24 @@ Settings    CNN 1 on EMNIST (by class) and Fashion-MNIST, CNN 2 on CIFAR-10 and 
 Quick       one seed, rounds of 1 local epoch: 10 with 20 clients, 5 with 100. Table 3: 8 images, 1,000 iterations, one
             round. Table 4: two rounds of 5 epochs.
 Departures  1. Seeds 0, 1 and 2: the paper names none.
-            2. All clients are evaluated after the last round. The paper announces that everybody takes part in the
-               last round of 100 clients; in the authors' code nobody but the 30 drawn does.
+            2. All clients are evaluated after the last round. In the paper all 100 clients take part in the last
+               round; in the authors' code only the 30 sampled clients do.
             3. The paper does not say whether FedAvg is measured before or after local training: the model as received
                is compared, the locally trained one is shown beside it. The others are compared after local training.
             4. HyperFL's own departures are on the card of strategies/hyperfl.py, among them the hypernetwork's start.
             5. On CIFAR-10 and CINIC-10 no client ever trains on the first 2,000 training images: the pointers of the
-               authors' code start there (of what, the paper does not say), and here they do not wrap into them.
+               authors' code start there (the paper does not name their unit), and here they do not wrap into them.
             6. CINIC-10's images are taken class after class in turn, so that those 2,000 are of all classes.
-            7. Table 3 does not say which network or what state of it was attacked, nor which images. Here: CNN 1 and
-               CNN 2 with fresh weights, training images of 20 clients. Full scale also trains for 200 rounds and shows,
-               beside that, what the last gradient gives away.
-            8. The attack of table 3 searches for all that it is not given (data, embedding, classifier), as the paper's
-               does. Beside it stands attacks/hyperfl.py on the same images and with the same iterations, which uses
-               what the architecture gives away.
-            9. Table 4 is from an RTX 3090, of whose rounds the paper gives the training time. Here it is the whole
-               round on the machine at hand; what may be compared are ratios to FedAvg.
+            7. Table 3 names neither the network and its state nor the images that were attacked. Here: CNN 1 and CNN 2
+               with fresh weights, training images of 20 clients. Full scale also trains for 200 rounds and shows
+               beside it the leakage of the last gradient.
+            8. The attack of table 3 searches for all unknowns (data, embedding, classifier), as the paper's does.
+               Beside it stands attacks/hyperfl.py on the same images and with the same iterations, which uses the
+               leakage of the architecture.
+            9. Table 4 gives the training time of a round on an RTX 3090. Here it is the time of the whole round on this
+               machine; compare ratios to FedAvg only.
             10. Batches are passes in shuffled order, as in the authors' code, and not the Poisson batches that its
-               count takes for granted. Beside the accuracy of a private method stand two epsilons of an example for the
+               count assumes. Beside the accuracy of a private method stand two epsilons of an example for the
                rounds that were run: the true one against the server, then as the authors count.
             11. The released PPSGD cannot have made the paper's numbers, see the card of strategies/ppsgd.py.
 """
@@ -65,12 +65,12 @@ EPSILONS = (
     Figure(f"{_EXAMPLE},adversary=server,counted=exact.epsilon", "epsilon of an example, counted exactly", 1),
     Figure(f"{_EXAMPLE},counted=as published.epsilon", "epsilon of an example, counted as by the authors", 1),
 )
-UNTOLD, TOLD = "audit.attack=ig,adaptation=None", "audit.attack=ig,adaptation!=None"
+UNINFORMED, INFORMED = "audit.attack=ig,adaptation=None", "audit.attack=ig,adaptation!=None"
 ADAPTIVE = "audit.attack=hyperfl,round=0"
 
 
 def trained(cell: Cell, scale: Scale) -> Experiment:
-    """One of table 1's runs, with 20 clients unless the cell says otherwise."""
+    """Return a run of table 1, with 20 clients unless the cell gives another number."""
     method, data, clients = str(cell.keys["method"]), str(cell.keys["dataset"]), int(cell.keys.get("clients", 20))
     grey, quick, private = data in ("EMNIST", "Fashion-MNIST"), scale == "quick", method in PRIVATE
     return Experiment(
@@ -91,7 +91,7 @@ def trained(cell: Cell, scale: Scale) -> Experiment:
 
 
 def accuracies(cell: Cell, scale: Scale) -> Preset:
-    """Table 1."""
+    """Return the preset of a cell of table 1."""
     runs = tuple(replace(trained(cell, scale), seed=seed) for seed in ((0,) if scale == "quick" else (0, 1, 2)))
     epsilons = EPSILONS if cell.keys["method"] in PRIVATE else ()
     if cell.keys["method"] in GLOBAL_MODELS:
@@ -100,7 +100,7 @@ def accuracies(cell: Cell, scale: Scale) -> Preset:
 
 
 def reconstructed(cell: Cell, scale: Scale) -> Preset:
-    """Table 3: a row is one run, with both attacks where the adaptive one applies."""
+    """Return the preset of a cell of table 3: a row is one run, with both attacks where the adaptive one applies."""
     quick, adaptive, private = scale == "quick", cell.keys["method"] == "HyperFL", cell.keys["method"] in PRIVATE
     budget, before = f"iterations={1000 if quick else 10_000}", trained(cell, scale)
     run = replace(
@@ -115,14 +115,14 @@ def reconstructed(cell: Cell, scale: Scale) -> Preset:
     words = f"{name.upper()} of what ig reconstructs, mean over the images"
     also = [Figure(f"{ADAPTIVE}.{name}.mean", "the same of the adaptive attack", 1)] if adaptive else []
     if private:
-        also.append(Figure(f"{TOLD},round=0.{name}.mean", "the same of ig, if it knows of the noise", 1, absent=""))
+        also.append(Figure(f"{INFORMED},round=0.{name}.mean", "the same of ig, if it knows of the noise", 1, absent=""))
     if not quick:
-        also.append(Figure(f"{UNTOLD},round={run.rounds}.{name}.mean", "the same of ig, after training", 1))
-    return Preset(((run,),), Figure(f"{UNTOLD},round=0.{name}.mean", words, 1), also=tuple(also))
+        also.append(Figure(f"{UNINFORMED},round={run.rounds}.{name}.mean", "the same of ig, after training", 1))
+    return Preset(((run,),), Figure(f"{UNINFORMED},round=0.{name}.mean", words, 1), also=tuple(also))
 
 
 def timed(cell: Cell, scale: Scale) -> Preset:
-    """Table 4."""
+    """Return the preset of a cell of table 4."""
     whole = replace(cell, keys={**cell.keys, "dataset": "EMNIST"})
     run = replace(trained(whole, scale), rounds=2 if scale == "quick" else 20, local_epochs=5)
     return Preset(((run,),), Figure("rounds.*.seconds", "seconds of a round, mean over the rounds", 1))

@@ -1,4 +1,4 @@
-"""A table as it is shown, whatever the format: entries, the lines above and the notes below."""
+"""Layout of a table, the same for every output format: entries, heading and footnotes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _WITHOUT_A_RUN = {
 
 @dataclass(frozen=True)
 class Entry:
-    """A cell in words.
+    """Text of a cell.
 
     Attributes:
         paper: the published number.
-        ours: the measured number, or that there is none and the number of the note that says why.
-        also: what was measured beside it.
+        ours: the measured number; without one, the status and the number of the footnote with the reason.
+        also: the numbers measured beside it.
         measured: whether ``ours`` is a number.
     """
 
@@ -36,14 +36,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class Sheet:
-    """What a table says.
+    """Content of a table.
 
     Attributes:
-        heading: title and what the numbers are, a line each.
-        corner: what the rows are.
+        heading: title and descriptions of the numbers, one line each.
+        corner: description of the rows.
         columns: the words above each column.
-        rows: each row's name, and its entries; None: the paper has no such cell.
-        footnotes: a line each.
+        rows: name and entries of each row; None: the paper has no such cell.
+        footnotes: the notes below the table, one line each.
     """
 
     heading: tuple[str, ...]
@@ -54,13 +54,13 @@ class Sheet:
 
 
 def sheet(table: Table, outcomes: Iterable[Outcome], scale: Scale) -> Sheet:
-    """Lay out some or all outcomes of a table: rows and columns without any are left out."""
+    """Lay out some or all outcomes of a table; rows and columns without outcomes are left out."""
     outcomes = tuple(outcomes)
     reasons = list(dict.fromkeys(outcome.reason for outcome in outcomes if outcome.reason))
     metrics = {_metric(outcome.cell) for outcome in outcomes}
-    said_above = table.columns_by and len(metrics) == 1
+    one_metric = table.columns_by and len(metrics) == 1
     entries = {
-        (cell.row, cell.columns if said_above else (*cell.columns, _metric(cell))): _entry(outcome, reasons)
+        (cell.row, cell.columns if one_metric else (*cell.columns, _metric(cell))): _entry(outcome, reasons)
         for outcome, cell in ((outcome, outcome.cell) for outcome in outcomes)
     }
     columns = tuple(dict.fromkeys(column for _, column in entries))
@@ -69,7 +69,7 @@ def sheet(table: Table, outcomes: Iterable[Outcome], scale: Scale) -> Sheet:
         heading=(
             f"{table.name}  {table.title}",
             table.paper,
-            *([f"Columns: {', '.join(table.columns_by)}; numbers: {', '.join(metrics)}"] if said_above else []),
+            *([f"Columns: {', '.join(table.columns_by)}; numbers: {', '.join(metrics)}"] if one_metric else []),
             *_heading(table, outcomes, scale),
         ),
         corner=", ".join(table.rows_by),
@@ -80,7 +80,7 @@ def sheet(table: Table, outcomes: Iterable[Outcome], scale: Scale) -> Sheet:
 
 
 def number(value: float | str | None, unit: str, deviation: float | None = None) -> str:
-    """A number as the papers print it: two decimals of per cent and decibels, four digits of anything else."""
+    """Format a number as the papers print it: two decimals for per cent and decibels, else four digits."""
     if value is None or isinstance(value, str):
         return value or "none"
     text = f"{value:.2f}" if unit else f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -88,7 +88,7 @@ def number(value: float | str | None, unit: str, deviation: float | None = None)
 
 
 def by_earlier_code(outcome: Outcome) -> bool:
-    """Whether code other than today's measured it."""
+    """Return whether an outcome was measured by another version of the code."""
     return any(code != code_hash() for code in outcome.codes)
 
 
@@ -130,7 +130,7 @@ def _among(counts: set[int], noun: str) -> str:
 
 
 def _figures(outcomes: Iterable[Outcome]) -> list[str]:
-    """What the numbers are, and of which rows."""
+    """Describe each figure, with the rows that show it."""
     rows: dict[tuple[str, str], dict[str, None]] = {}
     for outcome in outcomes:
         if outcome.preset:
@@ -138,7 +138,7 @@ def _figures(outcomes: Iterable[Outcome]) -> list[str]:
             rows.setdefault(("ours", outcome.preset.figure.words), {})[row] = None
             for figure in outcome.preset.also:
                 rows.setdefault(("also", figure.words), {})[row] = None
-    return [f"{word} ({', '.join(of)}): {words}" for (word, words), of in rows.items()]
+    return [f"{word} ({', '.join(names)}): {words}" for (word, words), names in rows.items()]
 
 
 def _remarks(outcomes: tuple[Outcome, ...]) -> list[str]:
@@ -147,11 +147,11 @@ def _remarks(outcomes: tuple[Outcome, ...]) -> list[str]:
         lines.append("* by earlier code: measured before the code changed; remove the run's folder to measure it anew")
     if any(outcome.deviation is not None for outcome in outcomes):
         lines.append("± after ours: sample standard deviation over the seeds")
-    said: dict[str, list[str]] = {}
+    paths_of: dict[str, list[str]] = {}
     for outcome in outcomes:
         for note in outcome.notes:
-            said.setdefault(note, []).append(outcome.cell.path)
-    return [*lines, *(f"{note} ({_some(paths)})" for note, paths in said.items())]
+            paths_of.setdefault(note, []).append(outcome.cell.path)
+    return [*lines, *(f"{note} ({_some(paths)})" for note, paths in paths_of.items())]
 
 
 def _some(paths: list[str]) -> str:

@@ -1,7 +1,7 @@
-"""How long gradients are, by local iteration: Fed-CDP's Figure 3, which is why its clipping bound decays.
+"""Norms of per-example gradients by local iteration: Fed-CDP's Figure 3, the motive for its decaying clipping bound.
 
-Each client takes a round's local steps without clipping and noise, and before each of them the norms of its examples'
-gradients are measured: the whole gradient's, of one example, as no client ever sends it.
+Each client takes the local steps of a round without clipping and noise. Before each step the L2 norm of the whole
+gradient of each example is measured. No client ever sends such a gradient.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from safetensors.torch import load
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from flfw import resolve as parts
 from flfw.client.federated_client import FederatedClient
 from flfw.client.workplace import Workplace
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
+from flfw.resolve import resolve
 from flfw.runs import run
 from flfw.storage.checkpoint import require_same_data, stored_experiment
 from flfw.storage.sealed import sealed, unseal
@@ -34,71 +34,73 @@ from papers.timing import plain
 
 MOST_CLIENTS = 100
 LOW, HIGH = 0.1, 0.9
-"""Between these shares of the clients the band is drawn."""
+"""Quantiles over the clients between which the band is drawn."""
 
 
 def norms(folder: Path, data_root: Path | None = None, most: int = MOST_CLIENTS) -> Rows:
-    """A row a state and local iteration: ``state``, ``iteration``, ``clients``, ``mean``, ``low``, ``high``.
+    """Return a row per state and local iteration: ``state``, ``iteration``, ``clients``, ``mean``, ``low``, ``high``.
 
-    The states are that before training and, if the method shares its whole model, that of the last checkpoint. A
-    client's value is the mean over its batch; ``mean`` and the two quantiles are over the clients that get so far.
+    The states are the model before training and, if the method shares its whole model, the model of the last
+    checkpoint. A client's value is the mean over its batch. ``mean`` and the two quantiles are over the clients that
+    take this local step.
 
     Args:
-        folder: of a run.
-        data_root: where the data lie now; None: where the run found them.
-        most: clients, the first ones.
+        folder: folder of a run.
+        data_root: present folder of the data; None: the folder that the run used.
+        most: largest number of clients; the first ones are taken.
 
     Raises:
         BadInput: the run or its data are not there, or its network has no per-example gradients.
     """
     stored = stored_experiment(folder).experiment
     asked = replace(stored, out=folder, data_root=data_root or stored.data_root)
-    experiment, task, _ = run.check(asked, new=False)
+    resolved, task, _ = run.check(asked, new=False)
+    experiment = resolved.experiment
     require_same_data(folder, task.dataset.digest)
-    found = _rows("before training", by_client(experiment, task, most=most))
+    rows = _rows("before training", by_client(experiment, task, most=most))
     last = _last(folder)
-    if last is None or set(last[1]) != set(parts.blank_model(plain(experiment)).state_dict()):
-        return found
-    return [*found, *_rows(f"after round {last[0]}", by_client(experiment, task, last[1], most))]
+    if last is None or set(last[1]) != set(resolve(plain(experiment)).model.state_dict()):
+        return rows
+    return [*rows, *_rows(f"after round {last[0]}", by_client(experiment, task, last[1], most))]
 
 
 def by_client(
     experiment: Experiment, task: Task, weights: Tensors | None = None, most: int = MOST_CLIENTS
 ) -> list[list[float]]:
-    """For each client and local iteration the mean norm of the gradients of the batch's examples.
+    """Compute for each client and local iteration the mean norm of the per-example gradients of the batch.
 
     Args:
-        experiment: resolved; its steps are taken without what its method does to gradients.
-        task: of the experiment.
-        weights: to start from; None: fresh ones, as a run starts from.
-        most: clients, the first ones.
+        experiment: the resolved experiment; its steps are taken by plain training.
+        task: task of the experiment.
+        weights: initial weights; None: the fresh ones of a run.
+        most: largest number of clients; the first ones are taken.
     """
     return [norms_of(client_of(plain(experiment), task, at, weights)) for at in range(min(most, experiment.clients))]
 
 
 def client_of(experiment: Experiment, task: Task, partition: int, weights: Tensors | None) -> FederatedClient:
-    """A client in its first round."""
-    half, settings = parts.method(experiment)
-    made = parts.client(experiment)(Workplace(experiment, task, half, settings, partition, 1, None, None))
+    """Build a client in its first round."""
+    half, settings = resolve(experiment).method, resolve(experiment).settings
+    made = resolve(experiment).client(Workplace(experiment, task, half, settings, partition, 1, None, None))
     start = weights if weights is not None else made.model.state_dict()
     made.install({name: start[name].clone().numpy() for name in made.download_names}, 0)
     return made
 
 
 def norms_of(client: FederatedClient) -> list[float]:
-    """One client's, in the order of its steps; the client is trained."""
-    per_example, found = PerExample(client.model, grouping="flat", way="rows"), []
+    """Compute the mean norms of one client, in the order of its steps; this trains the client."""
+    per_example, means = PerExample(client.model, grouping="flat", way="rows"), []
 
     def follow(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
         def losses() -> Tensor:
             return cross_entropy(client.model(client.at.task.inputs.normalise(x)), y, reduction="none")
 
         batch = per_example.clipped_sum(losses, inf)
-        found.append(float(batch.norms.mean()))
+        means.append(float(batch.norms.mean()))
         return float(batch.losses.mean()), {name: value / len(y) for name, value in batch.sums.items()}
 
     client.descend(client.moving(), client.at.experiment.local_epochs, client.optimiser(), follow=follow)
-    return found
+    return means
 
 
 def _rows(state: str, clients: list[list[float]]) -> list[dict[str, object]]:
@@ -106,13 +108,13 @@ def _rows(state: str, clients: list[list[float]]) -> list[dict[str, object]]:
     for step in range(max(map(len, clients))):
         there = np.array([norms[step] for norms in clients if len(norms) > step])
         low, high = np.quantile(there, (LOW, HIGH)).tolist()
-        about = {"state": state, "iteration": step + 1, "clients": len(there)}
-        rows.append({**about, "mean": float(there.mean()), "low": low, "high": high})
+        keys = {"state": state, "iteration": step + 1, "clients": len(there)}
+        rows.append({**keys, "mean": float(there.mean()), "low": low, "high": high})
     return rows
 
 
 def _last(folder: Path) -> tuple[int, Tensors] | None:
-    """The last round that a run has a checkpoint of, and what the server then had; None: there is none."""
+    """Return the round and the shared weights of a run's last checkpoint; None: there is none."""
     rounds = sealed(folder / "checkpoint", "round-*")
     if not rounds:
         return None

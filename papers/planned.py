@@ -1,4 +1,4 @@
-"""What is known of an experiment before it starts: its sizes and what it will cost in privacy; nothing is trained."""
+"""Plan of an experiment before it starts: its sizes and its privacy budget; nothing is trained."""
 
 from __future__ import annotations
 
@@ -8,30 +8,31 @@ from typing import Any
 
 from flfw.dp.ledger import Ledger, course
 from flfw.experiment import Experiment
+from flfw.resolve import resolve
 from flfw.task import Task
 
 
 def plan(experiment: Experiment, task: Task) -> dict[str, Any]:
-    """As a part of result.json: ``privacy`` like a finished run's, and the sizes of the data and of the run.
+    """Return a part of result.json: ``privacy`` as in a finished run, and the sizes of the data and of the run.
 
     Args:
-        experiment: resolved.
-        task: of the experiment.
+        experiment: the resolved experiment.
+        task: task of the experiment.
 
     Returns:
         Beside ``privacy``, ``plan``: examples for training and testing in all, numbers in an input, classes, examples
-        and local steps of the client that has the most, batch size, rounds.
+        and local steps of the client with the most examples, batch size, rounds.
     """
-    found, data = course(experiment, task.split), task.dataset
+    schedule, data = course(resolve(experiment), task.split), task.dataset
     sizes = {
         "train": len(data.train_y),
         "test": len(data.test_y),
         "features": prod(data.shape),
         "classes": data.classes,
-        "examples": found.most,
-        "steps": found.local_steps,
-        "batch": found.batch,
-        "rounds": found.rounds,
+        "examples": schedule.most,
+        "steps": schedule.local_steps,
+        "batch": schedule.batch,
+        "rounds": schedule.rounds,
     }
-    about = {**asdict(experiment), "out": None, "data_root": None, "lpips_weights": None}
-    return {"config": about, "plan": sizes, "privacy": Ledger(experiment, task.split).entries()}
+    config = {**asdict(experiment), "out": None, "data_root": None, "lpips_weights": None}
+    return {"config": config, "plan": sizes, "privacy": Ledger(resolve(experiment), task.split).entries()}

@@ -1,4 +1,4 @@
-"""A preset: what must be run for a cell of a table, and which figure of the result is compared with the paper's."""
+"""Presets: the runs that a cell of a table needs, and the figure of their results that is compared with the paper's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from papers.published import Cell
 Scale = Literal["quick", "full"]
 
 Source = Literal["run", "plan", "clock"]
-"""Where figures come from: a whole run; what is known before one, with nothing trained; or one client's local steps."""
+"""Source of the figures: a whole run; the plan before a run, without training; or the local steps of one client."""
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,13 @@ class Figure:
     """A number of result.json.
 
     Attributes:
-        name: where it stands: ``final.acc_local``; in a list, in the only entry with some values:
-            ``audit.attack=ig,round=0.seconds``, or without one: ``audit.adaptation!=None.seconds``; or in each of its
-            entries, for their mean: ``rounds.*.seconds``.
-        words: what it is.
-        factor: from its unit to the paper's; accuracies are shares and the papers print per cent.
-        yes: where the paper prints Y or N, the least mean that is a Y; None: it prints the number.
-        absent: what is printed where a result has no such number; empty: a figure beside another is then left out;
+        name: path of the number: ``final.acc_local``. In a list, it selects the only entry with some values:
+            ``audit.attack=ig,round=0.seconds``, or without a value: ``audit.adaptation!=None.seconds``. Or it is the
+            mean over all entries: ``rounds.*.seconds``.
+        words: description of the number.
+        factor: factor from its unit to the paper's; accuracies are shares and the papers print per cent.
+        yes: where the paper prints Y or N, the smallest mean that is a Y; None: it prints the number.
+        absent: text that is printed if a result has no such number; empty: a figure beside another is then left out;
             None: that is a failure.
     """
 
@@ -39,7 +39,7 @@ class Figure:
     absent: str | None = None
 
     def printed(self, mean: float) -> float | str:
-        """What stands in the table for a mean over the seeds, in the paper's unit."""
+        """Return the table entry for a mean over the seeds, in the paper's unit."""
         if self.yes is None:
             return mean
         return "Y" if mean >= self.yes else "N"
@@ -50,11 +50,11 @@ class Preset:
     """Runs and figures of one cell.
 
     Attributes:
-        variants: settings the paper chose among, mostly one; of each an experiment a seed, the same seeds for all.
-        figure: what is compared with the published value: its mean over the seeds.
+        variants: settings that the paper chose among, mostly one; each has one experiment per seed, with equal seeds.
+        figure: the figure whose mean over the seeds is compared with the published value.
         also: figures that are shown beside it.
-        chosen_by: the figure whose mean over the seeds is largest for the variant that counts; never one of test data.
-        source: what is done with the experiments.
+        chosen_by: the variant with the largest mean of this figure is chosen; never a figure of test data.
+        source: the way in which the experiments are measured.
     """
 
     variants: tuple[tuple[Experiment, ...], ...]
@@ -69,7 +69,7 @@ class Preset:
 
     @property
     def experiments(self) -> tuple[Experiment, ...]:
-        """Everything that must be run."""
+        """Experiments that must be run, of all variants."""
         return tuple(experiment for runs in self.variants for experiment in runs)
 
     @property
@@ -82,9 +82,9 @@ Presets: TypeAlias = Callable[[Cell, Scale], Preset]
 
 
 def presets(table: str) -> Presets | None:
-    """How the cells of a table are measured: what the paper's own file, such as ``papers/hyperfl.py``, says of it.
+    """Return the presets of a table from the paper's own file, such as ``papers/hyperfl.py``.
 
-    None: this version has no preset for it.
+    None: this version has no presets for it.
     """
     module = f"papers.{table.partition('.')[0]}"
     return import_module(module).TABLES.get(table) if find_spec(module) else None

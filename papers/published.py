@@ -1,4 +1,4 @@
-"""The papers' result tables as printed, number by number: ``published.json`` as typed records.
+"""Published result tables of the papers, number by number: ``published.json`` as typed records.
 
 Papers are named by their method: hyperfl.1 to .5, dcs2.1 and .2, fedcg.1 and .2, fed_cdp.1 to .7.
 """
@@ -23,18 +23,18 @@ _UNITS = {"_%": "%", "_dB": "dB"}
 
 @dataclass(frozen=True)
 class Cell:
-    """One number of a table.
+    """Number of a published table.
 
     Attributes:
-        table: the table's name.
-        keys: what the paper says it is a number of, such as method, dataset and clients.
+        table: name of the table.
+        keys: the setting of the number in the paper, such as method, dataset and clients.
         row: the keys that name its row.
         columns: the keys that name its column.
-        metric: what was measured, in lower case and without a unit: accuracy, psnr, lpips ...
+        metric: the measure, in lower case and without a unit: accuracy, psnr, lpips ...
         unit: ``%``, ``dB`` or nothing.
-        value: as printed; None: the paper has no number here.
+        value: value as printed; None: the paper has no number here.
         deviation: the printed deviation over seeds, if there is one.
-        note: what the paper or its transcription says about this number.
+        note: remark of the paper or its transcription on this number.
     """
 
     table: str
@@ -49,23 +49,23 @@ class Cell:
 
     @property
     def path(self) -> str:
-        """Its name on the command line: ``hyperfl.1/HyperFL/CIFAR-10/20/accuracy``."""
+        """Name on the command line: ``hyperfl.1/HyperFL/CIFAR-10/20/accuracy``."""
         return "/".join([self.table, *(part.replace("/", "-") for part in (*self.row, *self.columns, self.metric))])
 
 
 @dataclass(frozen=True)
 class Table:
-    """One table of a paper.
+    """Table of a paper.
 
     Attributes:
-        name: such as hyperfl.1.
-        title: its caption, in our words.
+        name: name, such as hyperfl.1.
+        title: caption, in our words.
         paper: the full citation.
         rows_by: the keys that name a row.
         columns_by: the keys that name a column, above the metric.
-        cells: in the order of the paper.
+        cells: cells in the order of the paper.
         note: a remark on the table as a whole.
-        missing: why there are no cells, where there are none.
+        missing: reason why there are no cells; empty if there are some.
     """
 
     name: str
@@ -78,33 +78,33 @@ class Table:
     missing: str = ""
 
     def select(self, prefix: str) -> tuple[Cell, ...]:
-        """The cells whose path begins with these parts; an empty prefix selects all.
+        """Return the cells whose path begins with these parts; an empty prefix selects all.
 
         Raises:
-            BadInput: there are none; the message says how the path could go on where it went wrong.
+            BadInput: there are none; the message lists the possible next parts after the longest valid prefix.
         """
         asked = prefix.strip("/")
-        found = self._under(asked)
-        if not found and asked not in ("", self.name):
+        matches = self._under(asked)
+        if not matches and asked not in ("", self.name):
             stem = asked
             while stem and not self._under(stem):
                 stem = stem.rpartition("/")[0]
             depth = stem.count("/") + 2 if stem else 1
             known = dict.fromkeys("/".join(cell.path.split("/")[:depth]) for cell in self._under(stem))
             raise BadInput(f"Expected a cell among {', '.join(known or [self.name])}; got --cell {prefix}.")
-        return found
+        return matches
 
     def _under(self, stem: str) -> tuple[Cell, ...]:
         return tuple(cell for cell in self.cells if not stem or f"{cell.path}/".startswith(f"{stem}/"))
 
 
 def names() -> tuple[str, ...]:
-    """The tables there are."""
+    """Return the names of all tables."""
     return tuple(_tables())
 
 
 def table(name: str) -> Table:
-    """A table by its name; an unknown name says which ones there are."""
+    """Return a table by its name; the error for an unknown name lists all tables."""
     if name not in _tables():
         raise BadInput(f"Expected a table among {', '.join(names())}; got --table {name}.")
     return _tables()[name]
@@ -128,11 +128,11 @@ def _table(name: str, entry: Mapping[str, Any]) -> Table:
             Cell(name, MappingProxyType(keys), row, columns, *_metric(metric), value, stored.get("std"), note)
             for metric, value in values.items()
         ]
-    about = {key: entry.get(key, "") for key in ("note", "missing")}
-    return Table(name, entry["title"], entry["paper"], rows_by, columns_by, tuple(cells), **about)
+    remarks = {key: entry.get(key, "") for key in ("note", "missing")}
+    return Table(name, entry["title"], entry["paper"], rows_by, columns_by, tuple(cells), **remarks)
 
 
 def _metric(name: str) -> tuple[str, str]:
-    """A published metric's name and unit: ``top1_accuracy_%`` is accuracy in per cent."""
+    """Split a published metric into name and unit: ``top1_accuracy_%`` is accuracy in per cent."""
     ending = next((ending for ending in _UNITS if name.endswith(ending)), "")
     return name.removesuffix(ending).removeprefix("top1_").lower(), _UNITS.get(ending, "")

@@ -1,4 +1,4 @@
-"""Measures a table cell by cell; whatever happens, what was measured is on disk and found again."""
+"""Reproduction of a table, cell by cell; measured cells are on disk, so an interrupted call goes on from them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ PENDING = "not reached yet"
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A table at a scale, in a folder.
+    """Table at a scale, in a folder.
 
     Attributes:
-        table: the published one.
-        presets: how its cells are measured; None: this version does not know.
-        scale: of the measurement.
-        given: what decides no numbers is taken from here.
-        out: the folder for everything; the runs lie in ``cells`` below it.
+        table: the published table.
+        presets: presets of its cells; None: this version has none.
+        scale: scale of the measurement.
+        given: source of the settings that decide no numbers.
+        out: the output folder; the runs lie in ``cells`` below it.
     """
 
     table: Table
@@ -37,13 +37,13 @@ class Reproduction:
     out: Path
 
     def outcomes(self, selected: Sequence[Cell]) -> Iterator[dict[str, Outcome]]:
-        """Measure the selected cells one after the other, saying so on stderr.
+        """Measure the selected cells one after the other, with progress on stderr.
 
         Args:
-            selected: cells of the table; of the others only what was measured before is read.
+            selected: cells of the table; for other cells only finished runs are read.
 
         Yields:
-            All cells of the table by path as they stand: before the first, and after each that took work.
+            The present outcomes of all cells by path: first before any measurement, then after each measured cell.
         """
         chosen = {cell.path for cell in selected}
         known = {cell.path: self._known(cell, cell.path in chosen) for cell in self.table.cells}
@@ -59,7 +59,7 @@ class Reproduction:
             yield dict(known)
 
     def _known(self, cell: Cell, wanted: bool) -> Outcome:
-        """What can be said of a cell without running anything."""
+        """Return the outcome of a cell without running anything."""
         preset = self.presets(cell, self.scale) if self.presets else None
         reason = cells.obstacle(cell, preset)
         if preset is None or reason:

@@ -1,4 +1,4 @@
-"""A table for the eye and for other programs: terminal, Markdown, LaTeX and CSV."""
+"""Output of a table: terminal, Markdown, LaTeX and CSV."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _TEX = {
     "|": r"\textbar{}",
     '"': "''",
     "±": r"$\pm$",
-    "[": "{[}",  # after a line's end a bare one would be read as a height
+    "[": "{[}",  # after the end of a row LaTeX would read a bare bracket as a height
 }
 
 
 def terminal(sheet: Sheet, width: int) -> str:
-    """Two to four lines a cell, no line longer than ``width``: what does not fit stands in further blocks below."""
+    """Format a table with two to four lines per cell; columns beyond ``width`` characters go to further blocks."""
     from rich.console import Console
 
     console = Console(file=io.StringIO(), width=width)
@@ -57,7 +57,7 @@ def _block(sheet: Sheet, columns: range) -> object:
 
 
 def _blocks(sheet: Sheet, width: int) -> Iterator[range]:
-    """Runs of columns that fit side by side, after the rows' names."""
+    """Yield ranges of columns that fit side by side, after the names of the rows."""
     names = max([len(sheet.corner), *(len(name) for name, _ in sheet.rows)], default=0)
     first, used = 0, names
     for index, words in enumerate(sheet.columns):
@@ -75,13 +75,13 @@ def _lines(entry: Entry | None) -> list[str]:
     if entry is None:
         return [""]
     ours = [f"ours {entry.ours}" if entry.measured else entry.ours]
-    if "±" not in entry.paper:  # then there is no room for a deviation beside the number either
+    if "±" not in entry.paper:  # then the column is too narrow for a deviation beside the number
         ours = ours[0].replace("±", "\n±").split("\n")
     return [f"paper {entry.paper}", *ours, *([f"also {entry.also}"] if entry.also else [])]
 
 
 def markdown(sheet: Sheet) -> str:
-    """A table in GitHub's Markdown: published / **measured**."""
+    """Format a table in GitHub's Markdown: published / **measured**."""
     head = [sheet.corner, *(" ".join(words) for words in sheet.columns)]
     rows = [[name, *(_beside(entry, "**{}**") for entry in entries)] for name, entries in sheet.rows]
     lines = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in (head, ["---"] * len(head), *rows)]
@@ -91,7 +91,7 @@ def markdown(sheet: Sheet) -> str:
 
 
 def latex(sheet: Sheet) -> str:
-    """A booktabs tabular; what it is, and the notes, in small print below."""
+    """Format a booktabs tabular, with heading and footnotes in small print below."""
     head = [sheet.corner, *(" ".join(words) for words in sheet.columns)]
     rows = [[name, *(_beside(entry, "{}") for entry in entries)] for name, entries in sheet.rows]
     lines = [" & ".join(map(_tex, row)) + r" \\" for row in (head, *rows)]
@@ -114,7 +114,7 @@ def _tex(text: str) -> str:
 
 
 def csv(table: Table, outcomes: Iterable[Outcome], scale: Scale) -> str:
-    """A row a cell, measured or not."""
+    """Format a CSV table with one row per cell, measured or not."""
     import pandas as pd
 
     columns = ["table", "row", *table.columns_by, "metric", "published", "published_deviation"]

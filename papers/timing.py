@@ -1,9 +1,9 @@
-"""What a local iteration costs: a client's own training, timed in turns with plain training of the same network.
+"""Time of a local iteration: the training of a client, timed in turns with plain training of the same network.
 
-Timed is all that `flfw.client.federated_client.FederatedClient.train` does in a round, and `outgoing` with what is to
-be sent, over the number of mini-batches in its epochs: batches and their loading, gradients, clipping, noise, steps.
-Not timed are evaluation, messages and the server. On a machine that others use as well only seconds of the processor
-mean something, and only ratios of sides that took turns may be compared with another machine's.
+The time covers `flfw.client.federated_client.FederatedClient.train` in a round and `outgoing`, which prepares the
+upload: batches and their loading, gradients, clipping, noise, steps. It is divided by the number of mini-batches.
+Evaluation, messages and the server are not timed. Times are processor times, since other programs may use the machine.
+Compare only ratios with those of another machine, and only ratios of trainings that were timed in turns.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import replace
 from math import ceil
 from typing import Any, final
 
-from flfw import resolve as parts
 from flfw.client.workplace import Workplace
 from flfw.experiment import Experiment
-from flfw.plugins import split_assignment
+from flfw.plugins import short_name, split_assignment
+from flfw.resolve import resolve
 from flfw.storage.provenance import hardware
 from flfw.task import Task
 from flfw.training.optimisers import LocalTraining
@@ -30,23 +30,23 @@ TURNS = 7
 
 @final
 class Trainee:
-    """The first client of an experiment, which starts every turn from the same weights.
+    """First client of an experiment, which starts every turn from the same weights.
 
     Args:
-        experiment: resolved.
-        task: of the experiment.
+        experiment: the resolved experiment.
+        task: task of the experiment.
     """
 
     def __init__(self, experiment: Experiment, task: Task) -> None:
-        half, settings = parts.method(experiment)
-        self._client = parts.client(experiment)(Workplace(experiment, task, half, settings, 0, 1, None, None))
+        half, settings = resolve(experiment).method, resolve(experiment).settings
+        self._client = resolve(experiment).client(Workplace(experiment, task, half, settings, 0, 1, None, None))
         self._start = {name: value.clone() for name, value in self._client.model.state_dict().items()}
         received = {name: self._start[name].numpy() for name in self._client.download_names}
         self._client.install(received, 0)
         self.steps = experiment.local_epochs * ceil(len(task.split.train[0]) / experiment.batch_size)
 
     def turn(self) -> float:
-        """Milliseconds of the processor for one local iteration, mean over a round's."""
+        """Train for a round; return the processor time of a local iteration in ms, mean over the round."""
         for name, value in self._client.model.state_dict().items():
             value.copy_(self._start[name])
         started = time.process_time()
@@ -56,7 +56,7 @@ class Trainee:
 
 
 def in_turns(trainees: Sequence[Trainee], turns: int) -> list[list[float]]:
-    """Milliseconds of each, turn by turn: A B A B, after one turn each that is not counted; on one thread."""
+    """Time the trainees in turns A B A B, in ms, on one thread; the first turn of each is not counted."""
     with one_thread():
         for one in trainees:  # the first steps set things up
             one.turn()
@@ -64,30 +64,30 @@ def in_turns(trainees: Sequence[Trainee], turns: int) -> list[list[float]]:
 
 
 def plain(experiment: Experiment) -> Experiment:
-    """The same experiment by FedAvg, with the method's optimiser."""
-    settings: Any = parts.method(experiment)[1]
+    """Return the same experiment by FedAvg, with the method's optimiser."""
+    settings: Any = resolve(experiment).settings
     others = [one for one in experiment.set if "." in split_assignment(one)[0]]
-    alike = [other for other in others if not other.startswith(f"{parts.short_name(experiment.method)}.")]
+    alike = [other for other in others if not other.startswith(f"{short_name(experiment.method)}.")]
     if isinstance(settings, LocalTraining):
         alike += [f"{name}={getattr(settings, name)}" for name in ("optimiser", "momentum", "weight_decay")]
     return replace(experiment, method=PLAIN, set=tuple(alike))
 
 
 def clocked(experiment: Experiment, task: Task, turns: int = TURNS) -> dict[str, Any]:
-    """As a part of result.json: ``timing``, of a local iteration.
+    """Return a part of result.json: ``timing`` of a local iteration.
 
     Args:
-        experiment: resolved.
-        task: of the experiment.
-        turns: whose median is taken.
+        experiment: the resolved experiment.
+        task: task of the experiment.
+        turns: number of turns, over which the median is taken.
 
     Returns:
-        ``ms`` of this method and ``plain_ms`` of plain training, medians in milliseconds of the processor, and
+        ``ms`` of this method and ``plain_ms`` of plain training, medians of the processor time in milliseconds;
         ``ratio``, the median of the turns' ratios; a note on the machine.
     """
     sides = [Trainee(experiment, task), Trainee(plain(experiment), task)]
-    found = in_turns(sides, turns)
-    own, other = (statistics.median(column) for column in zip(*found, strict=True))
-    ratio = statistics.median(mine / theirs for mine, theirs in found)
-    timing = {"ms": own, "plain_ms": other, "ratio": ratio, "turns": turns, "steps": sides[0].steps}
+    times = in_turns(sides, turns)
+    ms, plain_ms = (statistics.median(column) for column in zip(*times, strict=True))
+    ratio = statistics.median(mine / theirs for mine, theirs in times)
+    timing = {"ms": ms, "plain_ms": plain_ms, "ratio": ratio, "turns": turns, "steps": sides[0].steps}
     return {"timing": timing, "notes": [f"Timed in milliseconds of the processor, one thread, on {hardware()}."]}

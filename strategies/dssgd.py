@@ -157,7 +157,9 @@ class DSSGD(FederatedStrategy):
         return SelectiveNet(net, whole=settings.theta_d == 1, bounded=settings.gamma > 0)
 
     @classmethod
-    def victim_model(cls, model: nn.Module, received: Tensors, inputs: Inputs) -> SelectiveVictim:
+    def victim_model(
+        cls, model: nn.Module, received: Tensors, inputs: Inputs, settings: DSSGDSettings
+    ) -> SelectiveVictim:
         """A client whose own entries are unknown, and of which only some changes were sent."""
         assert isinstance(model, SelectiveNet)
         return SelectiveVictim(model, received, inputs)

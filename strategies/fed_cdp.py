@@ -94,7 +94,7 @@ class FedCDP(FederatedStrategy):
     @classmethod
     def check_model(cls, model: nn.Module, settings: FedCDPSettings) -> None:
         """Refuse layers that cannot be clipped example by example, and buffers."""
-        settings.check_model(model, cls.uploads)
+        settings.check_model(model, cls.shared(model, settings).uploads)
 
     @classmethod
     def mechanism(cls, settings: FedCDPSettings, course: Course) -> Mechanism:

@@ -65,7 +65,7 @@ class FedSDP(FederatedStrategy):
     @classmethod
     def check_model(cls, model: nn.Module, settings: FedSDPSettings) -> None:
         """Refuse buffers, which nothing clips."""
-        settings.check_model(model, cls.uploads)
+        settings.check_model(model, cls.shared(model, settings).uploads)
 
     @classmethod
     def mechanism(cls, settings: FedSDPSettings, course: Course) -> Mechanism:

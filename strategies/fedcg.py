@@ -39,6 +39,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
+from torch import nn
+
 from flfw.errors import require
 from flfw.nets import Net, Tensors
 from flfw.nets.batch_last import swift
@@ -85,8 +87,8 @@ class FedCG(TrainingServer):
         return GeneratingNet(net)
 
     @classmethod
-    def descended(cls) -> tuple[str, ...]:
-        """The classifier: the generator has no gradient of the classification loss."""
+    def descended(cls, model: nn.Module, settings: FedCGSettings) -> tuple[str, ...]:
+        """Name the classifier: the generator has no gradient of the classification loss."""
         return ("classifier.*",)
 
     @classmethod

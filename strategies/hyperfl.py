@@ -82,7 +82,9 @@ class HyperFL(FederatedStrategy):
         return GeneratedNet(net, settings.embedding, settings.hidden, settings.head_init)
 
     @classmethod
-    def victim_model(cls, model: nn.Module, received: Tensors, inputs: Inputs) -> GeneratedVictim:
+    def victim_model(
+        cls, model: nn.Module, received: Tensors, inputs: Inputs, settings: HyperFLSettings
+    ) -> GeneratedVictim:
         """A client whose hypernetwork is known, and whose embedding and classifier are not."""
         assert isinstance(model, GeneratedNet)
         return GeneratedVictim(model, received, inputs)

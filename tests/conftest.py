@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from flfw.experiment import Experiment
-from flfw.resolve import resolve
+from flfw.resolve import without_auto
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -41,7 +41,7 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture
 def small(tmp_path: Path) -> Experiment:
     """Three clients on the digits, two rounds of one epoch, in process, not audited."""
-    return resolve(
+    return without_auto(
         Experiment(
             method="fedavg",
             clients=3,

@@ -1,1 +1,1 @@
-"""What attacks know of client-side defences, one file a defence and of its name."""
+"""Adaptations of attacks to client-side defences, one file per defence, with its name."""

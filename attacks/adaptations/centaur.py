@@ -1,12 +1,12 @@
-"""Against centaur: clip a guess's gradient or update as the client does, and weigh errors by the noise's known size.
+"""Against centaur: clip a guess's gradient or update as the client does, and weight errors by the noise's known size.
 
-Paper       no paper's own; the mechanism is that of Shen et al., ICLR 2023, as HyperFL's comparison has it.
+Paper       none has this adaptation; the mechanism is that of Shen et al., ICLR 2023, as in HyperFL's comparison.
             `flfw.inversion.clipped` has the mathematics.
 Knows       all settings and the learning rate, and so C and the noise's deviation; not the noise.
-Does        unit=example: clips the extractor's gradient of each trial example, and names the deviation in `noise`.
-            unit=client: follows the local steps of a guess and clips their change; what a client sends bears no noise.
-Departures  1. several steps with noise leave out that it moves the weights of later steps: static.
-            2. the client's head is not known: it is searched for with the data, which makes the attack static.
+Does        unit=example: clips the extractor's gradient of each trial example, and gives the deviation in `noise`.
+            unit=client: simulates the local steps of a guess and clips their change; a client's upload has no noise.
+Departures  1. several noisy steps: the effect of noise on the weights of later steps is left out: static.
+            2. the client's head is unknown: it is searched for with the data, which makes the attack static.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Against fed_cdp: clip a guess's gradients as the client does, and weigh errors by the noise's known size.
+"""Against fed_cdp: clip a guess's gradients as the client does, and weight errors by the noise's known size.
 
-Paper       no paper's own; the mechanism is that of Wei et al., ICDCS 2021. See `flfw.inversion.clipped`.
+Paper       none has this adaptation; the mechanism is that of Wei et al., ICDCS 2021. See `flfw.inversion.clipped`.
 Knows       all settings, the round, the batch, and so C(t) and the noise's deviation; not the noise.
-Does        clips each example's trial gradient, layer by layer, and names the deviation in `noise`. With compress=after
-            a trial counts where something was sent; with compress=before its own smallest entries are zeroed under
-            noise, and those of what was sent without. With bound=median C is read off each layer of one example: its
-            squared norm is that of the clipped gradient plus d sigma^2 C^2, with d the layer's entries, so
-            C^2 = |sent|^2 / (1 + d sigma^2) if the gradient was clipped; if it was not, that clips it to nothing less.
-Departures  1. several steps with noise leave out that it moves the weights of later steps: static.
+Does        clips each example's trial gradient, layer by layer, and gives the deviation in `noise`. With compress=after
+            a trial is compared only at the sent entries. With compress=before the trial's smallest entries are zeroed
+            if there is noise; without noise, the entries that were not sent. With bound=median C is read off each layer
+            of one example: its squared norm is that of the clipped gradient plus d sigma^2 C^2, with d the layer's
+            entries, so C^2 = |sent|^2 / (1 + d sigma^2) if it was clipped; if not, this C clips it no further.
+Departures  1. several noisy steps: the effect of noise on the weights of later steps is left out: static.
             2. bound=median of several examples or steps, and compress over several steps, are not adapted to: static.
-            3. bound=median: the noise of a layer that was not clipped is taken for smaller than it is, down to |g| / C.
-            4. with compress=after, that entries kept back are no larger than the smallest sent is left unused.
+            3. bound=median: the noise of an unclipped layer is underestimated, by a factor down to |g| / C.
+            4. compress=after: zeroed entries are known to be no larger than the smallest sent one; this is not used.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from flfw.training.per_example import grouped
 
 @final
 class FedCDPAdaptation(Clipped):
-    """Noisy steps, with all that the settings allow."""
+    """Noisy steps, with all options of the settings."""
 
     @property
     def on_steps(self) -> bool:
-        """Always."""
+        """True: each example's gradient is clipped."""
         return True
 
     @property
@@ -47,12 +47,12 @@ class FedCDPAdaptation(Clipped):
 
     @property
     def lr(self) -> float:
-        """It decays from round to round."""
+        """The learning rate of the round; it decays from round to round."""
         return self.at.lr * self.settings["lr_decay"] ** max(0, self.at.round - 1)
 
     @property
     def bound(self) -> float:
-        """C(t)."""
+        """The clipping bound C(t)."""
         first, last, done = self.settings["clip"], self.settings["last_clip"], self._rounds_done
         if self.settings["bound"] == "decay":
             return first + (last - first) * done / max(1, self.at.rounds - 1)
@@ -60,19 +60,19 @@ class FedCDPAdaptation(Clipped):
 
     @property
     def bound_words(self) -> str:
-        """A median is the client's own."""
+        """The bound, for `known`; a median is computed by the client."""
         read = "C the median of the client's own norms, read off what was seen"
         return read if self._reads_bound else super().bound_words
 
     @property
     def known(self) -> str:
-        """With the compression."""
+        """The clipping, the noise and the compression."""
         zeroed = f"{self.settings['compress_ratio']:.0%} of the entries zeroed {self._compresses} that"
         return super().known + (f", {zeroed}" if self._compresses != "none" else "")
 
     @property
     def obstacle(self) -> str:
-        """A bound that is not known, where clipped gradients are not seen one by one; compression in each step."""
+        """An unknown bound, where clipped gradients are not seen one by one; compression in each step."""
         if self._reads_bound and self.at.batch * self.at.steps > 1:
             return "of several examples or steps the client's own bound cannot be read off"
         if self._compresses != "none" and self.at.steps > 1:
@@ -81,40 +81,40 @@ class FedCDPAdaptation(Clipped):
 
     @property
     def noise(self) -> float | None:
-        """1 where the bound is read off, for `apply` counts in deviations then."""
+        """1 where the bound is read off, because `apply` then counts in deviations; else that of the base class."""
         return 1.0 if self._reads_bound and self.is_noisy else super().noise
 
     def bounds(self, observed: Tensors) -> Tensors:
-        """Of each group, where it is the client's own."""
-        found: Tensors = {}
+        """Read C of each group off the observation, where it is the client's median."""
+        result: Tensors = {}
         for group, members in grouped(observed, self.grouping).items() if self._reads_bound else ():
             squares = torch.stack([observed[name].square().sum() for name in members]).sum()
             entries = sum(observed[name].numel() for name in members)
-            found[group] = (squares / (1 + entries * self.relative_deviation**2)).sqrt()
-        return found
+            result[group] = (squares / (1 + entries * self.relative_deviation**2)).sqrt()
+        return result
 
     def read(self, sent: Tensors) -> Tensors:
-        """``support.NAME``: 1 where an entry was sent; ``precision.NAME``: one over the deviation, of a bound read."""
-        found: Tensors = {}
+        """Read ``support.NAME``, 1 where sent, and ``precision.NAME``, one over the deviation for a read bound."""
+        constants: Tensors = {}
         if self._compresses != "none":
-            found |= {f"support.{name}": (value != 0).to(value.dtype) for name, value in sent.items()}
+            constants |= {f"support.{name}": (value != 0).to(value.dtype) for name, value in sent.items()}
         if self._reads_bound and self.is_noisy:
             bounds = self.bounds(sent)
             for group, members in grouped(sent, self.grouping).items():
                 deviation = bounds[group] * self.relative_deviation
-                found |= {f"precision.{name}": torch.where(deviation > 0, 1 / deviation, 0.0) for name in members}
-        return found
+                constants |= {f"precision.{name}": torch.where(deviation > 0, 1 / deviation, 0.0) for name in members}
+        return constants
 
     def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
-        """The trial where something was sent, or its own largest entries; in deviations, where the bound is read."""
-        found = super().apply(trial, sent, constants)
+        """Keep the trial at the sent entries, or its largest ones; in deviations, where the bound is read."""
+        masked = super().apply(trial, sent, constants)
         if self._compresses == "before" and self.is_noisy:
-            found = {name: _largest(value, self.settings["compress_ratio"]) for name, value in found.items()}
+            masked = {name: _largest(value, self.settings["compress_ratio"]) for name, value in masked.items()}
         elif self._compresses != "none":
-            found = {name: value * constants[f"support.{name}"] for name, value in found.items()}
+            masked = {name: value * constants[f"support.{name}"] for name, value in masked.items()}
         if self._reads_bound and self.is_noisy:
-            return {n: v + (found[n] - v) * constants[f"precision.{n}"] for n, v in sent.items()}
-        return found
+            return {n: v + (masked[n] - v) * constants[f"precision.{n}"] for n, v in sent.items()}
+        return masked
 
 
 def _largest(value: torch.Tensor, ratio: float) -> torch.Tensor:

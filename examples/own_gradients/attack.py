@@ -1,6 +1,6 @@
-"""What the gradient of one batch gives away: python attack.py. Needs no Flower, no Ray and no run.
+"""Attack on the gradient of one batch: python attack.py. Needs no Flower, no Ray and no run.
 
-Replace `network` and `batch` by your own, and `gradient` by what leaves your machine.
+Replace `network` and `batch` by your own, and `gradient` by the update that leaves your machine.
 """
 
 import torch
@@ -21,19 +21,19 @@ INPUTS = Inputs.of((1, 8, 8), mean=(0.3,), std=(0.4,))  # (x - 0.3) / 0.4, for x
 
 
 def network() -> nn.Module:
-    """Any module that gives class scores (B, classes) for normalised inputs (B, ...)."""
+    """Build a module that returns class scores (B, classes) for normalised inputs (B, ...)."""
     hidden = [nn.Conv2d(1, 12, 3, padding=1), nn.Sigmoid(), nn.Conv2d(12, 12, 3, padding=1), nn.Sigmoid()]
     return nn.Sequential(*hidden, nn.Flatten(), nn.Linear(12 * 64, 10))
 
 
 def batch() -> tuple[Tensor, Tensor]:
-    """Raw inputs (B, ...) in [0, 1] and labels (B,)."""
+    """Return raw inputs (B, ...) in [0, 1] and labels (B,)."""
     digits = load_digits()
     return torch.tensor(digits.images[:2, None] / 16).float(), torch.tensor(digits.target[:2])
 
 
 def gradient(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-    """What is sent, by the parameters' names."""
+    """Compute the gradient that is sent, by the names of the parameters."""
     loss = cross_entropy(model(INPUTS.normalise(x)), y)
     names, parameters = zip(*model.named_parameters(), strict=True)
     return dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))
@@ -45,17 +45,17 @@ def main(iterations: int = 300) -> list[float]:
     model, (x, y) = network(), batch()
     sent = gradient(model, x, y)
 
-    # The attacker holds the model, what was sent and the labels.
+    # The attacker holds the model, the gradient that was sent and the labels.
     victim = PlainVictim(model, known=model.state_dict(), shared=("*",), inputs=INPUTS)
     target = Target(sent, y, torch.Generator().manual_seed(1))
     recipe = Recipe(cosine_distance, AdamDescent(iterations, lr=0.1, signed=True), weighted((1e-6, total_variation)))
-    (found,) = invert(victim, [target], recipe)
+    (result,) = invert(victim, [target], recipe)
 
-    guesses = found.samples.numpy()
+    guesses = result.samples.numpy()
     order = assign(x.numpy(), guesses)  # a gradient does not say which image came first
     values = [psnr(true, guess) for true, guess in zip(x.numpy(), guesses[order], strict=True)]
     shown = ", ".join(f"image {i}: {db:.1f} dB" for i, db in enumerate(values))
-    print(f"cosine distance {found.matched:.1e}; {shown}")
+    print(f"cosine distance {result.matched:.1e}; {shown}")
     return values
 
 

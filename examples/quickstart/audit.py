@@ -1,4 +1,4 @@
-"""Audit what the app's server recorded: python audit.py [RECORDINGS]."""
+"""Audit of the recordings of the app's server: python audit.py [RECORDINGS]."""
 
 import json
 import sys
@@ -6,7 +6,7 @@ from math import ceil
 from pathlib import Path
 
 import torch
-from quickstart.task import Net, digits, places
+from quickstart.task import SmallNet, digits, places
 
 from attacks.ig import IG, IGSettings
 from flfw.adversary.observation import Truth
@@ -16,22 +16,22 @@ from flfw.recording.reader import Recordings
 
 
 def main(recordings: Path, out: Path, iterations: int = 500) -> Path:
-    """Audit the recordings of all rounds; the folder with the report."""
+    """Audit the recordings of all rounds; return the folder with the report."""
     lines = [line for line in Recordings(recordings).lines if line["type"] == "train"]
     config = lines[0]["config"]
-    # What a client says of itself tells whose data these were; the app's own places() knows which.
-    own = {x["client"]: places(x["metrics"]["partition-id"], x["metrics"]["num-examples"]) for x in lines}
+    # The metrics of a client name its partition; places() of the app gives its examples.
+    indices = {x["client"]: places(x["metrics"]["partition-id"], x["metrics"]["num-examples"]) for x in lines}
     images, labels = digits()
 
     def truth(client: int) -> Truth:
-        return Truth(images[own[client]], labels[own[client]], torch.from_numpy(own[client]))
+        return Truth(images[indices[client]], labels[indices[client]], torch.from_numpy(indices[client]))
 
     return audit(
         recordings,
-        Net,
+        SmallNet,
         attacks={"ig": IG(IGSettings(iterations=iterations))},
         truth=truth,
-        public=Public.of(images[-300:].numpy(), labels[-300:].numpy()),  # no client's
+        public=Public.of(images[-300:].numpy(), labels[-300:].numpy()),  # of no client
         inputs=((1, 8, 8), (0.5,), (0.5,)),  # (x - 0.5) / 0.5, as in load_data
         name="quickstart",
         dataset="digits",

@@ -1,1 +1,1 @@
-"""Attacks as such: what an adversary saw, the base of attacks, and the searches that several attacks share."""
+"""Base of the attacks: observations, knowledge, and the searches that attacks share."""

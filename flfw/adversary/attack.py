@@ -1,4 +1,4 @@
-"""What every attack is: a search for the data behind an observation, given some knowledge."""
+"""Base of every attack: a search for the data behind an observation, given some knowledge."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from flfw.inversion.compute import Compute
 from flfw.plugins import NoSettings
 
 Models: TypeAlias = frozenset[Literal["defence", "steps"]]
-"""What can stand between the data and what is sent: a client-side defence, several local steps."""
+"""Mechanisms between the data and the observation: a client-side defence, several local steps."""
 
 Uses: TypeAlias = frozenset[Literal["public", "start", "uploads"]]
-"""What an attack may ask for beside the observation: the public data; where all clients' private tensors begin, if the
-method begins them alike; what a client uploaded in the round before it was probed."""
+"""Knowledge that an attack may request: the public data; the initial private tensors, if the method gives all clients
+the same; the client's upload in the round before it was probed."""
 
 Private: TypeAlias = Literal["searched for", "searched for in part", "stood in for", "not needed"]
-"""What becomes of tensors that a client keeps to itself."""
+"""Treatment of a client's private tensors."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What an attack spends; printed in the report.
+    """Cost of an attack; printed in the report.
 
     Attributes:
         iterations: steps of its search; 0 for a closed form.
-        restarts: searches from different starts.
-        selection: how the result is chosen among them, without the truth.
+        restarts: number of searches from different starts.
+        selection: the rule that chooses one result, without the truth.
     """
 
     iterations: int
@@ -41,7 +41,7 @@ class Budget:
 
 
 class NotApplicable(RuntimeError):
-    """The attack has no way to work on this network; the report says so, and it counts as a failure."""
+    """Error: the attack cannot work on this network; the report says so, and it counts as a failure."""
 
 
 class Attack(ABC):
@@ -49,14 +49,14 @@ class Attack(ABC):
 
     Args:
         settings: the attack's hyper-parameters, an instance of ``Settings``.
-        compute: what it may use of the machine.
+        compute: limits of memory, and compilation.
     """
 
     Settings: ClassVar[type] = NoSettings
     models: ClassVar[Models] = frozenset()
-    """What of it the attack makes use of when it is granted; the rest it takes to be absent."""
+    """Mechanisms that the attack uses when they are granted; it assumes that all others are absent."""
     tuned_on: ClassVar[str] = ""
-    """The data by which its default settings were chosen, in words; empty: they are a paper's, or were not tried."""
+    """The data on which its default settings were chosen, in words; empty: they are a paper's, or untuned."""
 
     def __init__(self, settings: Any = None, compute: Compute | None = None) -> None:
         self.settings = self.Settings() if settings is None else settings
@@ -64,44 +64,44 @@ class Attack(ABC):
 
     @property
     def uses(self) -> Uses:
-        """What it asks for; nothing else of the kind is granted, or recorded for it. By default nothing."""
+        """Knowledge that it requests; no other of this kind is granted, or recorded for it. By default none."""
         return frozenset()
 
     @property
     def labels(self) -> str:
-        """How it comes by the labels: ``given``, ``not used``, ``searched for``, or one of
+        """Source of the labels: ``given``, ``not used``, ``searched for``, or one of
         `flfw.inversion.closed_form.labels.WAYS` to recover them.
 
-        Those that are not ``given`` are not granted.
+        Labels are granted only if they are ``given``.
         """
         return "given"
 
     def private(self, model: nn.Module, batch: int) -> Private:
-        """What becomes of a client's private tensors.
+        """Return the treatment of a client's private tensors.
 
-        A search for them, or for what they make of the data, makes no use of what an architecture gives away, and
-        counts as static, and so does what public data put in their place (``stood in for``). ``not needed`` is for an
-        attack that reads all of it off what was sent, or does without.
+        A search for them, or for their outputs, ignores the architecture's leakage and counts as static. So does a
+        surrogate learnt from public data (``stood in for``). ``not needed`` is for an attack that reads them off the
+        observation, or works without them.
 
         Args:
-            model: of the client, with or without numbers in it.
+            model: the client's model, with or without values.
             batch: examples in a probe.
         """
         return "searched for"
 
-    def unused(self, uploads: Sequence[str], told: bool) -> str:
-        """In words, what of all that it sees or is told it makes no use of; empty: nothing. Else it counts as static.
+    def unused(self, uploads: Sequence[str], knows_defence: bool) -> str:
+        """Return, in words, the available information that the attack ignores; empty: none. Else it counts as static.
 
         Args:
             uploads: the tensors whose gradient is sent.
-            told: whether it is told of a defence.
+            knows_defence: whether it knows of a defence.
         """
         return ""
 
     @property
     @abstractmethod
     def budget(self) -> Budget:
-        """What one run spends."""
+        """Cost of one run."""
 
     @abstractmethod
     def run(
@@ -110,20 +110,20 @@ class Attack(ABC):
         """Reconstruct the data behind each observation.
 
         Args:
-            observations: of one round and rung, so that a search may work on all of them at once.
-            knowledge: what is granted about each.
-            rngs: a generator for each, so that the result does not depend on what else is attacked.
+            observations: observations of one round and rung, so that one search may work on all of them.
+            knowledge: the knowledge granted for each.
+            rngs: a generator for each, so that the result does not depend on the other victims.
 
         Raises:
             NotApplicable: the network gives this attack nothing to work on.
         """
 
     def presence(self, uploads: Sequence[Observation], model: nn.Module) -> list[Tensor | None]:
-        """Which classes clients hold examples of, read off what they uploaded; by default nothing is said.
+        """Read off the uploads which classes the clients hold; by default nothing.
 
         Args:
-            uploads: of a round, one for each client that took part.
-            model: of the clients, for its names and layers; it holds no numbers.
+            uploads: uploads of a round, one for each client that took part.
+            model: the clients' model, for its names and layers; it holds no values.
 
         Returns:
             For each upload (classes,) of bool, or None.
@@ -132,5 +132,5 @@ class Attack(ABC):
 
 
 def tuned_on(attacks: Mapping[str, Attack]) -> list[str]:
-    """For the provenance: each attack whose defaults were chosen by results, and by whose."""
+    """List the attacks with tuned default settings, each with its data, for the provenance."""
     return [f"{name}: {attack.tuned_on}" for name, attack in attacks.items() if attack.tuned_on]

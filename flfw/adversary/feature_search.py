@@ -1,4 +1,4 @@
-"""The features behind a shared classifier's gradient: read off, or searched for through the classifier."""
+"""Features behind a shared classifier's gradient: read off, or searched for through the classifier."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _INNER = 20  # evaluations in a step of L-BFGS
 
 @dataclass(frozen=True)
 class FeatureSearchSettings:
-    """The search."""
+    """Settings of the search."""
 
     evaluations: int = 1000  # of L-BFGS, >= 1
 
@@ -42,19 +42,19 @@ class FeatureSearchSettings:
 
 @final
 class FeatureSearch(GradientMatching):
-    """The search for features whose gradient through the known classifier is the one observed."""
+    """Search for features whose gradient through the known classifier matches the observed one."""
 
     Settings = FeatureSearchSettings
 
     @property
     def budget(self) -> Budget:
-        """As set."""
+        """The budget from the settings."""
         return Budget(self.settings.evaluations, 1, "lowest squared distance")
 
-    def recipe(self, told: Operator | Automatic | None) -> Recipe:
-        """L-BFGS on the relative squared distance; with noise of known size, likelihood and Gaussian prior in nats."""
+    def recipe(self, mechanism: Operator | Automatic | None) -> Recipe:
+        """Use L-BFGS on the relative squared distance; for known noise, likelihood and Gaussian prior in nats."""
         inner = min(_INNER, self.settings.evaluations)
-        descent, size = LBFGS(self.settings.evaluations // inner, inner=inner), told.noise if told else None
+        descent, size = LBFGS(self.settings.evaluations // inner, inner=inner), mechanism.noise if mechanism else None
         if size is None:
             return Recipe(relative_distance, descent)
         return Recipe(gaussian_likelihood(size), descent, lambda x: energy(x) * x.numel() / 2)
@@ -62,12 +62,12 @@ class FeatureSearch(GradientMatching):
     def features(
         self, seen: Sequence[Observation], known: Sequence[Knowledge], rngs: Sequence[torch.Generator]
     ) -> list[Tensor]:
-        """Of each victim (B, ...): exactly for one example at a fully connected layer, else by the search.
+        """Return each victim's features (B, ...): exact for one example at a fully connected layer, else searched for.
 
         Args:
-            seen: of victims of one model and batch size.
-            known: whose model has a classifier that is known, and labels where a search is needed.
-            rngs: of the searches.
+            seen: observations of victims with one model and batch size.
+            known: knowledge with a model whose classifier is known, and with labels where a search is needed.
+            rngs: generators of the searches.
         """
         model, inputs = known[0].model.model, known[0].model.inputs
         first, shape = first_linear(model), features_shape(model, inputs)
@@ -75,5 +75,5 @@ class FeatureSearch(GradientMatching):
             gradients = [mean_gradient(o, k) for o, k in zip(seen, known, strict=True)]
             return [read_features(g[f"{first}.weight"], g[f"{first}.bias"]).view(1, *shape) for g in gradients]
         victim, box = feature_victim(known[0].model), features_range(model)
-        found = self.run(seen, [replace(k, model=victim, box=box) for k in known], rngs)
-        return [one.samples for one in found]
+        results = self.run(seen, [replace(k, model=victim, box=box) for k in known], rngs)
+        return [one.samples for one in results]

@@ -1,4 +1,4 @@
-"""Attacks that search: for the data whose gradient, through all that is granted, is the one observed."""
+"""Attacks that search for the data whose gradient, through all granted mechanisms, matches the observed one."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ from flfw.victims.operator import Operator
 class GradientMatching(Attack, ABC):
     """Base of the optimisation attacks; a subclass writes `recipe`, and `labels` if it is not granted them.
 
-    Victims of one model are searched for at once. A mechanism that is granted stands inside the objective, and local
-    steps that are granted are unrolled in it.
+    Victims of one model are searched for at once. A granted mechanism stands inside the objective, and granted local
+    steps are unrolled in it.
     """
 
     models: ClassVar[Models] = frozenset({"defence", "steps"})
 
     @abstractmethod
-    def recipe(self, told: Operator | Automatic | None) -> Recipe:
-        """How to search.
+    def recipe(self, mechanism: Operator | Automatic | None) -> Recipe:
+        """Return the settings of the search.
 
         Args:
-            told: what is known to stand between the gradient and what was sent; it will be in the objective. Where it
-                has a ``noise``, distances are to be likelihoods of that deviation.
+            mechanism: the known mechanism between the gradient and the observation; it stands in the objective. Where
+                it has a ``noise``, distances have to be likelihoods of that deviation.
         """
 
     def run(
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
     ) -> list[Reconstruction]:
         """Search for all victims of one model at once."""
-        found: dict[int, Reconstruction] = {}
+        results: dict[int, Reconstruction] = {}
         groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
         for i, known in enumerate(knowledge):
             groups[id(known.model), id(known.mechanism), known.batch].append(i)
         for members in groups.values():
             known = knowledge[members[0]]
             targets = {i: self._target(observations[i], knowledge[i], rngs[i]) for i in members}
-            for told, those in _told(known, targets):
-                several = [targets[i] for i in those]
+            for mechanism, those in _told(known, targets):
+                group = [targets[i] for i in those]
                 guesses = invert(
-                    known.model, several, self.recipe(told), mechanism=told, box=known.box, compute=self.compute
+                    known.model, group, self.recipe(mechanism), mechanism=mechanism, box=known.box, compute=self.compute
                 )
-                found |= zip(those, map(_reconstruction, guesses), strict=True)
-        return [found[i] for i in range(len(observations))]
+                results |= zip(those, map(_reconstruction, guesses), strict=True)
+        return [results[i] for i in range(len(observations))]
 
     def _target(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Target:
         sent = seen.sent if known.unrolled else mean_gradient(seen, known)
@@ -75,19 +75,21 @@ class GradientMatching(Attack, ABC):
 
 
 def _told(known: Knowledge, targets: Mapping[int, Target]) -> list[tuple[Operator | Automatic | None, list[int]]]:
-    """What is known to stand in between, with the targets for which it is that.
+    """Group the targets by their known mechanism.
 
-    A defence may act on one victim and not on another, as a bound does: each finds out by what itself sent.
+    A defence, such as a bound, may act on one victim and not on another: each observation is tested separately.
     """
-    told = known.mechanism
-    if not isinstance(told, Automatic):
-        return [(told, list(targets))]
+    mechanism = known.mechanism
+    if not isinstance(mechanism, Automatic):
+        return [(mechanism, list(targets))]
     groups: dict[Any, tuple[Operator | Automatic | None, list[int]]] = {}
     for i, target in targets.items():
-        own = settled(told, known.model, target.sent, target.labels, target.batch, torch_generator(0, "settled"))
-        groups.setdefault(alike(own) or i, (own, []))[1].append(i)
+        chosen = settled(
+            mechanism, known.model, target.sent, target.labels, target.batch, torch_generator(0, "settled")
+        )
+        groups.setdefault(alike(chosen) or i, (chosen, []))[1].append(i)
     return list(groups.values())
 
 
-def _reconstruction(found: Found) -> Reconstruction:
-    return Reconstruction(found.samples, found.matched, found.iterations, found.labels)
+def _reconstruction(result: Found) -> Reconstruction:
+    return Reconstruction(result.samples, result.matched, result.iterations, result.labels)

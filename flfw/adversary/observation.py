@@ -1,4 +1,4 @@
-"""Three things kept apart: what an adversary saw, what it was granted, and the truth that only scoring opens."""
+"""Observation, granted knowledge, and ground truth, kept apart; only scoring opens the truth."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flfw.victims.victim import VictimModel
 
 
 class Vantage(Enum):
-    """Where the adversary stands; type 0, 1 and 2 leakage in the Fed-CDP paper."""
+    """Position of the adversary; type 0, 1 and 2 leakage in the Fed-CDP paper."""
 
     SERVER = "server"
     CLIENT_UPDATE = "client_update"
@@ -26,19 +26,20 @@ class Vantage(Enum):
 
 @dataclass(frozen=True)
 class Observation:
-    """Exactly what the adversary saw of one exchange; no ground truth.
+    """Tensors that the adversary saw of one exchange; no ground truth.
 
     Attributes:
-        vantage: where it was seen.
-        source: ``probe`` (a gradient asked for) or ``update`` (what training sent).
-        rung: of a probe, ``control``, ``easy`` or ``target``.
-        round: the round after which it was seen; 0 is before training.
-        client: the partition that answered.
-        slot: which probe of its round.
-        sent: what the client sent, by name: of a probe of one step its gradient, else tensors after training; factors
-            (`flfw.messages.factored_upload`) multiplied out.
-        received: what the client had received, by name.
-        point: of a probe, what its round and rung have several of: ``batch-16``, a point of a curve; else the rung.
+        vantage: position of the adversary.
+        source: ``probe`` (a requested gradient) or ``update`` (an update of training).
+        rung: for a probe, ``control``, ``easy`` or ``target``.
+        round: the observation is after this round; 0 is before training.
+        client: partition of the client.
+        slot: index of the probe in its round.
+        sent: tensors the client sent, by name: the gradient for a probe of one step, else tensors after training;
+            factors (`flfw.messages.factored_upload`) are multiplied out.
+        received: tensors the client had received, by name.
+        point: for a probe, the point of a curve such as ``batch-16``, where its round and rung have several; else the
+            rung.
     """
 
     vantage: Vantage
@@ -53,12 +54,12 @@ class Observation:
 
     @property
     def key(self) -> str:
-        """A name for files about this observation."""
+        """Name of this observation's files."""
         return key(self.round, self.point or self.rung, self.slot)
 
 
 def key(server_round: int, point: str, slot: int) -> str:
-    """The name under which an observation, its truth and its reconstructions are filed."""
+    """Return the file name of an observation, its truth and its reconstructions."""
     return f"r{server_round:04d}-{point}-{slot:03d}"
 
 
@@ -77,23 +78,22 @@ class Examples:
 
 @dataclass(frozen=True)
 class Knowledge:
-    """All that an attacker is granted beside the observation.
+    """Knowledge granted to an attacker beside the observation.
 
     Attributes:
-        model: what it can compute of the client's gradient.
-        batch: how many examples stand behind the observation.
+        model: the attacker's model of the client's gradient.
+        batch: number of examples behind the observation.
         labels: (batch,) their labels, or None.
         box: smallest and largest value of a raw input.
-        steps: how many local steps stand behind it.
-        weights: whether what was sent are tensors after training, rather than a gradient.
-        lr: the learning rate of those steps; None: not granted.
+        steps: number of local steps behind the observation.
+        weights: whether the sent tensors are weights after training, rather than a gradient.
+        lr: the learning rate of the steps; None: not granted.
         granted: the same in words, a sentence each, for the report.
-        mechanism: what stands between the gradient and what was sent; None: nothing, or it is not granted.
-        unrolled: whether ``model`` computes the weights that were sent, through every local step, rather than a
-            gradient.
-        public: data that everybody may hold; None: not granted.
-        start: the client's private tensors as they were before training, by name; None: not granted.
-        uploaded: what the client uploaded in the round before it was probed, by name; None: not granted, or it took no
+        mechanism: the mechanism between the gradient and the observation; None: none, or not granted.
+        unrolled: whether ``model`` computes the sent weights, through every local step, rather than a gradient.
+        public: public data; None: not granted.
+        start: the client's private tensors before training, by name; None: not granted.
+        uploaded: the client's upload in the round before it was probed, by name; None: not granted, or it took no
             part.
     """
 
@@ -113,10 +113,10 @@ class Knowledge:
 
 
 def mean_gradient(seen: Observation, knowledge: Knowledge) -> Tensors:
-    """The gradient behind an observation: what was sent or, if that is weights, their change over lr times steps.
+    """Compute the gradient behind an observation: the sent gradient, or the weights' change over lr times steps.
 
-    Of several steps it is their mean gradient, as if the weights had not moved in between; momentum and weight decay
-    are in it. Without a granted lr its length is unknown, and only its direction means anything.
+    For several steps it is their mean gradient, as if the weights had not moved in between; it includes momentum and
+    weight decay. Without a granted lr its length is unknown, and only its direction is meaningful.
     """
     if not knowledge.weights:
         return seen.sent
@@ -127,13 +127,13 @@ def mean_gradient(seen: Observation, knowledge: Knowledge) -> Tensors:
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """What an attack found.
+    """Result of an attack.
 
     Attributes:
         samples: (batch, ...) raw inputs in the box.
-        matching_loss: what the attack minimised, at these samples; None for closed forms.
-        iterations: how many it took, if fewer than its budget; None: all of them.
-        labels: (batch,) those it was given or found; None: it says nothing of labels.
+        matching_loss: the minimised loss at these samples; None for closed forms.
+        iterations: iterations used, if fewer than the budget; None: all of them.
+        labels: (batch,) given or recovered labels; None: the attack gives none.
     """
 
     samples: Tensor
@@ -144,7 +144,7 @@ class Reconstruction:
 
 @dataclass(frozen=True)
 class Truth:
-    """What a probe was made of; written by the client into its own folder, opened by scoring alone.
+    """Ground truth of a probe; written by the client into its own folder, opened only for scoring.
 
     Attributes:
         samples: (batch, ...) raw inputs in [0, 1].
@@ -164,5 +164,5 @@ class Truth:
 
     @classmethod
     def read(cls, folder: Path, name: str) -> Truth:
-        """The inverse of `write`."""
+        """Read the file that `write` made."""
         return cls(**load_file(folder / f"{name}.safetensors"))

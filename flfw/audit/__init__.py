@@ -1,1 +1,1 @@
-"""The audit: probes, what the server saw of them, attacks on that, and a verdict."""
+"""The audit: probes, the messages that the server saw of them, attacks on these, and a verdict."""

@@ -1,7 +1,7 @@
-"""What an attacker who knows what hides the data does about it: a client-side defence, or a method that itself does.
+"""Adaptation of an attacker to the operation that hides the data: a client-side defence, or the method itself.
 
-Against a defence, the hand-written adaptation of its name, if there is one; else its own code inside the objective.
-Against a method that clips and adds noise, the hand-written adaptation of the method's name, or none.
+Against a defence: the adaptation written under its name, if there is one; else its own code inside the objective.
+Against a method that clips and adds noise: the adaptation written under the method's name, or none.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from flfw import plugins
-from flfw import resolve as parts
 from flfw.audit.jobs import Ticket
 from flfw.defence import Defence
-from flfw.experiment import Experiment
 from flfw.inversion.automatic import Automatic
+from flfw.resolve import Resolved
 from flfw.server.strategy import FederatedStrategy
 from flfw.victims.operator import Circumstances, MethodOperator, Operator, Scaled
 
@@ -24,21 +23,21 @@ How: TypeAlias = Literal["nothing to adapt to", "written", "automatic", "none"]
 
 @dataclass(frozen=True)
 class Hiding:
-    """What stands between a client's data and what an attacker reads, and how one who knows of it adapts.
+    """Operation between a client's data and an observation, and the adaptation of an attacker who knows it.
 
     Attributes:
-        experiment: what was run.
-        ticket: what was probed.
-        vantage: where the attacker stands.
-        how: it adapts to ``by``.
-        by: the defence's name, or the method's where it is that which acts; empty: nothing that could act is there.
-        method: whether that is the method.
-        beside: the method, where it acts as well as a defence: only the defence is adapted to.
-        idle: the defence, where it does nothing to what is read and the method does.
-        told: what is written for the method, if anything.
+        resolved: the experiment.
+        ticket: the probes.
+        vantage: the attacker's position.
+        how: the kind of adaptation to ``by``.
+        by: name of the defence, or of the method if only the method acts; empty if neither could act.
+        method: whether ``by`` is the method.
+        beside: the method, if it acts as well as a defence; the attacker adapts to the defence only.
+        idle: the defence, if it does not change the observation and the method does.
+        operator: the operator written for the method, if any.
     """
 
-    experiment: Experiment
+    resolved: Resolved
     ticket: Ticket
     vantage: str
     how: How = "nothing to adapt to"
@@ -46,28 +45,28 @@ class Hiding:
     method: bool = False
     beside: str = ""
     idle: str = ""
-    told: MethodOperator | None = None
+    operator: MethodOperator | None = None
 
     @property
     def adapts(self) -> bool:
-        """Whether there is a way."""
+        """True if an adaptation exists."""
         return self.how in ("written", "automatic")
 
     def through(self, factor: float) -> Operator | Automatic | None:
-        """What stands in the objective of who knows; None: there is nothing to adapt to, or no way.
+        """Return the operator in the objective of an informed attacker; None: nothing to adapt to, or no adaptation.
 
         Args:
-            factor: what a defence acts on, over what the attack compares.
+            factor: the tensor that a defence acts on, divided by the tensor that the attack compares.
         """
         if self.method:
-            return self.told if self.adapts else None
-        return mechanism(self.experiment, self.ticket, self.vantage, factor) if self.adapts else None
+            return self.operator if self.adapts else None
+        return mechanism(self.resolved, self.ticket, self.vantage, factor) if self.adapts else None
 
     def words(self, adaptive: bool) -> Iterator[str]:
-        """A sentence each, of what is granted and made use of.
+        """Yield a sentence for each thing that is granted, withheld or unused.
 
         Args:
-            adaptive: whether the attacker is told.
+            adaptive: whether the attacker knows the hiding operation.
         """
         if self.idle:
             yield _does_nothing_here(f"that the client uses {self.idle}")
@@ -76,11 +75,11 @@ class Hiding:
         elif self.by:
             yield self._of_defence(adaptive)
         if self.beside:
-            deed = f"that {self.beside} {self.told.deed}" if self.told else _unwritten(self.beside)
+            deed = f"that {self.beside} {self.operator.deed}" if self.operator else _unwritten(self.beside)
             yield f"not made use of: {deed}, beside the defence"
 
     def _of_defence(self, adaptive: bool) -> str:
-        name, defence = self.by, parts.defence(self.experiment)
+        name, defence = self.by, self.resolved.defence
         if self.how == "nothing to adapt to":
             return _does_nothing_here(f"that the client uses {name}")
         if not adaptive:
@@ -90,62 +89,62 @@ class Hiding:
         return f"that the client uses {name} ({chosen}), to which it adapts {how}"
 
     def _of_method(self, adaptive: bool) -> Iterator[str]:
-        told = self.told
-        if told is None:
+        operator = self.operator
+        if operator is None:
             yield f"not made use of: {_unwritten(self.by)}"
         elif self.how == "nothing to adapt to":
-            yield _does_nothing_here(f"that {self.by} {told.deed}")
+            yield _does_nothing_here(f"that {self.by} {operator.deed}")
         elif self.how == "none":
-            why = f", for {told.obstacle}" if told.obstacle else ""
-            yield f"not made use of: that {self.by} {told.deed}{why}"
+            why = f", for {operator.obstacle}" if operator.obstacle else ""
+            yield f"not made use of: that {self.by} {operator.deed}{why}"
         elif not adaptive:
-            yield f"not granted: that {self.by} {told.deed}"
+            yield f"not granted: that {self.by} {operator.deed}"
         else:
-            yield f"that {self.by} {told.known}, to which it adapts with what is written for it"
-            if told.missed:
-                yield f"not made use of: {told.missed}"
+            yield f"that {self.by} {operator.known}, to which it adapts with what is written for it"
+            if operator.missed:
+                yield f"not made use of: {operator.missed}"
 
 
-def hiding(experiment: Experiment, ticket: Ticket, vantage: str, defended: bool) -> Hiding:
-    """What hides the data of a client, and what one who knows of it does.
+def hiding(resolved: Resolved, ticket: Ticket, vantage: str, defended: bool) -> Hiding:
+    """Return the operation that hides a client's data, and the adaptation to it.
 
     Args:
-        experiment: what was run.
-        ticket: what was probed.
-        vantage: where the attacker stands.
+        resolved: the experiment.
+        ticket: the probes.
+        vantage: the attacker's position.
         defended: whether the client uses the experiment's defence.
     """
-    at = experiment, ticket, vantage
-    if ticket.rung != "target":  # of which neither a method nor a defence hides anything
+    at, experiment = (resolved, ticket, vantage), resolved.experiment
+    if ticket.rung != "target":  # below it, neither a method nor a defence acts
         return Hiding(*at)
-    own = _of_method(*at)
+    by_method = _of_method(*at)
     if not defended:
-        return own
-    how, acts = adaptation(*at), bool(own.by) and own.how != "nothing to adapt to"
+        return by_method
+    how, acts = adaptation(*at), bool(by_method.by) and by_method.how != "nothing to adapt to"
     if how == "nothing to adapt to" and acts:
-        return replace(own, idle=experiment.defence)
-    return Hiding(*at, how=how, by=experiment.defence, beside=own.by if acts else "", told=own.told)
+        return replace(by_method, idle=experiment.defence)
+    return Hiding(*at, how=how, by=experiment.defence, beside=by_method.by if acts else "", operator=by_method.operator)
 
 
-def _of_method(experiment: Experiment, ticket: Ticket, vantage: str) -> Hiding:
-    at, name = (experiment, ticket, vantage), experiment.method
-    cls, settings = parts.method(experiment)
+def _of_method(resolved: Resolved, ticket: Ticket, vantage: str) -> Hiding:
+    at, experiment = (resolved, ticket, vantage), resolved.experiment
+    name, cls, settings = experiment.method, resolved.method, resolved.settings
     if _function(cls.mechanism) is _function(FederatedStrategy.mechanism):
         return Hiding(*at)
     if name not in plugins.names(plugins.ADAPTATION):
         return Hiding(*at, how="none", by=name, method=True)
-    about = Circumstances(
+    circumstances = Circumstances(
         lr=experiment.lr,
         batch=ticket.batch,
         steps=ticket.steps,
         round=ticket.round,
         rounds=experiment.rounds,
         on_client=vantage == "client_example",
-        shared=tuple(cls.descended()),
+        shared=cls.descended(resolved.model, settings),
     )
-    told = _written(name)(asdict(settings), about)
-    how: How = "written" if experiment.adaptation == "auto" and not told.obstacle else "none"
-    return Hiding(*at, how=how if told.acts else "nothing to adapt to", by=name, method=True, told=told)
+    operator = _written(name)(asdict(settings), circumstances)
+    how: How = "written" if experiment.adaptation == "auto" and not operator.obstacle else "none"
+    return Hiding(*at, how=how if operator.acts else "nothing to adapt to", by=name, method=True, operator=operator)
 
 
 def _written(method: str) -> type[MethodOperator]:
@@ -164,42 +163,42 @@ def _unwritten(name: str) -> str:
     return f"what {name} does to the data for their privacy, for which no adaptation is written"
 
 
-def adaptation(experiment: Experiment, ticket: Ticket, vantage: str) -> How:
-    """How an attacker who knows the experiment's defence adapts to it.
+def adaptation(resolved: Resolved, ticket: Ticket, vantage: str) -> How:
+    """Return how an attacker who knows the experiment's defence adapts to it.
 
     Args:
-        experiment: what was run, with a defence.
-        ticket: what was probed.
-        vantage: where the attacker stands.
+        resolved: the experiment, with a defence.
+        ticket: the probes.
+        vantage: the attacker's position.
 
     Returns:
-        ``nothing to adapt to``: what it sees has not passed through any hook of the defence; ``none``: there is no way,
-        for the defence changes the data, or each of several local steps.
+        ``nothing to adapt to``: no hook of the defence acted on the observation; ``none``: there is no adaptation,
+        since the defence changes the data, or each of several local steps.
     """
-    acts = _hooks(experiment)
+    acts, experiment = _hooks(resolved), resolved.experiment
     if vantage == "client_example":
         acts -= {"update"}
     if not acts:
         return "nothing to adapt to"
     if experiment.adaptation == "none" or "batch" in acts or ("gradients" in acts and ticket.steps > 1):
         return "none"
-    written = experiment.adaptation == "auto" and "update" in acts and parts.adaptation(experiment) is not None
+    written = experiment.adaptation == "auto" and "update" in acts and resolved.adaptation is not None
     return "written" if written else "automatic"
 
 
-def mechanism(experiment: Experiment, ticket: Ticket, vantage: str, factor: float) -> Operator | Automatic | None:
-    """The defence as the objective has it; None where there is nothing to adapt to, or no way.
+def mechanism(resolved: Resolved, ticket: Ticket, vantage: str, factor: float) -> Operator | Automatic | None:
+    """Return the defence as the objective uses it; None: nothing to adapt to, or no adaptation.
 
     Args:
-        experiment: what was run, with a defence.
-        ticket: what was probed.
-        vantage: where the attacker stands.
-        factor: what the defence acts on, over what the attack compares.
+        resolved: the experiment, with a defence.
+        ticket: the probes.
+        vantage: the attacker's position.
+        factor: the tensor that the defence acts on, divided by the tensor that the attack compares.
     """
-    how, defence = adaptation(experiment, ticket, vantage), parts.defence(experiment)
+    how, defence = adaptation(resolved, ticket, vantage), resolved.new_defence()
     assert defence is not None, "an attack on a defended client was asked for"
     if how == "written":
-        cls = parts.adaptation(experiment)
+        cls = resolved.adaptation
         assert cls is not None, "it was found before"
         written = cls(asdict(defence.settings))
         return written if factor == 1 else Scaled(written, factor)
@@ -208,7 +207,7 @@ def mechanism(experiment: Experiment, ticket: Ticket, vantage: str, factor: floa
     return None
 
 
-def _hooks(experiment: Experiment) -> set[str]:
-    """Where the experiment's defence acts."""
-    cls = type(parts.defence(experiment))
+def _hooks(resolved: Resolved) -> set[str]:
+    """Return the hooks in which the experiment's defence acts."""
+    cls = type(resolved.defence)
     return {hook for hook in ("batch", "gradients", "update") if getattr(cls, hook) is not getattr(Defence, hook)}

@@ -1,6 +1,6 @@
-"""The attack server: a process of its own that attacks what a run records, beside its training and afterwards.
+"""The attack server: a separate process that attacks a run's recordings during training and afterwards.
 
-It is started, watched, ended and started again from here. Training knows nothing of it: the two meet in files only.
+This module starts, watches, ends and restarts it. Training does not know it: the two exchange files only.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 
 _POLL_S = 0.05
-_LOOK_S = 1.0  # between two looks for what has been recorded, so that training is hardly disturbed
-_IDLE_DEATHS = 3  # of processes that died without having begun a job, in a row
-_NOT_TOLD = ("FLFW_DATA", "FLFW_TRUTH", "FLFW_STATE")  # where the clients' things lie is none of an attack's business
+_LOOK_S = 1.0  # between two checks for new recordings; shorter would disturb training
+_IDLE_DEATHS = 3  # processes in a row that died before they began a job
+_NOT_TOLD = ("FLFW_DATA", "FLFW_TRUTH", "FLFW_STATE")  # the clients' folders, withheld from attacks
 
 Jobs = Callable[[Ticket], list[Job]]
 
 
 def place(experiment: Experiment) -> Literal["beside", "after", "inline"]:
-    """Where the attacks of an experiment run."""
+    """Return where the attacks of an experiment run."""
     if experiment.attack_server == "auto":
         return "inline" if experiment.engine == "inproc" else "beside"
     return experiment.attack_server
 
 
 class Attacks(ABC):
-    """Has jobs done, between `begin` and `end`.
+    """Executor of attack jobs, active between `begin` and `end`.
 
     Args:
-        queue: where jobs go.
-        jobs: what to ask for once the probes of a ticket are recorded.
+        queue: the queue of the jobs.
+        jobs: gives the jobs of a ticket whose probes are recorded.
     """
 
     def __init__(self, queue: Queue, jobs: Jobs) -> None:
@@ -50,40 +50,40 @@ class Attacks(ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """From here on there may be tickets."""
+        """Begin: tickets may arrive from now on."""
 
     @abstractmethod
     def end(self) -> None:
-        """Leave nothing at work, in the middle of an attack if need be."""
+        """Stop all work, in the middle of an attack if need be."""
 
     @abstractmethod
     def close(self) -> None:
-        """Training is over, and all its jobs have been put into the queue."""
+        """Note that training is over, and that all its jobs are in the queue."""
 
     @abstractmethod
     def wait(self, job: Job) -> Solution:
-        """What came of a job of the queue.
+        """Return the solution of a job in the queue.
 
         Raises:
-            RunFailed: nobody can do jobs here.
+            RunFailed: no process can do jobs.
         """
 
 
 @final
 class Inline(Attacks):
-    """Does each job in this process when its result is asked for: simple, and at the mercy of every attack."""
+    """Executor in this process: a job runs when its result is requested, without protection from a faulty attack."""
 
     def begin(self) -> None:
-        """Nothing is done before it is asked for."""
+        """Do nothing: a job runs only on request."""
 
     def end(self) -> None:
-        """Nothing is at work."""
+        """Do nothing: no job is at work."""
 
     def close(self) -> None:
-        """Nothing waits for it."""
+        """Do nothing: nothing waits for the end of training."""
 
     def wait(self, job: Job) -> Solution:
-        """Do the job now, unless it has been done before."""
+        """Do the job now, unless it was done before."""
         from flfw.audit.attack_worker import attempt
 
         while (solution := self._queue.solution(job)) is None:
@@ -93,13 +93,13 @@ class Inline(Attacks):
 
 @final
 class AttackServer(Attacks):
-    """A process that attacks, and a thread that watches it.
+    """Executor in a separate process, and a thread that watches this process.
 
     Args:
-        queue: where jobs go.
-        jobs: what to ask for once the probes of a ticket are recorded.
-        beside: start with training, at a lower priority; else nothing is asked for before training is over.
-        seconds: that a try may take.
+        queue: the queue of the jobs.
+        jobs: gives the jobs of a ticket whose probes are recorded.
+        beside: start with training, at a lower priority; else no job is requested before training is over.
+        seconds: time limit of a try.
         gpu: whether the attacks have a share of a GPU.
     """
 
@@ -123,12 +123,12 @@ class AttackServer(Attacks):
         self._end()
 
     def close(self) -> None:
-        """Training is over, and all its jobs have been put into the queue."""
+        """Note that training is over, and that all its jobs are in the queue."""
         self._queue.close()
         self._closed.set()
 
     def wait(self, job: Job) -> Solution:
-        """What came of a job; waits for it."""
+        """Wait for a job and return its solution."""
         while (solution := self._queue.solution(job)) is None:
             if self._broken or not self._thread.is_alive():
                 raise RunFailed(f"The attack server could not go on: {self._broken or 'its watch ended'}.")
@@ -149,7 +149,7 @@ class AttackServer(Attacks):
                     if self._wanted():
                         self._process = self._begin()
                 elif (code := self._process.poll()) is not None:
-                    self._end()  # what it may have started
+                    self._end()  # and all processes that it started
                     idle_deaths = 0 if self._give_up(f"crashed: its process {_ended(code)}") else idle_deaths + 1
                     if idle_deaths >= _IDLE_DEATHS:
                         self._broken = f"its process {_ended(code)} ({self._last_words()})"
@@ -164,12 +164,12 @@ class AttackServer(Attacks):
         for ticket in self._queue.tickets():
             if ticket.name not in asked:
                 asked.add(ticket.name)
-                with suppress(BadInput):  # who asks for everything at the end hears of it
+                with suppress(BadInput):  # the request for all jobs at the end raises it
                     for job in self._jobs(ticket):
                         self._queue.put(job)
 
     def _wanted(self) -> bool:
-        """Whether there is work for a process: beside training it is started early, for its imports take seconds."""
+        """Return whether a process is needed; beside training it starts early, because its imports take seconds."""
         return self._queue.next() is not None or (self._beside and not self._closed.is_set())
 
     def _begin(self) -> subprocess.Popen[bytes]:
@@ -187,11 +187,11 @@ class AttackServer(Attacks):
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # so that it can be ended with whatever an attack has started
+                start_new_session=True,  # so that it can be ended with all processes of an attack
             )
 
     def _end_what_takes_too_long(self) -> None:
-        now = time.monotonic()  # the wall clock may be set
+        now = time.monotonic()  # the wall clock may be changed
         begun = {(job.name, note["since"]) for job, note in self._queue.started()}
         self._begun = {at_work: self._begun.get(at_work, now) for at_work in begun}
         overdue = {at_work for at_work, since in self._begun.items() if now - since > self._seconds}
@@ -200,12 +200,12 @@ class AttackServer(Attacks):
             self._give_up(f"ended after {self._seconds:g} s, its budget", overdue)
 
     def _give_up(self, why: str, at_work: Container[tuple[str, float]] | None = None) -> bool:
-        """Nobody is at work any more: fail what was begun (or those of them), offer the rest; whether there was any."""
+        """Fail the begun jobs (or only those in ``at_work``), offer the others again; return whether there were any."""
         begun = self._queue.started()
         for job, note in begun:
             if at_work is None or (job.name, note["since"]) in at_work:
                 self._queue.fail(job, why)
-            else:  # begun in the moment between the look and the end
+            else:  # begun between the check and the end
                 self._queue.give_back(job)
         return bool(begun)
 

@@ -1,6 +1,6 @@
-"""The process that attacks: it does the jobs of a queue, and is handed the recordings and the grants of each, no more.
+"""The attack process: it does the jobs of a queue, and receives only the recordings and the grants of each.
 
-Started by `flfw.audit.attack_server`, which ends it when an attack takes too long and starts another one when it dies.
+`flfw.audit.attack_server` starts it, ends it when an attack takes too long, and starts another one when it dies.
 """
 
 from __future__ import annotations
@@ -16,80 +16,80 @@ from typing import Any
 
 import torch
 
-from flfw import resolve as parts
 from flfw.adversary.attack import Attack, NotApplicable
 from flfw.adversary.observation import Observation
 from flfw.audit.jobs import Job, Solution, solved
-from flfw.audit.knowledge import blank, grant
+from flfw.audit.knowledge import grant
 from flfw.audit.queue import Queue
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.recording.reader import Recordings
+from flfw.resolve import Resolved, resolve
 from flfw.rng import torch_generator
 
 _POLL_S = 0.05
-_NICENESS = 10  # training beside it comes first
+_NICENESS = 10  # training has priority
 
 
 def solve(job: Job) -> Solution:
     """Do a job.
 
     Raises:
-        Exception: whatever the attack raises, but for `NotApplicable`, which is an answer.
+        Exception: any error of the attack except `NotApplicable`, which is an answer.
     """
-    experiment = Experiment.from_run_config(job.run_config)
-    attack = parts.attacks(experiment)[job.attack]
+    resolved = resolve(Experiment.from_run_config(job.run_config)).with_input_space(job.shape, job.classes)
+    experiment, attack = resolved.experiment, resolved.attacks[job.attack]
     recordings = Recordings(job.recordings)
     seen = recordings.observations([exchange.id for exchange in job.exchanges])
     if job.device == "cuda":
         torch.cuda.set_per_process_memory_fraction(job.memory)
     uploads = [upload for upload in recordings.observations(job.uploads) if upload is not None]
-    observations, knowledge = grant(job, experiment, attack, [o for o in seen if o is not None], uploads)
-    about: dict[str, Any] = {"refused": tuple(recordings.refused)}
+    observations, knowledge = grant(job, resolved, attack, [o for o in seen if o is not None], uploads)
+    extra: dict[str, Any] = {"refused": tuple(recordings.refused)}
     numbers = (job.ticket.batch, job.ticket.steps) if job.ticket.curve else ()
     rngs = [torch_generator(experiment.seed, f"attack {job.attack}", o.round, o.slot, *numbers) for o in observations]
     started = time.monotonic()
-    about["present"] = _present(attack, uploads, job, experiment)
+    extra["present"] = _present(attack, uploads, job, resolved)
     try:
-        found = attack.run(observations, knowledge, rngs) if observations else []
+        reconstructions = attack.run(observations, knowledge, rngs) if observations else []
     except NotApplicable as error:
         seconds = time.monotonic() - started
-        return solved(job, [None] * len(seen), seconds, stopped=f"not applicable: {error}", **about)
+        return solved(job, [None] * len(seen), seconds, stopped=f"not applicable: {error}", **extra)
     except BadInput as error:  # it would be the same if tried again
         seconds = time.monotonic() - started
-        return solved(job, [None] * len(seen), seconds, stopped=f"not possible: {error}", **about)
+        return solved(job, [None] * len(seen), seconds, stopped=f"not possible: {error}", **extra)
     seconds = time.monotonic() - started
-    if len(found) != len(observations):
-        raise RuntimeError(f"it returned {len(found)} reconstructions of {len(observations)}")
-    by_slot = {o.slot: f for o, f in zip(observations, found, strict=True)}
+    if len(reconstructions) != len(observations):
+        raise RuntimeError(f"it returned {len(reconstructions)} reconstructions of {len(observations)}")
+    by_slot = {o.slot: f for o, f in zip(observations, reconstructions, strict=True)}
     stopped = None if observations else "none of its recordings could be used"
     everything = [None if o is None else by_slot[o.slot] for o in seen]
-    return solved(job, everything, seconds, stopped=stopped, **about)
+    return solved(job, everything, seconds, stopped=stopped, **extra)
 
 
 def _present(
-    attack: Attack, uploads: Sequence[Observation], job: Job, experiment: Experiment
+    attack: Attack, uploads: Sequence[Observation], job: Job, resolved: Resolved
 ) -> tuple[tuple[int, tuple[bool, ...]], ...]:
-    """Which classes the attack says that clients hold."""
+    """Return the classes that the attack infers for each client."""
     if not uploads:
         return ()
-    said = zip(uploads, attack.presence(uploads, blank(job, experiment)), strict=True)
-    return tuple((upload.client, tuple(map(bool, held.tolist()))) for upload, held in said if held is not None)
+    answers = zip(uploads, attack.presence(uploads, resolved.model), strict=True)
+    return tuple((upload.client, tuple(map(bool, held.tolist()))) for upload, held in answers if held is not None)
 
 
 def attempt(job: Job, queue: Queue) -> None:
-    """Do a job and write down what came of it; an attack that raises is a failed try, not the end of the others."""
+    """Do a job and write its solution; an attack that raises is a failed try and does not stop the others."""
     queue.start(job, os.getpid())
     try:
         queue.solve(job, solve(job))
-    except Exception as error:  # an attack is anybody's code: whatever it raises is reported as its failure
+    except Exception as error:  # an attack is third-party code: any exception is reported as its failure
         queue.fail(job, f"crashed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
 
 
 def work(queue: Queue) -> None:
     """Do jobs until the queue is closed and empty."""
     while True:
-        over = queue.closed  # asked before looking for a job: what is put before closing is done
+        over = queue.closed  # read before the next job, so that jobs put before the close are done
         job = queue.next()
         if job is not None:
             attempt(job, queue)
@@ -100,7 +100,7 @@ def work(queue: Queue) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End this process when the one that started it is gone, with whatever an attack has started."""
+    """End this process, and all processes that an attack started, when its parent process is gone."""
     while os.getppid() == parent:
         time.sleep(1.0)
     os.killpg(0, signal.SIGKILL)

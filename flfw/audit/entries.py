@@ -19,7 +19,7 @@ _RULE = "one to one, so that the squared differences of the whole batch are leas
 
 
 def entry(
-    about: Mapping[str, Any],
+    description: Mapping[str, Any],
     solution: Solution,
     rows: Sequence[ScoreRow],
     asked: int,
@@ -30,30 +30,30 @@ def entry(
     """Sum up one attack at one round.
 
     Args:
-        about: what was attacked and how: keys that are copied.
-        solution: what the attack server says of it.
-        rows: a row an image that was attacked.
-        asked: how many images were to be attacked; those without a row are failures.
+        description: the attack and its target; these keys are copied.
+        solution: the attack server's solution.
+        rows: a row per attacked image.
+        asked: number of images to attack; those without a row are failures.
         ladder: control and easy rung.
-        seed: of the intervals.
-        untold: of an attack that adapts to a defence, the rows of the same one on the same images without.
+        seed: seed of the intervals.
+        untold: for an attack that adapts to a defence, the rows of its static form on the same images.
     """
     control, easy = ladder
     failures = sum(row["failed"] for row in rows) + asked - len(rows)
     count = sum(row["recovered"] for row in rows)
-    share = count / len(rows) if rows else 0.0  # of what was attacked; what was not recorded is a failure
+    share = count / len(rows) if rows else 0.0  # of the attacked images; unrecorded ones are failures
     gained = _gained(rows, untold, seed)
     outdone = _outdone(gained, rows, untold, count)
-    word, reason = verdict(control, easy, share, about["adaptive"], failures / asked, _size(about), outdone)
-    if word == "no leak found" and about.get("adaptation"):
+    word, reason = verdict(control, easy, share, description["adaptive"], failures / asked, _size(description), outdone)
+    if word == "no leak found" and description.get("adaptation"):
         reason += " The undefended network was attacked as by who knows of nothing: how it adapts was not tried there."
     if solution.stopped and word != "leaks":
-        reason = f"{reason} {about['attack']} gave nothing: {solution.stopped.rstrip('.')}."
+        reason = f"{reason} {description['attack']} gave nothing: {solution.stopped.rstrip('.')}."
     images = any(row["psnr"] is not None for row in rows)
     tabular = any(row["floor_features"] is not None for row in rows)
     return {
         "label_presence": None,
-        **about,
+        **description,
         "images": asked,
         "failures": failures,
         **{name: _spread(rows, name, seed) if images else None for name in ("psnr", "ssim")},
@@ -61,7 +61,7 @@ def entry(
         "distance": {
             "rmsd": _mean(rows, "rmsd"),
             "success": _share(rows, "succeeded"),
-            "iterations": _iterations(rows, about["iterations"]),
+            "iterations": _iterations(rows, description["iterations"]),
         },
         "identification_rate": _identified(rows),
         "identification_null": _mean([{"null": 1 / r["candidates"]} for r in rows if r["candidates"]], "null"),
@@ -72,7 +72,7 @@ def entry(
         "gain": _spread(rows, "gain", seed),
         "knowing_gains": gained,
         "worst": _worst(rows),
-        "assignment": {"rule": _RULE, "null": _mean(rows, "assignment_null")} if about["batch"] > 1 else None,
+        "assignment": {"rule": _RULE, "null": _mean(rows, "assignment_null")} if description["batch"] > 1 else None,
         "floors": {floor: _mean(rows, f"floor_{floor}") for floor in FLOORS},
         "ladder": [asdict(control), asdict(easy)],
         "verdict": word,
@@ -84,17 +84,19 @@ def entry(
 
 
 def breakdowns(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A sentence for each time that an attack broke; that one does not apply to a network is no accident."""
+    """Return a sentence for each attack that broke; an attack that does not apply to a network did not break."""
     broke = [(f"at round {e['round']}", e["attack"], e["stopped"]) for e in entries]
     broke += [("on the easy case", e["attack"], e["ladder"][1]["stopped"]) for e in entries]
-    told = [(where, attack, why) for where, attack, why in broke if why and not why.startswith("not applicable")]
+    reported = [(where, attack, why) for where, attack, why in broke if why and not why.startswith("not applicable")]
     return list(
-        dict.fromkeys(f"The attack {attack} gave nothing {where}: {why.rstrip('.')}." for where, attack, why in told)
+        dict.fromkeys(
+            f"The attack {attack} gave nothing {where}: {why.rstrip('.')}." for where, attack, why in reported
+        )
     )
 
 
 def write_rows(rows: Sequence[ScoreRow], path: Path) -> None:
-    """The rows of an audit as its CSV, whole numbers as such although some are missing."""
+    """Write the rows of an audit as its CSV; whole numbers stay whole although some are missing."""
     import pandas as pd
 
     table = pd.DataFrame(rows).drop(columns="db", errors="ignore")
@@ -103,7 +105,7 @@ def write_rows(rows: Sequence[ScoreRow], path: Path) -> None:
 
 
 def _gained(rows: Sequence[ScoreRow], untold: Sequence[ScoreRow], seed: int) -> dict[str, float | None] | None:
-    """What knowing of a defence gained in dB, image for image, of those that both attacks gave; None: there is none."""
+    """Return the mean gain in dB from knowing a defence, over images that both attacks gave; None: there are none."""
     other = {(row["victim"], row["image"]): row["db"] for row in untold if row["db"] is not None}
     given = [((row["victim"], row["image"]), row["db"]) for row in rows if row["db"] is not None]
     gains = [db - other[at] for at, db in given if at in other]
@@ -115,11 +117,11 @@ def _gained(rows: Sequence[ScoreRow], untold: Sequence[ScoreRow], seed: int) -> 
 def _outdone(
     gained: Mapping[str, float | None] | None, rows: Sequence[ScoreRow], untold: Sequence[ScoreRow], count: int
 ) -> str:
-    """In words, by how much the attack that was not told is better; nothing where it is not, or may not be."""
+    """Return in words by how much the static attack is better; empty where it is not, or may not be."""
     others = sum(row["recovered"] for row in untold)
     if others > count:
         return f"{others} of {len(untold)} examples reconstructed"
-    given, those = (sum(row["db"] is not None for row in several) for several in (rows, untold))
+    given, those = (sum(row["db"] is not None for row in group) for group in (rows, untold))
     if untold and given < those:
         return f"it gave something for {those} examples instead of {given}"
     if gained is None or gained["mean"] is None:
@@ -128,10 +130,10 @@ def _outdone(
     return f"{-gained['mean']:.1f} dB on average" if most < 0 else ""
 
 
-def _size(about: Mapping[str, Any]) -> str:
-    batch, steps = about["batch"], about["steps"]
-    several = [f"{batch} examples"] * (batch > 1) + [f"{steps} steps"] * (steps > 1)
-    return " and ".join(several)
+def _size(description: Mapping[str, Any]) -> str:
+    batch, steps = description["batch"], description["steps"]
+    words = [f"{batch} examples"] * (batch > 1) + [f"{steps} steps"] * (steps > 1)
+    return " and ".join(words)
 
 
 def _values(rows: Sequence[ScoreRow], column: str) -> np.ndarray:
@@ -144,12 +146,12 @@ def _mean(rows: Sequence[ScoreRow], column: str) -> float | None:
 
 
 def _share(rows: Sequence[ScoreRow], column: str) -> float:
-    """Of all rows, failed ones among them."""
+    """Return the share of all rows, failed ones included."""
     return sum(bool(row[column]) for row in rows) / len(rows) if rows else 0.0
 
 
 def _spread(rows: Sequence[ScoreRow], column: str, seed: int, end: str = "max") -> dict[str, float | None] | None:
-    """Mean and interval over the images that the attack gave, and the value that leaks most."""
+    """Return mean and interval over the images that the attack gave, and the value that leaks most."""
     values = _values(rows, column)
     if not len(values):
         return None
@@ -158,13 +160,13 @@ def _spread(rows: Sequence[ScoreRow], column: str, seed: int, end: str = "max") 
 
 
 def _iterations(rows: Sequence[ScoreRow], budget: int) -> float | None:
-    """Mean over the images that it gave: a search that did not stop by itself took its whole budget (Table VII)."""
+    """Return the mean over given images; a search that did not stop by itself took its whole budget (Table VII)."""
     taken = [budget if row["iterations"] is None else row["iterations"] for row in rows if not row["failed"]]
     return float(np.mean(taken)) if taken else None
 
 
 def _identified(rows: Sequence[ScoreRow]) -> float | None:
-    """Share of the given images whose truth is the nearest among its look-alikes; its null is over the same images."""
+    """Return the share of given images whose truth is nearest among its look-alikes; its null is over the same ones."""
     compared = [row for row in rows if row["rank"] is not None]
     return sum(row["rank"] == 1 for row in compared) / len(compared) if compared else None
 
@@ -175,7 +177,7 @@ def _exact(rows: Sequence[ScoreRow]) -> dict[str, float | None]:
 
 
 def _worst(rows: Sequence[ScoreRow]) -> dict[str, Any] | None:
-    """The image that came out best for the attacker."""
+    """Return the image with the attacker's best result."""
     given = [row for row in rows if row["db"] is not None]
     if not given:
         return None

@@ -1,4 +1,4 @@
-"""Jobs for attacks and what comes of them: the records that a trusted side and an attacker hand each other."""
+"""Jobs for attacks and their solutions: the records that the trusted side and an attacker exchange."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from flfw.experiment import Experiment
 
 @dataclass(frozen=True)
 class Ticket:
-    """Probes that have been recorded.
+    """A note that a group of probes is recorded.
 
     Attributes:
-        rung: of the ladder: ``control``, ``easy`` or ``target``.
-        round: after which they were sent.
-        curve: of which curve they are a point, if any.
-        batch: examples in each.
-        steps: local steps in each.
-        point: names them within the round.
+        rung: rung of the ladder: ``control``, ``easy`` or ``target``.
+        round: the round after which they were sent.
+        curve: the curve to which they belong as a point, if any.
+        batch: examples in each probe.
+        steps: local steps in each probe.
+        point: their name within the round.
     """
 
     rung: str
@@ -39,32 +39,32 @@ class Ticket:
 
     @property
     def name(self) -> str:
-        """The stem of its file."""
+        """Stem of its file."""
         return f"r{self.round:04d}-{self.point}"
 
 
 EASY = Ticket("easy", 0, "", 1, 1, "easy")
-"""The ladder's middle rung, which is attacked once."""
+"""Ticket of the ladder's middle rung, which is attacked once."""
 EXAMPLE = "example"
-"""The point of probes that are answered on the client's own disk only, with one example's gradient."""
+"""Point of probes whose answer, one example's gradient, stays on the client's own disk."""
 
 
 def ticket_of(point: Point, server_round: int) -> Ticket:
-    """The target's probes of one point after a round."""
+    """Return the ticket of the target's probes of one point after a round."""
     return Ticket("target", server_round, point.curve, point.batch, point.steps, point.name)
 
 
 def tickets_of(experiment: Experiment, server_round: int) -> list[Ticket]:
-    """All that is probed of the method after an audited round: the target, its curves, one example on the client."""
-    found = [ticket_of(point, server_round) for point in experiment.points]
+    """Return the method's tickets after an audited round: the target, its curves, one example on the client."""
+    tickets = [ticket_of(point, server_round) for point in experiment.points]
     if "client_example" in experiment.vantage:
-        found.append(Ticket("target", server_round, "", 1, 1, EXAMPLE))
-    return found
+        tickets.append(Ticket("target", server_round, "", 1, 1, EXAMPLE))
+    return tickets
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """One recorded exchange in a job: its id in the recordings, whose it is, and the labels granted, if any."""
+    """Recorded exchange of a job: its id in the recordings, its client, its slot, and the granted labels, if any."""
 
     id: str
     client: int
@@ -74,25 +74,25 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Job:
-    """One attack on the probes of a ticket, with everything that is granted.
+    """An attack on the probes of a ticket, with all its grants.
 
     Attributes:
-        attack: its name.
-        ticket: what was probed.
+        attack: the attack's name.
+        ticket: the probes.
         exchanges: the recordings to attack.
-        recordings: the folder they lie in.
+        recordings: the folder of the recordings.
         run_config: the experiment as every participant knows it, without the folders of this machine.
-        shape: of one input.
-        classes: how many there are.
-        mean: of the inputs' normalisation, per channel or feature.
-        std: the same.
-        device: to attack on: ``cpu`` or ``cuda``.
-        memory: the fraction of a GPU's memory that may be used.
-        vantage: where the attacker stands, as `flfw.adversary.observation.Vantage` has it.
+        shape: shape of one input.
+        classes: number of classes.
+        mean: mean of the inputs' normalisation, per channel or feature.
+        std: standard deviation of the inputs' normalisation, likewise.
+        device: device of the attack: ``cpu`` or ``cuda``.
+        memory: usable fraction of a GPU's memory.
+        vantage: the attacker's position, a value of `flfw.adversary.observation.Vantage`.
         adaptive: whether the clients' defence is granted.
-        public: the file with the public data, and how many examples there are in it; None: not granted.
-        start: whether it is granted how all clients' private tensors begin.
-        uploads: the recordings of what clients uploaded in the round, as far as they are granted.
+        public: the file with the public data, and its number of examples; None: not granted.
+        start: whether the initial private tensors of all clients are granted.
+        uploads: the recordings of the clients' uploads in the round, as far as they are granted.
     """
 
     attack: str
@@ -114,44 +114,45 @@ class Job:
 
     @property
     def name(self) -> str:
-        """The stem of its files."""
-        told = "-adaptive" if self.adaptive else ""
-        return f"{re.sub(r'[^A-Za-z0-9_.]+', '-', self.attack)}-{self.ticket.name}{told}"
+        """Stem of its files."""
+        suffix = "-adaptive" if self.adaptive else ""
+        return f"{re.sub(r'[^A-Za-z0-9_.]+', '-', self.attack)}-{self.ticket.name}{suffix}"
 
     def to_json(self) -> bytes:
-        """For its file."""
+        """Return the content of the job's file."""
         return json.dumps(asdict(self) | {"recordings": str(self.recordings)}, indent=1).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> Job:
-        """The inverse of `to_json`."""
-        about = json.loads(data)
+        """Read a job from the output of `to_json`."""
+        fields = json.loads(data)
         exchanges = [
-            Exchange(**{**e, "labels": None if e["labels"] is None else tuple(e["labels"])}) for e in about["exchanges"]
+            Exchange(**{**e, "labels": None if e["labels"] is None else tuple(e["labels"])})
+            for e in fields["exchanges"]
         ]
-        about |= {"ticket": Ticket(**about["ticket"]), "exchanges": tuple(exchanges)}
-        about |= {name: tuple(about[name]) for name in ("shape", "mean", "std", "uploads")}
-        about["public"] = None if about["public"] is None else tuple(about["public"])
-        about["recordings"] = Path(about["recordings"])
-        return cls(**about)
+        fields |= {"ticket": Ticket(**fields["ticket"]), "exchanges": tuple(exchanges)}
+        fields |= {name: tuple(fields[name]) for name in ("shape", "mean", "std", "uploads")}
+        fields["public"] = None if fields["public"] is None else tuple(fields["public"])
+        fields["recordings"] = Path(fields["recordings"])
+        return cls(**fields)
 
 
 @dataclass(frozen=True)
 class Solution:
-    """What came of a job.
+    """Result of a job.
 
     Attributes:
         job: SHA-256 of the job's file.
-        found: a reconstruction for each exchange of the job; None where the attack gave none.
-        stopped: why it gave nothing at all; None if it did.
-        seconds: the attack's own time.
-        tries: how often it was started.
-        refused: recordings that could not be used, a sentence each.
-        present: which classes clients were found to hold: a client's number, and for each class whether it does.
+        reconstructions: one for each exchange of the job; None where the attack gave none.
+        stopped: why the attack gave no result at all; None if it gave one.
+        seconds: run time of the attack.
+        tries: number of starts.
+        refused: unusable recordings, a sentence each.
+        present: the classes inferred for clients: a client's number, and for each class whether it holds the class.
     """
 
     job: str
-    found: tuple[Reconstruction | None, ...]
+    reconstructions: tuple[Reconstruction | None, ...]
     stopped: str | None = None
     seconds: float = 0.0
     tries: int = 1
@@ -160,23 +161,23 @@ class Solution:
 
 
 def failed(job: Job, why: str) -> Solution:
-    """The solution of a job that gave nothing."""
+    """Return the solution of a job without a result."""
     return Solution(digest(job), (None,) * len(job.exchanges), stopped=why)
 
 
-def solved(job: Job, found: Sequence[Reconstruction | None], seconds: float, **more: Any) -> Solution:
-    """The solution of a job; reconstructions come to the CPU."""
-    brought = [None if f is None else _on_cpu(f) for f in found]
+def solved(job: Job, reconstructions: Sequence[Reconstruction | None], seconds: float, **more: Any) -> Solution:
+    """Return the solution of a job, with its reconstructions on the CPU."""
+    brought = [None if f is None else _on_cpu(f) for f in reconstructions]
     return Solution(digest(job), tuple(brought), seconds=seconds, **more)
 
 
-def _on_cpu(found: Reconstruction) -> Reconstruction:
-    samples = found.samples.detach().to("cpu", torch.float32, copy=True).contiguous()
-    loss, taken = found.matching_loss, found.iterations  # an attack may give tensors
-    labels = None if found.labels is None else found.labels.detach().to("cpu", torch.int64, copy=True)
+def _on_cpu(reconstruction: Reconstruction) -> Reconstruction:
+    samples = reconstruction.samples.detach().to("cpu", torch.float32, copy=True).contiguous()
+    loss, taken = reconstruction.matching_loss, reconstruction.iterations  # an attack may give tensors
+    labels = None if reconstruction.labels is None else reconstruction.labels.detach().to("cpu", torch.int64, copy=True)
     return Reconstruction(samples, None if loss is None else float(loss), None if taken is None else int(taken), labels)
 
 
 def digest(job: Job) -> str:
-    """SHA-256 of a job's file, by which a solution says which job it is of."""
+    """Return the SHA-256 of a job's file, which links a solution to its job."""
     return hashlib.sha256(job.to_json()).hexdigest()

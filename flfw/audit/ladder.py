@@ -1,4 +1,4 @@
-"""The two rungs below an audit: whether it measures at all, and whether an attack works where nothing hinders it."""
+"""The two rungs below an audit: a check of the measurement, and a check of the attack on an undefended network."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from flfw.nets.inputs import Inputs
 
 
 def control(probes: Iterable[tuple[Observation, Truth]], asked: int, inputs: Inputs) -> Rung:
-    """The closed form on softmax regression: it must find every example of which a recording can be used.
+    """Run the closed form on softmax regression: it must recover the example of every usable recording.
 
     Args:
-        probes: the gradient that one example gave, and the example; of more than half of those asked for.
-        asked: how many were recorded.
+        probes: gradients of single examples, each with its example; more than half of ``asked`` are needed.
+        asked: number of recorded probes.
         inputs: the input space.
     """
     values = []
     for seen, truth in probes:
         raw = linear_inputs(seen.sent["classifier.weight"], seen.sent["classifier.bias"], 1)
-        found = (raw.view(1, *inputs.shape) * inputs.std + inputs.mean).nan_to_num(nan=0.5)
-        values.append(psnr(truth.samples[0].numpy(), found[0].numpy()))
-    found_all = 2 * len(values) > asked and all(value >= CONTROL_DB for value in values)
-    return Rung("control", _mean(values), found_all)
+        guess = (raw.view(1, *inputs.shape) * inputs.std + inputs.mean).nan_to_num(nan=0.5)
+        values.append(psnr(truth.samples[0].numpy(), guess[0].numpy()))
+    all_recovered = 2 * len(values) > asked and all(value >= CONTROL_DB for value in values)
+    return Rung("control", _mean(values), all_recovered)
 
 
 def easy(rows: Sequence[ScoreRow], asked: int, solution: Solution) -> Rung:
-    """What an attack reached on the fresh network; an example that it failed on, or that is missing, counts.
+    """Return the result of an attack on the fresh network; failed and missing examples count as not recovered.
 
     Args:
-        rows: one an example that was attacked.
-        asked: how many there should be.
-        solution: what came of the attack.
+        rows: a row per attacked example.
+        asked: number of rows that there should be.
+        solution: the attack's solution.
     """
     share = sum(row["recovered"] for row in rows) / asked
     values = [row["db"] for row in rows if row["db"] is not None]

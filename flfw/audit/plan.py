@@ -1,4 +1,4 @@
-"""What an audit asks for: which attacks on which recordings, with which grants."""
+"""Plan of an audit: which attacks run on which recordings, with which grants."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, final
 
-from flfw import resolve as parts
 from flfw.adversary.attack import Attack
 from flfw.adversary.observation import key
 from flfw.audit.adaptation import hiding
@@ -17,86 +16,88 @@ from flfw.audit.knowledge import hidden
 from flfw.audit.scorer import read_truth
 from flfw.experiment import FREE_ON_RESUME, VANTAGES, Experiment
 from flfw.recording.reader import Recordings, is_recorded
+from flfw.resolve import Resolved
 from flfw.task import Task
 
-_WITHHELD = {"dataset": "withheld", "split": "withheld"}  # where a user's own data lie is none of an attack's business
-_NEEDED = ("attack_seconds", "attack_retries")  # of what decides no numbers
+_WITHHELD = {"dataset": "withheld", "split": "withheld"}  # paths of a user's own data, withheld from attacks
+_NEEDED = ("attack_seconds", "attack_retries")  # kept, although they change no numbers
 
 
 @final
 class Plan:
-    """The jobs of an audit.
+    """Jobs of an audit.
 
     Args:
-        experiment: what was run, with the attacks to run.
-        task: for the input space.
+        resolved: the experiment, with its attacks.
+        task: the source of the input space.
         source: the folder with ``observations/``, ``examples/`` and ``truth/``.
-        attacks: by name.
-        note: is told what had to be left out.
-        public: writes the public data for jobs that grant them; returns the file and how many examples are in it.
+        attacks: the attacks by name.
+        note: receives a sentence for each recording that is left out.
+        public: writes the public data for jobs that grant them; returns the file and its number of examples.
     """
 
     def __init__(
         self,
-        experiment: Experiment,
+        resolved: Resolved,
         task: Task,
         source: Path,
         attacks: Mapping[str, Attack],
         note: Callable[[str], None],
         public: Callable[[], tuple[str, int]],
     ) -> None:
-        self._experiment, self._task, self._source, self._attacks, self._note = experiment, task, source, attacks, note
+        self._resolved, self._experiment, self._task, self._source = resolved, resolved.experiment, task, source
+        self._attacks, self._note = attacks, note
         self._public = public
 
     def tickets(self, last: int | None = None) -> list[Ticket]:
-        """What a run that ended after round ``last`` probed and this audit attacks, but for the control.
+        """Return the tickets, without the control, that this audit attacks in a run that ended after round ``last``.
 
-        Without it, what a whole run of the experiment probes. Jobs are the same either way: they are told the
-        experiment as it was asked for, by which clients and attacks alike go.
+        Without ``last``, the run is taken to be complete. Jobs are the same either way: they hold the requested
+        experiment, which clients and attacks both use.
         """
         audited = self._experiment.audited_by(self._experiment.rounds if last is None else last)
         probed = [EASY, *(ticket for r in audited for ticket in tickets_of(self._experiment, r))]
         return [ticket for ticket in probed if self.vantages(ticket)]
 
     def vantages(self, ticket: Ticket) -> list[str]:
-        """Those asked for from which a ticket's probes are seen; attackers at all of them see the same bytes."""
+        """Return the requested vantages that see a ticket's probes; attackers at all of them see the same bytes."""
         if ticket.rung != "target":
             return ["server"]
         on_client = ticket.point == EXAMPLE
         return [v for v in VANTAGES if v in self._experiment.vantage and (v == "client_example") == on_client]
 
     def jobs(self, ticket: Ticket) -> list[Job]:
-        """Every attack on what a ticket says is recorded, and once more with what hides it granted, where that helps.
+        """Return every attack on a ticket's recordings, and its adaptive form where an adaptation exists.
 
-        That is the clients' defence, or what the method itself does to the data for privacy.
+        An adaptive job grants the clients' defence, or the method's own operation for privacy.
 
-        The control is no attack, and what cannot be seen from where attackers stand nobody may ask for.
+        There are no jobs for the control, nor for probes that no requested vantage sees.
         """
         if ticket.rung == "control" or not self.vantages(ticket):
             return []
         exchanges = self._exchanges(ticket)
         hidden = tuple(e for e in exchanges if self.adapts(ticket, self.defence_of(e.client)))
-        found = []
+        jobs = []
         for name, attack in self._attacks.items():
-            of = partial(self._job, name, ticket)
+            job = partial(self._job, name, ticket)
             labels = attack.labels == "given"
-            found.append(of(exchanges if labels else _unlabelled(exchanges)))
+            jobs.append(job(exchanges if labels else _unlabelled(exchanges)))
             if hidden and "defence" in attack.models:
-                found.append(of(hidden if labels else _unlabelled(hidden), adaptive=True))
-        return found
+                jobs.append(job(hidden if labels else _unlabelled(hidden), adaptive=True))
+        return jobs
 
     def defence_of(self, client: int) -> str:
-        """What a client does to what it sends."""
+        """Return the defence that a client applies to its messages, or ``none``."""
         return self._experiment.defence if client in self._experiment.defended_partitions else "none"
 
     def defences(self) -> list[str]:
-        """What the probed clients do to what they send, the defence first: where some do not, they are told apart."""
+        """Return the defences of the probed clients, ``none`` last; clients with and without one are kept apart."""
         probed = {self.defence_of(slot % self._experiment.clients) for slot in range(self._experiment.images)}
         return sorted(probed, key=lambda defence: defence == "none")
 
     def adapts(self, ticket: Ticket, defence: str) -> bool:
-        """Whether an attacker who knows what hides the data of clients with a defence, or ``none``, can adapt to it."""
-        return hiding(self._experiment, ticket, self.vantages(ticket)[0], defence != "none").adapts
+        """Return whether an informed attacker can adapt to clients with this defence, or with ``none``."""
+        return hiding(self._resolved, ticket, self.vantages(ticket)[0], defence != "none").adapts
 
     def _job(self, attack: str, ticket: Ticket, exchanges: tuple[Exchange, ...], adaptive: bool = False) -> Job:
         dataset, gpu = self._task.dataset, self._experiment.attack_gpus
@@ -118,19 +119,19 @@ class Plan:
         )
 
     def _beside(self, attack: str, ticket: Ticket) -> dict[str, Any]:
-        """What else the attack uses, as far as it is there; on the rungs below the target nothing is private."""
-        uses, method = self._attacks[attack].uses, parts.method(self._experiment)
-        found: dict[str, Any] = {"public": self._public() if "public" in uses else None}
+        """Return the other data that the attack uses, where available; nothing is private below the target."""
+        uses, resolved = self._attacks[attack].uses, self._resolved
+        grants: dict[str, Any] = {"public": self._public() if "public" in uses else None}
         if ticket.rung != "target":
-            return found
-        found["start"] = "start" in uses and bool(hidden(self._experiment)) and method[0].common_start(method[1])
-        if "uploads" in uses and ticket.point != EXAMPLE:  # who reads on a client sees no other one's
+            return grants
+        grants["start"] = "start" in uses and bool(hidden(resolved)) and resolved.method.common_start(resolved.settings)
+        if "uploads" in uses and ticket.point != EXAMPLE:  # an observer on a client sees no other client's upload
             lines = Recordings(self._recordings(ticket)).update_lines(ticket.round)
-            found["uploads"] = tuple(line["id"] for line in lines)
-        return found
+            grants["uploads"] = tuple(line["id"] for line in lines)
+        return grants
 
     def _recordings(self, ticket: Ticket) -> Path:
-        """Where the ticket's exchanges are recorded; where no client wrote any down, none are found anywhere."""
+        """Return the folder of the ticket's recorded exchanges; it holds none of them if no client wrote any."""
         examples = (self._source / "examples").absolute()
         if ticket.point == EXAMPLE and is_recorded(examples):
             return examples
@@ -138,17 +139,17 @@ class Plan:
 
     def _exchanges(self, ticket: Ticket) -> tuple[Exchange, ...]:
         lines = Recordings(self._recordings(ticket)).probe_lines(ticket.rung, ticket.round, point=ticket.point)
-        found = []
+        exchanges = []
         for line in lines:
             slot = int(line["config"]["slot"])
-            if slot >= self._experiment.images:  # an audit of fewer than were recorded
+            if slot >= self._experiment.images:  # this audit is of fewer probes than were recorded
                 continue
             truth = read_truth(self._source / "truth", key(ticket.round, ticket.point, slot))
             if truth is None:
                 self._note(f"{line['id']} was left out: no truth of it can be read.")
                 continue
-            found.append(Exchange(line["id"], line["client"], slot, tuple(int(label) for label in truth.labels)))
-        return tuple(found)
+            exchanges.append(Exchange(line["id"], line["client"], slot, tuple(int(label) for label in truth.labels)))
+        return tuple(exchanges)
 
 
 def _unlabelled(exchanges: tuple[Exchange, ...]) -> tuple[Exchange, ...]:
@@ -156,7 +157,7 @@ def _unlabelled(exchanges: tuple[Exchange, ...]) -> tuple[Exchange, ...]:
 
 
 def _told(experiment: Experiment) -> dict[str, Any]:
-    """The experiment as every participant knows it, without what is this machine's or decides nothing."""
+    """Return the experiment as every participant knows it, without settings of this machine or without effect."""
     silent = {name: getattr(Experiment(), name) for name in FREE_ON_RESUME if name not in _NEEDED}
     return {**replace(experiment, **silent).to_run_config(), **_WITHHELD}
 

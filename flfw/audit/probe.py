@@ -1,16 +1,16 @@
-"""Probes: messages that ask a client what it would send for a few of its own examples, and the client's answer.
+"""Probes: messages that ask a client for the update of a few of its own examples, and the client's answer.
 
-A probe goes out before the first round or after a round's aggregation, through the same client code, defence, sharing
-check and tap as training, and leaves the client as it was. Three rungs make the audit's ladder:
+A probe goes out before the first round or after a round's aggregation. It uses the same client code, defence, sharing
+check and tap as training, and does not change the client. Three rungs make the audit's ladder:
 
     control   one example through softmax regression, undefended: the closed form must find it, or the audit is broken
     easy      one example through the method's network with fresh weights, all of it shared, undefended
-    target    what the method really does
+    target    the method itself
 
-The first two give a client's example away, so a client answers probes only where its own site keeps truth for them.
+The first two reveal a client's example, so a client answers probes only if its own site keeps truth for them.
 
-One more probe brings no answer: what an observer on the client reads of one example during local training stays in a
-folder of the client's site, for whoever audits there.
+One more probe has no answer: the gradient of one example, read by an observer on the client during local training,
+stays in a folder of the client's site, for an audit there.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ from flfw.server.faults import Failure
 from flfw.server.strategy import FederatedStrategy
 from flfw.task import Task
 
-RUNGS = ("control", "easy", "target")
+LADDER = ("control", "easy")
+RUNGS = (*LADDER, "target")
 _ON_THE_CLIENT = {"vantage": "client_example"}
 _AT_ONCE = 4  # a hypernetwork's gradient is 60 MB: more in flight would only fill the server's memory
 
 
 def ladder_net(rung: str, experiment: Experiment, build: Callable[[str], Net]) -> Net:
-    """The fresh, fully shared network of the control or the easy rung; both sides know it."""
+    """Build the fresh, fully shared network of the control or the easy rung; both sides know it."""
     with initialising(experiment.seed, rung):
         return build("linear" if rung == "control" else experiment.net)
 
@@ -56,10 +57,10 @@ def send_probes(
     ticket: Ticket,
     arrays: ArrayRecord,
 ) -> list[Failure]:
-    """Ask the ``experiment.images`` probes of a ticket, spread over the clients; the tap records the answers.
+    """Send the ``experiment.images`` probes of a ticket, spread over the clients; the tap records the answers.
 
     Returns:
-        Who did not answer, if the run bears that; the audit will miss their observations, and count them as failures.
+        Clients without an answer, if the run tolerates that; the audit counts their probes as failures.
     """
     messages: list[Message] = []
     failed: list[Failure] = []
@@ -82,10 +83,10 @@ def send_probes(
 
 
 def is_sound(message: Message, reply: Message) -> bool:
-    """Whether an exchange is a probe that an audit can use; what cannot be is not recorded."""
+    """Return whether an exchange is a probe that an audit can use; unusable probes are not recorded."""
     if message.metadata.message_type != "train.probe":
         return False
-    if "vantage" in message.content.config_records.get("config", {}):  # it is answered on the client's own disk
+    if "vantage" in message.content.config_records.get("config", {}):  # its answer stays on the client's own disk
         return False
     try:
         _checked(message.content.array_records["arrays"])(reply)
@@ -95,7 +96,7 @@ def is_sound(message: Message, reply: Message) -> bool:
 
 
 def _checked(arrays: ArrayRecord) -> Callable[[Message], object]:
-    """Reads the answer to a probe that brought these arrays: gradients of some of them."""
+    """Return a reader of the answer to a probe with these arrays: gradients of some of them."""
     return lambda reply: read_update(reply, ("*",), arrays, whole=False)
 
 
@@ -108,7 +109,7 @@ def _nothing(reply: Message) -> None:
 def send_ladder(
     grid: Grid, strategy: FederatedStrategy, experiment: Experiment, build: Callable[[str], Net]
 ) -> list[Failure]:
-    """The control and the easy rung, before the first round; returns who did not answer."""
+    """Send the control and the easy rung before the first round; return the clients without an answer."""
     failed: list[Failure] = []
     for rung in RUNGS[:2]:
         arrays = broadcast(ladder_net(rung, experiment, build), ("*",))
@@ -126,23 +127,23 @@ def answer(
     target: Callable[[torch.Tensor, torch.Tensor, int], Tensors],
     example: Callable[[torch.Tensor, torch.Tensor], Tensors],
 ) -> Tensors:
-    """The client's side: what the probe asks for, after writing down what it is made of.
+    """Compute a client's answer to a probe, after writing the examples behind it.
 
-    Of a probe that asks what is read on the client, that is nothing: the gradient goes to the site's own folder.
+    The answer is empty for a probe that is read on the client: its gradient goes to the site's own folder.
 
     Args:
-        config: of the probe's message.
+        config: the config of the probe's message.
         received: the arrays of the probe's message.
         task: the client's data.
-        experiment: what is run.
-        partition: which client this is.
+        experiment: the run.
+        partition: the client's number.
         site: the client's own folders.
-        target: what the method would send for raw inputs (B, ...), labels (B,) and so many local steps.
-        example: what a local step of the method follows, for the same.
+        target: gives the method's message for raw inputs (B, ...), labels (B,) and a number of local steps.
+        example: gives the gradient of a local step of the method, for raw inputs and labels.
 
     Raises:
-        RuntimeError: this site keeps no truth, which is how a site says that it answers no probes; or no gradients of
-            single examples, where those are asked for; or it gives fewer examples away.
+        RuntimeError: this site keeps no truth, and so answers no probes; or it keeps no gradients of single examples,
+            where these are requested; or it gives away too few examples.
     """
     rung, numbers = config["rung"], [config[name] for name in ("round", "slot", "own_slot", "batch", "steps")]
     if not _exists(config, experiment) or not all(isinstance(n, int) and n >= 0 for n in numbers):
@@ -158,7 +159,7 @@ def answer(
         indices = task.victims(partition, own_slot, batch, experiment.seed)
     else:
         indices = _given_away(task.split.train[partition], site.volunteered, own_slot, batch)
-    indices = indices[:1] if watched else indices  # the first one of those in the target's probe
+    indices = indices[:1] if watched else indices  # the first example of the target's probe
     x, y = task.examples("train", indices)
     name = key(int(config["round"]), config["point"], int(config["slot"]))
     Truth(x, y, torch.from_numpy(indices)).write(site.truth, name)
@@ -172,21 +173,21 @@ def answer(
     return _gradient(net, task, x, y)
 
 
-def _given_away(own: np.ndarray, volunteered: Sequence[int], slot: int, batch: int) -> np.ndarray:
-    """The examples of a probe among those that a site chose to give away: it does not leave the choice to a seed."""
+def _given_away(indices: np.ndarray, volunteered: Sequence[int], slot: int, batch: int) -> np.ndarray:
+    """Return a probe's examples among those that a site chose to give away: the site chooses, not a seed."""
     places = list(volunteered[slot * batch : (slot + 1) * batch])
-    if len(places) < batch or not all(0 <= place < len(own) for place in places):
-        raise RuntimeError(f"this site volunteers {len(volunteered)} of its {len(own)} examples, asked for more")
-    return own[places]
+    if len(places) < batch or not all(0 <= place < len(indices) for place in places):
+        raise RuntimeError(f"this site volunteers {len(volunteered)} of its {len(indices)} examples, asked for more")
+    return indices[places]
 
 
 def needed(experiment: Experiment) -> int:
-    """How many examples each client has to give away for the probes of an audit."""
+    """Return the number of examples that each client must give away for the probes of an audit."""
     return -(-experiment.images // experiment.clients) * max(point.batch for point in experiment.points)
 
 
 def _exists(config: Mapping[str, Any], experiment: Experiment) -> bool:
-    """Whether an audit of this experiment sends such a probe."""
+    """Return whether an audit of this experiment sends such a probe."""
     rung, point, vantage = config["rung"], config["point"], config.get("vantage", "server")
     if vantage != "server" or point == EXAMPLE:
         sizes = (config["batch"], config["steps"])

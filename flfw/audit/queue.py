@@ -1,14 +1,14 @@
 """The queue on disk between a run, which records, and the attack server, which attacks.
 
-    r0003-target.ticket             the probes of round 3 are recorded (written by whoever records)
-    ig-r0003-target.json            a job: one attack on them, with all that its attacker is granted
-    ig-r0003-target.started         who is at work on it, since when, and for which time
-    ig-r0003-target.solved.json     what came of it; reconstructions lie beside it as safetensors
+    r0003-target.ticket             the probes of round 3 are recorded (written by the recording side)
+    ig-r0003-target.json            a job: one attack on them, with all its grants
+    ig-r0003-target.started         the process at work on it, and the time of its start
+    ig-r0003-target.solved.json     its solution; reconstructions lie beside it as safetensors
     public.safetensors              the public data, if a job grants them
-    closed                          nothing more will come
+    closed                          no more jobs will come
 
-A job names recorded exchanges and holds every grant, so that a process that is handed the queue and the recordings
-needs nothing else: neither truth nor data set, neither the clients' private state nor the checkpoints.
+A job names recorded exchanges and holds every grant. A process therefore needs only the queue and the recordings:
+neither truth nor data set, neither the clients' private state nor the checkpoints.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ PUBLIC = "public.safetensors"
 
 @final
 class Queue:
-    """The folder of a queue.
+    """Folder of a queue.
 
     Args:
-        folder: made when something is first put into it.
+        folder: its path; the folder is made with its first file.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._asking = threading.Lock()
 
-    # --- whoever records ---
+    # --- the recording side ---
 
     def announce(self, ticket: Ticket) -> None:
-        """The probes of a ticket are recorded, as far as they ever will be."""
+        """Announce that the probes of a ticket are recorded, as far as they ever will be."""
         self._make()
         write_whole(self.folder / f"{ticket.name}.ticket", json.dumps(asdict(ticket)).encode(), 0o600)
 
     def tickets(self) -> list[Ticket]:
-        """What has been announced so far."""
+        """Return the tickets announced so far."""
         return [Ticket(**json.loads(path.read_bytes())) for path in sorted(self.folder.glob("*.ticket"))]
 
     def reopen(self) -> None:
-        """Forget what was announced and asked for, not what was solved: a run that goes on does so anew.
+        """Forget tickets and jobs but keep solutions: a resumed run announces and requests them again.
 
-        What was recorded after its last checkpoint is recorded again, and may not be looked for before.
+        Probes recorded after its last checkpoint are recorded again, and may not be read before.
         """
         self._make()
         drop_unfinished(self.folder)
@@ -68,15 +68,15 @@ class Queue:
             path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Nothing more will come; the attack server ends when the jobs that there are have been done."""
+        """Note that no more jobs will come; the attack server ends when all jobs are done."""
         (self.folder / "closed").touch()
 
-    # --- whoever asks for attacks ---
+    # --- the side that requests attacks ---
 
     def put(self, job: Job) -> None:
-        """Ask for an attack. The same job is not done twice; another one of its name replaces what came of it."""
+        """Request an attack. The same job is not done twice; another job of its name replaces its solution."""
         path, data = self.folder / f"{job.name}.json", job.to_json()
-        with self._asking:  # the thread that watches the recordings may ask for the same at the same time
+        with self._asking:  # the thread that watches the recordings may request the same job at the same time
             self._make()
             if path.exists() and path.read_bytes() == data:
                 return
@@ -84,10 +84,10 @@ class Queue:
             write_whole(path, data, 0o600)
 
     def put_public(self, samples: Tensor, labels: Tensor) -> str:
-        """Write down the public data for jobs that grant them, once; returns the file.
+        """Write the public data for jobs that grant them, once; return the file.
 
         Args:
-            samples: (N, ...) raw inputs in [0, 1], which take a byte each where they are steps of 1/255.
+            samples: (N, ...) raw inputs in [0, 1], stored in a byte each if all are multiples of 1/255.
             labels: (N,).
         """
         path = self.folder / PUBLIC
@@ -100,26 +100,28 @@ class Queue:
         return str(path)
 
     def solution(self, job: Job) -> Solution | None:
-        """What came of a job; None while nothing has."""
+        """Return the solution of a job; None while there is none."""
         if not self._is_solved(job):
             return None
         path = self._solved(job.name)
-        about = json.loads(path.read_bytes())
+        stored = json.loads(path.read_bytes())
         try:
-            tensors = load_file(path.with_suffix("").with_suffix(".safetensors")) if any(about["found"]) else {}
-            found = [
+            summaries = stored.pop("found")
+            tensors = load_file(path.with_suffix("").with_suffix(".safetensors")) if any(summaries) else {}
+            reconstructions = [
                 None if f is None else Reconstruction(tensors[str(i)], **f, labels=tensors.get(f"{i}.labels"))
-                for i, f in enumerate(about["found"])
+                for i, f in enumerate(summaries)
             ]
         except (OSError, SafetensorError, KeyError) as error:
-            return Solution(about["job"], (None,) * len(job.exchanges), f"its result cannot be read: {error}")
-        present = tuple((client, tuple(held)) for client, held in about["present"])
-        return Solution(**{**about, "found": tuple(found), "refused": tuple(about["refused"]), "present": present})
+            return Solution(stored["job"], (None,) * len(job.exchanges), f"its result cannot be read: {error}")
+        present = tuple((client, tuple(held)) for client, held in stored["present"])
+        stored |= {"reconstructions": tuple(reconstructions), "refused": tuple(stored["refused"]), "present": present}
+        return Solution(**stored)
 
     # --- the attack server ---
 
     def next(self) -> Job | None:
-        """A job that nobody has solved or is at work on, the earliest first."""
+        """Return the earliest job that is neither solved nor at work; None if there is none."""
         paths = sorted((p for p in self.folder.glob("*.json") if not p.stem.endswith(".solved")), key=_age)
         for path in paths:
             job = Job.from_json(path.read_bytes())
@@ -129,45 +131,47 @@ class Queue:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more will come."""
+        """True if no more jobs will come."""
         return (self.folder / "closed").exists()
 
     def start(self, job: Job, pid: int) -> None:
-        """Note who is at work on a job, and since when."""
-        about = {"pid": pid, "since": time.time(), "job": job.name}
-        write_whole(self._started(job.name), json.dumps(about).encode(), 0o600)
+        """Note the process at work on a job, and the time of its start."""
+        note = {"pid": pid, "since": time.time(), "job": job.name}
+        write_whole(self._started(job.name), json.dumps(note).encode(), 0o600)
 
     def started(self) -> list[tuple[Job, dict[str, Any]]]:
-        """Jobs at work, with what `start` noted."""
-        found = []
+        """Return the jobs at work, with the notes of `start`."""
+        jobs = []
         for path in self.folder.glob("*.started"):
             job = self.folder / f"{path.stem}.json"
             try:
-                found.append((Job.from_json(job.read_bytes()), json.loads(path.read_bytes())))
+                jobs.append((Job.from_json(job.read_bytes()), json.loads(path.read_bytes())))
             except FileNotFoundError:
-                continue  # it was solved in this moment
-        return found
+                continue  # it was solved in the meantime
+        return jobs
 
     def give_back(self, job: Job) -> None:
-        """Nobody is at work on a job any more."""
+        """Release a job: no process is at work on it any more."""
         self._started(job.name).unlink(missing_ok=True)
 
     def solve(self, job: Job, solution: Solution) -> None:
-        """Write down what came of a job."""
-        tensors = {str(i): f.samples for i, f in enumerate(solution.found) if f is not None}
-        tensors |= {f"{i}.labels": f.labels for i, f in enumerate(solution.found) if f and f.labels is not None}
+        """Write the solution of a job."""
+        given = solution.reconstructions
+        tensors = {str(i): f.samples for i, f in enumerate(given) if f is not None}
+        tensors |= {f"{i}.labels": f.labels for i, f in enumerate(given) if f and f.labels is not None}
         if tensors:
             write_whole(self.folder / f"{job.name}.safetensors", save(tensors), 0o600)
-        found = [f and {"matching_loss": f.matching_loss, "iterations": f.iterations} for f in solution.found]
+        summaries = [f and {"matching_loss": f.matching_loss, "iterations": f.iterations} for f in given]
         tries = self._failed_tries(job) + 1
-        about = {**vars(solution), "found": found, "job": digest(job), "tries": tries}
-        write_whole(self._solved(job.name), json.dumps(about).encode(), 0o600)
+        stored = {"found" if name == "reconstructions" else name: value for name, value in vars(solution).items()}
+        stored |= {"found": summaries, "job": digest(job), "tries": tries}
+        write_whole(self._solved(job.name), json.dumps(stored).encode(), 0o600)
         self.give_back(job)
 
     def fail(self, job: Job, why: str) -> None:
-        """A try was in vain: note it, and offer the job again unless there have been enough."""
+        """Note a failed try, and offer the job again unless its tries are used up."""
         tries = self._failed_tries(job) + 1
-        if self._is_solved(job):  # in the moment in which it was given up
+        if self._is_solved(job):  # it was solved while it was given up
             self.give_back(job)
         elif tries > int(job.run_config["attack-retries"]):
             self.solve(job, failed(job, why))

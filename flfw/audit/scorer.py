@@ -1,4 +1,4 @@
-"""Scores reconstructions against the truth; the one place that opens it."""
+"""Scores of reconstructions against the truth; only this module opens the truth."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ ScoreRow = dict[str, Any]
 
 
 def read_truth(folder: Path, key: str) -> Truth | None:
-    """What one probe was made of, for granting its labels and for the control; None if nothing of it can be read."""
+    """Read the examples of one probe, for granting its labels and for the control; None if they cannot be read."""
     try:
         return Truth.read(folder, key)
-    except (FileNotFoundError, SafetensorError, TypeError):  # the last where tensors are missing
+    except (FileNotFoundError, SafetensorError, TypeError):  # TypeError: tensors are missing
         return None
 
 
 @final
 class Scorer:
-    """Scores of one run, a row an image.
+    """Scores of one run, a row per image.
 
     Args:
-        public: what an attacker may hold, for floors and look-alikes.
-        truth: the folder in which the clients wrote what probes were made of.
+        public: data that an attacker may hold, for floors and look-alikes.
+        truth: the folder in which the clients wrote the examples of the probes.
         out: the run's folder; reconstructions go there, in the order of the truth.
-        seed: of the run.
+        seed: the run's seed.
         perceptual: LPIPS; None without its weights.
     """
 
@@ -53,24 +53,28 @@ class Scorer:
         self._floors: dict[int, dict[str, float]] = {}
 
     def rows(
-        self, job: Job, exchange: Exchange, about: ScoreRow, key: str, found: Reconstruction | None
+        self, job: Job, exchange: Exchange, columns: ScoreRow, key: str, reconstruction: Reconstruction | None
     ) -> list[ScoreRow]:
-        """A row for each example of one probe, whether the attack gave something for it or not.
+        """Return a row for each example of one probe, with or without a result of the attack.
 
         Args:
             job: the attack.
-            exchange: which of its exchanges.
-            about: columns that are the same for all of them.
-            key: under which the truth is filed.
-            found: what the attack gave.
+            exchange: one of its exchanges.
+            columns: columns that are the same for all rows.
+            key: the name of the truth's file.
+            reconstruction: the attack's result.
         """
         truth = Truth.read(self._truth, key)
-        samples = None if found is None or _failed(found, truth) else _assigned(truth.samples, found.samples)
+        samples = (
+            None
+            if reconstruction is None or _failed(reconstruction, truth)
+            else _assigned(truth.samples, reconstruction.samples)
+        )
         file = self._keep(f"{job.name}-{exchange.slot:03d}", samples)
-        shared = about | {
-            "matching_loss": None if found is None else found.matching_loss,
-            "iterations": None if found is None else found.iterations,
-            "labels_found": _labels_found(exchange, truth, found),
+        shared = columns | {
+            "matching_loss": None if reconstruction is None else reconstruction.matching_loss,
+            "iterations": None if reconstruction is None else reconstruction.iterations,
+            "labels_found": _labels_found(exchange, truth, reconstruction),
             "reconstruction": file,
             "truth": f"{os.path.relpath(self._truth, self._out)}/{key}.safetensors",
         }
@@ -123,26 +127,32 @@ class Scorer:
             return ""
         folder = self._out / "reconstructions"
         folder.mkdir(exist_ok=True, mode=0o700)
-        tape.write(folder / f"{name}.safetensors", save({"samples": _tensor(samples)}))  # no more than a picture
+        tape.write(
+            folder / f"{name}.safetensors", save({"samples": _tensor(samples)})
+        )  # not brought to disk: only a picture
         return f"reconstructions/{name}.safetensors"
 
 
-def _labels_found(exchange: Exchange, truth: Truth, found: Reconstruction | None) -> float | None:
-    """Share of a batch's labels that an attack found which was not granted them; order does not count."""
-    if exchange.labels is not None or found is None or found.labels is None:
+def _labels_found(exchange: Exchange, truth: Truth, reconstruction: Reconstruction | None) -> float | None:
+    """Return the share of a batch's labels that an attack inferred without a grant; order does not count."""
+    if exchange.labels is not None or reconstruction is None or reconstruction.labels is None:
         return None
-    both = Counter(truth.labels.tolist()) & Counter(found.labels.flatten().tolist())
+    both = Counter(truth.labels.tolist()) & Counter(reconstruction.labels.flatten().tolist())
     return both.total() / len(truth.labels)
 
 
-def _failed(found: Reconstruction, truth: Truth) -> bool:
-    """Whether an attack gave nothing that can be compared: it diverged, or it is of another shape."""
-    diverged = found.matching_loss is not None and not isfinite(found.matching_loss)
-    return diverged or found.samples.shape != truth.samples.shape or not bool(found.samples.isfinite().all())
+def _failed(reconstruction: Reconstruction, truth: Truth) -> bool:
+    """Return whether a reconstruction cannot be compared: it diverged, or it has another shape."""
+    diverged = reconstruction.matching_loss is not None and not isfinite(reconstruction.matching_loss)
+    return (
+        diverged
+        or reconstruction.samples.shape != truth.samples.shape
+        or not bool(reconstruction.samples.isfinite().all())
+    )
 
 
-def _assigned(truth: Tensor, found: Tensor) -> np.ndarray:
-    return found.numpy()[recovery.assign(truth.numpy(), found.numpy())]
+def _assigned(truth: Tensor, samples: Tensor) -> np.ndarray:
+    return samples.numpy()[recovery.assign(truth.numpy(), samples.numpy())]
 
 
 def _tensor(samples: np.ndarray) -> Tensor:

@@ -1,4 +1,4 @@
-"""What an attacker is granted, in words for the report."""
+"""Grants of an attacker, in words for the report."""
 
 from __future__ import annotations
 
@@ -8,28 +8,25 @@ from dataclasses import dataclass
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from flfw import nets
-from flfw import resolve as parts
 from flfw.adversary.attack import Attack, Private
 from flfw.audit.adaptation import hiding
 from flfw.audit.jobs import EXAMPLE, Job, Ticket
-from flfw.audit.knowledge import _unrolled, hidden
-from flfw.experiment import Experiment
+from flfw.audit.knowledge import hidden, unrolled
 from flfw.messages.sharing import matches
 from flfw.nets.conditional_gan import Discriminator, Generator
-from flfw.task import input_space
+from flfw.resolve import Resolved
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Where an attacker stands towards some of the clients.
+    """Knowledge of an attacker about a group of clients.
 
     Attributes:
-        granted: in words, what it is given and what it is not.
-        adaptive: whether it knows, and makes use of, all that stands between the data and what was sent.
+        granted: in words, the granted and the withheld knowledge.
+        adaptive: whether the attacker knows and uses every operation between the data and the sent tensors.
         adaptation: how it adapts to the clients' defence, or to the method: ``written`` for it, ``automatic``; None: it
             does not.
-        hidden_by: the defence or the method that hides something of what is read; None: neither does.
+        hidden_by: the defence or the method that hides a part of the observation; None: neither does.
     """
 
     granted: tuple[str, ...]
@@ -45,27 +42,27 @@ _LABELS = {
 }
 
 
-_NAMED = 6  # private tensors that are named one by one
+_NAMED = 6  # at most so many private tensors are named one by one
 
 
 _RECOVERED = "not granted: the labels, which it reads off the last layer's gradient"
 
 
-def standing(experiment: Experiment, job: Job, attack: Attack, defended: bool, vantage: str | None = None) -> Standing:
-    """What the attacker of a job is granted, as `grant` does it.
+def standing(resolved: Resolved, job: Job, attack: Attack, defended: bool, vantage: str | None = None) -> Standing:
+    """Return the grants of a job's attacker in words, as `grant` makes them.
 
     Args:
-        experiment: what was run.
-        job: names the probes, and says whether what hides the data is granted.
-        attack: which makes use of some of it.
+        resolved: the experiment.
+        job: the job; it names the probes, and says whether the defence or the method's operation is granted.
+        attack: the job's attack.
         defended: whether the clients in question use the experiment's defence.
-        vantage: where it stands, if that is not what the job says.
+        vantage: the attacker's position, if it differs from the job's.
     """
     ticket, vantage = job.ticket, vantage or job.vantage
-    model, private = parts.blank_model(experiment), hidden(experiment)
+    experiment, model, private = resolved.experiment, resolved.model, hidden(resolved)
     if ticket.rung != "target":
         with torch.device("meta"):
-            model, private = nets.build(experiment.net, *input_space(experiment)), ()
+            model, private = resolved.build_net(), ()
     sizes = {name: value.numel() for name, value in model.state_dict().items()}
     known = sum(size for name, size in sizes.items() if name not in private)
     granted = [
@@ -79,25 +76,25 @@ def standing(experiment: Experiment, job: Job, attack: Attack, defended: bool, v
         granted.append("the same update, read on the client before it is sent")
     classifying = [part for part in model.children() if not isinstance(part, Generator | Discriminator)]
     by_batch = any(isinstance(module, _BatchNorm) for part in classifying for module in part.modules())
-    begun = job.start and ticket.round == 0  # nothing has been trained: as they begin is as they are
+    begun = job.start and ticket.round == 0  # before training the initial tensors are the present ones
     fate = "not needed" if begun else attack.private(model, ticket.batch)
     granted += _beside(job, private)
     granted += _hidden_from(() if begun else private, fate, by_batch)
-    hides = hiding(experiment, ticket, vantage, defended)
-    told = hides.told if job.adaptive and hides.method and hides.adapts else None
-    steps = _unrolled(experiment, ticket, attack, told)
+    hides = hiding(resolved, ticket, vantage, defended)
+    operator = hides.operator if job.adaptive and hides.method and hides.adapts else None
+    steps = unrolled(resolved, ticket, attack, operator)
     if steps:
         granted.append(f"how these steps are made ({experiment.method}'s optimiser), through all of which it searches")
     elif ticket.steps > 1:
         granted.append("not made use of: how the weights moved between the steps; their mean gradient is attacked")
     granted += hides.words(job.adaptive)
-    descended = ("*",) if ticket.rung != "target" else parts.method(experiment)[0].descended()
+    descended = ("*",) if ticket.rung != "target" else resolved.method.descended(model, resolved.settings)
     sent = [name for name, _ in model.named_parameters() if matches(name, descended)]
     if unused := attack.unused(sent, job.adaptive):
         granted.append(f"not made use of: {unused}")
-    # Labels that are read off what was sent are read as if nothing had been done to it.
+    # Labels that are read off the sent tensors are read as if no defence had changed these.
     knows = hides.how == "nothing to adapt to" or (job.adaptive and hides.adapts and attack.labels in _LABELS)
-    knows = knows and not hides.beside and not (told and told.missed)
+    knows = knows and not hides.beside and not (operator and operator.missed)
     seen_through = ticket.steps == 1 or steps is not None
     copes = (not private or fate == "not needed") and not by_batch and not unused
     way = hides.how if job.adaptive else None
@@ -114,7 +111,7 @@ _MADE_OF_THEM: dict[Private, str] = {
 
 
 def _beside(job: Job, private: Sequence[str]) -> Iterator[str]:
-    """In words, what is granted because the attack uses it."""
+    """Yield in words the grants that are made because the attack uses them."""
     if job.public:
         yield f"{job.public[1]:,} public examples with their labels, none of a client"
     if job.start:
@@ -134,7 +131,7 @@ def _hidden_from(private: Sequence[str], fate: Private, by_batch: bool) -> Itera
 
 
 def _in_short(names: Sequence[str]) -> list[str]:
-    """Names of tensors; of many only the parts of the model that they belong to."""
+    """Return the names of tensors; if there are many, only the parts of the model that they belong to."""
     if len(names) <= _NAMED:
         return list(names)
     return list(dict.fromkeys(f"{part}.*" if dot else part for part, dot, _ in (n.partition(".") for n in names)))

@@ -1,4 +1,4 @@
-"""What may be concluded: pure functions from what happened to one of five words and a sentence."""
+"""Verdicts: pure functions from the results of an attack to one of five words and a sentence."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ FAILED_SHARE = 0.5
 
 @dataclass(frozen=True)
 class Rung:
-    """One rung of the ladder below an audit.
+    """Result of a rung of the ladder below an audit.
 
     Attributes:
         rung: ``control`` or ``easy``.
         psnr: mean over the probes in dB.
         passed: the control found every example (at least 40 dB); the attack recovered half of the easy ones.
-        seconds: that the attack took.
-        stopped: why the attack gave nothing; None if it gave something.
+        seconds: run time of the attack.
+        stopped: why the attack gave no result; None if it gave one.
     """
 
     rung: str
@@ -37,16 +37,16 @@ def verdict(
     size: str = "",
     outdone: str = "",
 ) -> tuple[str, str]:
-    """The verdict and its reason.
+    """Return the verdict and its reason.
 
     Args:
         control: the closed form on softmax regression.
         easy: the same attack on the same network and data, fresh, undefended, wholly shared.
-        share_recovered: of the target probes, in [0, 1].
-        adaptive: whether the attack knew all that stands between the data and what was sent.
-        share_failed: of the target probes, those for which the attack gave no result at all.
-        size: of the target in words, where it is larger than the easy rung's one example and one step.
-        outdone: where the same attack got further without knowing of the defence, by how much in words.
+        share_recovered: share of the target probes that were recovered, in [0, 1].
+        adaptive: whether the attack knew every operation between the data and the sent tensors.
+        share_failed: share of the target probes without any result, in [0, 1].
+        size: size of the target in words, where it is larger than the easy rung's one example and one step.
+        outdone: in words, by how much the same attack got further without knowing the defence, if it did.
 
     >>> passed = Rung("control", 150.0, True)
     >>> verdict(passed, Rung("easy", 9.0, False), 0.0, True)[0]

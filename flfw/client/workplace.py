@@ -1,4 +1,4 @@
-"""All that a client half is given."""
+"""The workplace of a client half."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flfw.task import Task
 
 @dataclass(frozen=True)
 class Workplace:
-    """All that one client needs for one message.
+    """Everything that one client needs for one message.
 
     Attributes:
         experiment: what is run.
@@ -43,12 +43,12 @@ class Workplace:
     probe: tuple[int, ...] = ()
 
     def fresh_model(self) -> nn.Module:
-        """The method's model as this client starts with it: all that is shared is the same for all clients."""
+        """Build the method's model as this client starts with it: every shared tensor is the same for all clients."""
         model = self._drawn()
         if not self.method.common_start(self.settings):
-            state = model.state_dict()
+            state, downloads = model.state_dict(), self.method.shared(model, self.settings).downloads
             for name, value in self._drawn(self.partition).state_dict().items():
-                if not matches(name, self.method.downloads):
+                if not matches(name, downloads):
                     state[name].copy_(value)
         return model
 

@@ -1,4 +1,4 @@
-"""Data sets by name: ``load("digits", None, side=28)``; how clients share them is in ``flfw.data.splits.partition``.
+"""Data sets by name: ``load("digits", None, side=28)``; `flfw.data.splits.partition` splits them over clients.
 
 The first load on a machine converts the published files to arrays in the user's cache; later ones, such as those of
 every client process, map these and import nothing heavy. A new data set is a reader and a card.
@@ -74,48 +74,48 @@ _FAMILIES: dict[str, Callable[[str], DatasetCard]] = {
     "domainnet": domainnet.domainnet,
     "office_caltech": office.office_caltech,
 }
-"""Sets of which a word behind a colon chooses a part, ``digit5:usps,mnist``: name -> card for a word, or for none."""
+"""Sets with parts, chosen by a word behind a colon, ``digit5:usps,mnist``: name -> card for that word ("": all)."""
 
 _ANYBODYS: dict[str, Callable[[str], DatasetCard]] = {"folder": folder.folder, "hf": hub.hub, "site": at_site.site}
-"""Sets that are not published here, ``folder:PATH``: prefix -> card of what the word behind the colon names."""
+"""Sets that are not published here, ``folder:PATH``: prefix -> card of the set that the word behind the colon names."""
 
 
 def names() -> tuple[str, ...]:
-    """The data sets there are."""
+    """Return the names of the data sets."""
     return tuple(sorted([*_CARDS, *_FAMILIES]))
 
 
 def describe(name: str) -> DatasetCard:
-    """The data set's card; an unknown name says which ones there are.
+    """Return the card of a data set; the error for an unknown name lists the known ones.
 
-    With ``look`` it is of data that only sites have: it says what the name says, and opens nothing.
+    A card with ``look`` describes data that only sites have: it is made from the name, and no file is opened.
     """
     prefix, _, word = name.partition(":")
     if makes := (_FAMILIES | _ANYBODYS).get(prefix):
         return makes(word)
     if name not in _CARDS:
-        own = "folder:PATH, hf:NAME or site:CxHxW:CLASSES"
-        raise BadInput(f"Expected a data set among {', '.join(names())}, {own}; got dataset={name}.")
+        others = "folder:PATH, hf:NAME or site:CxHxW:CLASSES"
+        raise BadInput(f"Expected a data set among {', '.join(names())}, {others}; got dataset={name}.")
     return _CARDS[name]
 
 
 def is_at_sites(name: str) -> bool:
-    """Whether only the sites of a federation have the data, each its own: ``site:...``; opens nothing."""
+    """Return whether each site of a federation has its own data (``site:...``); no file is opened."""
     return name.partition(":")[0] == "site"
 
 
 def here(name: str, data_root: Path | None) -> DatasetCard:
-    """The data set's card as it is on this machine, at a site: `describe`, and where only sites have it, its files.
+    """Return the data set's card on this machine: `describe`, with the local files if only sites have the data.
 
     Raises:
-        BadInput: an unknown name, or a site's data are not what the name says.
+        BadInput: an unknown name, or a site's data do not match the name.
     """
     card = describe(name)
     return card.look(_root(card, data_root)) if card.look else card
 
 
 def absolute(name: str) -> str:
-    """The name with a path in it made absolute: client processes have other working folders."""
+    """Return the name with its path made absolute, as client processes have other working folders."""
     prefix, _, word = name.partition(":")
     place, at, column = word.partition("@") if prefix == "hf" else (word, "", "")
     if place and (prefix == "folder" or (prefix == "hf" and Path(place).exists())):
@@ -124,13 +124,13 @@ def absolute(name: str) -> str:
 
 
 def title(name: str) -> str:
-    """What people call a data set: of a path only its last part, of the Hub's name all."""
+    """Return the short name of a data set: the last part of a path, the whole name on the Hub."""
     prefix, _, word = name.partition(":")
     return Path(word).name if prefix == "folder" else word.partition("@")[0] if prefix == "hf" else name
 
 
 def _root(card: DatasetCard, given: Path | None) -> Path:
-    """The folder of the published files: the given one, else ``$FLFW_DATA``, else ``data`` in the user's cache."""
+    """Return the folder of the published files: ``given``, else ``$FLFW_DATA``, else ``data`` in the user's cache."""
     if card.package is not None:
         spec = importlib.util.find_spec(card.package)  # finds a top-level package without importing it
         places = spec.submodule_search_locations if spec else None
@@ -143,7 +143,7 @@ def _missing(card: DatasetCard, root: Path) -> list[str]:
 
 
 def is_here(name: str, data_root: Path | None = None) -> bool:
-    """Whether all of the data set's files are on this machine; asks nobody else, and so knows no name on the Hub."""
+    """Return whether all files of the data set are on this machine; without network, so names on the Hub give False."""
     prefix, _, word = name.partition(":")
     if prefix == "hf" and not Path(word.partition("@")[0]).is_dir():
         return False
@@ -152,10 +152,10 @@ def is_here(name: str, data_root: Path | None = None) -> bool:
 
 
 def fetch(name: str, data_root: Path | None = None) -> None:
-    """Get the data set's files where they are missing and can be got; what remains is for `load` to complain about.
+    """Download the missing files of the data set if it can be downloaded; `load` reports files still missing.
 
     Raises:
-        BadInput: there is no network, or what came is not what was published.
+        BadInput: there is no network, or a downloaded file is not the published one.
     """
     card = describe(name)
     root = _root(card, data_root)
@@ -166,14 +166,14 @@ def fetch(name: str, data_root: Path | None = None) -> None:
 
 
 def _present(name: str, card: DatasetCard, root: Path) -> tuple[Path, ...]:
-    """The data set's files, all of which exist."""
+    """Return the paths of the data set's files; an error lists the missing ones."""
     missing = _missing(card, root)
     if missing:
         where = "a data root" if card.package is None else f"an installed {card.package}"
         way_out = " or pass --data-root" if card.package is None else ""
         how = card.fetch if isinstance(card.fetch, str) else f"python -m flfw.data.download {name}"
         begun = sorted({str(root / Path(file).parts[0]) for file in missing if (root / Path(file).parts[0]).is_dir()})
-        if begun and callable(card.fetch):  # it takes a folder that is there for complete
+        if begun and callable(card.fetch):  # fetch takes an existing folder for complete
             how = f"{how}, after removing what is incomplete ({', '.join(begun)})"
         raise BadInput(
             f"Expected {where} with {', '.join(missing)}, got data_root={root} without; "
@@ -183,7 +183,7 @@ def _present(name: str, card: DatasetCard, root: Path) -> tuple[Path, ...]:
 
 
 def load(name: str, data_root: Path | None = None, side: int | None = None) -> Dataset:
-    """A data set, its images resized to ``side`` x ``side`` pixels (None: as published).
+    """Load a data set, its images resized to ``side`` x ``side`` pixels (None: as published).
 
     The first load on a machine reads the published files (seconds to minutes); it warns when their md5 sums are not the
     published ones. Embedded sets (digits, cancer) need no ``data_root``.
@@ -202,7 +202,7 @@ def load(name: str, data_root: Path | None = None, side: int | None = None) -> D
         raise BadInput(f"Expected side >= 1 pixel, got side={side}; leave it out for the published size.")
     root = _root(card, data_root)
     paths = _present(name, card, root)
-    # Of somebody's own images nobody knows that they are all of one size, unless they were read without resizing.
+    # A user's own images may differ in size, unless they were read without resizing.
     as_published = side is None or (card.root is None and card.shape[1:] == (side, side))
     key = cache.digest(name, card.classes, "as published" if as_published else side, cache.fingerprint(paths))
     folder = cache.user_cache() / "pixels" / f"{name.partition(':')[0]}-{key}"
@@ -229,7 +229,7 @@ def load(name: str, data_root: Path | None = None, side: int | None = None) -> D
 
 
 def without_examples(name: str, side: int | None = None) -> Dataset:
-    """Of a data set that only sites have what its name says: shape, classes, constants, and no example.
+    """Return an empty data set with the shape, classes and constants in its name; only the sites have its examples.
 
     Args:
         name: ``site:CxHxW:CLASSES`` or the like.

@@ -1,7 +1,7 @@
-"""Canaries: training examples with a wrong label, of which a fair coin each decides whether its client has them at all.
+"""Canaries: training examples with a wrong label, each put into its client's data or left out by a fair coin.
 
-Who knows the canaries but not the coins can try to tell from a run who was there. How often that succeeds bounds the
-run's epsilon from below, in `flfw.dp.canary_audit`. Without canaries nothing of this is computed.
+An auditor that knows the canaries but not the coins guesses from a run which canaries were in. The number of right
+guesses bounds the run's epsilon from below, see `flfw.dp.canary_audit`. Without canaries none of this is computed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from flfw.rng import numpy_generator
 @final
 @dataclass(frozen=True)
 class Canaries:
-    """M training examples and what became of them.
+    """M canaries, their wrong labels and the results of their coins.
 
     Attributes:
-        indices: (M,) into ``train_x``, ascending, none twice.
-        holders: (M,) the client of each, which alone would hold it.
-        labels: (M,) that they are trained with, each a wrong one.
+        indices: (M,) indices into ``train_x``, ascending, none twice.
+        holders: (M,) the only client that would hold each canary.
+        labels: (M,) labels used in training, each a wrong one.
         included: (M,) bool, whether the coin put it into the training data.
     """
 
@@ -37,29 +37,29 @@ class Canaries:
 def draw(split: Split, labels: np.ndarray, classes: int, count: int, seed: int) -> Canaries:
     """Choose canaries, as evenly over the clients as their data allow, and toss the coins.
 
-    A canary that a second client held would be trained on whatever its coin says: only examples of one client are
-    chosen. The choice, the labels and the coins are three draws, each of a generator of its own.
+    If two clients held a canary, it would be trained on whatever its coin says. So only examples of one client are
+    chosen. The choice, the labels and the coins are three draws, each with its own generator.
 
     Args:
-        split: who holds what.
-        labels: (N,) of the training part.
+        split: indices of the examples that each client holds.
+        labels: (N,) labels of the training part.
         classes: number of labels.
         count: M >= 1.
-        seed: of the draws.
+        seed: seed of the draws.
 
     Raises:
-        BadInput: fewer than M examples are held by exactly one client, or there is but one class.
+        BadInput: fewer than M examples are held by exactly one client, or there is only one class.
     """
     require(classes >= 2, "at least two classes for canaries with wrong labels", classes=classes)
     held, copies = np.unique(np.concatenate(split.train), return_counts=True)
     rng = numpy_generator(seed, "canaries")
-    own = [rng.permutation(np.intersect1d(indices, held[copies == 1])) for indices in split.train]
-    there = sum(map(len, own))
+    candidates = [rng.permutation(np.intersect1d(indices, held[copies == 1])) for indices in split.train]
+    there = sum(map(len, candidates))
     require(count <= there, f"at most {there} canaries, the examples that exactly one client holds", canaries=count)
-    holders = np.repeat(np.arange(len(own)), [len(indices) for indices in own])
-    turns = np.concatenate([np.arange(len(indices)) for indices in own])
+    holders = np.repeat(np.arange(len(candidates)), [len(indices) for indices in candidates])
+    turns = np.concatenate([np.arange(len(indices)) for indices in candidates])
     dealt = np.lexsort((holders, turns))[:count]  # one of each client, then a second of each, and so on
-    indices = np.concatenate(own)[dealt]
+    indices = np.concatenate(candidates)[dealt]
     order = np.argsort(indices)
     indices, holders = indices[order], holders[dealt][order]
     moved = numpy_generator(seed, "labels of canaries").integers(1, classes, count)
@@ -68,20 +68,20 @@ def draw(split: Split, labels: np.ndarray, classes: int, count: int, seed: int) 
 
 
 def without_left_out(split: Split, canaries: Canaries) -> Split:
-    """The split in which the canaries that were left out are nobody's; all else stays as it is, and in its order.
+    """Return the split without the canaries that were left out; everything else stays, in the same order.
 
     Raises:
         BadInput: a client would be left without training data.
     """
     left_out = canaries.indices[~canaries.included]
-    train = tuple(own[~np.isin(own, left_out)] for own in split.train)
+    train = tuple(indices[~np.isin(indices, left_out)] for indices in split.train)
     fewest = min(range(len(train)), key=lambda client: len(train[client]))
     require(len(train[fewest]) > 0, f"fewer canaries, so that client {fewest} has training data", left=0)
     return replace(split, train=train)
 
 
 def relabelled(labels: np.ndarray, canaries: Canaries) -> np.ndarray:
-    """The training part's labels (N,) with those of the canaries, in a new array."""
+    """Return a copy of the training part's labels (N,) with the canaries' wrong labels."""
     changed = np.array(labels)
     changed[canaries.indices] = canaries.labels
     return changed

@@ -15,7 +15,7 @@ from flfw.errors import BadInput
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
-    """Get data sets; the exit code."""
+    """Download data sets and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m flfw.data.download", description=__doc__)
     parser.add_argument("names", nargs="+", metavar="NAME", help="a data set, as for --dataset")
     parser.add_argument("--root", type=Path, help="data root; default: $FLFW_DATA, else the user cache")

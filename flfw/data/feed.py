@@ -1,6 +1,6 @@
-"""From stored pixels to a batch: the papers' augmentation on bytes, and their constants for normalising.
+"""Input pipeline from stored pixels to a batch: the papers' augmentation on bytes, and their normalisation constants.
 
-Pixels stay uint8 on disk and in memory; only a batch becomes float32, after it was varied.
+Pixels stay uint8 on disk and in memory; only a batch becomes float32, after augmentation.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from flfw.errors import BadInput
 Normalisation = Literal["own", "imagenet", "half"]
 """The data set's own constants, ImageNet's, or 0.5 for mean and deviation."""
 
-_SHIFT = 4  # pixels of black around an image before it is cut out anew
+_SHIFT = 4  # pixels of black padding around an image before the random crop
 
 
 def augment(images: Tensor, how: Augmentation, rng: torch.Generator) -> Tensor:
-    """Vary images as torchvision's RandomCrop(size, padding=4) and RandomHorizontalFlip do, each by draws of its own.
+    """Augment images as torchvision's RandomCrop(size, padding=4) and RandomHorizontalFlip do, each with its own draws.
 
     Args:
         images: (B, C, H, W) of any type.
         how: ``none``, ``flip`` (mirror with probability 1/2), ``crop_flip`` (first shift by -4 to 4 pixels each way).
-        rng: of the draws.
+        rng: generator of the draws.
 
     Returns:
-        (B, C, H, W), of the same type; ``images`` are left alone.
+        (B, C, H, W), of the same type; ``images`` are not changed.
     """
     if how == "none":
         return images
@@ -44,20 +44,20 @@ def augment(images: Tensor, how: Augmentation, rng: torch.Generator) -> Tensor:
 
 
 def batch(x: np.ndarray) -> Tensor:
-    """Stored inputs (B, ...) as a tensor of the same type."""
+    """Return stored inputs (B, ...) as a tensor of the same type."""
     return torch.from_numpy(np.ascontiguousarray(x))
 
 
 def raw(x: Tensor) -> Tensor:
-    """Inputs (B, ...) as float32 in [0, 1]."""
+    """Return inputs (B, ...) as float32 in [0, 1]."""
     return x.float().div_(255) if x.dtype == torch.uint8 else x
 
 
 def constants(how: Normalisation, shape: tuple[int, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation per channel of ImageNet, or of 0.5.
+    """Return mean and standard deviation per channel: ImageNet's, or 0.5 for both.
 
     Raises:
-        BadInput: inputs are no images, or not the three colours ImageNet's constants are for.
+        BadInput: inputs are no images, or have not the three channels that ImageNet's constants are for.
     """
     channels = shape[0]
     if how == "half" and len(shape) == 3:

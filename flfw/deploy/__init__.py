@@ -1,1 +1,1 @@
-"""A federation of real sites: its certificates, keys and commands, and the processes of one machine."""
+"""Federation of real sites: its certificates, keys and commands, and its processes on one machine."""

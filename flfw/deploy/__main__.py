@@ -32,12 +32,12 @@ from flfw.terminal.exit_code import exit_code
 
 _UP_S = 120.0
 _AGAIN_S = 5.0
-_NETWORK = ("extractor.*", "classifier.*")  # all of a network: a policy that says so lets nothing else leave
+_NETWORK = ("extractor.*", "classifier.*")  # all of a network: a policy with these patterns lets nothing else leave
 _JOINED, _THERE_ALREADY, _SAID = b"SuperNode ID: ", b"[code: 2004]", re.compile(rb"\[code: \d+\].*")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code: 2 for bad input, 1 where something did not start, with one line on stderr."""
+    """Run a command; return 2 for bad input and 1 for a failed start, with one line on stderr."""
     asked = _parser().parse_args(arguments)
     return exit_code("flfw.deploy", lambda: _COMMANDS[asked.command](asked))
 
@@ -64,14 +64,14 @@ def _up(asked: argparse.Namespace) -> int:
 
 
 def up(layout: Layout) -> None:
-    """Start what is not at work.
+    """Start the server and the sites that are not running.
 
     Raises:
         RunFailed: something did not start.
     """
-    own = layout.superlink
-    (own / "home" / "config.toml").write_text(layout.connection)  # the folder may have been moved
-    processes.start(layout.superlink_command(), own, "superlink", environment(own / "home"))
+    folder = layout.superlink
+    (folder / "home" / "config.toml").write_text(layout.connection)  # the folder may have been moved
+    processes.start(layout.superlink_command(), folder, "superlink", environment(folder / "home"))
     _wait_until_up(layout)
     _register(layout)
     absent = [n for n in range(layout.clients) if processes.alive(layout.site(n), "supernode") is None]
@@ -79,7 +79,7 @@ def up(layout: Layout) -> None:
 
 
 def _start_site(layout: Layout, number: int) -> int:
-    """Start a site; how much it had said before."""
+    """Start a site; return the size of its log before the start."""
     site = layout.site(number)
     before = processes.said(site, "supernode")
     processes.start(layout.supernode_command(number), site, "supernode", environment(site / "home"))
@@ -87,9 +87,9 @@ def _start_site(layout: Layout, number: int) -> int:
 
 
 def _wait_until_joined(layout: Layout, started: dict[int, int]) -> None:
-    """Wait for sites; with how much each had said before.
+    """Wait for sites; ``started`` maps each site to the size of its log before the start.
 
-    Of a site that was killed Flower's server believes for up to a minute that it is at work, and admits no second one.
+    Flower's server counts a killed site as running for up to a minute, and admits no second one in that time.
     """
     deadline = time.monotonic() + _UP_S
     while started:
@@ -119,8 +119,8 @@ def _wait_until_up(layout: Layout) -> None:
         addresses.append(("127.0.0.1" if layout.listen == "0.0.0.0" else layout.listen, layout.port))
     while time.monotonic() < deadline:
         if processes.alive(layout.superlink, "superlink") is None:
-            said = processes.last_line(layout.superlink, "superlink")
-            raise RunFailed(f"Flower's SuperLink did not start: {said}")
+            message = processes.last_line(layout.superlink, "superlink")
+            raise RunFailed(f"Flower's SuperLink did not start: {message}")
         if all(processes.listens(*address) for address in addresses):
             return
         time.sleep(0.1)
@@ -128,22 +128,22 @@ def _wait_until_up(layout: Layout) -> None:
 
 
 def _register(layout: Layout) -> None:
-    """Tell the server the sites' public keys; it keeps them, so once."""
+    """Register the public keys of the sites at the server; once, since the server keeps them."""
     variables = environment(layout.superlink / "home")
     for number in range(layout.clients):
-        done = layout.superlink / f"registered-{number}"  # with the server's database, which knows them
+        done = layout.superlink / f"registered-{number}"  # beside the database of the server, which holds the keys
         if done.exists():
             continue
         command = [*layout.register_command(number), "--format", "json"]
         limit = {"timeout": _UP_S, "cwd": layout.superlink / "neutral"}
         try:
-            said = subprocess.run(command, env=variables, capture_output=True, text=True, **limit)
+            result = subprocess.run(command, env=variables, capture_output=True, text=True, **limit)
         except subprocess.TimeoutExpired as error:
             raise RunFailed(f"The server did not take the key of site {number} within {_UP_S:.0f} s.") from error
         try:
-            answer = json.loads(said.stdout)
+            answer = json.loads(result.stdout)
         except ValueError:
-            answer = {"success": False, "error-message": (said.stderr or said.stdout).strip()}
+            answer = {"success": False, "error-message": (result.stderr or result.stdout).strip()}
         if not answer.get("success"):
             raise RunFailed(f"The server does not take the key of site {number}: {answer.get('error-message')}")
         done.write_text(f"{answer['node-id']}\n")

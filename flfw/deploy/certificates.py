@@ -1,6 +1,6 @@
-"""Keys and certificates of a federation: an authority of its own, the server's certificate, a key a site.
+"""Keys and certificates of a federation: its own authority, the server's certificate, and a key for each site.
 
-All keys are ECDSA on P-384, which Flower's authentication of nodes takes.
+All keys are ECDSA on P-384, as Flower's authentication of nodes requires.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _YEARS, _AUTHORITY_YEARS = 2, 10
 
 @dataclass(frozen=True)
 class Pair:
-    """A private key, and what others may see of it: a certificate or a public key; both as bytes of a file."""
+    """Private key with its public part, a certificate or a public key; both as bytes of a file."""
 
     private: bytes
     public: bytes
 
 
 def authority() -> Pair:
-    """A certificate authority (PEM), which signs nothing but servers."""
+    """Make a certificate authority (PEM), which signs only servers."""
     key, name = _key(), _name("flfw federation")
     signed = (
         _certificate(name, name, key.public_key(), _AUTHORITY_YEARS)
@@ -40,7 +40,7 @@ def authority() -> Pair:
 
 
 def server(by: Pair, hosts: Sequence[str]) -> Pair:
-    """A server's certificate (PEM), signed by an authority.
+    """Make a server's key and certificate (PEM), signed by an authority.
 
     Args:
         by: the authority.
@@ -62,7 +62,7 @@ def server(by: Pair, hosts: Sequence[str]) -> Pair:
 
 
 def node() -> Pair:
-    """A site's key by which the server knows it, in OpenSSH's format."""
+    """Make the key of a site, which identifies it to the server, in OpenSSH's format."""
     key = _key()
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
@@ -72,7 +72,7 @@ def node() -> Pair:
 
 
 def ends(certificate: bytes) -> datetime.datetime:
-    """When a certificate (PEM) ceases to be valid."""
+    """Return the time at which a certificate (PEM) expires."""
     return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
 
 

@@ -1,10 +1,10 @@
-"""A site's processes for messages: forks of one that has imported the libraries that every app needs.
+"""Processes of a site for messages: forks of a process that has imported the libraries of every app.
 
     python -m flfw.deploy.executor DEATHS <arguments of flower-superexec>
 
-Flower starts a new process for each message, whose imports take longer than most of what is asked of it. Here one
-process imports the libraries once, and each message gets a fork of it. Of the app nothing is imported before the fork:
-its code comes from its own bundle, whose hash the site's policy accepted.
+Flower starts a new process for each message, and its imports take longer than most tasks. Here one process imports the
+libraries once, and each message gets a fork of it. No code of the app is imported before the fork: it comes from the
+app's own bundle, whose hash the site's policy accepted.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ _LIBRARIES = (
     "flwr.clientapp",
     "flwr.serverapp",
 )
-_POLL_S = "0.1"  # how often it asks for a message, in seconds
+_POLL_S = "0.1"  # interval between two requests for a message, in seconds
 
 
 @final
 class ForkingExecutor:
-    """Flower's `Executor` for client apps: one fork of this process for each message.
+    """Executor of Flower for client apps: one fork of this process for each message.
 
     Args:
-        deaths: file descriptor to which a line goes for each fork that failed: the task's id.
+        deaths: file descriptor; for each failed fork it receives a line with the id of the task.
     """
 
     def __init__(self, deaths: int) -> None:
         self._deaths, self._tasks = deaths, dict[int, int]()
 
     def get_eligible_capacity(self, supported_task_types: set[TaskType], **_: Any) -> tuple[set[TaskType], set[str]]:
-        """Client apps are what a site is asked for."""
+        """Return the task types of a site: client apps alone."""
         return supported_task_types & {TaskType.CLIENT_APP}, set()
 
     def wait_for_capacity(self, task_type: TaskType | None = None, **_: Any) -> None:
-        """There is always room."""
+        """Return at once, since there is always capacity."""
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
-        """Fork, and have the fork answer one message."""
+        """Fork this process; the fork answers one message."""
         try:
             forked = os.fork()
         except OSError as error:
@@ -71,7 +71,7 @@ class ForkingExecutor:
         return LaunchResult.accepted()
 
     def reconcile(self) -> None:
-        """Let go of forks that have ended, and say which failed."""
+        """Collect the forks that have ended, and report the failed ones."""
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 task = self._tasks.pop(ended[0])
@@ -79,11 +79,11 @@ class ForkingExecutor:
                     os.write(self._deaths, f"{task}\n".encode())
 
     def close(self) -> None:
-        """Forks end by themselves when this process is gone."""
+        """Do nothing: forks end by themselves after this process."""
 
 
 def _answer(spec: ExecutionSpec) -> NoReturn:
-    """Be Flower's program for one message, to its end; nothing of the executor's own is run down in this process."""
+    """Run Flower's program for one message, and exit; no cleanup of the executor runs in this process."""
     code = 1
     try:
         become_fresh()
@@ -96,7 +96,7 @@ def _answer(spec: ExecutionSpec) -> NoReturn:
             parent_pid=spec.parent_pid,
             runtime_dependency_install=False,
         )
-    except SystemExit as ended:  # which is how Flower's program ends
+    except SystemExit as ended:  # Flower's program ends this way
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     finally:
         for stream in (sys.stdout, sys.stderr):
@@ -105,11 +105,11 @@ def _answer(spec: ExecutionSpec) -> NoReturn:
 
 
 def become_fresh() -> None:
-    """Undo what a fork has from its parent and a new process would not have.
+    """Reset the state that a fork inherits from its parent and a new process would not have.
 
-    Generators among it: an app that draws its noise from a library's global one would draw the same for every message.
+    It includes random generators: noise from a library's global generator would be the same for every message.
     """
-    from flfw.rng import draw_anew  # not above: whoever only starts this process needs no PyTorch
+    from flfw.rng import draw_anew  # not above: a program that only starts this process needs no PyTorch
 
     draw_anew()
     for number in exit_handler.SIGNAL_TO_EXIT_CODE:
@@ -138,12 +138,12 @@ def main(arguments: Sequence[str]) -> None:
     flower_superexec()
 
 
-# --- where it is started --------------------------------------------------------------------------------------------
+# --- the process that starts it ------------------------------------------------------------------------------------
 
 
 @final
 class Deaths:
-    """What an executor says of processes that died; Flower itself would notice up to a minute later."""
+    """Reports of an executor on processes that died; Flower itself would notice up to a minute later."""
 
     def __init__(self) -> None:
         self._read, self.write = os.pipe()
@@ -151,7 +151,7 @@ class Deaths:
         self._rest = b""
 
     def since(self) -> list[int]:
-        """The tasks whose processes have died since the last call."""
+        """Return the tasks whose processes have died since the last call."""
         with suppress(BlockingIOError):
             self._rest += os.read(self._read, 65536)
         *lines, self._rest = self._rest.split(b"\n")
@@ -159,21 +159,21 @@ class Deaths:
 
 
 def beside(arguments: Sequence[str], deaths: Deaths) -> list[str]:
-    """Start the executor of a SuperNode that this process is about to be.
+    """Start the executor of a SuperNode; this process then becomes the SuperNode.
 
-    Only who has the secret is given an app's messages; Flower's own processes would give them to any user of the
-    machine.
+    Messages of an app are given only to a process with the secret. Flower's own processes would give them to any user
+    of the machine.
 
     Args:
-        arguments: of ``flower-supernode``. With ``--isolation`` among them nothing is started.
-        deaths: gains the tasks whose processes die.
+        arguments: arguments of ``flower-supernode``. If ``--isolation`` is among them, nothing is started.
+        deaths: receives the tasks whose processes die.
 
     Returns:
         The arguments that leave the apps to the executor.
     """
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", default="8000")  # Flower's own
+    parser.add_argument("--port", default="8000")  # Flower's default
     parser.add_argument("--isolation")
     asked, _ = parser.parse_known_args(list(arguments))
     if asked.isolation:
@@ -181,7 +181,7 @@ def beside(arguments: Sequence[str], deaths: Deaths) -> list[str]:
     file = get_flwr_home() / "executor.secret"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.unlink(missing_ok=True)
-    file.touch(0o600)  # before anything is in it
+    file.touch(0o600)  # before the secret is written
     file.write_bytes(secrets.token_bytes(32))
     authorised = ["--superexec-auth-secret-file", str(file)]
     address = ["--runtime-api-address", f"{asked.host}:{asked.port}", "--insecure"]  # it stays on this machine
@@ -196,7 +196,7 @@ def beside(arguments: Sequence[str], deaths: Deaths) -> list[str]:
 
 
 def _end_with(started: subprocess.Popen[bytes]) -> None:
-    """End this process when nobody is left to answer messages: better started anew than waited for."""
+    """End this process when the executor has ended; a new start is better than a site without answers."""
     code = started.wait()
     print(f"flfw.deploy.executor: ended with {code}, and so does the site", file=sys.stderr, flush=True)
     os._exit(1)

@@ -1,4 +1,4 @@
-"""What ``init`` writes: certificates, keys, folders, a policy a site, and what is to be run where."""
+"""Files of a federation as ``init`` writes them: certificates, keys, folders, policies and start scripts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from flfw.deploy.layout import Layout, shell, transport
 from flfw.errors import BadInput
 
 _HERE = 'here=$(cd "$(dirname "$0")/.." && pwd)'
-_CA = (
-    """sed -i "s|^root-certificates = .*|root-certificates = \\"$here/ca/ca.crt\\"|" """  # Flower takes no relative one
-)
+_CA = """sed -i "s|^root-certificates = .*|root-certificates = \\"$here/ca/ca.crt\\"|" """  # Flower needs it absolute
 _HOME = _CA + '"$here/superlink/home/config.toml"'
 
 
@@ -20,17 +18,17 @@ def make(layout: Layout, policy: str) -> None:
     """Make a federation's folder.
 
     Args:
-        layout: what it is to be.
-        policy: each site's, to begin with.
+        layout: folder and addresses of the federation.
+        policy: text of the initial policy of each site.
 
     Raises:
-        BadInput: it exists and holds something.
+        BadInput: the folder exists and is not empty.
     """
     if layout.folder.exists() and any(layout.folder.iterdir()):
         raise BadInput(f"Expected a new folder, got {layout.folder}, which holds something; choose another.")
     for folder in (layout.folder, layout.folder / "ca", layout.superlink, layout.superlink / "home"):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _write(layout.folder / ".gitignore", b"*\n")  # keys, in what may be a checkout
+    _write(layout.folder / ".gitignore", b"*\n")  # the folder holds keys and may be inside a checkout
     authority = certificates.authority()
     _write(layout.folder / "ca" / "ca.key", authority.private, secret=True)
     _write(layout.folder / "ca" / "ca.crt", authority.public)
@@ -43,7 +41,7 @@ def make(layout: Layout, policy: str) -> None:
 
 
 def renew(layout: Layout) -> None:
-    """Give the server a new key and certificate by the same authority; sites notice nothing.
+    """Give the server a new key and certificate by the same authority; sites need no change.
 
     Raises:
         BadInput: the authority's key is not here.
@@ -73,12 +71,12 @@ def _make_site(folder: Path, authority: bytes, policy: str) -> None:
 
 
 def _write(path: Path, data: bytes, *, secret: bool = False) -> None:
-    path.touch(0o600 if secret else 0o644)  # before anything is in it
+    path.touch(0o600 if secret else 0o644)  # the mode is set before the data are written
     path.write_bytes(data)
 
 
 def _write_scripts(layout: Layout) -> None:
-    """For several machines: a script each, that works in whatever folder it was copied to."""
+    """Write a script for each machine; it works in any folder to which the federation was copied."""
     folder = layout.folder / "start"
     folder.mkdir()
     line = partial(shell, folder=layout.folder)

@@ -1,11 +1,10 @@
-"""A site's launcher: Flower's SuperNode, in which the site's policy stands between every app and the network.
+"""Launcher of a site: Flower's SuperNode, with the site's policy between every app and the network.
 
     python -m flfw.deploy.guard policy.toml -- <arguments of flower-supernode>
 
-What the app is allowed is decided in this process, from code that the site installed, before the app's own process is
-started and again before anything it answered leaves. An app cannot change that from within its bundle. It does run as
-the same user of the machine, though: an accepted app can do what that user can, so `apps` is the rule that matters
-most, and a container is the way to run what is not trusted at all.
+This process applies the policy with code that the site installed: before the app's own process starts, and again before
+an answer leaves. An app cannot change that from within its bundle. But it runs as the same user of the machine, and an
+accepted app has all rights of that user. So `apps` is the most important rule. Run untrusted apps in a container.
 """
 
 from __future__ import annotations
@@ -37,27 +36,27 @@ from flfw.errors import DIED, BadInput
 from flfw.messages.pulling import ask_again_soon
 
 _POLL_S = 0.1
-_NEXT_S = 0.25  # how often a lively site looks for a message, where Flower's own does so every 3 s
+_NEXT_S = 0.25  # interval at which a lively site looks for a message; Flower's own is 3 s
 _CONNECTIONS = ("flwr.client.", "flwr.supernode.")  # before Flower 1.40, and since
 _LOOKS = ("get_messages", "get_messages_legacy")  # the latter on Flower 1.40 and later
-_BEAT, _BEAT_S = "HEARTBEAT_DEFAULT_INTERVAL", 15  # Flower's own are 30 s; two that are missed make a site absent
-_SHOWN = 200  # characters of what somebody else says
+_BEAT, _BEAT_S = "HEARTBEAT_DEFAULT_INTERVAL", 15  # Flower's own is 30 s; a site that misses two beats is absent
+_SHOWN = 200  # characters of a text from an app
 
 
 class _Refused(Exception):
-    """The policy does not let an app run."""
+    """Error: the policy does not let an app run."""
 
 
 @final
 class Guard:
-    """Stands in for two functions of Flower's SuperNode, which it calls with checked connections.
+    """Substitute for two functions of Flower's SuperNode, which it calls with checked connections.
 
     Args:
-        policy: the site's.
-        pull: Flower's own way to take one message and the app it is for.
-        push: Flower's own way to send the answers.
-        lively: for how long after a message the next one is looked for often, in seconds.
-        deaths: the tasks whose processes have died since it was last asked.
+        policy: the policy of the site.
+        pull: Flower's own function that takes one message and its app.
+        push: Flower's own function that sends the answers.
+        lively: time after a message in which the next one is looked for often, in seconds.
+        deaths: returns the tasks whose processes have died since the last call.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class Guard:
         get_fab: Callable[[str, int], Any],
         **rest: Any,
     ) -> int | None:
-        """Take a message; one for an app that is refused is answered with the reason, and the app never started."""
+        """Take a message; if its app is refused, the answer is the reason and the app is not started."""
         taken: list[Message] = []
 
         def remembering() -> Any:
@@ -94,13 +93,13 @@ class Guard:
 
         def checked(fab_hash: str, run_id: int) -> Any:
             fab = get_fab(fab_hash, run_id)
-            if reason := self._policy.refuses_app(fab.content):  # before anything looks into it
+            if reason := self._policy.refuses_app(fab.content):  # before the bundle is opened
                 raise _Refused(reason)
             if hashlib.sha256(fab.content).hexdigest() != fab_hash:  # Flower would end this process
                 raise _Refused("this site's policy accepts no app under another one's hash")
             try:
                 config = get_fused_config_from_fab(fab.content, get_run(run_id))
-            except Exception as error:  # whatever a server made up must not end this process
+            except Exception as error:  # a forged bundle must not end this process
                 raise _Refused(f"this site's policy accepts no app that cannot be read: {error}"[:_SHOWN]) from error
             if reason := self._policy.refuses_run(config):
                 raise _Refused(reason)
@@ -122,13 +121,13 @@ class Guard:
         return run_id
 
     def push(self, *, state: Any, object_store: Any, send: Callable[..., Any], push_object: Callable[..., Any]) -> None:
-        """Send answers; in place of one that is refused, or of none from a process that died, goes the reason."""
+        """Send answers; a refused answer, or the missing answer of a dead process, is replaced by the reason."""
         checked = partial(self._send, object_store, send, push_object)
         watched = _Watched(state, lambda: self._bury(state, object_store))
         self._push(state=watched, object_store=object_store, send=checked, push_object=push_object)
 
     def _bury(self, state: Any, store: Any) -> None:
-        """Answer for an app whose process died before it could."""
+        """Answer for an app whose process died before its answer."""
         for task in self._deaths():
             if self._asked and state.finish_task(task, SubStatus.FAILED, DIED):  # else it had answered
                 _insert(_refusal(DIED, self._asked), state, store)
@@ -156,12 +155,12 @@ class Guard:
         return set(), session  # nothing else is to follow
 
     def _refuses(self, store: Any, asked: Message, answer: Message, tree: Any) -> str | None:
-        """Why an answer may not leave; None: it may. ``answer`` is its envelope, ``tree`` names what is in it."""
+        """Return why an answer may not leave; None: it may. ``answer`` is the envelope, ``tree`` names the parts."""
         try:
             parts = _parts(tree, store, asked.metadata.created_at + asked.metadata.ttl)
             size = sum(map(len, parts.values()))
             whole = inflate_object_from_contents(answer.metadata.message_id, parts)
-        except Exception as error:  # whatever an app made up: what cannot be read does not leave
+        except Exception as error:  # an unreadable answer does not leave
             return f"this site's policy lets nothing leave that cannot be read: {type(error).__name__}"
         if not isinstance(whole, Message) or not (_about(whole) == _about(answer) == _about(asked)):
             return "this site's policy lets nothing leave but answers to what was asked"
@@ -174,20 +173,20 @@ class Guard:
 
 @final
 class _Watched:
-    """A SuperNode's state, which looks after the dead whenever it is asked for answers and has none."""
+    """State of a SuperNode; when it has no answers to return, it first answers for processes that died."""
 
     def __init__(self, state: Any, bury: Callable[[], None]) -> None:
         self._state, self._bury = state, bury
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._state, name)
-        return partial(self._looked_for, found) if name in _LOOKS else found
+        attribute = getattr(self._state, name)
+        return partial(self._looked_for, attribute) if name in _LOOKS else attribute
 
     def _looked_for(self, look: Callable[..., Sequence[Message]], **which: Any) -> Sequence[Message]:
-        if not (found := look(**which)):
+        if not (messages := look(**which)):
             self._bury()
-            found = look(**which)
-        return found
+            messages = look(**which)
+        return messages
 
 
 def _about(message: Message) -> tuple[int, str, str]:
@@ -195,17 +194,17 @@ def _about(message: Message) -> tuple[int, str, str]:
 
 
 def _parts(tree: Any, store: Any, until: float) -> dict[str, bytes]:
-    """The parts of an answer, by the hash of their bytes; nothing is among them that the others do not name.
+    """Return the parts of an answer by the hash of their bytes; checks hashes and the tree.
 
     Args:
-        tree: of their names.
-        store: where they are; the app's process may still be handing them over.
-        until: when nobody waits for them any more, in seconds since the epoch.
+        tree: tree of their names.
+        store: store of the parts; the app's process may still be writing to it.
+        until: end of the waiting time for the parts, in seconds since the epoch.
 
     Raises:
-        ValueError: they are not what the tree says.
+        ValueError: the parts do not match the tree.
     """
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     for part in iterate_object_tree(tree):
         while (content := store.get(part.object_id)) == b"" and time.time() < until:
             time.sleep(_POLL_S)
@@ -213,14 +212,14 @@ def _parts(tree: Any, store: Any, until: float) -> dict[str, bytes]:
             raise ValueError("a part that is not what it is called")
         if get_object_children_ids_from_object_content(content) != [child.object_id for child in part.children]:
             raise ValueError("a part that is not where it belongs")
-        found[part.object_id] = content
-    return found
+        contents[part.object_id] = content
+    return contents
 
 
 def _refusal(reason: str, asked: Message) -> Message:
-    found = Message(Error(ErrorCode.INVALID_FAB, reason), reply_to=asked)
-    found.metadata.__dict__["_message_id"] = found.object_id  # as Flower gives it to what an app answered
-    return found
+    message = Message(Error(ErrorCode.INVALID_FAB, reason), reply_to=asked)
+    message.metadata.__dict__["_message_id"] = message.object_id  # as Flower sets it for the answer of an app
+    return message
 
 
 def _insert(answer: Message, state: Any, store: Any) -> None:
@@ -230,7 +229,7 @@ def _insert(answer: Message, state: Any, store: Any) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a SuperNode under a policy; returns 2 where there is none, else ends as Flower does."""
+    """Run a SuperNode under a policy; return 2 without a valid policy, else end as Flower does."""
     from flwr.supernode import start_client_internal as supernode
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
@@ -256,7 +255,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _beat_more_often() -> None:
-    """Tell the server more often that this site is there: one that was killed is let in again when beats are missed."""
+    """Shorten the heartbeat interval, so that a killed site is admitted again soon after its missed beats."""
     from flwr.supercore import heartbeat
 
     for module in [heartbeat, *(m for name, m in sys.modules.items() if name.startswith(_CONNECTIONS))]:
@@ -265,14 +264,14 @@ def _beat_more_often() -> None:
 
 
 def _with_volunteered(arguments: Sequence[str], policy: Policy, folder: Path) -> list[str]:
-    """The arguments of a SuperNode whose app answers probes for what the site gives away, and keeps their truth."""
-    found = list(arguments)
+    """Return the arguments of a SuperNode whose app answers probes on volunteered examples and keeps their truth."""
+    extended = list(arguments)
     if policy.volunteered:
-        at = found.index("--node-config") + 1
+        at = extended.index("--node-config") + 1
         places = " ".join(map(str, policy.volunteered))
-        found[at] += f" truth={json.dumps(str(folder / 'truth'))} volunteered={json.dumps(places)}"
+        extended[at] += f" truth={json.dumps(str(folder / 'truth'))} volunteered={json.dumps(places)}"
         _say(f"gives away its training examples {places}, if a run records; their truth stays in {folder / 'truth'}")
-    return found
+    return extended
 
 
 def _say(line: str) -> None:

@@ -1,6 +1,6 @@
-"""What a site allows, in a file of its own that no app can change: which code, which settings, which answers.
+"""Policy of a site: its allowed code, settings and answers, in a file that no app can change.
 
-A file that is missing, damaged or says something else stops the site's launcher: there is no policy by default.
+A missing, damaged or invalid file stops the site's launcher: there is no default policy.
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ from flfw import plugins
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
 from flfw.messages.sharing import matches
+from flfw.resolve import resolve
 
 ANY = "any"
 _SHOWN = 80  # characters of a name that an app chose
 _NUMBERS_AT_MOST = 100
-_WORDS_AT_MOST = 1000  # characters of all that introduces a site, of a reason, and of the numbers' names
+_WORDS_AT_MOST = 1000  # characters of the words that introduce a site, of a reason, and of the names of numbers
 
 
 @dataclass(frozen=True)
 class Policy:
-    """A site's own rules.
+    """Rules of a site.
 
     Attributes:
-        apps: SHA-256 of the app bundles that may run; ``any``: whatever the server sends runs here.
+        apps: SHA-256 of the app bundles that may run; ``any``: every app of the server may run.
         uploads: patterns of the tensors that may leave.
-        largest_upload_mb: of all that an answer is made of, > 0.
+        largest_upload_mb: largest size of an answer with all its parts, in MB (1e6 bytes), > 0.
         least_noise: smallest ``noise_multiplier`` of a run, >= 0; see `noise_of`.
         record: whether the server may record what this site sends.
-        volunteered: training examples that this site gives away for an audit, as places in its own order, >= 0.
+        volunteered: training examples that this site gives away for an audit, as positions in its own order, >= 0.
     """
 
     apps: tuple[str, ...]
@@ -60,7 +61,7 @@ class Policy:
         require(agreed, "record = true with volunteered, which is for nothing else", record=self.record)
 
     def text(self) -> str:
-        """Its file, with what each line is for."""
+        """Return the text of the policy file, with a comment on each line."""
         lists = {name: json.dumps(list(getattr(self, name))) for name in ("apps", "uploads")}
         return (
             f"apps = {lists['apps']}  # SHA-256 of the app bundles that may run here: python -m flfw.deploy hash\n"
@@ -73,45 +74,45 @@ class Policy:
 
     @classmethod
     def read(cls, path: Path) -> Policy:
-        """A site's policy.
+        """Read the policy of a site.
 
         Raises:
-            BadInput: there is none, or it is not one.
+            BadInput: there is no such file, or it is not a valid policy.
         """
         try:
-            said: dict[str, Any] = tomllib.loads(path.read_text())
+            rules: dict[str, Any] = tomllib.loads(path.read_text())
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise BadInput(f"Expected a policy in {path}, got none that can be read: {error}.") from error
         names = {field.name for field in fields(cls)}
-        if unknown := sorted(set(said) - names):
+        if unknown := sorted(set(rules) - names):
             raise BadInput(f"Expected {', '.join(sorted(names))} in {path}, got {unknown[0]}.")
-        missing = [name for name in ("apps", "uploads", "largest_upload_mb") if name not in said]
+        missing = [name for name in ("apps", "uploads", "largest_upload_mb") if name not in rules]
         require(not missing, f"apps, uploads and largest_upload_mb in {path}", missing=", ".join(missing))
         for name in ("apps", "uploads"):
-            listed = isinstance(said[name], list) and all(isinstance(word, str) for word in said[name])
-            require(listed, f"a list of words for {name} in {path}", **{name: said[name]})
-            said[name] = tuple(said[name])
+            listed = isinstance(rules[name], list) and all(isinstance(word, str) for word in rules[name])
+            require(listed, f"a list of words for {name} in {path}", **{name: rules[name]})
+            rules[name] = tuple(rules[name])
         for name in ("largest_upload_mb", "least_noise"):
-            number = isinstance(said.get(name, 0), int | float) and not isinstance(said.get(name), bool)
-            require(number, f"a number for {name} in {path}", **{name: said.get(name)})
-        require(isinstance(said.get("record", False), bool), f"true or false in {path}", record=said.get("record"))
-        given = said.get("volunteered", [])
+            number = isinstance(rules.get(name, 0), int | float) and not isinstance(rules.get(name), bool)
+            require(number, f"a number for {name} in {path}", **{name: rules.get(name)})
+        require(isinstance(rules.get("record", False), bool), f"true or false in {path}", record=rules.get("record"))
+        given = rules.get("volunteered", [])
         whole = isinstance(given, list) and all(type(place) is int for place in given)
         require(whole, f"a list of whole numbers for volunteered in {path}", volunteered=given)
-        said["volunteered"] = tuple(given)
-        return cls(**said)
+        rules["volunteered"] = tuple(given)
+        return cls(**rules)
 
     def refuses_app(self, bundle: bytes) -> str | None:
-        """Why an app may not run here; None: it may.
+        """Return why an app may not run here; None: it may.
 
         Args:
-            bundle: its bytes as they came, never what somebody says their hash is.
+            bundle: bytes of the app as received; its hash is computed here, never taken from a message.
         """
-        found = hashlib.sha256(bundle).hexdigest()
-        return None if ANY in self.apps or found in self.apps else f"this site's policy does not accept app {found}"
+        digest = hashlib.sha256(bundle).hexdigest()
+        return None if ANY in self.apps or digest in self.apps else f"this site's policy does not accept app {digest}"
 
     def refuses_run(self, run_config: Mapping[str, Any]) -> str | None:
-        """Why an app may not run here with this configuration; None: it may."""
+        """Return why an app may not run here with this configuration; None: it may."""
         noise = noise_of(run_config) if self.least_noise else 0.0
         if noise < self.least_noise:
             asked = f"this site's policy asks for noise_multiplier >= {self.least_noise:g} with noise_source=system"
@@ -121,14 +122,14 @@ class Policy:
         return None
 
     def refuses_answer(self, answer: Message, kind: str, size: int) -> str | None:
-        """Why a message may not leave; None: it may.
+        """Return why a message may not leave; None: it may.
 
-        Tensors that may leave can hold anything: that an app is not one that hides something there, its hash says.
+        An allowed tensor can hold any data. Only the accepted hash of the app excludes an app that hides data there.
 
         Args:
-            answer: with its content.
-            kind: of what was asked: ``query`` introduces a site, and only that is done in words.
-            size: bytes of all its parts.
+            answer: the answer with its content.
+            kind: type of the request; the answer to ``query`` introduces a site and alone may hold words.
+            size: number of bytes of all its parts.
         """
         if size > self.largest_upload_mb * 1e6:
             return f"this site's policy lets {self.largest_upload_mb:g} MB leave, the answer has {size / 1e6:.1f} MB"
@@ -153,18 +154,17 @@ class Policy:
 
 
 def noise_of(run_config: Mapping[str, Any]) -> float:
-    """The ``noise_multiplier`` of a run's method, of noise that clients add and the server cannot repeat; else 0.
+    """Return the ``noise_multiplier`` of a run if its clients add noise that the server cannot repeat; else 0.
 
-    It is 0 too of a configuration that is no experiment's, and of a method that is not one of the installed: what
-    somebody names is not imported here.
+    It is also 0 for a configuration that is not an experiment, and for a method that is not installed: a module that
+    only the message names is not imported here.
     """
-    from flfw import resolve as parts  # which imports PyTorch, for sites that ask for noise
 
     try:
         experiment = Experiment.from_run_config(run_config)
         if experiment.method not in plugins.names(plugins.METHOD):
             return 0.0
-        settings: Any = parts.method(experiment)[1]
+        settings: Any = resolve(experiment).settings
     except (BadInput, KeyError, TypeError, ValueError):
         return 0.0
     secret = (

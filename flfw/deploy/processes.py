@@ -1,4 +1,4 @@
-"""The processes of a federation on this machine: started apart from whoever starts them, known by id and birth."""
+"""Processes of a federation on this machine: they outlive their parent and are known by id and start time."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from flfw.errors import RunFailed
 
 _GRACE_S = 10.0
 _POLL_S = 0.05
-_MARK = "FLFW_PART"  # a variable that all processes of a program inherit
+_MARK = "FLFW_PART"  # an environment variable that all processes of a program inherit
 
 
 def start(command: Sequence[str], folder: Path, name: str, variables: Mapping[str, str]) -> int:
-    """Start a program that outlives this one, unless it is at work.
+    """Start a program that outlives this one, unless it is running.
 
     Args:
         command: the program and its arguments.
-        folder: its working folder, with ``NAME.log`` and ``NAME.pid``.
-        name: what it is called there.
-        variables: its environment.
+        folder: folder of the program, with ``NAME.log`` and ``NAME.pid``.
+        name: name of the program in that folder.
+        variables: environment variables of the program.
 
     Returns:
-        Its process id.
+        The process id.
 
     Raises:
         RunFailed: there is no such program.
@@ -36,8 +36,8 @@ def start(command: Sequence[str], folder: Path, name: str, variables: Mapping[st
     running = alive(folder, name)
     if running is not None:
         return running
-    _end(folder, name)  # what an earlier one left behind
-    neutral = folder / "neutral"  # what lies in the working folder would be imported ahead of the app
+    _end(folder, name)  # processes that an earlier one left behind
+    neutral = folder / "neutral"  # modules in the working folder would be imported ahead of the app
     neutral.mkdir(exist_ok=True)
     with (folder / f"{name}.log").open("ab") as log:
         try:
@@ -57,7 +57,7 @@ def start(command: Sequence[str], folder: Path, name: str, variables: Mapping[st
 
 
 def alive(folder: Path, name: str) -> int | None:
-    """The process id of a program that `start` started, if it is still that one."""
+    """Return the process id of a program that `start` started, if it is still running."""
     try:
         pid, born = (int(word) for word in (folder / f"{name}.pid").read_text().split())
     except (OSError, ValueError):
@@ -66,10 +66,10 @@ def alive(folder: Path, name: str) -> int | None:
 
 
 def stop(folder: Path, name: str) -> bool:
-    """End a program, and with it all that it started; whether there was one.
+    """End a program with all processes that it started; return whether there was one.
 
     Raises:
-        RunFailed: it does not end.
+        RunFailed: the program does not end.
     """
     pid = alive(folder, name)
     if pid is not None:
@@ -84,7 +84,7 @@ def stop(folder: Path, name: str) -> bool:
 
 
 def _end(folder: Path, name: str) -> None:
-    """End what carries a program's mark: Flower gives some of what it starts a session of its own."""
+    """Kill all processes with the mark of a program: Flower gives some of its processes their own session."""
     deadline = time.monotonic() + _GRACE_S
     while family := _marked(folder, name):
         if time.monotonic() > deadline:
@@ -96,13 +96,13 @@ def _end(folder: Path, name: str) -> None:
 
 
 def _marked(folder: Path, name: str) -> list[int]:
-    """The processes that were started by a program of `start`, or by what it started; it among them."""
-    sought, found = f"{_MARK}={_mark(folder, name)}".encode(), []
+    """Return the ids of a program and of all its descendants."""
+    sought, pids = f"{_MARK}={_mark(folder, name)}".encode(), []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if sought in (process / "environ").read_bytes().split(b"\0"):
-                found.append(int(process.name))
-    return found
+                pids.append(int(process.name))
+    return pids
 
 
 def _mark(folder: Path, name: str) -> str:
@@ -110,29 +110,29 @@ def _mark(folder: Path, name: str) -> str:
 
 
 def listens(host: str, port: int) -> bool:
-    """Whether somebody takes connections there."""
+    """Return whether a server accepts connections at this address."""
     with suppress(OSError), socket.create_connection((host, port), timeout=1):
         return True
     return False
 
 
 def said(folder: Path, name: str) -> int:
-    """How many bytes a program has said so far, in all its lives."""
+    """Return the size of a program's log in bytes, over all its starts."""
     path = folder / f"{name}.log"
     return path.stat().st_size if path.is_file() else 0
 
 
 def last_line(folder: Path, name: str) -> str:
-    """The last thing a program said."""
+    """Return the last line of a program's log."""
     path = folder / f"{name}.log"
     lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
     return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
 
 
 def _born(pid: int) -> int:
-    """When a process began, in ticks since the machine did; -1: it is not there, or has ended and nobody looked."""
+    """Return the start time of a process, in clock ticks since boot; -1: it has ended or is a zombie."""
     try:
-        about = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return -1
-    return -1 if about[0] == "Z" else int(about[19])
+    return -1 if fields[0] == "Z" else int(fields[19])

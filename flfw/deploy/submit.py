@@ -1,4 +1,4 @@
-"""Runs the app on a federation of real sites: the same app, submitted to its SuperLink."""
+"""Submission of the app to the SuperLink of a federation of real sites."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from flfw.experiment import Experiment
 
 
 def check(experiment: Experiment) -> Layout:
-    """The federation that an experiment names, if it fits.
+    """Check that an experiment fits its federation, and return the federation's layout.
 
     Raises:
-        BadInput: another number of clients than sites, or an audit, for which no site gives its truth away.
-        RunFailed: its server is not at work.
+        BadInput: the numbers of clients and sites differ, or there is an audit, whose truth no site gives away.
+        RunFailed: the server is not running.
     """
     assert experiment.federation is not None, "asked of no other"
     layout = Layout.read(experiment.federation)
-    own = f"clients={layout.clients}, the sites of {experiment.federation}"
-    require(experiment.clients == layout.clients, own, clients=experiment.clients)
+    expected = f"clients={layout.clients}, the sites of {experiment.federation}"
+    require(experiment.clients == layout.clients, expected, clients=experiment.clients)
     if experiment.attacks:
         raise BadInput(
             "Expected --attack none with --federation, since no truth leaves a site to be compared with, got "
@@ -36,23 +36,23 @@ def check(experiment: Experiment) -> Layout:
 
 
 def run(experiment: Experiment) -> None:
-    """Run the app to its end.
+    """Run the app until it ends.
 
     Raises:
-        RunFailed: Flower refused the app, or the run ended otherwise than completed; the message is one line.
+        RunFailed: Flower refused the app, or the run did not complete; the message is one line.
     """
     layout = check(experiment)
     assert experiment.out is not None, "the experiment was checked"
     with tempfile.TemporaryDirectory(prefix="flfw-flwr-") as name:
         folder, variables = Path(name).resolve(), environment(layout.superlink / "home")
-        # The bundle is the code alone, so that a site can know it by its hash; the configuration is handed over apart.
+        # The bundle is the code alone, so that a site can know it by its hash; the configuration is a separate file.
         (folder / "run.toml").write_text(toml_lines(experiment.to_run_config()))
         options = ["--run-config", str(folder / "run.toml")]
         superlink.complete(Experiment().to_run_config(), folder, options, variables, experiment.out)
 
 
 def bundle() -> bytes:
-    """The installed code as Flower's app bundle, the same bytes wherever the same code is installed."""
+    """Build Flower's app bundle of the installed code; the same code gives the same bytes on every machine."""
     from flwr.cli.build import build_fab_from_disk
 
     with tempfile.TemporaryDirectory(prefix="flfw-app-") as name:
@@ -61,5 +61,5 @@ def bundle() -> bytes:
 
 
 def bundle_hash() -> str:
-    """SHA-256 of `bundle`, by which a site's policy accepts it."""
+    """Return the SHA-256 of `bundle`, by which a site's policy accepts it."""
     return hashlib.sha256(bundle()).hexdigest()

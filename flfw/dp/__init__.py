@@ -1,1 +1,1 @@
-"""Clipping and noise in a run, and what may be claimed of its privacy."""
+"""Clipping and noise in a run, and the privacy claims that follow."""

@@ -1,18 +1,19 @@
-"""Auditing a run by its canaries: what the server could tell from the updates, and the lower bound that follows.
+"""Audit of a run by its canaries: scores from the updates at the server, and the lower bound that follows.
 
-The auditor stands where the strongest adversary of a claim stands. It knows every client's data, the canaries among
-them, and sees each W_t that is sent and each W_k that comes back; it does not know the coins. Let G hold the clipped
-gradients of a client's n canaries at W_t, as rows, and let y be (W_t - W_k) / lr less what is expected of the client's
-other examples and of half of each canary. With steps whose gradients stay near those at W_t, y is a sum over the
-canaries of +-a/2 times the row, under the noise of all steps, of deviation s, and what y says of the coins is
+The auditor is the strongest adversary of a claim. It knows every client's data, the canaries among them, and sees each
+W_t that is sent and each W_k that comes back. It does not know the coins. Let G hold the clipped gradients of a
+client's n canaries at W_t, as rows. Let y be (W_t - W_k) / lr, minus the expected contribution of the client's other
+examples and of half of each canary. If the gradients of all steps stay near those at W_t, y is a sum over the canaries
+of +-a/2 times the row, plus the noise of all steps, of deviation s. The coins are estimated from y by
 
     a (a^2/4 G G^T + s^2 I)^-1 G y
 
-the linear estimate of least mean square error but for a factor. It takes the canaries off each other; with few of them,
-or much noise, it is the plain inner product a G y / s^2. A canary's score is the sum over the rounds of its client.
+This is the linear estimate of least mean square error, up to a factor. It separates the canaries from each other. With
+few canaries, or much noise, it is the plain inner product a G y / s^2. A canary's score is the sum over the rounds of
+its client.
 
-The bound does not rest on any of that: whatever the scores are made of, a guess from them is right no more often than
-the epsilon allows, since the coins are fair and nothing here looks at them. Poor scores only make it small.
+The bound does not depend on these assumptions. For any scores, a guess from them is right no more often than epsilon
+allows, since the coins are fair and the scores do not use them. Poor scores only make the bound small.
 """
 
 from __future__ import annotations
@@ -49,22 +50,22 @@ GUESSED = (0.5, 0.1, 0.03, 0.01)
 """Shares of the canaries that are guessed, half of them at either end of the scores, fixed before any run. Each is a
 test of its own at its share of the error probability, so that the best of them still has the confidence."""
 
-_AT_ONCE = 20_000_000  # numbers in the gradients of the canaries that are told apart together
-_LEAST_NOISE = 1e-2  # of a canary's share in y, where no noise is added: what steps away from W_t do
+_AT_ONCE = 20_000_000  # numbers in the gradients of the canaries that are separated together
+_LEAST_NOISE = 1e-2  # relative to a canary's share in y, where no noise is added: the effect of steps away from W_t
 
 
 @final
 class Listener:
-    """Scores canaries by the updates that a server receives.
+    """Scorer of canaries, by the updates that a server receives.
 
     Args:
         experiment: resolved.
         task: with canaries.
-        method: whose whole model is sent to everybody, and comes back.
-        settings: the method's; of noisy steps, their clipping and noise are taken into account.
+        method: a method whose whole model is sent to every client, and comes back.
+        settings: settings of the method; for noisy steps, clipping and noise are taken into account.
 
     Attributes:
-        scores: (M,) float64, the higher, the likelier the canary is trained on.
+        scores: (M,) float64, the higher, the likelier the canary was in the training data.
     """
 
     def __init__(self, experiment: Experiment, task: Task, method: type[FederatedStrategy], settings: Any) -> None:
@@ -83,34 +84,34 @@ class Listener:
 
         Args:
             sent: W_t, by name.
-            update: the client's W_k. How many examples stand behind it is not looked at: no claim covers that.
+            update: the client's W_k. Its number of examples is not used: no claim covers it.
         """
         places = np.flatnonzero(self._canaries.holders == update.partition)
         if len(places):
-            with one_thread():  # a run that is resumed must find the same scores
+            with one_thread():  # a resumed run must compute the same scores
                 self._add(sent, update, places)
 
     def _add(self, sent: Tensors, update: Update, places: np.ndarray) -> None:
         indices = self._canaries.indices[places]
-        own = np.setdiff1d(self._task.split.train[update.partition], indices)
-        weight, steps, deviation = self._steps(len(own) + len(places) / 2)
+        others = np.setdiff1d(self._task.split.train[update.partition], indices)
+        weight, steps, deviation = self._steps(len(others) + len(places) / 2)
         change = torch.cat([((sent[n] - update.tensors[n]) / self._experiment.lr).flatten() for n in self._names])
         decay = steps * getattr(self._settings, "weight_decay", 0.0)
         change -= decay * torch.cat([sent[n].flatten() for n in self._names])
         change /= self._gain(steps)
         examples = max(1, _AT_ONCE // len(change))
-        for rows in self._gradients(sent, own, examples):
+        for rows in self._gradients(sent, others, examples):
             change -= weight * rows.sum(0)
         blocks = list(self._gradients(sent, indices, examples)) if len(places) <= examples else []
         for rows in blocks or self._gradients(sent, indices, examples):
             change -= weight / 2 * rows.sum(0)
         for start, rows in enumerate(blocks or self._gradients(sent, indices, examples)):
             block = places[start * examples : (start + 1) * examples]
-            found = _told(rows, change, weight, deviation)
-            self.scores[block] += found
+            scores = _told(rows, change, weight, deviation)
+            self.scores[block] += scores
 
     def _steps(self, examples: float) -> tuple[float, int, float]:
-        """Of a round of a client with about so many examples: a, the number of its steps, and s."""
+        """Compute a, the number of steps, and s, for a client's round with about this many examples."""
         asked, settings = self._experiment, self._settings
         steps = asked.local_epochs * ceil(examples / asked.batch_size)
         if not isinstance(settings, NoisySteps):
@@ -120,14 +121,14 @@ class Listener:
         return asked.local_epochs / divisor, steps, sqrt(steps) * noise / divisor
 
     def _gain(self, steps: int) -> float:
-        """How often momentum lets a step's gradient count, on average over the steps."""
+        """Compute how often a step's gradient counts by momentum, on average over the steps."""
         settings = self._settings
         plain = not isinstance(settings, LocalTraining) or settings.optimiser == "adam"
         m = 0.0 if plain else settings.momentum
         return sum((1 - m**left) / (1 - m) for left in range(1, steps + 1)) / steps
 
     def _gradients(self, sent: Tensors, indices: np.ndarray, at_once: int) -> Iterator[Tensor]:
-        """Rows (B, numbers), the clipped gradients of training examples at a model, so many at once."""
+        """Compute rows (B, numbers), the clipped gradients of training examples at a model, in blocks."""
         fixed = {n: v for n, v in sent.items() if n not in self._names}
         moving = {n: sent[n] for n in self._names}
 
@@ -138,8 +139,8 @@ class Listener:
         each = vmap(grad(loss), in_dims=(None, 0, 0))
         for start in range(0, len(indices), at_once):
             x, y = self._task.examples("train", indices[start : start + at_once])
-            found: Tensors = each(moving, self._task.inputs.normalise(x), y)
-            flat = {name: found[name].flatten(1) for name in self._names}
+            gradients: Tensors = each(moving, self._task.inputs.normalise(x), y)
+            flat = {name: gradients[name].flatten(1) for name in self._names}
             for members in self._groups if self._clip < inf else ():
                 norms = torch.linalg.vector_norm(torch.cat([flat[name] for name in members], 1), dim=1, keepdim=True)
                 scale = (self._clip / norms).clamp(max=1.0)
@@ -148,7 +149,7 @@ class Listener:
 
 
 def _told(rows: Tensor, change: Tensor, weight: float, deviation: float) -> Tensor:
-    """(n,) what a change says of n canaries with these gradients, float64; of a run that has diverged, nothing."""
+    """Compute scores (n,) of n canaries from their gradients and a change, float64; zeros if the run has diverged."""
     products, along = (rows @ rows.T).double(), (rows @ change).double()
     if not (products.isfinite().all() and along.isfinite().all()):
         return torch.zeros_like(along)
@@ -161,30 +162,30 @@ def _told(rows: Tensor, change: Tensor, weight: float, deviation: float) -> Tens
 
 
 def lower(scores: np.ndarray, canaries: Canaries, delta: float) -> dict[str, Any]:
-    """What result.json says of a run's lower bound; see `flfw.privacy.lower_bound`.
+    """Return a run's lower bound, as in result.json; see `flfw.privacy.lower_bound`.
 
     Args:
-        scores: (M,) the higher, the likelier a canary was in.
-        canaries: with the coins, which are looked at here for the first time.
-        delta: at which epsilon is claimed.
+        scores: (M,) the higher, the likelier a canary was in the training data.
+        canaries: with the coins, which are used here for the first time.
+        delta: the delta of the claimed epsilon.
 
     Returns:
         ``epsilon``, ``confidence``, ``canaries``, ``guesses``, ``correct`` and ``delta``. It holds for every algorithm.
-        ``gaussian`` is the sharper bound on a mechanism that is a Gaussian's: ``mu`` with its own guesses, and the
-        ``epsilon`` of such a mechanism. Each of the two has the confidence for itself.
+        ``gaussian`` is the sharper bound for a Gaussian mechanism: ``mu`` with its own guesses, and the ``epsilon`` of
+        such a mechanism. Each of the two bounds by itself has the confidence.
     """
     count, each = len(scores), 1 - (1 - CONFIDENCE) / len(GUESSED)
-    found, shifts = [], []
+    bounds, shifts = [], []
     for share in GUESSED:
         guesses = min(count // 2 * 2, 2 * ceil(share * count / 2))
         correct = correct_guesses(scores, canaries.included, guesses)
-        found.append((lower_bound(count, guesses, correct, delta, each), guesses, correct))
+        bounds.append((lower_bound(count, guesses, correct, delta, each), guesses, correct))
         shifts.append((gaussian_lower_bound(count, guesses, correct, each), guesses, correct))
-    epsilon, guesses, correct = max(found, key=_first)
-    about = {"epsilon": epsilon, "confidence": CONFIDENCE, "canaries": count, "guesses": guesses, "correct": correct}
+    epsilon, guesses, correct = max(bounds, key=_first)
+    summary = {"epsilon": epsilon, "confidence": CONFIDENCE, "canaries": count, "guesses": guesses, "correct": correct}
     mu, guesses, correct = max(shifts, key=_first)
     shifted = account((Phase(1 / mu, 1.0, 1),), delta).epsilon if mu else 0.0
-    return about | {
+    return summary | {
         "delta": delta,
         "gaussian": {"mu": mu, "epsilon": shifted, "guesses": guesses, "correct": correct},
     }
@@ -195,7 +196,7 @@ def _first(bound: tuple[float, int, int]) -> float:
 
 
 def claimed_shift(mechanism: Mechanism | None) -> float | None:
-    """The mu of a claim that is about a Gaussian mechanism and no other; None: of another, as with sampling counted."""
+    """Return the mu of a claim on a pure Gaussian mechanism; None for any other, as with sampling counted."""
     if mechanism is None or mechanism.void or mechanism.clipped != "example" or mechanism.amplified:
         return None
     squares = [phase.steps / phase.multiplier**2 if phase.multiplier else inf for phase in phases(mechanism)]
@@ -203,57 +204,58 @@ def claimed_shift(mechanism: Mechanism | None) -> float | None:
 
 
 def beside_the_claims(
-    entries: Sequence[dict[str, Any]], found: dict[str, Any], experiment: Experiment, mechanism: Mechanism | None
+    entries: Sequence[dict[str, Any]], bound: dict[str, Any], experiment: Experiment, mechanism: Mechanism | None
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """``privacy`` of result.json with the lower bound, and what is to be said of it.
+    """Return ``privacy`` of result.json with the lower bound, and notes on it.
 
     Args:
-        entries: the claims; where none is about an example against the server, one is added that claims nothing.
-        found: by `lower`.
+        entries: the claims; if none is about an example against the server, one is added that claims nothing.
+        bound: from `lower`.
         experiment: of the run.
         mechanism: of the run, if it has one.
     """
     entries = list(entries)
     if not any(map(_compared, entries)):
         why = "The method claims no privacy of an example against the server."
-        about = {"unit": "example", "adversary": "server", "epsilon": "inf", "delta": experiment.delta}
-        about |= {"accountant": "none", "assumptions": [why], "rounds": experiment.rounds}
-        entries.append({**about, "certainty": 1.0, "counted": "exact"})
+        description = {"unit": "example", "adversary": "server", "epsilon": "inf", "delta": experiment.delta}
+        description |= {"accountant": "none", "assumptions": [why], "rounds": experiment.rounds}
+        entries.append({**description, "certainty": 1.0, "counted": "exact"})
     notes = [
-        f"{found['canaries']} training examples were canaries: they got wrong labels, and a coin for each decided "
+        f"{bound['canaries']} training examples were canaries: they got wrong labels, and a coin for each decided "
         "whether its client had it at all. Accuracies are those of such a training."
     ]
-    shift, gaussian = claimed_shift(mechanism), found["gaussian"]
-    told = f"with {CONFIDENCE:.0%} confidence, from {{correct}} right ones of {{guesses}} guesses. Less noise is added,"
-    told += " or less is clipped, than is said."
+    shift, gaussian = claimed_shift(mechanism), bound["gaussian"]
+    tail = f"with {CONFIDENCE:.0%} confidence, from {{correct}} right ones of {{guesses}} guesses. Less noise is added,"
+    tail += " or less is clipped, than is said."
     for place, entry in enumerate(entries):
         if not _compared(entry):
             continue
-        entries[place] = {**entry, "lower": found}
+        entries[place] = {**entry, "lower": bound}
         claimed = inf if entry["epsilon"] == "inf" else entry["epsilon"]
-        if found["epsilon"] > claimed:
-            said = f"THE CLAIM IS VIOLATED: epsilon {claimed:.3g} is claimed, and it is at least {found['epsilon']:.3g}"
-            notes.append(f"{said}, {told.format(**found)}")
+        if bound["epsilon"] > claimed:
+            text = f"THE CLAIM IS VIOLATED: epsilon {claimed:.3g} is claimed, and it is at least {bound['epsilon']:.3g}"
+            notes.append(f"{text}, {tail.format(**bound)}")
         if shift is not None and gaussian["mu"] > shift:
-            said = f"THE CLAIM IS VIOLATED: a Gaussian mechanism of mu {shift:.3g} (epsilon {claimed:.3g}) is claimed, "
-            said += f"and mu is at least {gaussian['mu']:.3g} (epsilon {gaussian['epsilon']:.3g})"
-            notes.append(f"{said}, {told.format(**gaussian)}")
+            text = f"THE CLAIM IS VIOLATED: a Gaussian mechanism of mu {shift:.3g} (epsilon {claimed:.3g}) is claimed, "
+            text += f"and mu is at least {gaussian['mu']:.3g} (epsilon {gaussian['epsilon']:.3g})"
+            notes.append(f"{text}, {tail.format(**gaussian)}")
     return entries, notes
 
 
 def _compared(entry: dict[str, Any]) -> bool:
-    """Whether an entry is about what canaries measure."""
+    """Return whether canaries test the claim of an entry."""
     return entry["unit"] == "example" and entry["adversary"] == "server" and entry["counted"] == "exact"
 
 
 def refuse_canaries(method: str, cls: type[FederatedStrategy], chosen: Any, model: nn.Module) -> None:
-    """Unless the server has all that a client's steps depend on, and whole updates are not what is clipped."""
+    """Refuse canaries if the server lacks data that a client's steps depend on, or if whole updates are clipped."""
     if isinstance(chosen, Noise) and chosen.on_update:
         clips = "Expected a method that clips the gradients of single examples, or nothing, for --canaries"
         raise BadInput(f"{clips}; got method={method}, which clips whole updates.")
     if isinstance(chosen, LastingTraining) and chosen.lasting:
         raise BadInput("Expected lasting=false for --canaries, as only the client knows where its optimiser goes on.")
-    shared = all(matches(name, cls.downloads) and matches(name, cls.uploads) for name in model.state_dict())
+    sharing = cls.shared(model, chosen)
+    shared = all(matches(name, sharing.downloads) and matches(name, sharing.uploads) for name in model.state_dict())
     if not shared or cls.message_for is not FederatedStrategy.message_for:
         whole = "Expected a method that sends the whole model to every client and gets it all back for --canaries"
         raise BadInput(f"{whole}; got method={method}.")

@@ -51,7 +51,7 @@ class NoisyClient(FederatedClient, ABC):
     @cached_property
     def per_example(self) -> PerExample:
         """Clips and sums the gradients of what is uploaded."""
-        return PerExample(self.model, self.at.method.uploads, grouping=self.privacy.grouping, way="fixed")
+        return PerExample(self.model, self.sharing.uploads, grouping=self.privacy.grouping, way="fixed")
 
     @cached_property
     def noise(self) -> torch.Generator:
@@ -93,7 +93,7 @@ class NoisyClient(FederatedClient, ABC):
 
     def _trained(self, uploaded: bool) -> dict[str, Tensor]:
         trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
-        return {n: p for n, p in trained.items() if matches(n, self.at.method.uploads) == uploaded}
+        return {n: p for n, p in trained.items() if matches(n, self.sharing.uploads) == uploaded}
 
     def follow(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
         """The mean loss of a batch and, where steps are clipped, the noisy mean of its clipped gradients."""
@@ -102,7 +102,7 @@ class NoisyClient(FederatedClient, ABC):
         probed, size = bool(self.at.probe), self.at.experiment.batch_size
         losses, total = self.summed(x, y, self.steps.deviation(1.0, len(y) if probed else size))
         coins = self.steps.batches == "poisson" and not probed
-        divisor = min(size, len(self.own("train"))) if coins else max(1, len(y))
+        divisor = min(size, len(self.indices("train"))) if coins else max(1, len(y))
         return float(losses.mean()) if len(y) else 0.0, {name: value.div_(divisor) for name, value in total.items()}
 
     def clipped(self, x: Tensor, y: Tensor, bound: Bound) -> ClippedSum:
@@ -141,7 +141,7 @@ class NoisyClient(FederatedClient, ABC):
         if not self.privacy.on_steps or self.steps.batches == "shuffled":
             yield from super().batches(rng)
             return
-        own, size, defence = self.own("train"), self.at.experiment.batch_size, self.at.defence
+        own, size, defence = self.indices("train"), self.at.experiment.batch_size, self.at.defence
         for _ in range(ceil(len(own) / size)):
             coins = torch.rand(len(own), generator=self.coins).numpy() < size / len(own)
             x, y = self.examples("train", own[coins], vary=rng)

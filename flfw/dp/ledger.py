@@ -1,10 +1,10 @@
-"""What an experiment may claim: its course, known before it starts, through the method's mechanism to epsilons.
+"""Privacy claims of an experiment, from its course, known before it starts, and the method's mechanism.
 
-A target is met by the least noise, a budget by the last round that keeps it. Both are about what the method itself
+A target is met by the least noise, a budget by the last round that keeps it. Both apply to the unit that the method
 protects, an example or a client, against the server, or against an outsider where the server adds the noise.
 
-That whole clients are drawn in each round gives an example no credit, whoever looks: being drawn decides about all the
-other examples of its client too, so a round without the client is not the round without the example.
+Sampling of whole clients gives an example no credit against any adversary. It decides about all the other examples of
+the client too, so a round without the client is not the round without the example.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any, final
 
 import numpy as np
 
-from flfw import resolve as parts
 from flfw.data.splits.partition import Split
 from flfw.defence import Defence
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
-from flfw.plugins import split_assignment
+from flfw.plugins import short_name, split_assignment
 from flfw.privacy.accountants import Accountant, account, noise_for
 from flfw.privacy.claims import ADVERSARIES, Adversary, Claim, Unit, claim
 from flfw.privacy.course import Course
 from flfw.privacy.mechanism import Mechanism, phases
 from flfw.privacy.published import Published
+from flfw.resolve import Resolved
 from flfw.server.cohorts import most_participations
 
 _NOISE = "noise_multiplier"
@@ -39,11 +39,12 @@ _ENDS_EARLY = (
 )
 
 
-def course(experiment: Experiment, split: Split) -> Course:
-    """Of a resolved experiment with its split."""
-    sizes = [len(own) for own in split.train]
-    held = np.unique(np.concatenate([np.unique(own) for own in split.train]), return_counts=True)[1]
-    trained = {name: p.numel() for name, p in parts.blank_model(experiment).named_parameters() if p.requires_grad}
+def course(resolved: Resolved, split: Split) -> Course:
+    """Return the facts of a whole run that its privacy depends on."""
+    experiment = resolved.experiment
+    sizes = [len(indices) for indices in split.train]
+    held = np.unique(np.concatenate([np.unique(indices) for indices in split.train]), return_counts=True)[1]
+    trained = {name: p.numel() for name, p in resolved.model.named_parameters() if p.requires_grad}
     drawing = (experiment.clients, experiment.sample, experiment.sampling, experiment.seed, experiment.rounds)
     return Course(
         rounds=experiment.rounds,
@@ -63,58 +64,64 @@ def course(experiment: Experiment, split: Split) -> Course:
 @final
 @dataclass(frozen=True)
 class Ledger:
-    """An experiment's claims.
+    """Privacy claims of an experiment.
 
     Args:
-        experiment: resolved.
+        resolved: the experiment.
         split: of its data.
-        resumed: how often the run was gone on with. Each time a round may have been sent twice, and where nobody can
-            repeat the noise, with other noise: so many rounds more are counted then.
+        resumed: how often the run was resumed. Each time a round may have been sent twice. If nobody can repeat the
+            noise, it had other noise, and that many more rounds are counted.
     """
 
-    experiment: Experiment
+    resolved: Resolved
     split: Split
     resumed: int = 0
 
     @property
+    def experiment(self) -> Experiment:
+        """Experiment whose privacy is claimed."""
+        return self.resolved.experiment
+
+    @property
     def mechanism(self) -> Mechanism | None:
-        """What the whole run does; None: the method claims nothing, or cannot where nobody here knows the examples."""
+        """Mechanism of the whole run; None: the method claims nothing, or numbers of examples are not known here."""
         if not _is_known(self.split):
             return None
-        cls, settings = parts.method(self.experiment)
-        found = cls.mechanism(settings, self._course(settings))
-        defence = parts.defence(self.experiment) if self.experiment.defended_partitions else None
-        if found and defence and type(defence).batch is not Defence.batch:
+        settings = self.resolved.settings
+        mechanism = self.resolved.method.mechanism(settings, self._course(settings))
+        defence = self.resolved.defence if self.experiment.defended_partitions else None
+        if mechanism and defence and type(defence).batch is not Defence.batch:
             return replace(
-                found, void=f"{self.experiment.defence} changes batches: one example may be in several rows."
+                mechanism, void=f"{self.experiment.defence} changes batches: one example may be in several rows."
             )
-        return found
+        return mechanism
 
     def _course(self, settings: Any) -> Course:
-        known = course(self.experiment, self.split)
+        known = course(self.resolved, self.split)
         again = self.resumed if getattr(settings, "noise_source", "seed") == "system" else 0
         return replace(known, rounds=known.rounds + again, participations=known.participations + again)
 
     @property
     def published(self) -> Published | None:
-        """As the method's paper counts, if it does."""
+        """Accounting of the method's paper, if it has one."""
         if not _is_known(self.split):
             return None
-        cls, settings = parts.method(self.experiment)
-        return cls.as_published(settings, course(self.experiment, self.split))
+        return self.resolved.method.as_published(self.resolved.settings, course(self.resolved, self.split))
 
     def claims(self) -> list[Claim]:
-        """For each unit and adversary what may be said of the whole run; empty: nothing is claimed."""
-        found = self.mechanism
-        if found is None:
+        """Return the claim on the whole run for each unit and adversary; empty: nothing is claimed."""
+        mechanism = self.mechanism
+        if mechanism is None:
             return []
         patients = self.experiment.patient_examples
         sizes: dict[Unit, int | None] = {"example": 1, "client": max(map(len, self.split.train))}
         sizes |= {"patient": patients} if patients else {}
-        return [self._claim(found, unit, adversary, size) for unit, size in sizes.items() for adversary in ADVERSARIES]
+        return [
+            self._claim(mechanism, unit, adversary, size) for unit, size in sizes.items() for adversary in ADVERSARIES
+        ]
 
     def entries(self) -> list[dict[str, Any]]:
-        """``privacy`` of result.json: the claims and, if asked for, the paper's own figures, each with its kind."""
+        """Return ``privacy`` of result.json: the claims and, if asked for, the paper's figures, each with its kind."""
         entries = [{**one.as_dict(), "certainty": one.certainty, "counted": "exact"} for one in self.claims()]
         published = self.published if self.experiment.accounting == "paper" else None
         if published is None:
@@ -122,29 +129,29 @@ class Ledger:
         delta, rounds = self.experiment.delta, self.experiment.rounds
         for unit in published.units:
             epsilon = published.epsilon(unit, delta)
-            about = {"unit": unit, "adversary": "not told apart", "epsilon": "inf" if isinf(epsilon) else epsilon}
-            about |= {"delta": delta, "accountant": published.accountant, "assumptions": list(published.remarks)}
-            entries.append({**about, "rounds": rounds, "counted": "as published"})
+            figures = {"unit": unit, "adversary": "not told apart", "epsilon": "inf" if isinf(epsilon) else epsilon}
+            figures |= {"delta": delta, "accountant": published.accountant, "assumptions": list(published.remarks)}
+            entries.append({**figures, "rounds": rounds, "counted": "as published"})
         return entries
 
     def _claim(self, mechanism: Mechanism, unit: Unit, adversary: Adversary, examples: int | None) -> Claim:
         asked = self.experiment
-        found = claim(mechanism, unit, adversary, asked.delta, asked.rounds, asked.accountant, examples)
-        settings = parts.method(asked)[1]
-        if isinf(found.epsilon):
-            return found
-        if asked.patience:  # a figure of the rounds that there were would hold for an end that depends on no data
-            found = replace(found, assumptions=(*found.assumptions, _ENDS_EARLY))
+        result = claim(mechanism, unit, adversary, asked.delta, asked.rounds, asked.accountant, examples)
+        settings = self.resolved.settings
+        if isinf(result.epsilon):
+            return result
+        if asked.patience:  # a figure of the actual rounds would hold only for an end that depends on no data
+            result = replace(result, assumptions=(*result.assumptions, _ENDS_EARLY))
         if getattr(settings, "noise_source", "system") == "system":
-            return found
-        return replace(found, assumptions=(_FROM_THE_SEED, *found.assumptions))
+            return result
+        return replace(result, assumptions=(_FROM_THE_SEED, *result.assumptions))
 
 
-def settle(experiment: Experiment, split: Split) -> tuple[Experiment, list[str]]:
+def settle(resolved: Resolved, split: Split) -> tuple[Resolved, list[str]]:
     """Find the noise for a target, and the last round within a budget.
 
     Args:
-        experiment: resolved. What was settled before stays as it is.
+        resolved: the experiment. Settings that were found before stay as they are.
         split: of its data.
 
     Returns:
@@ -152,43 +159,46 @@ def settle(experiment: Experiment, split: Split) -> tuple[Experiment, list[str]]
 
     Raises:
         BadInput: the method claims nothing, the noise was set as well, not even one round keeps the budget, or the
-            method would claim something of examples whose numbers only their sites know.
+            method would claim something where only sites know their numbers of examples.
     """
-    _require_known(experiment, split)
-    notes = _remarks(experiment, split)
+    _require_known(resolved, split)
+    notes, experiment = _remarks(resolved, split), resolved.experiment
     if experiment.target_epsilon and experiment.epsilon_budget:
         raise BadInput(
             "Expected either --target-epsilon or --epsilon-budget, got both; a target is met by the last round."
         )
     if experiment.target_epsilon:
-        experiment = _with_noise_for(experiment, split)
+        resolved = _with_noise_for(resolved, split)
     if experiment.epsilon_budget:
-        asked, experiment = experiment.rounds, _within_budget(experiment, split)
-        if experiment.rounds < asked:
+        resolved = _within_budget(resolved, split)
+        last = resolved.experiment.rounds
+        if last < experiment.rounds:
             notes.append(
-                f"Training ends after round {experiment.rounds} of {asked}: another one would exceed "
+                f"Training ends after round {last} of {experiment.rounds}: another one would exceed "
                 f"--epsilon-budget {experiment.epsilon_budget:g}."
             )
-    return experiment, notes
+    return resolved, notes
 
 
 def _is_known(split: Split) -> bool:
-    """Whether it is known here how many examples each client has; of data that are elsewhere it is not."""
+    """Return whether each client's number of examples is known here; for data of sites it is not."""
     return any(map(len, split.train))
 
 
-def _require_known(experiment: Experiment, split: Split) -> None:
-    """Refuse claims on data that are elsewhere: how often an example is in a step depends on how many there are."""
+def _require_known(resolved: Resolved, split: Split) -> None:
+    """Refuse claims on data of sites: an example's sampling rate depends on each client's number of examples."""
     if _is_known(split):
         return
+    experiment = resolved.experiment
     one_each = replace(split, train=tuple(np.array([client]) for client in range(experiment.clients)))
     nothing = f"a method that claims no epsilon for {experiment.dataset}, as that depends on each client's number of "
     nothing += "examples, which only its site knows; claim it for folder:PATH in a simulation"
-    require(Ledger(experiment, one_each).mechanism is None, nothing, method=experiment.method)
+    require(Ledger(resolved, one_each).mechanism is None, nothing, method=experiment.method)
 
 
-def _remarks(experiment: Experiment, split: Split) -> list[str]:
-    if Ledger(experiment, split).mechanism is None:
+def _remarks(resolved: Resolved, split: Split) -> list[str]:
+    experiment = resolved.experiment
+    if Ledger(resolved, split).mechanism is None:
         return []
     notes, examples = [], sum(map(len, split.train))
     if experiment.audited:
@@ -202,55 +212,58 @@ def _remarks(experiment: Experiment, split: Split) -> list[str]:
 
 
 def require_settled(experiment: Experiment) -> None:
-    """Refuse to train for a target whose noise nobody has found: it would be trained with other noise.
+    """Refuse to train for a target epsilon whose noise was not computed: other noise would be used.
 
     Raises:
-        BadInput: saying what finds it.
+        BadInput: naming the program that computes it.
     """
-    found = any(split_assignment(one)[0].rpartition(".")[2] == _NOISE for one in experiment.set)
+    is_set = any(split_assignment(one)[0].rpartition(".")[2] == _NOISE for one in experiment.set)
     way = f"a run started by sim.py, which finds the noise for --target-epsilon, or {_NOISE}=... in set"
-    require(not experiment.target_epsilon or found, way, target_epsilon=experiment.target_epsilon)
+    require(not experiment.target_epsilon or is_set, way, target_epsilon=experiment.target_epsilon)
 
 
-def _with_noise_for(experiment: Experiment, split: Split) -> Experiment:
-    names = (_NOISE, f"{parts.short_name(experiment.method)}.{_NOISE}")
+def _with_noise_for(resolved: Resolved, split: Split) -> Resolved:
+    experiment = resolved.experiment
+    names = (_NOISE, f"{short_name(experiment.method)}.{_NOISE}")
     given = [one for one in experiment.set if split_assignment(one)[0] in names]
-    unset = replace(experiment, set=tuple(one for one in experiment.set if one not in given))
-    counted, accountant = _goal(unset, split, "target-epsilon")
-    found = noise_for(experiment.target_epsilon, counted, experiment.delta, accountant)[0]
-    noise = f"{_NOISE}={found!r}"
+    unset = tuple(one for one in experiment.set if one not in given)
+    counted, accountant = _goal(resolved.replaced(set=unset), split, "target-epsilon")
+    least = noise_for(experiment.target_epsilon, counted, experiment.delta, accountant)[0]
+    noise = f"{_NOISE}={least!r}"
     if given and given != [noise]:
         raise BadInput(f"Expected either --target-epsilon or --set {_NOISE}, got both; leave one out.")
-    return replace(experiment, set=(*unset.set, noise))
+    return resolved.replaced(set=(*unset, noise))
 
 
-def _within_budget(experiment: Experiment, split: Split) -> Experiment:
+def _within_budget(resolved: Resolved, split: Split) -> Resolved:
+    experiment = resolved.experiment
+
     def spent(rounds: int) -> float:
-        counted, accountant = _goal(replace(experiment, rounds=rounds, audit_rounds="0"), split, "epsilon-budget")
+        counted, accountant = _goal(resolved.replaced(rounds=rounds, audit_rounds="0"), split, "epsilon-budget")
         return account(phases(counted), experiment.delta, accountant).epsilon
 
     budget, least = experiment.epsilon_budget, spent(1)
     require(least <= budget, f"epsilon-budget >= {least:.4g}, which one round takes", epsilon_budget=budget)
     if spent(experiment.rounds) <= budget:
-        return experiment
+        return resolved
     low, high = 1, experiment.rounds
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if spent(middle) <= budget else (low, middle)
-    return replace(experiment, rounds=low)
+    return resolved.replaced(rounds=low)
 
 
-def _goal(experiment: Experiment, split: Split, flag: str) -> tuple[Mechanism, Accountant]:
-    """What a target and a budget are about: what is clipped, as its adversary meets it; and who counts."""
-    ledger = Ledger(experiment, split)
-    found = ledger.mechanism
-    if found is None:
+def _goal(resolved: Resolved, split: Split, flag: str) -> tuple[Mechanism, Accountant]:
+    """Return the mechanism and the accountant of a target or a budget, for the unit that is clipped."""
+    ledger, experiment = Ledger(resolved, split), resolved.experiment
+    mechanism = ledger.mechanism
+    if mechanism is None:
         raise BadInput(f"Expected a method that claims privacy for --{flag}, got method={experiment.method}.")
     published = ledger.published if experiment.accounting == "paper" else None
-    if published and found.clipped in published.units:
-        return published.units[found.clipped], published.accountant
-    if found.void:
-        raise BadInput(f"Expected settings with which something can be claimed for --{flag}. {found.void}")
-    if found.clipped == "client":  # copies of an example in other clients are those clients'
-        found = replace(found, replication=1)
-    return found, experiment.accountant
+    if published and mechanism.clipped in published.units:
+        return published.units[mechanism.clipped], published.accountant
+    if mechanism.void:
+        raise BadInput(f"Expected settings with which something can be claimed for --{flag}. {mechanism.void}")
+    if mechanism.clipped == "client":  # copies of an example in other clients belong to those clients
+        mechanism = replace(mechanism, replication=1)
+    return mechanism, experiment.accountant

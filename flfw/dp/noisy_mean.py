@@ -1,4 +1,4 @@
-"""The mean of clipped updates with Gaussian noise."""
+"""Mean of clipped updates with Gaussian noise."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from flfw.training.gaussian import gaussian
 def noisy_mean(
     updates: Iterable[Update], sent: Tensors, cohort: int, deviation: float, rng: torch.Generator
 ) -> Tensors:
-    """W + (sum_k (W_k - W) + N(0, deviation^2)) / cohort: what a trusted server makes of clipped updates.
+    """Compute W + (sum_k (W_k - W) + N(0, deviation^2)) / cohort, a trusted server's mean of clipped updates.
 
-    The divisor is not the number of updates, which would tell who took part. Sums are in float64.
+    The divisor is not the number of updates, which would reveal participation. Sums are in float64.
 
     Args:
         updates: W_k by name; there may be none.
-        sent: W, what the clients of the round were sent.
-        cohort: how many clients a round has, or is expected to have.
+        sent: W, the tensors sent to the clients of the round.
+        cohort: number of clients in a round, or its expectation.
         deviation: of the noise on the sum, >= 0.
-        rng: of the noise.
+        rng: generator of the noise.
     """
     names = [name for name, value in sent.items() if value.is_floating_point()]
     sums = {name: torch.zeros(sent[name].shape, dtype=torch.float64) for name in names}

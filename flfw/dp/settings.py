@@ -1,4 +1,4 @@
-"""Clipping and noise as a method's settings: in each local step, or on a client's whole update."""
+"""Settings of clipping and noise, in each local step or on a client's whole update."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Unit: TypeAlias = Literal["example", "client"]
 
 @dataclass(frozen=True)
 class Noise(LocalTraining):
-    """What clipping and noise have in common wherever they are."""
+    """Settings of clipping and noise that are the same for local steps and whole updates."""
 
     noise_multiplier: float = 6.0  # sigma >= 0: the noise on a sum has deviation sigma C in each entry; 0: none
     clip: float = 4.0  # C > 0, the L2 bound of each group of tensors
-    grouping: Grouping = "layer"  # what is clipped together: a layer's tensors, each tensor, or all that is sent (flat)
-    noise_source: NoiseSource = "seed"  # seed: the run repeats, and so can who knows the seed; system: nobody can
+    grouping: Grouping = "layer"  # clipped together: a layer's tensors, each tensor, or all that are sent (flat)
+    noise_source: NoiseSource = "seed"  # seed: anyone with the seed can repeat the noise; system: nobody can
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,29 +38,29 @@ class Noise(LocalTraining):
         require(0 < self.clip < inf, "0 < clip < inf", clip=self.clip)
 
     def generator(self, seed: int, purpose: str, *numbers: int) -> torch.Generator:
-        """Where the noise comes from."""
+        """Return the generator of the noise."""
         return secret_generator() if self.noise_source == "system" else torch_generator(seed, purpose, *numbers)
 
     @property
     def on_steps(self) -> bool:
-        """Whether the gradients of single examples are clipped, in every local step."""
+        """True where the gradients of single examples are clipped, in every local step."""
         return False
 
     @property
     def on_update(self) -> bool:
-        """Whether a client's whole update is clipped."""
+        """True where a client's whole update is clipped."""
         return not self.on_steps
 
     @property
     def update_deviation(self) -> float:
-        """Of the noise that a client adds to its clipped update; 0: none."""
+        """Deviation of the noise that a client adds to its clipped update; 0: none."""
         return 0.0
 
     def check_model(self, model: nn.Module, chosen: Sequence[str]) -> None:
-        """Refuse a model of which something would leave that is not clipped, or cannot be.
+        """Refuse a model with tensors that would be sent unclipped, or cannot be clipped.
 
         Args:
-            model: may be without numbers.
+            model: may be on the meta device.
             chosen: patterns of the tensors that are sent.
 
         Raises:
@@ -75,27 +75,27 @@ class Noise(LocalTraining):
                 raise BadInput(f"Expected layers without buffers, got {layer} with {name}; {why}.")
 
     def groups(self, names: Iterable[str], chosen: Sequence[str] = ("*",)) -> int:
-        """M: how many groups the chosen ones of some tensors make."""
+        """Return M, the number of groups that the chosen tensors form."""
         return len(grouped([name for name in names if matches(name, chosen)], self.grouping))
 
 
 @dataclass(frozen=True)
 class NoisySteps(Noise):
-    """Local steps, each on a sum of clipped gradients of single examples, with noise."""
+    """Settings of local steps, each on a noisy sum of clipped gradients of single examples."""
 
-    draws: Literal["batch", "example"] = "batch"  # of noise: on the sum of a batch, or for each example in it
-    batches: Literal["shuffled", "poisson"] = "shuffled"  # poisson: each example by a coin of its own, in each step
+    draws: Literal["batch", "example"] = "batch"  # noise: one draw on the sum of a batch, or one for each example in it
+    batches: Literal["shuffled", "poisson"] = "shuffled"  # poisson: each step draws each example by its own coin
     observed: Literal["sanitised", "bare"] = (
-        "sanitised"  # what is read on the client: after clipping and noise, or before
+        "sanitised"  # the gradient read on the client: after clipping and noise, or before
     )
 
     @property
     def on_steps(self) -> bool:
-        """Always."""
+        """True: each example's gradient is clipped."""
         return True
 
     def mechanism_of_steps(self, course: Course, chosen: Sequence[str]) -> Mechanism:
-        """What the server can see of one client's examples after a whole run.
+        """Return the mechanism of a whole run for the examples of one client, as the server sees it.
 
         Args:
             course: of the run.
@@ -117,34 +117,34 @@ class NoisySteps(Noise):
         )
 
     def deviation(self, bound: float, batch: int) -> float:
-        """Of the noise on a batch's sum in a group clipped to ``bound``: one draw, or the sum of ``batch`` draws."""
+        """Return the deviation of noise on a batch's sum clipped to ``bound``: of one draw, or of ``batch`` draws."""
         return self.noise_multiplier * bound * (sqrt(batch) if self.draws == "example" else 1.0)
 
 
 @dataclass(frozen=True)
 class EitherUnit(NoisySteps):
-    """Noisy local steps, which protect examples; or clipped updates under the noise of a trusted server: clients.
+    """Settings of noisy local steps, to protect examples, or of updates with a server's noise, to protect clients.
 
-    As for `LocalTraining` the defaults are those of HyperFL's comparison, from its code.
+    As for `LocalTraining`, the defaults are those of HyperFL's comparison, from its code.
     """
 
     noise_multiplier: float = 10.63
     clip: float = 0.04
     grouping: Grouping = "flat"
-    unit: Unit = "example"  # example: clipped and noised in each local step, at the client; client: its whole update
+    unit: Unit = "example"  # example: clipping and noise in each local step, at the client; client: on its whole update
 
     @property
     def on_steps(self) -> bool:
-        """Whether it is examples that are protected."""
+        """True where examples are protected."""
         return self.unit == "example"
 
     @property
     def void(self) -> str:
-        """Why nothing can be claimed for examples; empty if something can."""
+        """Reason why nothing can be claimed for examples; empty if something can."""
         return ""
 
     def mechanism(self, course: Course, chosen: Sequence[str]) -> Mechanism:
-        """That of the unit."""
+        """Return the mechanism of the chosen unit."""
         if self.on_steps:
             return replace(self.mechanism_of_steps(course, chosen), void=self.void)
         return mechanism_of_updates(self, course, chosen, "server")
@@ -152,7 +152,7 @@ class EitherUnit(NoisySteps):
 
 @dataclass(frozen=True)
 class BesideOwnHead(EitherUnit):
-    """The same where clients train a head of their own without noise, and on it what is sent with noise."""
+    """Settings for clients that train a private head without noise, and through it the sent tensors with noise."""
 
     head_lr: float = 0.1  # of the head's SGD, > 0
 
@@ -162,7 +162,7 @@ class BesideOwnHead(EitherUnit):
 
     @property
     def void(self) -> str:
-        """The noise covers an example's own gradient, and not what the example does to all the others' by the head."""
+        """Reason: the noise covers an example's own gradient, but not its effect on others through the head."""
         return (
             "The head learns from the same examples without noise, and the gradient of each goes through it: by the "
             "head, one example changes those of all others in a batch, each by up to twice the bound."
@@ -170,13 +170,13 @@ class BesideOwnHead(EitherUnit):
 
 
 def mechanism_of_updates(noise: Noise, course: Course, chosen: Sequence[str], noised_by: Holder) -> Mechanism:
-    """What can be seen of a client's updates after a whole run, of which each is clipped.
+    """Return the mechanism of a whole run for one client's updates, of which each is clipped.
 
     Args:
-        noise: how they are clipped, and what is added.
+        noise: settings of the clipping and the noise.
         course: of the run.
         chosen: patterns of the tensors that are sent.
-        noised_by: who adds the noise: each client to its own update, or the server to the sum.
+        noised_by: party that adds the noise: each client to its own update, or the server to the sum.
     """
     return Mechanism(
         noise_multiplier=noise.noise_multiplier,
@@ -187,29 +187,29 @@ def mechanism_of_updates(noise: Noise, course: Course, chosen: Sequence[str], no
         noised_by=noised_by,
         sampling_rate=course.client_rate,
         poisson=course.poisson,
-        hidden=True,  # to all but the server, for which `flfw.privacy.claims` takes it back
+        hidden=True,  # from all but the server, for which `flfw.privacy.claims` changes it back
         participations=course.participations,
         replication=course.replication,
     )
 
 
 def clipped_change(change: Tensors, bound: float, grouping: Grouping) -> Tensors:
-    """A client's change with each group scaled down to an L2 norm of at most ``bound``.
+    """Scale each group of a client's change down to an L2 norm of at most ``bound``.
 
-    A group whose norm is no number, or is infinite, becomes 0: there is nothing else that a bound holds for.
+    A group whose norm is not a number, or is infinite, becomes 0, as no scale would make the bound hold.
 
     Args:
         change: by name, floating.
         bound: > 0.
-        grouping: what is clipped together.
+        grouping: tensors that are clipped together.
 
     >>> clipped_change({"a.w": torch.tensor([3.0]), "a.b": torch.tensor([4.0])}, 2.5, "layer")
     {'a.w': tensor([1.5000]), 'a.b': tensor([2.])}
     """
-    found: Tensors = {}
+    clipped: Tensors = {}
     for members in grouped(change, grouping).values():
         squares = [change[name].double().square().sum() for name in members]
         norm = float(torch.stack(squares).sum().sqrt())
         scale = min(1.0, bound / norm) if norm else 1.0
-        found |= {n: change[n] * scale if isfinite(norm) else torch.zeros_like(change[n]) for n in members}
-    return {name: found[name] for name in change}
+        clipped |= {n: change[n] * scale if isfinite(norm) else torch.zeros_like(change[n]) for n in members}
+    return {name: clipped[name] for name in change}

@@ -1,4 +1,4 @@
-"""The server half of methods that protect either examples, by noise in local steps, or clients, by the server's."""
+"""Server half of methods that protect examples, by noise in local steps, or clients, by the server's noise."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from flfw.server.strategy import FederatedStrategy
 
 
 class EitherUnitStrategy(FederatedStrategy, ABC):
-    """Averages what noisy local steps made, weighted by examples; or clipped updates, with noise on their sum."""
+    """Server half: the mean of noisily trained models, weighted by examples; or the noisy mean of clipped updates."""
 
     @classmethod
     def check_model(cls, model: nn.Module, settings: EitherUnit) -> None:
         """Refuse layers that cannot be clipped example by example, and buffers."""
-        settings.check_model(model, cls.uploads)
+        settings.check_model(model, cls.shared(model, settings).uploads)
 
     @classmethod
     def mechanism(cls, settings: EitherUnit, course: Course) -> Mechanism:
-        """That of the unit, for what is uploaded."""
+        """Return the mechanism of the chosen unit, for the uploaded tensors."""
         return settings.mechanism(course, cls.uploads)
 
     @classmethod
     def as_published(cls, settings: EitherUnit, course: Course) -> Published | None:
-        """Poisson batches, in all rounds, by Renyi divergences: how the noise of such comparisons is chosen."""
+        """Count Poisson batches in all rounds by Renyi divergences, as such comparisons choose their noise."""
         if not settings.on_steps:
             return None
         rate = course.example_rate
@@ -42,7 +42,7 @@ class EitherUnitStrategy(FederatedStrategy, ABC):
         return Published({"example": counted}, "rdp", remarks)
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
-        """The mean by examples, or the noisy mean."""
+        """Return the mean weighted by examples, or the noisy mean."""
         if self.settings.on_steps:
             return weighted_mean(updates)
         deviation = self.settings.noise_multiplier * self.settings.clip
@@ -50,5 +50,5 @@ class EitherUnitStrategy(FederatedStrategy, ABC):
         return noisy_mean(updates, self.broadcasted, self.expected, deviation, rng)
 
     def without_updates(self) -> Tensors:
-        """With the server's noise, that nobody was drawn is not to be seen."""
+        """Return the model of a round without clients; the server's noise hides that no client was drawn."""
         return self.broadcasted if self.settings.on_steps else self.aggregate(())

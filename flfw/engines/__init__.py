@@ -1,1 +1,1 @@
-"""The machinery that runs one app: a federation on a grid, Flower's own commands, what a machine offers."""
+"""Machinery to run one app: a federation on a grid, Flower's own commands, the resources of a machine."""

@@ -1,4 +1,4 @@
-"""The app that is handed to Flower: its code and its pyproject.toml."""
+"""App that is handed to Flower: its code and its pyproject.toml."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flfw.storage.provenance import PACKAGES
 
 
 def write_app(folder: Path, run_config: dict[str, Scalar]) -> None:
-    """A pyproject.toml with the run's configuration: the only place from which simulated clients are given one."""
+    """Write a pyproject.toml with the run's configuration; simulated clients get it only from there."""
     lines = [
         "[project]",
         'name = "flfw-run"',
@@ -28,12 +28,12 @@ def write_app(folder: Path, run_config: dict[str, Scalar]) -> None:
 
 
 def toml_lines(run_config: dict[str, Scalar]) -> str:
-    """A run's configuration in TOML, a line a key; JSON's scalars are TOML's."""
+    """Format a run's configuration as TOML, one line per key; scalars are written as in JSON."""
     return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in run_config.items())
 
 
 def write_bundle(folder: Path, run_config: dict[str, Scalar]) -> None:
-    """The running code and its configuration as an app; of a package's files Flower takes the modules only."""
+    """Write the running code and its configuration as an app; Flower takes only the modules of a package."""
 
     root = Path(flfw.__file__).parent.parent
     for source in (path for package in PACKAGES for path in (root / package).rglob("*.py")):

@@ -1,4 +1,4 @@
-"""The server's side of a run: enrol, train round after round, probe where the audit asks, evaluate, write down."""
+"""Server side of a run: enrolment, training rounds, probes for the audit, evaluation and ``training.json``."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
 from flfw import nets
-from flfw import resolve as parts
 from flfw.audit import probe
 from flfw.audit.jobs import EASY, tickets_of
 from flfw.audit.queue import Queue
 from flfw.engines import machine
 from flfw.errors import BadInput, RunFailed
-from flfw.experiment import Experiment
 from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import broadcast
 from flfw.recording.client_examples import forget_after
 from flfw.recording.grid import RecordingGrid, carries_arrays
+from flfw.resolve import Resolved
 from flfw.rng import initialising
 from flfw.server.faults import Failure, Tolerance
 from flfw.server.history import is_out_of_patience
@@ -39,23 +38,24 @@ if TYPE_CHECKING:
     from flfw.dp.canary_audit import Listener
 
 
-def federate(grid: Grid, experiment: Experiment) -> None:
+def federate(grid: Grid, resolved: Resolved) -> None:
     """Run an experiment on the nodes of a grid, from its folder's last checkpoint if there is one.
 
-    Leaves ``training.json`` there or, for whoever started this through Flower's own commands, ``failure.txt``.
+    Writes ``training.json`` there or, after a failure, ``failure.txt``, which a caller of Flower's commands can read.
 
     Raises:
         BadInput: the folder holds another experiment, a damaged one, or a run that is at work.
-        RunFailed: a client failed and the run does not bear it, or the server could not go on.
+        RunFailed: a client failed and the run does not tolerate it, or the server could not go on.
     """
+    experiment = resolved.experiment
     assert experiment.out is not None, "the engine names the folder"
     (experiment.out / "checkpoint").mkdir(parents=True, exist_ok=True, mode=0o700)
     reason = experiment.out / "failure.txt"
     try:
         machine.check_server(experiment)
         with locked(experiment.out / "checkpoint" / ".server"):
-            reason.unlink(missing_ok=True)  # of an attempt before this one
-            Federation(grid, experiment, experiment.out).run()
+            reason.unlink(missing_ok=True)  # from an earlier attempt
+            Federation(grid, resolved, experiment.out).run()
     except OSError as error:
         reason.write_text(f"{error}\n")
         raise RunFailed(f"The server could not go on: {error}.") from error
@@ -66,27 +66,28 @@ def federate(grid: Grid, experiment: Experiment) -> None:
 
 @final
 class Federation:
-    """One run of one experiment.
+    """Server side of one run of one experiment.
 
     Args:
-        grid: reaches the nodes.
-        experiment: resolved.
-        folder: the run's.
+        grid: connection to the nodes.
+        resolved: the experiment.
+        folder: folder of the run.
     """
 
-    def __init__(self, grid: Grid, experiment: Experiment, folder: Path) -> None:
-        self._experiment, self._folder = experiment, folder
+    def __init__(self, grid: Grid, resolved: Resolved, folder: Path) -> None:
+        experiment = resolved.experiment
+        self._resolved, self._experiment, self._folder = resolved, experiment, folder
         drop_unfinished(folder / "checkpoint")
         self._kept = Checkpoints(folder, experiment)
-        self._strategy = _strategy(experiment, stamp={"experiment": self._kept.id, "code": code_hash()})
+        self._strategy = _strategy(resolved, stamp={"experiment": self._kept.id, "code": code_hash()})
         self._strategy.at = ServerPlace(
-            experiment, *parts.method(experiment), lambda title, steps: self._steps.within(title, steps)
+            experiment, resolved.method, resolved.settings, lambda title, steps: self._steps.within(title, steps)
         )
-        self._listener = self._strategy.watch = _listener(experiment)
+        self._listener = self._strategy.watch = _listener(resolved)
         self._grid: Grid = StreamingGrid(grid)
         self._tap: RecordingGrid | None = None
         self._queue = Queue(folder / "queue")
-        self._uploads_too = experiment.record or any("uploads" in a.uses for a in parts.attacks(experiment).values())
+        self._uploads_too = experiment.record or any("uploads" in a.uses for a in resolved.attacks.values())
         self._probed = bool(experiment.audited)
         if experiment.audited and self._strategy.uploads:
             mark = self._kept.last.recordings if self._kept.last else None
@@ -102,7 +103,7 @@ class Federation:
             )
 
     def _recorded(self, message: Message, reply: Message) -> bool:
-        """Sound probes and, where an attack asks for them, what clients upload in audited rounds."""
+        """Return whether to record an exchange: a sound probe or, for attacks on uploads, one of an audited round."""
         if probe.is_sound(message, reply):
             return True
         if not self._uploads_too or message.metadata.message_type != "train":
@@ -111,7 +112,7 @@ class Federation:
         return server_round in self._audited(server_round) and carries_arrays(message, reply)
 
     def run(self) -> None:
-        """From enrolment to ``training.json``."""
+        """Carry out the run, from enrolment to ``training.json``."""
         strategy = self._strategy
         blind = self._enrol()
         if last := self._kept.last:
@@ -135,21 +136,21 @@ class Federation:
         )
 
     def _enrol(self) -> bool:
-        """Learn which node is which client; whether some that were given a share of a GPU see none."""
-        roster, own = self._strategy.roster, code_hash()
-        about, space = roster.enrol(self._grid, self._experiment.clients), input_space(self._experiment)
-        for answer in about:
-            if answer["code"] != own:
-                other = f"runs other code ({answer['code']}) than the server ({own}); install the same on both"
+        """Learn which node is which client; return whether a client with a share of a GPU sees no GPU."""
+        roster, code = self._strategy.roster, code_hash()
+        answers, space = roster.enrol(self._grid, self._experiment.clients), input_space(self._experiment)
+        for answer in answers:
+            if answer["code"] != code:
+                other = f"runs other code ({answer['code']}) than the server ({code}); install the same on both"
                 roster.refuse(answer["partition"], other)
             else:
                 roster.refuse_other_data(answer, *space)
         if self._experiment.record:
-            self._probed = _all_volunteer(about, probe.needed(self._experiment))
-        return self._experiment.gpus_per_client > 0 and not all(answer.get("gpu") for answer in about)
+            self._probed = _all_volunteer(answers, probe.needed(self._experiment))
+        return self._experiment.gpus_per_client > 0 and not all(answer.get("gpu") for answer in answers)
 
     def _first(self) -> ArrayRecord:
-        """What is broadcast first; an audited run climbs its ladder here."""
+        """Return the first broadcast; an audited run first probes its ladder here."""
 
         def build(net: str) -> nets.Net:
             return nets.build(net, *input_space(self._experiment))
@@ -159,10 +160,10 @@ class Federation:
             self._queue.announce(EASY)
         with initialising(self._experiment.seed, "model"):
             model = self._strategy.build_model(build(self._experiment.net), self._strategy.settings)
-        return broadcast(model, self._strategy.downloads)
+        return broadcast(model, self._strategy.shared(model, self._strategy.settings).downloads)
 
     def _train(self, arrays: ArrayRecord) -> tuple[int, ArrayRecord]:
-        """Go on to the end: the last round, and what it made."""
+        """Train to the end; return the last round and its model."""
         before, rounds = self._strategy.rounds_before, self._experiment.rounds
         if self._is_last(before):
             return before, arrays
@@ -174,16 +175,16 @@ class Federation:
         return rounds, result.arrays
 
     def _is_last(self, server_round: int) -> bool:
-        """Whether no round follows; of one that is under way, whether it may be so."""
+        """Return whether no round follows; for a round under way, whether it may be the last."""
         asked, clients = self._experiment, self._strategy.history.clients
         return server_round == asked.rounds or is_out_of_patience(clients, server_round, asked.patience)
 
     def _audited(self, server_round: int) -> tuple[int, ...]:
-        """The audited rounds as far as a round tells: with it the last one may have come early."""
+        """Return the audited rounds as they are known in a round, since it may be an early last one."""
         return self._experiment.audited_by(server_round if self._is_last(server_round) else self._experiment.rounds)
 
     def _after(self, flower_round: int, arrays: ArrayRecord) -> None:
-        """After each round, and before the first: say how it went, probe, keep a checkpoint."""
+        """Report a round, probe and save a checkpoint; called after each round and before the first."""
         done = flower_round + self._strategy.rounds_before
         if self._kept.last and done == self._kept.last.round:
             return
@@ -204,7 +205,7 @@ class Federation:
             raise _Ended(done, arrays)
 
     def _announce_again(self, done: int) -> None:
-        """What was recorded before this process began."""
+        """Announce the probes that were recorded before this process began."""
         if self._tap:
             self._queue.announce(EASY)
             for server_round in (r for r in self._audited(done) if r <= done):
@@ -222,10 +223,10 @@ class Federation:
 
 
 class _Ended(Exception):
-    """Ends Flower's loop over the rounds early; their number is fixed when it begins, and it asks nobody later.
+    """Exception that ends Flower's loop over the rounds early; Flower fixes the number of rounds at the start.
 
-    It is raised where Flower has the server evaluate, the last thing in a round, and behind the round's checkpoint: so
-    a run that is killed here goes on from the same round, and comes to the same end.
+    It is raised in Flower's evaluation on the server, the last step of a round, after the round's checkpoint is saved.
+    So a run that is killed here resumes from the same round, and comes to the same end.
     """
 
     def __init__(self, server_round: int, arrays: ArrayRecord) -> None:
@@ -233,8 +234,8 @@ class _Ended(Exception):
         self.round, self.arrays = server_round, arrays
 
 
-def _strategy(experiment: Experiment, stamp: dict[str, Any]) -> FederatedStrategy:
-    cls, settings = parts.method(experiment)
+def _strategy(resolved: Resolved, stamp: dict[str, Any]) -> FederatedStrategy:
+    experiment = resolved.experiment
     tolerance = Tolerance(
         experiment.on_client_failure,
         experiment.min_clients,
@@ -242,22 +243,23 @@ def _strategy(experiment: Experiment, stamp: dict[str, Any]) -> FederatedStrateg
         replaces_the_dead=experiment.engine != "flwr",
     )
     drawing = {"sample": experiment.sample, "sampling": experiment.sampling, "seed": experiment.seed}
-    strategy = cls(settings, **drawing, tolerance=tolerance)
+    strategy = resolved.method(resolved.settings, **drawing, tolerance=tolerance)
     strategy.stamp = stamp
     return strategy
 
 
-def _listener(experiment: Experiment) -> Listener | None:
+def _listener(resolved: Resolved) -> Listener | None:
+    experiment = resolved.experiment
     if not experiment.canaries:
         return None
-    from flfw.dp.canary_audit import Listener  # only then is an accountant needed here
+    from flfw.dp.canary_audit import Listener  # an accountant is needed only then
 
-    return Listener(experiment, Task.of(experiment, experiment.data_root), *parts.method(experiment))
+    return Listener(experiment, Task.of(experiment, experiment.data_root), resolved.method, resolved.settings)
 
 
-def _all_volunteer(about: Iterable[Mapping[str, Any]], needed: int) -> bool:
-    """Whether all clients give so many examples away; an audit of some would count the others' as withstood."""
-    for answer in about:
+def _all_volunteer(answers: Iterable[Mapping[str, Any]], needed: int) -> bool:
+    """Return whether all clients volunteer enough examples; else an audit would count the missing as protected."""
+    for answer in answers:
         if 0 <= (given := answer.get("volunteered", -1)) < needed:
             which = f"client {answer['partition']} volunteers {given} of the {needed} examples that probes need"
             _warn(f"{which}: nobody is probed")

@@ -1,7 +1,7 @@
-"""The machine, or the Ray cluster, that simulated clients share: what it has, who gets how much, starting and joining.
+"""Machine or Ray cluster that simulated clients share: its resources, their shares, starting and joining Ray.
 
-Ray must start in the main thread: its processes are told to die with the thread that started them. So a time limit is
-kept by a second thread, and what that can do about a Ray that hangs is to end the process.
+Ray must start in the main thread, because its processes die with the thread that started them. So a second thread
+keeps the time limit. If Ray hangs, this thread can only end the process.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from flfw.experiment import Experiment
 
 _RAY_START_S = 90.0
 _CONNECT_S = 5.0
-_EPSILON = 1e-9  # ten times a tenth of a GPU fit on it
+_EPSILON = 1e-9  # so that ten tenths of a GPU fit on one
 # Huge pages for a client's large temporaries: a hypernetwork's gradients are 60 MB, allocated anew in every step.
 ALLOCATOR = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "MALLOC_ARENA_MAX": "2"}
 
 
 @dataclass(frozen=True)
 class Node:
-    """One machine's share: CPU cores and GPUs."""
+    """CPU cores and GPUs of one machine."""
 
     cpus: float
     gpus: float
@@ -38,11 +38,11 @@ class Node:
 
 @dataclass(frozen=True)
 class Resources:
-    """What there is to share.
+    """Resources that clients share.
 
     Attributes:
         nodes: the machines.
-        owner: "this machine's" or "the cluster's", for what is said of it.
+        owner: "this machine's" or "the cluster's", for messages.
     """
 
     nodes: tuple[Node, ...]
@@ -50,7 +50,7 @@ class Resources:
 
 
 def resources(address: str) -> Resources:
-    """What this machine has or, with the address of a cluster that was `joined`, what that has."""
+    """Return the resources of this machine or, with the address of a `joined` cluster, those of the cluster."""
     if address:
         import ray
 
@@ -63,10 +63,10 @@ def resources(address: str) -> Resources:
 
 
 def check(experiment: Experiment, there_are: Resources) -> None:
-    """Refuse what cannot be given.
+    """Refuse shares that exceed the resources.
 
     Raises:
-        BadInput: naming the flag, what there is, and what was asked for.
+        BadInput: naming the flag, the available share, and the share asked for.
     """
     if experiment.engine == "flwr":
         whole = float(experiment.cpus_per_client).is_integer()
@@ -88,7 +88,7 @@ def check(experiment: Experiment, there_are: Resources) -> None:
 
 
 def check_server(experiment: Experiment) -> None:
-    """Refuse a GPU for what the server computes, which it does on this machine, where there is none.
+    """Refuse a GPU for the server's computations, which run on this machine, where there is none.
 
     Raises:
         BadInput: there is none.
@@ -101,37 +101,38 @@ def check_server(experiment: Experiment) -> None:
 
 
 def at_once(experiment: Experiment, there_are: Resources) -> int:
-    """How many clients work at once: as many actors as Flower starts, as far as it has threads to wait for them."""
+    """Return how many clients work at once: Flower's actors, but no more than its threads that wait for them."""
     shares = client_resources(experiment, there_are)
     actors = sum(_flowers_count(node, shares["num_cpus"], shares["num_gpus"]) for node in there_are.nodes)
     return min(actors, 32, (os.cpu_count() or 1) + 4)
 
 
 def client_resources(experiment: Experiment, there_are: Resources) -> dict[str, Any]:
-    """What Flower's engine sets aside for a client, and from which it counts how many fit.
+    """Return the resources that Flower's engine reserves for a client, from which it counts how many clients fit.
 
-    Flower would start more clients than fit on the GPUs: it neither knows of the attacks' share nor that no client is
-    spread over two GPUs, and then waits for one that Ray never starts. Letting each take more cores limits them. An
-    actor whose process dies is started again, for Flower would go on handing messages to the dead one; those wait for
-    the new process only if Ray may try a message twice, so a client that dies is asked once more before it has failed.
+    Flower would start more clients than fit on the GPUs: it does not know the attacks' share, nor that no client is
+    spread over two GPUs. It would then wait for a client that Ray never starts. A larger share of cores limits the
+    number of clients. An actor whose process dies is started again, since Flower would go on sending messages to the
+    dead one. These messages wait for the new process only if Ray may try a message twice, so a client that dies is
+    asked once more before it counts as failed.
     """
     cpus, gpus, taken = experiment.cpus_per_client, experiment.gpus_per_client, experiment.attack_gpus
     for node in there_are.nodes if gpus else ():
         fit = _that_fit(node, gpus, taken)
-        taken = 0 if node.gpus else taken  # the attacks take theirs from the first node that has a GPU
+        taken = 0 if node.gpus else taken  # the attacks take their share from the first node that has a GPU
         if _flowers_count(node, cpus, gpus) > fit:
             cpus = floor(node.cpus / fit * 1e4) / 1e4 if fit else node.cpus + 1  # Ray rounds to 1e-4
     return {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": -1, "max_task_retries": 1}
 
 
 def _flowers_count(node: Node, cpus: float, gpus: float) -> int:
-    """What `flwr.simulation.ray_transport.ray_actor.pool_size_from_resources` counts for one node."""
+    """Count clients on a node as `flwr.simulation.ray_transport.ray_actor.pool_size_from_resources` does."""
     by_cpus = int(node.cpus / cpus)
     return min(by_cpus, int(node.gpus / gpus)) if gpus else by_cpus
 
 
 def _that_fit(node: Node, share: float, taken: float) -> int:
-    """Clients that fit on a node's GPUs, none spread over two, with the attacks' share taken from one of them."""
+    """Count the clients that fit on a node's GPUs, none spread over two, beside the attacks' share of one GPU."""
     free = [1.0] * int(node.gpus)
     if taken and free:
         free[0] -= taken
@@ -139,11 +140,11 @@ def _that_fit(node: Node, share: float, taken: float) -> int:
 
 
 def configure_ray(address: str) -> None:
-    """What Ray reads when it is imported: where it listens, and what it need not print.
+    """Configure Ray before its import: where it listens, and which messages it does not print.
 
-    By default its ports, through which code can be run, are open to the network. The setting that keeps them on the
-    loopback interface is named after the systems for which it is the default. What is not printed are the retries of
-    actors, those at their own end among them: whatever fails for good comes back as an error.
+    By default its ports, through which code can be run, are open to the network. The variable that keeps them on the
+    loopback interface is named after the systems for which it is the default. Retries of actors are not printed, also
+    those at an actor's normal end: a final failure comes back as an error.
     """
     if not address:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
@@ -153,10 +154,10 @@ def configure_ray(address: str) -> None:
 
 @contextmanager
 def joined(address: str) -> Iterator[None]:
-    """Look into a running cluster, and leave it again; without an address there is none to look into.
+    """Join a running cluster, and leave it again; do nothing without an address.
 
     Raises:
-        BadInput: nobody answers there.
+        BadInput: no cluster answers there.
     """
     if not address:
         yield
@@ -172,12 +173,12 @@ def joined(address: str) -> Iterator[None]:
 
 
 @contextmanager
-def started(experiment: Experiment, site: Site) -> Iterator[None]:
-    """Ray for one run: started here and ended, or joined and left.
+def started(experiment: Experiment, site: Site, numbers: int) -> Iterator[None]:
+    """Provide Ray for one run: start and end it here, or join and leave a cluster.
 
     Raises:
         RunFailed: it did not start.
-        BadInput: nobody answers at ``experiment.ray_address``.
+        BadInput: no cluster answers at ``experiment.ray_address``.
     """
     import ray
 
@@ -187,7 +188,7 @@ def started(experiment: Experiment, site: Site) -> Iterator[None]:
         del variables["RAY_ADDRESS"]
         _connect(experiment.ray_address, variables)
     else:
-        _start(object_store_bytes(experiment), variables)
+        _start(object_store_bytes(experiment, numbers), variables)
     try:
         yield
     finally:
@@ -195,7 +196,7 @@ def started(experiment: Experiment, site: Site) -> Iterator[None]:
 
 
 def _start(object_store: int, variables: dict[str, str]) -> None:
-    """Start Ray on an address of its own; without one it would join, or wait for, whatever cluster it has heard of."""
+    """Start Ray on an address of its own; without one it would join, or wait for, any cluster that it knows of."""
     import ray
 
     with _time_limit():
@@ -234,21 +235,22 @@ def _quiet(variables: dict[str, str]) -> dict[str, Any]:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, without what it adds."""
+    """Return the first line of an error's message."""
     return (str(error).splitlines() or [repr(error)])[0]
 
 
-def object_store_bytes(experiment: Experiment) -> int:
-    """Room for one message each way for every client at work, and a tenth more.
+def object_store_bytes(experiment: Experiment, numbers: int) -> int:
+    """Return room for one message each way for every client at work, and a tenth more.
 
-    A store that is used over and over stays in the processor's reach; the default, a third of the memory, is walked
-    through once, page fault by page fault, and stays in every actor's resident memory.
+    Args:
+        experiment: resolved.
+        numbers: number of values in the method's model.
+
+    The memory of a small store is reused, and stays close to the processor. The default store, a third of the memory,
+    is used from end to end, with a page fault for each page, and stays in every actor's resident memory.
     """
-    from flfw import nets
-    from flfw import resolve as parts
-
     at_work = at_once(experiment, resources(""))
-    return max(100_000_000, int(2.2 * at_work * 4 * nets.numel(parts.blank_model(experiment).state_dict())))
+    return max(100_000_000, int(2.2 * at_work * 4 * numbers))
 
 
 @contextmanager

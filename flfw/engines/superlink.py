@@ -1,4 +1,4 @@
-"""Runs the app through Flower's own commands: a private SuperLink, ``flwr run``, and ``flwr ls`` for how it ended."""
+"""Engine over Flower's own commands: a private SuperLink, ``flwr run``, and ``flwr ls`` for the final status."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def run(
     gpus_per_client: float,
     out: Path,
 ) -> None:
-    """Run the app to its end; what comes of it is written by the server app, where its configuration says.
+    """Run the app to its end; the server app writes the results to the folder in its configuration.
 
     Args:
         run_config: all keys of the app's configuration.
         environment: variables for the processes of the server and of the clients, such as a site's folders.
         clients: simulated clients.
-        cpus_per_client: cores set aside for each client at work; a whole number, for Flower knows no others.
-        gpus_per_client: fraction of a GPU set aside for each client at work.
+        cpus_per_client: cores reserved for each client at work; a whole number, as Flower accepts no others.
+        gpus_per_client: fraction of a GPU reserved for each client at work.
         out: existing folder, in which a server app that fails leaves its reason as ``failure.txt``.
 
     Raises:
@@ -70,29 +70,29 @@ def complete(
 
     Args:
         run_config: all keys of the app's configuration.
-        folder: existing, absolute; the app is written into it, and ``neutral`` is where programs are started.
-        options: more of ``flwr run``.
+        folder: existing, absolute; the app is written into it, and programs are started in its ``neutral``.
+        options: further options of ``flwr run``.
         variables: the environment of ``flwr``.
         out: existing folder, in which a server app that fails leaves its reason as ``failure.txt``.
 
     Raises:
         RunFailed: Flower refused the app, or the run ended otherwise than completed; the message is one line.
     """
-    (out / "failure.txt").unlink(missing_ok=True)  # of an attempt before this one
+    (out / "failure.txt").unlink(missing_ok=True)  # from an earlier attempt
     (folder / "neutral").mkdir(exist_ok=True)
     write_bundle(folder / "app", run_config)
-    run_id, said = _run_and_follow(folder, options, variables)
+    run_id, output = _run_and_follow(folder, options, variables)
     status = _status(run_id, folder, variables)
     if status["status"] != "finished:completed":
-        raise RunFailed(_reason(out, status, said))
+        raise RunFailed(_reason(out, status, output))
 
 
 @contextmanager
 def private_superlink(folder: Path, environment: dict[str, str]) -> Iterator[dict[str, str]]:
-    """A SuperLink of one's own on this machine, for simulations; with it end all processes that it started.
+    """Start a private SuperLink for simulations; at its end, also end all processes that it started.
 
     Args:
-        folder: existing, absolute and of no other use: FLWR_HOME and the processes' working directory lie in it.
+        folder: existing, absolute and without other use: FLWR_HOME and the processes' working directory lie in it.
         environment: variables for the processes of the server and of the clients.
 
     Yields:
@@ -108,13 +108,13 @@ def private_superlink(folder: Path, environment: dict[str, str]) -> Iterator[dic
     (home / "config.toml").write_text(f'[superlink]\ndefault = "own"\n[superlink.own]\n{connection}')
     variables = {**_variables(home), **environment}
     command = [_program("flower-superlink"), "--simulation", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
-    with log.open("wb") as said:
+    with log.open("wb") as output:
         keeper = subprocess.Popen(
             [sys.executable, "-m", "flfw.engines.superlink", *command],
             cwd=neutral,
             env=variables,
             stdin=subprocess.PIPE,
-            stdout=said,
+            stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # an interrupt at the terminal is for this process, which then ends the others
         )
@@ -128,7 +128,7 @@ def private_superlink(folder: Path, environment: dict[str, str]) -> Iterator[dic
 
 
 def _shares(clients: int, cpus: float, gpus: float) -> str:
-    """Flower's ``--federation-config``, in which a client's cores are a whole number."""
+    """Return Flower's ``--federation-config``, in which a client's cores are a whole number."""
     return (
         f"num-supernodes={clients} client-resources-num-cpus={int(cpus)} client-resources-num-gpus={float(gpus)} "
         f"init-args-num-cpus={len(os.sched_getaffinity(0))} init-args-log-to-driver=false"
@@ -156,7 +156,7 @@ def _variables(home: Path) -> dict[str, str]:
 
 
 def _program(name: str) -> str:
-    """Where one of Flower's programs is: beside this interpreter, or on the path."""
+    """Find one of Flower's programs, beside this interpreter or on the path."""
     path = shutil.which(name, path=sysconfig.get_path("scripts")) or shutil.which(name)
     if path is None:
         raise RunFailed(f"Expected Flower's program {name} on the path, got none; try --engine ray.")
@@ -175,49 +175,49 @@ def _wait_until_up(keeper: subprocess.Popen[bytes], port: int, log: Path) -> Non
         if keeper.poll() is not None:
             raise RunFailed(f"Flower's SuperLink did not start: {_last_line(log.read_text())}; try --engine ray.")
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            if keeper.poll() is None:  # else somebody else listens there
+            if keeper.poll() is None:  # else another program listens there
                 return
         time.sleep(0.1)
     raise RunFailed(f"Flower's SuperLink did not start within {_START_S:.0f} s; try --engine ray.")
 
 
 def _run_and_follow(folder: Path, options: list[str], variables: dict[str, str]) -> tuple[str, str]:
-    """Submit the app and wait for its end, passing on its progress; returns the run's id and all that was said."""
-    said, run_id = [], None
+    """Submit the app and wait for its end, passing on its progress; return the run's id and the whole output."""
+    output, run_id = [], None
     with _flwr(["run", str(folder / "app"), *options, "--stream"], folder, variables) as flwr:
         assert flwr.stdout is not None, "it is a pipe"
         late = threading.Timer(_SUBMIT_S, flwr.kill)
         late.start()
         try:
             for line in flwr.stdout:
-                said.append(line)
+                output.append(line)
                 if run_id is None and (started := _STARTED.search(line)):
                     run_id = started[1]
                     late.cancel()
                 elif _PROGRESS.match(line):
                     print(line, end="", file=sys.stderr)
         except KeyboardInterrupt:
-            if run_id is not None:  # of a server that outlives this process, the run would go on
+            if run_id is not None:  # on a server that outlives this process, the run would go on
                 with _flwr(["stop", run_id], folder, variables) as stopping:
                     stopping.wait()
             raise
         finally:
             late.cancel()
     if run_id is None:
-        why = " ".join(_COLOUR_OR_FRAME.sub("", "".join(said)).split()).removeprefix("Error ")
+        why = " ".join(_COLOUR_OR_FRAME.sub("", "".join(output)).split()).removeprefix("Error ")
         raise RunFailed(f"Flower did not take the app: {why or f'no answer within {_SUBMIT_S:.0f} s'}")
-    return run_id, "".join(said)
+    return run_id, "".join(output)
 
 
 def _status(run_id: str, folder: Path, variables: dict[str, str]) -> dict[str, str]:
-    """The run's entry in ``flwr ls`` once it has ended, of which neither the stream's end nor its exit code speaks."""
+    """Return the run's entry in ``flwr ls`` once it has ended; stream and exit code do not show its status."""
     while True:
         with _flwr(["ls", "--run-id", run_id, "--format", "json"], folder, variables) as flwr:
-            said, _ = flwr.communicate()
+            output, _ = flwr.communicate()
         try:
-            entry = json.loads(said)["runs"][0]
+            entry = json.loads(output)["runs"][0]
         except (ValueError, LookupError):
-            raise RunFailed(f"Flower's SuperLink was lost during run {run_id}: {_last_line(said)}") from None
+            raise RunFailed(f"Flower's SuperLink was lost during run {run_id}: {_last_line(output)}") from None
         if entry["status"].startswith("finished"):
             return entry
         time.sleep(_POLL_S)
@@ -228,7 +228,7 @@ def _flwr(arguments: list[str], folder: Path, variables: dict[str, str]) -> Iter
     with subprocess.Popen(
         [_program("flwr"), *arguments],
         cwd=folder / "neutral",
-        env={**variables, "COLUMNS": "1000"},  # what it complains of stays on one line
+        env={**variables, "COLUMNS": "1000"},  # so that its error messages stay on one line
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -243,15 +243,15 @@ def _flwr(arguments: list[str], folder: Path, variables: dict[str, str]) -> Iter
             flwr.kill()
 
 
-def _reason(out: Path, status: dict[str, str], said: str) -> str:
-    """Why a run failed, in one line: as the server app wrote it, else as Flower has it."""
+def _reason(out: Path, status: dict[str, str], output: str) -> str:
+    """Return why a run failed, in one line: the reason from the server app, else the one from Flower."""
     written = out / "failure.txt"
     if written.exists() and (lines := written.read_text(encoding="utf-8").splitlines()):
         return lines[0]
-    (out / "flower.log").write_text(said, encoding="utf-8")
+    (out / "flower.log").write_text(output, encoding="utf-8")
     reason = status["status-details"].removeprefix(_APP_RAISED).partition("\n")[0]
     if reason in ("", "N/A", _APP_SAYS_NOTHING):
-        reason = _last_line(said)
+        reason = _last_line(output)
     return f"{reason} (Flower: {status['status']}; all it said is in {out / 'flower.log'})"
 
 
@@ -264,9 +264,9 @@ def _last_line(text: str) -> str:
 
 
 def _keep(command: list[str]) -> None:
-    """Run a command until standard input closes, because its owner is done or dead; then end all that it started.
+    """Run a command until standard input closes, because its owner is done or dead; then kill all processes it started.
 
-    Nothing is asked to end by itself: Flower's engine, in its main thread, would first wait for the run to be over.
+    They are not asked to end: Flower's engine, in its main thread, would first wait for the run to be over.
     """
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # an orphan becomes a child of this process
     kept = subprocess.Popen(command, stdin=subprocess.DEVNULL)
@@ -283,7 +283,7 @@ def _keep(command: list[str]) -> None:
 
 
 def _descendants() -> set[int]:
-    """The children of this process, theirs, and so on; those that have ended and were not waited for among them."""
+    """List all descendants of this process, also those that have ended and were not waited for."""
     parents: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):

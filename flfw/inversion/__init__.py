@@ -1,1 +1,1 @@
-"""The attack engine: what a guess would have sent, how far that is from what was sent, and how to search."""
+"""Engine of the attacks: simulated observations, their distance from the real one, priors and searches."""

@@ -1,4 +1,4 @@
-"""The adaptation to a defence nobody has written one for: the defence's own code stands inside the objective."""
+"""Automatic adaptation to a defence without a written one: the defence's own code stands inside the objective."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ class Defends(Protocol):
 
 @final
 class Automatic:
-    """A defence as something to differentiate through.
+    """Differentiable wrapper of a defence.
 
-    Where the defence's own derivative tells how it responds, that is used. Where it does not, as with rounding, whose
-    derivative is 0, or with code that leaves the graph, the defence is passed straight through: forward it is what it
-    is, backward the identity (Bengio et al., arXiv 1308.3432). What a random defence sends is averaged over fresh
-    draws before it is compared; one whose mean is what went in, noise without a bound, is the identity then.
+    The defence's own derivative is used where it predicts the defence's response. Rounding has derivative 0, and other
+    code may leave the graph: then a straight-through estimator is used (Bengio et al., arXiv 1308.3432), with the
+    defence in the forward pass and the identity in the backward pass. The output of a random defence is averaged over
+    fresh draws before it is compared. An unbiased defence, such as noise without a bound, is then the identity.
 
     Args:
-        defence: as the client has it.
-        draws: of its randomness in each step, >= 2.
-        factor: what the defence acts on, over what is compared; not 0.
-        finished: whether what is attacked has passed through `update`, as what is sent has; a single step has not.
-        deviations: of what is random in each tensor, where it is known; see `counting`.
+        defence: the client's defence.
+        draws: draws of its randomness in each step, >= 2.
+        factor: the scale of the defence's input over the scale of the compared tensors; not 0.
+        finished: whether the attacked tensors passed through `update`, as an upload has; a single step has not.
+        deviations: standard deviation of the noise in each tensor, where it is known; see `counting`.
     """
 
     def __init__(
@@ -61,59 +61,59 @@ class Automatic:
 
     @property
     def noise(self) -> float | None:
-        """As of a `flfw.victims.operator.Operator`: 1 where what is left is counted in deviations."""
+        """1 where the residual is counted in deviations, else None; see `flfw.victims.operator.Operator.noise`."""
         return None if self.deviations is None else 1.0
 
     def counting(self, deviations: Tensors) -> Automatic:
-        """The same, with what is left of a trial counted in deviations, a positive one for each tensor by its name."""
+        """Return a copy that counts a trial's residual in deviations, positive tensors by name."""
         return Automatic(self.defence, self.draws, self._factor, self._finished, deviations)
 
-    def left(self, found: Tensors, observed: Tensors) -> Tensors:
-        """What a distance is to compare with what was sent."""
+    def left(self, defended: Tensors, observed: Tensors) -> Tensors:
+        """Return the tensors that a distance compares with the observation."""
         if self.deviations is None:
-            return found
-        return {n: value + (found[n] - value) / self.deviations[n] for n, value in observed.items()}
+            return defended
+        return {n: value + (defended[n] - value) / self.deviations[n] for n, value in observed.items()}
 
     def sent(self, trial: Tensors, rng: torch.Generator, *, faithful: bool, nature: Nature = "fixed") -> Tensors:
-        """What the client would have sent, in the mean over its randomness; differentiable in ``trial``.
+        """Compute the client's simulated upload, averaged over its randomness; differentiable in ``trial``.
 
         Args:
             trial: the gradient of a guess.
-            rng: of the defence's randomness.
+            rng: generator of the defence's randomness.
             faithful: whether the defence's own derivative is used.
-            nature: as `nature` found it.
+            nature: the result of `nature`.
         """
         if nature == "unbiased":
             return dict(trial)
-        several = [self.defended(trial, rng) for _ in range(1 if nature == "fixed" else self.draws)]
-        defended = {name: torch.stack([one[name] for one in several]).mean(0) for name in trial}
+        samples = [self.defended(trial, rng) for _ in range(1 if nature == "fixed" else self.draws)]
+        defended = {name: torch.stack([one[name] for one in samples]).mean(0) for name in trial}
         if faithful:
             return defended
         return {name: value + (defended[name] - value).detach() for name, value in trial.items()}
 
     def nature(self, at: Tensors, rng: torch.Generator) -> Nature:
-        """Whether the defence is random and, if so, whether its mean is what goes in.
+        """Return whether the defence is random and, if so, whether it is unbiased.
 
         Args:
-            at: gradients at which to try, by name.
-            rng: of the defence's randomness.
+            at: gradients for the test, by name.
+            rng: generator of the defence's randomness.
         """
         with torch.no_grad():
-            several = [self.defended(at, rng) for _ in range(self.draws)]
-            each = {name: torch.stack([one[name] for one in several]) for name in at}
+            samples = [self.defended(at, rng) for _ in range(self.draws)]
+            each = {name: torch.stack([one[name] for one in samples]) for name in at}
             spread = torch.stack([value.var(0).sum() for value in each.values()]).sum()
             off = torch.stack([((each[name].mean(0) - value) ** 2).sum() for name, value in at.items()]).sum()
         if not bool(spread > 0):
             return "fixed"
-        # The mean of so many draws is off by this much by chance.
+        # The mean of this number of draws deviates by this much by chance.
         return "unbiased" if bool(off < 2 * spread / self.draws) else "random"
 
     def is_faithful(self, at: Tensors, rng: torch.Generator) -> bool:
-        """Whether the defence's derivative foretells its response to a change of a third of each tensor's deviation.
+        """Return whether the defence's derivative predicts its response to a change of a third of each deviation.
 
         Args:
-            at: gradients at which to try, by name.
-            rng: of the change and of the defence's randomness, which is the same before and after.
+            at: gradients for the test, by name.
+            rng: generator of the change and of the defence's randomness, which is the same before and after.
         """
         change = changed(at, rng)
         state = rng.get_state()
@@ -131,31 +131,31 @@ class Automatic:
         return bool((low <= foretold) & (foretold <= high) & (high > 0))
 
     def defended(self, trial: Tensors, rng: torch.Generator) -> Tensors:
-        """What the client would have sent, by its own code, in the units of the trial."""
-        # New ones, for a defence may work in place; and where clients' tensors and generators are, on the CPU.
-        own = {name: value.cpu() * self._factor for name, value in trial.items()}
-        defence = deepcopy(self.defence)  # which may remember what it was called with
-        found = defence.gradients(own, rng)
-        found = defence.update(found, rng) if self._finished else found
-        return {name: value.to(trial[name].device) / self._factor for name, value in found.items()}
+        """Compute the client's simulated upload with the defence's own code, in the units of the trial."""
+        # New tensors, because a defence may work in place; on the CPU, like clients' tensors and generators.
+        gradients = {name: value.cpu() * self._factor for name, value in trial.items()}
+        defence = deepcopy(self.defence)  # a copy, because a defence may keep state between calls
+        output = defence.gradients(gradients, rng)
+        output = defence.update(output, rng) if self._finished else output
+        return {name: value.to(trial[name].device) / self._factor for name, value in output.items()}
 
 
 @final
 class Staged(Evaluation):
-    """An objective with a defence's own code in it, in three stages, of which the second is the defence's.
+    """Objective that contains a defence's own code, in three stages; the defence is the second.
 
-    The gradient of the guess is one `Graph`. What the defence makes of it, how far that is from what was sent, and the
-    slope of that distance are computed problem by problem. The slope is pulled back to the guess by a second `Graph`.
+    The gradient of the guess is one `Graph`. The defence's output, its distance from the observation and the slope of
+    that distance are computed problem by problem. A second `Graph` pulls the slope back to the guess.
 
     Args:
-        objective: of one problem, without a mechanism.
+        objective: the objective of one problem, without a mechanism.
         automatic: the defence.
-        guess: of one problem, for its shapes.
-        given: of one problem.
-        compute: what may be used.
+        guess: the guess of one problem, for its shapes.
+        given: the constants of one problem.
+        compute: limits of memory, and compilation.
 
     Raises:
-        BadInput: one problem's step takes more memory than there may be.
+        BadInput: one problem's step takes more memory than allowed.
     """
 
     def __init__(
@@ -173,17 +173,17 @@ class Staged(Evaluation):
         self._found: tuple[bool, Nature] | None = None  # of the first trial, for all
 
     def of(self, given: Given, rngs: Sequence[torch.Generator]) -> Evaluate:
-        """The generators draw what is random in the defence."""
+        """Return the evaluation of P problems; the generators draw the defence's randomness."""
         observed = [{name: value[i] for name, value in given["observed"].items()} for i in range(len(rngs))]
 
         def evaluate(guess: Guess) -> tuple[Tensors, Tensor, Tensor]:
             trials = self._trial(guess, given)
-            found = [
+            results = [
                 self._slope({name: value[i] for name, value in trials.items()}, seen, rng)
                 for i, (seen, rng) in enumerate(zip(observed, rngs, strict=True))
             ]
-            slopes = {name: torch.stack([slope[name] for slope, _ in found]) for name in observed[0]}
-            matched = torch.stack([one for _, one in found])
+            slopes = {name: torch.stack([slope[name] for slope, _ in results]) for name in observed[0]}
+            matched = torch.stack([one for _, one in results])
             gradients: dict[str, Any] = dict(self._pull(guess, given, slopes))
             slope, prior = self._prior(guess["x"], given)
             gradients["x"] = gradients["x"] + slope
@@ -192,7 +192,7 @@ class Staged(Evaluation):
         return evaluate
 
     def _slope(self, trial: Tensors, observed: Tensors, rng: torch.Generator) -> tuple[Tensors, Tensor]:
-        """The slope of the distance with respect to a trial, and that distance."""
+        """Compute the slope of the distance with respect to a trial, and the distance."""
         if self._found is None:
             self._found = self._automatic.is_faithful(trial, rng), self._automatic.nature(trial, rng)
         faithful, nature = self._found
@@ -205,12 +205,12 @@ class Staged(Evaluation):
 
 
 def changed(at: Tensors, rng: torch.Generator) -> Tensors:
-    """A random change by a third of each tensor's deviation: coarser than what a compressor rounds to."""
+    """Draw a random change by a third of each tensor's deviation; it is coarser than a compressor's rounding step."""
     return {n: _STEP * v.std(correction=0) * _drawn(v, rng) for n, v in at.items()}
 
 
 def again(state: Tensor) -> torch.Generator:
-    """A generator that draws what another one drew from a state on."""
+    """Return a generator that repeats the draws of another generator from its saved state on."""
     rng = torch.Generator()
     rng.set_state(state)
     return rng

@@ -1,15 +1,15 @@
-"""Clipping and Gaussian noise as an attacker has them who knows all settings: of each example, or of a whole update.
+"""Clipping and Gaussian noise, per example or per update, for an attacker with all settings.
 
 With C the bound, sigma the noise multiplier, B the batch, clip_C(v) = v min(1, C / |v|) for each group of tensors:
 
     clipped steps     sent = 1/B (sum_j clip_C(g_j) + N(0, sigma^2 C^2))       draws=example: B sigma^2 C^2
     clipped updates   sent = clip_C(lr N g) / (lr N) + N(0, s^2) / (lr N)      g the mean gradient of N steps, s the
                                                                                deviation of the client's own noise
-The clipping stands in the victim's model, where examples can be told apart: of several, each trial example's gradient
-is bounded by itself. The noise cannot be undone, but its deviation makes the distance a likelihood.
+The clipping is part of the victim's model, where the examples are separate: each trial example's gradient is clipped
+by itself. The noise cannot be undone, but its deviation makes the distance a likelihood.
 
-Of several clipped steps the noise adds up, carried along by momentum and weight decay (`carried`). The noise of a step
-also moves the weights at which the next ones are taken; that is left out.
+The noise of several clipped steps adds up, through momentum and weight decay (`carried`). The noise of a step also
+moves the weights of the later steps; this effect is left out.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ _PER: dict[Grouping, str] = {"layer": "a layer", "tensor": "a tensor", "flat": "
 
 
 def clipped(gradient: Tensors, bound: float | Mapping[str, Tensor], grouping: Grouping) -> Tensors:
-    """A gradient with each group scaled down to an L2 norm of at most ``bound``; differentiable, and fit for vmap.
+    """Clip the gradient so that each group has an L2 norm of at most ``bound``; differentiable, and fit for vmap.
 
     Args:
-        gradient: by name.
+        gradient: gradients by name.
         bound: > 0; one for all groups, or one for each by name.
-        grouping: what is clipped together.
+        grouping: the tensors that share a norm.
 
     >>> import torch
     >>> clipped({"a.w": torch.tensor([3.0]), "a.b": torch.tensor([4.0])}, 2.5, "layer")
     {'a.w': tensor([1.5000]), 'a.b': tensor([2.])}
     """
-    found: Tensors = {}
+    result: Tensors = {}
     for group, members in grouped(gradient, grouping).items():
-        own = {name: gradient[name] for name in members}
+        tensors = {name: gradient[name] for name in members}
         most = bound[group] if isinstance(bound, Mapping) else bound
-        factor = (most / (inner(own, own) + _TINY).sqrt()).clamp(max=1.0)
-        found |= {name: value * factor for name, value in own.items()}
-    return {name: found[name] for name in gradient}
+        factor = (most / (inner(tensors, tensors) + _TINY).sqrt()).clamp(max=1.0)
+        result |= {name: value * factor for name, value in tensors.items()}
+    return {name: result[name] for name in gradient}
 
 
 def carried(local: LocalSteps) -> float:
-    """Deviation of the weights' change over lr times steps, for noise of deviation 1 in the gradient of each step.
+    """Compute the deviation of the weights' change over lr times steps, for unit noise in each step's gradient.
 
-    SGD is linear in the noise, so each step's noise is followed on its own, through momentum and weight decay.
+    SGD is linear in the noise, so each step's noise is followed separately, through momentum and weight decay.
 
     Args:
-        local: steps of SGD.
+        local: local steps of SGD.
 
     >>> carried(LocalSteps(lr=0.1, steps=4))
     0.5
@@ -75,21 +75,21 @@ def carried(local: LocalSteps) -> float:
 
 
 class Clipped(MethodOperator, ABC):
-    """A method that clips and adds noise. A subclass says what, in settings as `flfw.dp.settings` has them."""
+    """Method that clips and adds noise. A subclass defines the rest, with settings as in `flfw.dp.settings`."""
 
     @property
     @abstractmethod
     def on_steps(self) -> bool:
-        """Whether each example's gradient is clipped, in every step, rather than the update."""
+        """True where each example's gradient is clipped in every step, False where the update is clipped."""
 
     @property
     def update_deviation(self) -> float:
-        """Of the noise that a client adds to its clipped update; by default 0, for the noise is the server's."""
+        """Deviation of the noise that a client adds to its clipped update; 0 by default: the server adds it."""
         return 0.0
 
     @property
     def bound(self) -> float:
-        """C."""
+        """The clipping bound C."""
         return self.settings["clip"]
 
     @property
@@ -99,28 +99,28 @@ class Clipped(MethodOperator, ABC):
 
     @property
     def grouping(self) -> Grouping:
-        """What is clipped together."""
+        """The tensors that are clipped together."""
         return self.settings["grouping"]
 
     @property
     def acts(self) -> bool:
-        """One example's gradient is read before any update is clipped, and before its own clipping if settings say."""
+        """False for one example's gradient that is read before its clipping, or before the update's."""
         return not self.at.on_client or (self.on_steps and self.settings["observed"] == "sanitised")
 
     @property
     def is_noisy(self) -> bool:
-        """Whether there is noise in what was sent."""
+        """True where the observation contains noise."""
         return bool(self.settings["noise_multiplier"] if self.on_steps else self.update_deviation)
 
     @property
     def relative_deviation(self) -> float:
-        """Of the noise in a step's mean gradient, over C."""
+        """Deviation of the noise in a step's mean gradient, over C."""
         draws = self.at.batch if self.settings["draws"] == "example" else 1
         return self.settings["noise_multiplier"] * sqrt(draws) / self.at.batch
 
     @property
     def noise(self) -> float | None:
-        """In the units of what is compared."""
+        """Deviation of the noise in the units of the compared tensors; None: no noise."""
         if not self.is_noisy:
             return None
         if not self.on_steps:
@@ -130,7 +130,7 @@ class Clipped(MethodOperator, ABC):
 
     @property
     def local_steps(self) -> LocalSteps | None:
-        """The method's optimiser, on what is uploaded."""
+        """The method's optimiser, on the uploaded tensors."""
         if self.at.steps == 1:
             return None
         kind, decay = self.settings["optimiser"], self.settings["weight_decay"]
@@ -139,16 +139,16 @@ class Clipped(MethodOperator, ABC):
 
     @property
     def obstacle(self) -> str:
-        """What noise does to Adam's quotients has no deviation of its own."""
+        """The effect of noise on Adam's quotients: its deviation is unknown."""
         adam = self.settings["optimiser"] == "adam"
-        several = self.at.steps > 1 and self.on_steps and self.is_noisy
-        return "of several steps of Adam the noise that is left is not known" if several and adam else ""
+        many = self.at.steps > 1 and self.on_steps and self.is_noisy
+        return "of several steps of Adam the noise that is left is not known" if many and adam else ""
 
     @property
     def missed(self) -> str:
-        """What noise does to the gradients of later steps."""
-        several = self.at.steps > 1 and self.on_steps and self.is_noisy
-        return "that the noise of a step moves the weights at which the next ones are taken" if several else ""
+        """The effect of noise on the gradients of later steps."""
+        many = self.at.steps > 1 and self.on_steps and self.is_noisy
+        return "that the noise of a step moves the weights at which the next ones are taken" if many else ""
 
     @property
     def deed(self) -> str:
@@ -157,7 +157,7 @@ class Clipped(MethodOperator, ABC):
 
     @property
     def known(self) -> str:
-        """With the bound and the noise."""
+        """The clipping with its bound, and the noise."""
         what = "each example's gradient" if self.on_steps else "each update"
         sigma = self.settings["noise_multiplier"]
         noise = f" and adds noise (sigma={sigma:g})" if self.is_noisy else ""
@@ -169,11 +169,11 @@ class Clipped(MethodOperator, ABC):
         return f"C={self.bound:g} {_PER[self.grouping]}"
 
     def bounds(self, observed: Tensors) -> Tensors:
-        """C of each group by its name, where it has to be read off what was observed; by default it is `bound`."""
+        """Return C of each group by its name, where it has to be read off the observation; by default none."""
         return {}
 
     def victim(self, plain: PlainVictim, received: Tensors, local: LocalSteps | None) -> VictimModel:
-        """With each example's gradient clipped, in each step; or the whole, of one example and step or an update."""
+        """Build the victim with clipping of each example in each step, or of the whole gradient or update."""
         if self.on_steps and (self.at.batch > 1 or local is not None):
             plain = plain.after(lambda gradient: clipped(gradient, self.bound, self.grouping))
             return super().victim(plain, received, local)
@@ -181,28 +181,28 @@ class Clipped(MethodOperator, ABC):
         return ClippedVictim(super().victim(plain, received, local), bound, self.grouping, self.bounds)
 
     def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
-        """The trial as it is, for it was clipped where it was made; without noise, whose mean is 0."""
+        """Return the trial unchanged: it is already clipped, and the mean of the noise is 0."""
         return {name: trial[name] for name in sent}
 
 
 class ClippedByUnit(Clipped, ABC):
-    """One that clips examples or whole updates, as ``unit`` says; the noise on updates is the server's."""
+    """Method that clips examples or whole updates, as ``unit`` says; the server adds the noise on updates."""
 
     @property
     def on_steps(self) -> bool:
-        """Whether it is examples that are protected."""
+        """True where examples are protected."""
         return self.settings["unit"] == "example"
 
 
 @final
 class ClippedVictim(VictimModel):
-    """A `VictimModel` whose gradient is clipped as a whole.
+    """Victim whose gradient is clipped as a whole.
 
     Args:
-        victim: before the clipping.
-        bound: of each group.
-        grouping: what is clipped together.
-        bounds: of what was observed, a bound for each group by its name; nothing: ``bound`` is that of all.
+        victim: the victim without clipping.
+        bound: the bound of each group.
+        grouping: the tensors that share a norm.
+        bounds: from an observation, a bound for each group by its name; empty: ``bound`` holds for all.
     """
 
     def __init__(
@@ -213,11 +213,11 @@ class ClippedVictim(VictimModel):
         self._grouping: Grouping = grouping
 
     def observed(self, sent: Tensors) -> tuple[Tensors, Tensors]:
-        """The victim's, and ``bound.GROUP`` where it is read off what was sent."""
+        """Return the victim's observation, and ``bound.GROUP`` where it is read off."""
         seen, constants = self._victim.observed(sent)
         return seen, {**constants, **{f"bound.{group}": value for group, value in self._bounds(seen).items()}}
 
     def gradient(self, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensors:
-        """The victim's, clipped."""
+        """Compute the victim's gradient and clip it."""
         read = {name.removeprefix("bound."): v for name, v in constants.items() if name.startswith("bound.")}
         return clipped(self._victim.gradient(x, y, unknown, constants), read or self._bound, self._grouping)

@@ -1,4 +1,4 @@
-"""How much of the machine a search may use."""
+"""Limits of a search: memory and compilation."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from flfw.errors import require
 
 @dataclass(frozen=True)
 class Compute:
-    """What a search may use.
+    """Limits of a search.
 
     Attributes:
-        memory_gb: that one step of as many searches as are done at once may take, in GB (1e9 bytes), > 0.
-        compiled: have a C++ compiler fuse a step's operations: seconds to a minute at the start, then faster steps.
+        memory_gb: memory for one step of all searches that run at once, in GB (1e9 bytes), > 0.
+        compiled: let a C++ compiler fuse a step's operations: seconds to a minute at the start, then faster steps.
     """
 
     memory_gb: float = 4.0
@@ -26,9 +26,9 @@ class Compute:
 
 
 def compiler() -> str | None:
-    """The C++ compiler that PyTorch would use; None: there is none on this machine.
+    """Return the C++ compiler that PyTorch would use; None: this machine has none.
 
-    ``$CXX`` is asked first, as PyTorch does, then g++ and clang++.
+    The order is PyTorch's: ``$CXX`` first, then g++ and clang++.
     """
     named = os.environ.get("CXX")
-    return next((found for name in ([named] if named else ["g++", "clang++"]) if (found := shutil.which(name))), None)
+    return next((path for name in ([named] if named else ["g++", "clang++"]) if (path := shutil.which(name))), None)

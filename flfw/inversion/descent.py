@@ -1,7 +1,7 @@
-"""How a search moves: Adam and L-BFGS on many problems at once, each with its own state.
+"""Optimisers of a search: Adam and L-BFGS on many problems at once, each with its own state.
 
-Nothing in a loop waits for the device. The best guess of each problem so far, by its objective, is kept as a tensor;
-whether all problems are solved is asked once in a while.
+No loop waits for the device in every step. The best guess of each problem so far, by its objective, is kept as a
+tensor. The check for solved problems runs only once in a while.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from flfw.inversion.objective import Guess
 from flfw.nets.net import Tensors
 
 Evaluate: TypeAlias = Callable[[Guess], tuple[Tensors, Tensor, Tensor]]
-"""Of P stacked guesses: gradients by name, objectives (P,) and distances (P,)."""
+"""Function of P stacked guesses: gradients by name, objectives (P,) and distances (P,)."""
 
-_ASK = 50  # evaluations between two looks at whether anything is left to do
-_CURVED = 1e-8  # cosine of a step and the change of the gradient, from which on they are remembered
-_LOOKS, _PROGRESS = 4, 0.999  # a search that gained less than a thousandth within so many looks is stuck
+_ASK = 50  # evaluations between two checks for unsolved problems
+_CURVED = 1e-8  # least cosine of a step and the change of the gradient for the pair to be kept
+_LOOKS, _PROGRESS = 4, 0.999  # a search that gained less than a thousandth in this number of checks is stuck
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8
 
 
 @final
 class Best:
-    """The best guess of each problem so far, by its objective; of what is not finite, nothing is kept.
+    """Best guess of each problem so far, by its objective; guesses with a non-finite objective are dropped.
 
     Attributes:
-        guess: stacked.
-        objective: (P,), infinite where nothing finite was seen.
-        first: (P,) the objective where the search began.
-        matched: (P,) the distance at that guess.
-        iterations: (P,) how many were done before a problem was solved.
+        guess: the best guesses, stacked.
+        objective: (P,), infinite where no finite value was seen.
+        first: (P,) the objective at the start of the search.
+        matched: (P,) the distance at the best guess.
+        iterations: (P,) iterations done before a problem was solved.
     """
 
     def __init__(self, guess: Guess, solved: float) -> None:
@@ -50,8 +50,8 @@ class Best:
         self._solved = solved
 
     def see(self, guess: Guess, objective: Tensor, matched: Tensor) -> None:
-        """Take note of what an evaluation found."""
-        if self.first is self.objective:  # nothing was seen before
+        """Record the result of an evaluation."""
+        if self.first is self.objective:  # the first evaluation
             self.first = objective.nan_to_num(nan=torch.inf)
         better = objective < self.objective  # False for NaN
         self.objective = torch.where(better, objective, self.objective)
@@ -61,20 +61,20 @@ class Best:
 
     @property
     def unsolved(self) -> Tensor:
-        """(P,) whether a problem's distance is not yet below what counts as solved."""
+        """Mask (P,) of the problems whose distance is not yet below the threshold."""
         return self.matched > (self._solved if self._solved > 0 else -torch.inf)
 
     def count(self) -> None:
-        """One more iteration for those that are not solved."""
+        """Count one more iteration for each unsolved problem."""
         self.iterations += self.unsolved
 
     def all_solved(self) -> bool:
-        """Waits for the device."""
+        """Return whether all problems are solved; waits for the device."""
         return not bool(self.unsolved.any())
 
 
 class Descent(ABC):
-    """A way to move from a guess to a better one."""
+    """Optimiser that moves a guess to a better one."""
 
     iterations: int
 
@@ -83,10 +83,10 @@ class Descent(ABC):
         """Search from stacked guesses.
 
         Args:
-            evaluate: the objective of all of them.
-            guess: where to start; not changed.
-            box: lower and upper bound of ``x`` in normalised units; None: it moves freely.
-            solved: a distance below which a problem is solved; once all are, the search ends.
+            evaluate: the objective of all guesses.
+            guess: the starts; not changed.
+            box: lower and upper bound of ``x`` in normalised units; None: no bounds.
+            solved: a distance below which a problem is solved; the search ends once all are.
         """
 
 
@@ -114,7 +114,7 @@ class AdamDescent(Descent):
         require(0 < self.lr < inf, "0 < lr < inf", lr=self.lr)
 
     def rate(self, done: int) -> float:
-        """The step size after so many steps."""
+        """Return the step size after ``done`` steps."""
         if self.schedule == "cosine":
             return self.lr * (1 + cos(pi * done / self.iterations)) / 2
         passed = sum(done >= max(1, int(fraction * self.iterations)) for fraction in self.drops)
@@ -122,7 +122,7 @@ class AdamDescent(Descent):
 
     @torch.no_grad()
     def descend(self, evaluate: Evaluate, guess: Guess, box: tuple[Tensor, Tensor] | None, solved: float) -> Best:
-        """Steps, each followed by a clamp to the box."""
+        """Take Adam steps, each followed by a clamp to the box."""
         guess = {name: value.clone() for name, value in guess.items()}
         if box:
             guess["x"].clamp_(*box)
@@ -154,14 +154,14 @@ class AdamDescent(Descent):
 class LBFGS(Descent):
     """L-BFGS with steps of fixed length, the same as ``torch.optim.LBFGS`` without a line search and its tolerances.
 
-    Each problem has its own history. A problem that is no longer going down, or whose gradient is no longer finite,
-    stays where it is; its best guess counts. Once all that are not solved are stuck, the search ends.
+    Each problem has its own history. A problem whose objective no longer falls, or whose gradient is no longer finite,
+    stays where it is; its best guess counts. The search ends once all unsolved problems are stuck.
 
     Attributes:
         iterations: outer steps of ``inner`` evaluations each, >= 1.
         lr: step size, > 0.
         inner: evaluations in an outer step, >= 1.
-        history: pairs of steps and gradient changes that are remembered, >= 1.
+        history: pairs of steps and gradient changes that are kept, >= 1.
     """
 
     iterations: int = 300
@@ -177,7 +177,7 @@ class LBFGS(Descent):
 
     @torch.no_grad()
     def descend(self, evaluate: Evaluate, guess: Guess, box: tuple[Tensor, Tensor] | None, solved: float) -> Best:
-        """Steps along the directions of a `_Memory`."""
+        """Take steps along the directions of a `_Memory`."""
         best, memory = Best(guess, solved), _Memory(self.history)
         shapes = {name: value.shape for name, value in guess.items()}
         place = _flat({**guess, "x": guess["x"].clamp(*box)} if box else guess)
@@ -210,7 +210,7 @@ class LBFGS(Descent):
 
 @final
 class _Memory:
-    """The last steps and changes of the gradient, (P, n) each, and what they say of the next direction."""
+    """History of the last steps and gradient changes, (P, n) each, which gives the next direction."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -219,11 +219,11 @@ class _Memory:
         self._scale: Tensor | None = None
 
     def remember(self, step: Tensor, gradient: Tensor) -> None:
-        """What was done, and the gradient (P, n) before it."""
+        """Store the last step, and the gradient (P, n) before it."""
         self._last = step, gradient
 
     def direction(self, gradient: Tensor) -> Tensor:
-        """(P, n): minus the inverse Hessian's estimate times the gradient, by the two-loop recursion."""
+        """Compute minus the inverse Hessian's estimate times the gradient, (P, n), by the two-loop recursion."""
         if self._last is not None:
             self._learn(gradient)
         q, alphas = -gradient, []
@@ -242,8 +242,8 @@ class _Memory:
         step, before = self._last
         change = gradient - before
         curved = (change * step).sum(1, keepdim=True)
-        # A pair without curvature counts for nothing. How much there is is judged by the pair's own lengths, so that
-        # an objective may have any scale.
+        # A pair without curvature is ignored. The curvature is relative to the pair's own lengths, so that an objective
+        # may have any scale.
         useful = curved > _CURVED * step.norm(dim=1, keepdim=True) * change.norm(dim=1, keepdim=True)
         scale = torch.where(useful, curved / (change * change).sum(1, keepdim=True), 1.0)
         self._scale = scale if self._scale is None else torch.where(useful, scale, self._scale)
@@ -253,7 +253,7 @@ class _Memory:
 
 
 def _like(rows: Tensor, value: Tensor) -> Tensor:
-    """(P,) made to broadcast against (P, ...)."""
+    """Reshape (P,) so that it broadcasts against (P, ...)."""
     return rows.view(-1, *(1,) * (value.dim() - 1))
 
 

@@ -1,4 +1,4 @@
-"""Evaluates an objective and its gradient for many problems at once."""
+"""Evaluation of an objective and its gradient for many problems at once."""
 
 from __future__ import annotations
 
@@ -19,47 +19,47 @@ from flfw.inversion.objective import Given, Guess, Objective
 from flfw.nets.net import Tensors
 
 
-def stacked(several: Sequence[Tensors]) -> Tensors:
-    """Records of named tensors as one; the last dimension is padded with zeros where they differ in it."""
-    found = {}
-    for name in several[0]:
-        values = [tensors[name] for tensors in several]
+def stacked(records: Sequence[Tensors]) -> Tensors:
+    """Stack records of named tensors; the last dimension is padded with zeros where sizes differ."""
+    result = {}
+    for name in records[0]:
+        values = [tensors[name] for tensors in records]
         width = max(value.shape[-1] for value in values) if values[0].dim() else 0
-        found[name] = torch.stack([pad(v, (0, width - v.shape[-1])) if v.dim() else v for v in values])
-    return found
+        result[name] = torch.stack([pad(v, (0, width - v.shape[-1])) if v.dim() else v for v in values])
+    return result
 
 
-def stacked_given(several: Sequence[Given]) -> Given:
-    """The same for what stays as it is during a search."""
-    return {part: stacked([given[part] for given in several]) for part in several[0]}
+def stacked_given(records: Sequence[Given]) -> Given:
+    """Stack the constants of many searches."""
+    return {part: stacked([given[part] for given in records]) for part in records[0]}
 
 
 class Evaluation(ABC):
-    """Evaluates an objective for stacked problems.
+    """Evaluation of an objective for stacked problems.
 
     Attributes:
-        together: how many problems may be done at once.
+        together: number of problems that may run at once.
     """
 
     together: int
 
     @abstractmethod
     def of(self, given: Given, rngs: Sequence[torch.Generator]) -> Evaluate:
-        """The evaluation of P problems with what is given about them, stacked, and a generator for each."""
+        """Return the evaluation of P problems from their stacked constants and a generator for each."""
 
 
 @final
 class Fused(Evaluation):
-    """An objective and its gradient as one `Graph`.
+    """Objective and its gradient as one `Graph`.
 
     Args:
-        objective: of one problem.
-        guess: of one problem, for its shapes.
-        given: of one problem.
-        compute: what may be used.
+        objective: the objective of one problem.
+        guess: the guess of one problem, for its shapes.
+        given: the constants of one problem.
+        compute: limits of memory, and compilation.
 
     Raises:
-        BadInput: one problem's step takes more memory than there may be.
+        BadInput: one problem's step takes more memory than allowed.
     """
 
     def __init__(self, objective: Objective, guess: Guess, given: Given, compute: Compute) -> None:
@@ -67,7 +67,7 @@ class Fused(Evaluation):
         self.together = fitting(self._graph.bytes, len(guess["x"]), compute)
 
     def of(self, given: Given, rngs: Sequence[torch.Generator]) -> Evaluate:
-        """Nothing random is in it."""
+        """Return the evaluation of P problems; it uses no randomness."""
 
         def evaluate(guess: Guess) -> tuple[Tensors, Tensor, Tensor]:
             gradients, (objective, matched) = self._graph(guess, given)
@@ -77,10 +77,10 @@ class Fused(Evaluation):
 
 
 def fitting(needed: int, batch: int, compute: Compute) -> int:
-    """How many problems whose step takes so many bytes fit into memory.
+    """Return the number of problems that fit into memory, for steps of ``needed`` bytes.
 
     Raises:
-        BadInput: not even one.
+        BadInput: not even one problem fits.
     """
     room = int(compute.memory_gb * 1e9 // max(1, needed))
     if room < 1:

@@ -1,9 +1,9 @@
-"""Runs a function of one problem for many at once, as a flat list of tensor operations.
+"""Traced graph of tensor operations: runs a function of one problem for many problems at once.
 
-The function, with whatever gradients are taken inside, is traced once. Where a problem's own work is light it is traced
-under vmap and called for all problems together: there, what PyTorch spends on each call is most of the time. Where
-convolutions fill the processor it is traced for one problem and called in a loop, for vmap would turn their weight
-gradients into grouped convolutions, which are no faster. `benchmarks/attacks` measures both; `LIGHT` lies between.
+The function, with all gradients taken inside, is traced once. A light problem is traced under vmap and called for all
+problems together, because PyTorch's cost per call is most of the time. Where convolutions fill the processor, one
+problem is traced and called in a loop: vmap would turn their weight gradients into grouped convolutions, which are no
+faster. `benchmarks/attacks` measures both; `LIGHT` lies between.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from torch.utils.flop_counter import FlopCounterMode
 from flfw.inversion.compute import Compute, compiler
 
 LIGHT = 150e6
-"""Floating-point operations of one call for one problem, up to which vmap pays."""
+"""Largest number of floating-point operations of one call for one problem at which vmap pays."""
 
 
 @final
 class Graph:
-    """A function of records of tensors, for records that are stacked along a new first dimension.
+    """Function of records of tensors, for records that are stacked along a new first dimension.
 
     Args:
-        function: pure; of one problem's records, to records.
+        function: a pure function from one problem's records to records.
         examples: one problem's records, for their shapes.
-        compute: what may be used.
+        compute: limits of memory, and compilation.
 
     Attributes:
-        bytes: the most that the intermediate results of one problem take at one time.
-        light: whether problems are done together.
+        bytes: peak memory of the intermediate results of one problem.
+        light: whether problems run together.
     """
 
     def __init__(self, function: Callable[..., Any], examples: tuple[Any, ...], compute: Compute) -> None:
@@ -50,14 +50,14 @@ class Graph:
         }
 
     def __call__(self, *stacked: Any) -> Any:
-        """The function of each problem, stacked."""
+        """Call the function for each problem and stack the results."""
         count = len(tree_leaves(stacked)[0])
         with torch.no_grad():
             if self.light and count > 1:
                 return self._for(vmap(self._function), stacked)(*stacked)
             each = [tree_map(lambda value, i=i: value[i], stacked) for i in range(count)]
-            found = [self._for(self._function, one)(*one) for one in each]
-        return tree_map(lambda *several: torch.stack(several), *found)
+            results = [self._for(self._function, one)(*one) for one in each]
+        return tree_map(lambda *values: torch.stack(values), *results)
 
     def _for(self, function: Callable[..., Any], records: tuple[Any, ...]) -> Callable[..., Any]:
         shapes = tuple(leaf.shape for leaf in tree_leaves(records))
@@ -70,14 +70,14 @@ class Graph:
 
 
 def _traced(function: Callable[..., Any], records: tuple[Any, ...]) -> GraphModule:
-    """The operations that a function does on such records; nothing is computed."""
+    """Trace the operations of a function on such records; nothing is computed."""
     plain = lambda *given: function(*given)  # noqa: E731  # tracing counts the arguments of methods wrongly
     return make_fx(plain, tracing_mode="fake", _allow_non_fake_inputs=True)(*records)
 
 
 def peak_bytes(traced: GraphModule) -> int:
-    """The most memory that the results of a graph's operations take at one time; what it is given does not count."""
-    shown: dict[Node, Node] = {}  # what a view shows, else a node itself
+    """Compute the peak memory of the results of a graph's operations; its inputs do not count."""
+    shown: dict[Node, Node] = {}  # the node under a view, else the node itself
     for node in traced.graph.nodes:
         shown[node] = shown[node.all_input_nodes[0]] if node.op == "call_function" and _is_view(node) else node
     last = {shown[used]: node for node in traced.graph.nodes for used in node.all_input_nodes}
@@ -103,7 +103,7 @@ def _bytes(value: Any) -> int:
 
 
 def _flops(traced: GraphModule, records: tuple[Any, ...]) -> int:
-    """Of matrix products and convolutions."""
+    """Count the floating-point operations of matrix products and convolutions."""
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         _traced(traced, records)
     return counter.get_total_flops()
@@ -118,7 +118,7 @@ def _compiled(traced: GraphModule) -> Callable[..., Any]:
             stacklevel=3,
         )
         return traced
-    import torch._inductor.config as inductor  # here, for it takes a second
+    import torch._inductor.config as inductor  # imported here, because it takes a second
 
-    inductor.compile_threads = 1  # in this process: an attack leaves no other processes behind
+    inductor.compile_threads = 1  # in this process, so that an attack leaves no other processes behind
     return torch.compile(traced, dynamic=False)

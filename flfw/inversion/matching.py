@@ -1,4 +1,4 @@
-"""How far what a guess would have sent is from what was sent."""
+"""Distances between a guess's simulated observation and the real one."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from torch import Tensor
 from flfw.nets.net import Tensors
 
 Distance: TypeAlias = Callable[[Tensors, Tensors], Tensor]
-"""Of a trial and an observation, two gradients by name, to a scalar; 0 where they are equal."""
+"""Function of a trial and an observation, two gradients by name, to a scalar; 0 where they are equal."""
 
-_TINY = 1e-30  # keeps the gradient of a norm finite where the norm is 0, and leaves small gradients what they are
+_TINY = 1e-30  # keeps the gradient of a norm finite where the norm is 0, and hardly changes small gradients
 
 
 def inner(a: Tensors, b: Tensors) -> Tensor:
-    """The inner product of two gradients, all tensors of ``b`` taken as one vector."""
+    """Compute the inner product of two gradients, all tensors of ``b`` taken as one vector."""
     return torch.stack([(a[name] * b[name]).sum() for name in b]).sum()
 
 
 def cosine_distance(trial: Tensors, observed: Tensors) -> Tensor:
-    """1 - cos between two gradients, all tensors taken as one vector; in [0, 2] (Geiping et al., NeurIPS 2020, eq. 4).
+    """Compute 1 - cos of two gradients, each as one vector; in [0, 2] (Geiping et al., NeurIPS 2020, eq. 4).
 
     >>> a, b = {"w": torch.tensor([1.0, 0.0])}, {"w": torch.tensor([0.0, 2.0])}
     >>> float(cosine_distance(a, b)), float(cosine_distance(a, a))
@@ -33,7 +33,7 @@ def cosine_distance(trial: Tensors, observed: Tensors) -> Tensor:
 
 
 def squared_distance(trial: Tensors, observed: Tensors) -> Tensor:
-    """The squared L2 distance of two gradients (Zhu et al., NeurIPS 2019, eq. 4).
+    """Compute the squared L2 distance of two gradients (Zhu et al., NeurIPS 2019, eq. 4).
 
     >>> float(squared_distance({"w": torch.tensor([1.0, 0.0])}, {"w": torch.tensor([0.0, 2.0])}))
     5.0
@@ -42,7 +42,7 @@ def squared_distance(trial: Tensors, observed: Tensors) -> Tensor:
 
 
 def relative_distance(trial: Tensors, observed: Tensors) -> Tensor:
-    """The squared L2 distance over the squared length of what was observed: the same for any length of the gradient.
+    """Compute the squared L2 distance over the observation's squared length; independent of the gradient's scale.
 
     >>> float(relative_distance({"w": torch.tensor([1.0, 0.0])}, {"w": torch.tensor([0.0, 2.0])}))
     1.25
@@ -51,10 +51,10 @@ def relative_distance(trial: Tensors, observed: Tensors) -> Tensor:
 
 
 def gaussian_likelihood(std: float) -> Distance:
-    """The negative logarithm of how likely an observation is that bears Gaussian noise, up to a constant, in nats.
+    """Return the negative log-likelihood of an observation with Gaussian noise, up to a constant, in nats.
 
     Args:
-        std: of the noise in each entry, > 0.
+        std: standard deviation of the noise in each entry, > 0.
 
     >>> float(gaussian_likelihood(0.5)({"w": torch.tensor([1.0])}, {"w": torch.tensor([2.0])}))
     2.0

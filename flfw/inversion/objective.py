@@ -1,4 +1,4 @@
-"""What every search minimises: how far a guess is from explaining what was sent, and from looking like data."""
+"""Objective of every search: a distance from the observation plus a prior on the data."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Guess: TypeAlias = Tensors
 searched for, and ``model.NAME`` for each tensor that the attacker does not hold."""
 
 Given: TypeAlias = dict[str, Tensors]
-"""What stays as it is during a search: ``observed``, ``constants``, ``labels`` and the prior's ``weights``."""
+"""The constants of a search: ``observed``, ``constants``, ``labels`` and the prior's ``weights``."""
 
 _MODEL = "model."
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One search.
+    """Inputs of one search.
 
     Attributes:
-        sent: what was observed, by name.
+        sent: the observation, by name.
         labels: (B,) as granted or recovered; None: they are searched for.
         start: (B, ...) the first guess, in normalised units.
         unknown: the first guess of the tensors the attacker does not hold.
@@ -43,20 +43,20 @@ class Problem:
 
     @property
     def guess(self) -> Guess:
-        """Where the search starts."""
+        """The start of the search."""
         free = {} if self.logits is None else {"labels": self.logits}
         return {"x": self.start, **free, **{_MODEL + name: value for name, value in self.unknown.items()}}
 
 
 @final
 class Objective:
-    """``distance(what the guess would have sent, what was sent) + strength * prior(guess)``, pure in two records.
+    """``distance(simulated observation, observation) + strength * prior(guess)``, pure in two records.
 
     Args:
         victim: computes the gradient of a guess.
-        distance: of two gradients.
-        prior: of a guess.
-        mechanism: what is known to stand between the gradient and what was sent; None: nothing.
+        distance: distance of two gradients.
+        prior: prior of a guess.
+        mechanism: a known mechanism between the gradient and the observation; None: none.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class Objective:
         self.victim, self.distance, self.prior, self.mechanism = victim, distance, prior, mechanism
 
     def given(self, problem: Problem, strength: float = 1.0) -> Given:
-        """What a search for one problem does not change.
+        """Return the constants of a search for one problem.
 
         Args:
             problem: the search.
-            strength: what the prior is multiplied with.
+            strength: factor of the prior.
 
         Raises:
-            BadInput: what was sent is not of this victim, or not finite.
+            BadInput: the observation is of another network, or not finite.
         """
         self.victim.check(problem.sent)
         observed, constants = self.victim.observed(problem.sent)
@@ -83,23 +83,23 @@ class Objective:
         return {"observed": observed, "constants": constants, "labels": labels, "weights": weights}
 
     def trial(self, guess: Guess, given: Given) -> Tensors:
-        """The gradient of a guess, before any mechanism."""
+        """Compute the gradient of a guess, before any mechanism."""
         unknown = {name.removeprefix(_MODEL): value for name, value in guess.items() if name.startswith(_MODEL)}
         labels = guess["labels"].softmax(-1) if "labels" in guess else given["labels"]["hard"]
         raw = guess["x"] * self.victim.inputs.std + self.victim.inputs.mean
         return self.victim.gradient(raw, labels, unknown, given["constants"])
 
     def matched(self, trial: Tensors, given: Given) -> Tensor:
-        """The distance that a trial leaves."""
+        """Compute the distance of a trial from the observation."""
         if self.mechanism:
             trial = self.mechanism.apply(trial, given["observed"], given["constants"])
         return self.distance(trial, given["observed"])
 
     def __call__(self, guess: Guess, given: Given) -> tuple[Tensor, Tensor]:
-        """The objective, and the distance in it; scalars."""
+        """Compute the objective, and the distance in it; scalars."""
         matched = self.matched(self.trial(guess, given), given)
         return matched + self.weighed(guess["x"], given), matched
 
     def weighed(self, x: Tensor, given: Given) -> Tensor:
-        """The prior of a guess (B, ...), times its strength."""
+        """Compute the prior of a guess (B, ...), times its strength."""
         return given["weights"]["prior"] * self.prior(x)

@@ -1,4 +1,4 @@
-"""How much a guess looks like data, before anything was observed."""
+"""Priors: scores of how unlike data a guess is, without an observation."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 Prior: TypeAlias = Callable[[Tensor], Tensor]
-"""Of a guess (B, ...) in normalised units to a scalar; smaller is more likely."""
+"""Function of a guess (B, ...) in normalised units to a scalar; smaller is more likely."""
 
 
 def total_variation(x: Tensor) -> Tensor:
-    """Mean absolute difference of vertical plus of horizontal neighbours of images (..., H, W); 0 for rows (..., d).
+    """Compute the mean absolute difference of vertical plus of horizontal neighbours (..., H, W); 0 for rows (..., d).
 
     >>> import torch
     >>> float(total_variation(torch.tensor([[[0.0, 1.0], [0.0, 1.0]]])))
@@ -27,10 +27,10 @@ def total_variation(x: Tensor) -> Tensor:
 
 
 def neighbour_differences(scale: float) -> Prior:
-    """The negative logarithm of a Laplace prior on the differences of neighbours, up to a constant, in nats.
+    """Return the negative log of a Laplace prior on neighbours' differences, up to a constant, in nats.
 
     Args:
-        scale: of a difference, in deviations of the normalised input, > 0.
+        scale: scale of a difference, in deviations of the normalised input, > 0.
 
     >>> import torch
     >>> float(neighbour_differences(0.5)(torch.tensor([[[0.0, 1.0], [0.0, 1.0]]])))
@@ -46,7 +46,7 @@ def neighbour_differences(scale: float) -> Prior:
 
 
 def energy(x: Tensor) -> Tensor:
-    """Mean square of a guess: the L2 prior of GradInversion (Yin et al., CVPR 2021), a Gaussian around the mean.
+    """Compute the mean square of a guess: GradInversion's L2 prior (Yin et al., CVPR 2021), a Gaussian around the mean.
 
     >>> import torch
     >>> float(energy(torch.tensor([1.0, -3.0])))
@@ -56,18 +56,18 @@ def energy(x: Tensor) -> Tensor:
 
 
 def none(x: Tensor) -> Tensor:
-    """Everything is equally likely."""
+    """Return 0: every guess is equally likely."""
     return x.new_zeros(())
 
 
 def weighted(*parts: tuple[float, Prior]) -> Prior:
-    """The sum of several priors, each times its weight; those of weight 0 are left out."""
+    """Return the sum of priors, each times its weight; priors of weight 0 are left out."""
     used = [(weight, prior) for weight, prior in parts if weight]
 
     def total(x: Tensor) -> Tensor:
-        found = x.new_zeros(())
+        result = x.new_zeros(())
         for weight, prior in used:
-            found = found + weight * prior(x)
-        return found
+            result = result + weight * prior(x)
+        return result
 
     return total

@@ -1,8 +1,8 @@
-"""Finds the data behind what was sent: for many victims at once, from several starts each.
+"""Search for the data behind observations: for many victims at once, from several starts each.
 
-    found = invert(victim, [Target(sent, labels, rng)], recipe)
+    results = invert(victim, [Target(sent, labels, rng)], recipe)
 
-needs a `VictimModel` and the tensors that were sent, and nothing of Flower: it serves on anybody's own gradients.
+needs a `VictimModel` and the sent tensors, but not Flower: it also works on gradients from elsewhere.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ Start = Callable[[tuple[int, ...], torch.Generator], Tensor]
 
 
 def normal(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
-    """From N(0, 1)."""
+    """Draw a first guess from N(0, 1)."""
     return torch.randn(shape, generator=rng)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One search of several, each of which begins where the one before it ended.
+    """Search in a chain of searches; each begins at the end of the one before.
 
     Attributes:
-        distance: of a trial and what was sent.
-        descent: how to move.
-        prior: of a guess.
-        strength: what the prior is multiplied with, >= 0; stages that differ in nothing else share their graphs.
-        through: whether a mechanism that is known stands in the objective.
+        distance: distance of a trial from the observation.
+        descent: the optimiser.
+        prior: prior of a guess.
+        strength: factor of the prior, >= 0; stages that differ only in it share their graphs.
+        through: whether a known mechanism is part of the objective.
     """
 
     distance: Distance
@@ -55,18 +55,18 @@ class Stage:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to search.
+    """Settings of a search.
 
     Attributes:
-        distance: of a trial and what was sent.
-        descent: how to move.
-        prior: of a guess.
+        distance: distance of a trial from the observation.
+        descent: the optimiser.
+        prior: prior of a guess.
         start: draws the first guess.
-        restarts: at most so many starts, >= 1; the one with the lowest distance counts.
-        solved: a distance below which a search is over, and needs no other start; 0: never.
-        boxed: whether a guess is kept in the box on its way; at the end it is in any case.
-        lost: a distance beyond which a search has led nowhere: that of a guess whose gradient is 0, where it is known.
-        opening: searches made before this one, from each start.
+        restarts: largest number of starts, >= 1; the one with the lowest distance counts.
+        solved: a distance below which a search ends and needs no other start; 0: never.
+        boxed: whether a guess is kept in the box during the search; at the end it always is.
+        lost: a distance above which a search has failed: that of a guess whose gradient is 0, where it is known.
+        opening: searches before this one, from each start.
     """
 
     distance: Distance
@@ -81,19 +81,19 @@ class Recipe:
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """All of them; what counts of a search is the distance in the last."""
+        """The opening stages and the last one; the distance in the last one counts."""
         return *self.opening, Stage(self.distance, self.descent, self.prior)
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is to be explained.
+    """Observation to be explained.
 
     Attributes:
-        sent: what a client sent, by name.
+        sent: the tensors a client sent, by name.
         labels: (B,) of the examples; None: they are searched for, as class probabilities.
         rng: draws the starts.
-        batch: how many examples stand behind it, where no labels say so.
+        batch: number of examples, where no labels are given.
     """
 
     sent: Tensors
@@ -104,13 +104,13 @@ class Target:
 
 @dataclass(frozen=True)
 class Found:
-    """What a search found.
+    """Result of a search.
 
     Attributes:
-        samples: (B, ...) raw inputs in the box; NaN where no start led anywhere.
-        matched: the distance there, without the prior.
-        labels: (B,) given or found.
-        iterations: of the start that counts, until it was solved; None where it never was.
+        samples: (B, ...) raw inputs in the box; NaN where every start failed.
+        matched: the distance at the samples, without the prior.
+        labels: (B,) given or searched for.
+        iterations: iterations of the start that counts, until it was solved; None where it never was.
     """
 
     samples: Tensor
@@ -128,41 +128,41 @@ def invert(
     box: tuple[float, float] = (0.0, 1.0),
     compute: Compute | None = None,
 ) -> list[Found]:
-    """Search for the data behind what each target's client sent.
+    """Search for the data behind the observation of each target.
 
     Args:
-        victim: computes what a guess would have sent.
-        targets: of equal batch size; all with labels, or all without.
-        recipe: how to search.
-        mechanism: what is known to stand between the gradient and what was sent.
+        victim: computes the gradient of a guess.
+        targets: targets of equal batch size; all with labels, or all without.
+        recipe: settings of the search.
+        mechanism: a known mechanism between the gradient and the observation.
         box: smallest and largest raw input.
-        compute: what may be used of the machine.
+        compute: limits of memory, and compilation.
 
     Returns:
-        One for each target. A search whose every start left the finite numbers, came no closer than it was at the
-        start, or is lost, has found nothing: its samples are NaN.
+        One for each target. A search fails if every start left the finite numbers, came no closer than at the start,
+        or is lost: then its samples are NaN.
 
     Raises:
-        BadInput: what was sent is of another network or not finite, or one search does not fit into memory.
+        BadInput: an observation is of another network or not finite, or one search does not fit into memory.
     """
     run = _Run(victim, recipe, mechanism, box, compute or Compute())
     best: list[Found | None] = [None] * len(targets)
-    # Without a distance at which to stop, all starts may as well be searched from at once.
+    # Without a distance at which to stop, all starts are searched from at once.
     waves = [recipe.restarts] if not recipe.solved else [1] * recipe.restarts
     for starts in waves:
-        open_ = [i for i, found in enumerate(best) if found is None or not found.matched <= recipe.solved]
+        open_ = [i for i, result in enumerate(best) if result is None or not result.matched <= recipe.solved]
         if not open_:
             break
-        several = run.searched([targets[i] for i in open_ for _ in range(starts)])
-        for place, found in zip([i for i in open_ for _ in range(starts)], several, strict=True):
+        runs = run.searched([targets[i] for i in open_ for _ in range(starts)])
+        for place, result in zip([i for i in open_ for _ in range(starts)], runs, strict=True):
             before = best[place]
-            if before is None or found.matched < before.matched:
-                best[place] = found
-    return [found for found in best if found is not None]
+            if before is None or result.matched < before.matched:
+                best[place] = result
+    return [result for result in best if result is not None]
 
 
 class _Run:
-    """One call of `invert`: what is built once, and serves all starts."""
+    """State of one call of `invert`, built once for all starts."""
 
     def __init__(
         self,
@@ -180,15 +180,15 @@ class _Run:
         self._bounds = (low, high) if recipe.boxed else None
 
     def searched(self, targets: Sequence[Target]) -> list[Found]:
-        """One search for each, in chunks that fit into memory."""
+        """Search for each target, in chunks that fit into memory."""
         problems = [self._problem(target) for target in targets]
         together = min(self._evaluation(stage, problems[0])[1].together for stage in self._recipe.stages)
         chunks = -(-len(problems) // together)
-        width = -(-len(problems) // chunks)  # of like size, so that few graphs are needed
-        found: list[Found] = []
+        width = -(-len(problems) // chunks)  # chunks of similar size need few graphs
+        results: list[Found] = []
         for at in range(0, len(problems), width):
-            found += self._chunk(problems[at : at + width], [target.rng for target in targets[at : at + width]])
-        return found
+            results += self._chunk(problems[at : at + width], [target.rng for target in targets[at : at + width]])
+        return results
 
     def _chunk(self, problems: Sequence[Problem], rngs: Sequence[torch.Generator]) -> list[Found]:
         guess = stacked([problem.guess for problem in problems])
@@ -222,11 +222,11 @@ class _Run:
     def _evaluation(self, stage: Stage, problem: Problem) -> tuple[Objective, Evaluation]:
         like = stage.distance, stage.prior, stage.through
         if like not in self._built:
-            told = self._mechanism if stage.through else None
-            automatic = isinstance(told, Automatic)
-            objective = Objective(self._victim, stage.distance, stage.prior, None if automatic else told)
+            mechanism = self._mechanism if stage.through else None
+            automatic = isinstance(mechanism, Automatic)
+            objective = Objective(self._victim, stage.distance, stage.prior, None if automatic else mechanism)
             example = problem.guess, objective.given(problem), self._compute
-            evaluation = Staged(objective, told, *example) if automatic else Fused(objective, *example)
+            evaluation = Staged(objective, mechanism, *example) if automatic else Fused(objective, *example)
             self._built[like] = objective, evaluation
         return self._built[like]
 

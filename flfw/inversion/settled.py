@@ -1,4 +1,4 @@
-"""What an automatic adaptation searches with: something simpler that does what the defence does, if there is such."""
+"""Choice of the mechanism of an automatic adaptation: a simpler equivalent of the defence, if there is one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from flfw.rng import torch_generator
 from flfw.victims.operator import Operator
 from flfw.victims.victim import VictimModel
 
-_ONE_TO_ONE = (0.92, 1.08)  # slopes of a defence that is as good as noise
-_ALIKE = 1e-3  # how far the factors of entries that are handed on may differ, over their mean
-_KEPT_BACK = 0.01  # share of the entries from which on a defence is one that keeps entries back
-_MEASURED = 8  # looks at a defence's errors
-_EXACT = 1e-3  # deviation of a tensor that is sent without any, over its size: a search needs some, and it is not finer
+_ONE_TO_ONE = (0.92, 1.08)  # slopes of a defence that acts like noise
+_ALIKE = 1e-3  # how far the factors of the sent entries may differ, over their mean
+_KEPT_BACK = 0.01  # least share of zero entries for a defence to count as sparsifying
+_MEASURED = 8  # samples of a defence's errors
+_EXACT = 1e-3  # least deviation of a tensor over its size: a search needs one above 0, and it is not finer
 _TINY = 1e-30
 
 
@@ -30,21 +30,21 @@ def settled(
     batch: int,
     rng: torch.Generator,
 ) -> Automatic | Operator:
-    """Find out, by trying it, what a defence is, and what is best searched with.
+    """Choose the mechanism of a search by trying the defence.
 
-    One that keeps entries back and hands the others on in proportion is read off what was sent: `AsSelection`. One that
-    is not random, and whose own derivative tells how it responds, stands in the objective as it is. One that hands on,
-    one to one, a small change and twice the size, and errs by chance or as if by chance, is as good as noise, which is
-    measured rather than run through in every step: `AsNoise`. Any other that is random stands in the objective with
-    the size of what is random in it, so that an attack may take likelihoods; what is left stands there as it is.
+    A defence that zeroes entries and scales the others is read off the observation: `AsSelection`. A defence that is
+    not random, and whose derivative predicts its response, stands in the objective as it is. A defence that passes on
+    a small change and a doubling one to one, with errors like chance, acts like noise. The noise is measured once
+    instead of simulated in every step: `AsNoise`. Any other random defence stands in the objective with the measured
+    size of its randomness, so that an attack may use likelihoods. All others stand there as they are.
 
     Args:
         automatic: the defence.
-        victim: of the client.
-        sent: what it sent, by name.
-        labels: (batch,) its labels; None: any are tried.
-        batch: how many examples.
-        rng: of the guess at which the defence is tried, and of the defence.
+        victim: model of the client.
+        sent: the tensors it sent, by name.
+        labels: (batch,) its labels; None: class 0 is used.
+        batch: number of examples.
+        rng: generator of the guess for the trial, and of the defence.
     """
     victim.check(sent)
     x = torch.rand((batch, *victim.inputs.shape), generator=rng).to(victim.inputs.mean.device)
@@ -66,28 +66,28 @@ def settled(
     return automatic if nature == "fixed" else automatic.counting(_deviations(automatic, at, rng))
 
 
-def alike(found: Automatic | Operator) -> str:
-    """What several victims have in common that may be searched for at once; empty: this one has deviations of its own.
+def alike(chosen: Automatic | Operator) -> str:
+    """Return a key of the victims that may be searched for together; empty: this one has its own deviations.
 
-    Selections and noise read what differs off each observation.
+    Selections and noise read their differences off each observation.
     """
-    if isinstance(found, AsSelection):
-        return f"selection {found.factor:.4g}" if isinstance(found.factor, float) else f"selection, {found.factor}"
-    if isinstance(found, AsNoise):
+    if isinstance(chosen, AsSelection):
+        return f"selection {chosen.factor:.4g}" if isinstance(chosen.factor, float) else f"selection, {chosen.factor}"
+    if isinstance(chosen, AsNoise):
         return "noise"
-    return "itself" if found.noise is None else ""
+    return "itself" if chosen.noise is None else ""
 
 
 Factor: TypeAlias = float | Literal["one for all", "one for each"]
-"""What is sent over what goes in: always the same, or unknown, of all tensors together or of each."""
+"""Output over input: always the same, or unknown, of all tensors together or of each."""
 
 
 @final
 class AsSelection(Operator):
-    """A defence that keeps entries back: a trial counts where something was sent.
+    """Defence that zeroes entries: a trial is compared only where an entry was sent.
 
     Args:
-        factor: an unknown one, as a bound has, is that with the least squares.
+        factor: output over input; an unknown factor, as of a bound, is fitted by least squares.
     """
 
     def __init__(self, factor: Factor) -> None:
@@ -95,11 +95,11 @@ class AsSelection(Operator):
         self.factor = factor
 
     def read(self, sent: Tensors) -> Tensors:
-        """``support.NAME``: 1 where an entry was sent, else 0."""
+        """Read ``support.NAME``: 1 where an entry was sent, else 0."""
         return {f"support.{name}": (value != 0).to(value.dtype) for name, value in sent.items()}
 
     def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
-        """The trial's entries at the places of those that were sent, as they would have been."""
+        """Keep the trial's entries where an entry was sent, times the factor."""
         there = {n: trial[n] * constants[f"support.{n}"] for n in sent}
         if self.factor == "one for each":
             return {n: v * _fitting({n: v}, {n: sent[n]}) for n, v in there.items()}
@@ -109,7 +109,7 @@ class AsSelection(Operator):
 
 @final
 class AsNoise(Operator):
-    """A defence that is as good as noise: what is left of a trial, in deviations of what the defence adds.
+    """Defence that acts like noise: the residual of a trial counts in deviations of the defence's error.
 
     Args:
         automatic: the defence.
@@ -121,31 +121,31 @@ class AsNoise(Operator):
         self._automatic, self._example = automatic, example
 
     def sized(self, sent: Tensors, rng: torch.Generator) -> Tensors:
-        """The example, each tensor scaled so that after the defence it is of the size of what was sent."""
-        own = self._example
+        """Scale each tensor of the example so that its defended size equals that of the observation."""
+        gradient = self._example
         for _ in range(3):
-            found = self._automatic.defended(own, rng)
-            own = {n: v * _rms(sent[n]) / _rms(found[n]).clamp(min=_TINY) for n, v in own.items()}
-        return own
+            defended = self._automatic.defended(gradient, rng)
+            gradient = {n: v * _rms(sent[n]) / _rms(defended[n]).clamp(min=_TINY) for n, v in gradient.items()}
+        return gradient
 
     def read(self, sent: Tensors) -> Tensors:
-        """``precision.NAME``: one over the root mean square of a tensor's errors, however exact it is sent.
+        """Measure ``precision.NAME``: one over the root mean square of a tensor's errors, with a floor.
 
-        0 of a tensor of zeros, of which nothing is known.
+        It is 0 for a tensor of zeros, which gives no information.
         """
-        rng = torch_generator(0, "errors")  # of the measurement alone; the same for every observation
+        rng = torch_generator(0, "errors")  # for the measurement only; the same for every observation
         at, squares = self.sized(sent, rng), dict.fromkeys(sent, torch.zeros(()))
         for _ in range(_MEASURED):
             change = changed(at, rng)
             moved = {n: v + change[n] for n, v in at.items()}
-            found = self._automatic.defended(moved, rng)
-            squares = {n: squares[n] + (found[n] - v).square().mean() / _MEASURED for n, v in moved.items()}
+            defended = self._automatic.defended(moved, rng)
+            squares = {n: squares[n] + (defended[n] - v).square().mean() / _MEASURED for n, v in moved.items()}
         least = {n: _EXACT * _rms(value) for n, value in sent.items()}
         deviations = {n: torch.maximum(squares[n].sqrt(), least[n]) for n in sent}
         return {f"precision.{n}": torch.where(v > 0, 1 / v, 0.0) for n, v in deviations.items()}
 
     def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
-        """What was sent plus what is left of the trial, in deviations."""
+        """Return the observation plus the trial's residual, in deviations."""
         return {n: value + (trial[n] - value) * constants[f"precision.{n}"] for n, value in sent.items()}
 
     @property
@@ -155,29 +155,29 @@ class AsNoise(Operator):
 
 
 def _kept_back(tensors: Tensors) -> bool:
-    """Whether entries are missing."""
+    """Return whether entries were zeroed."""
     zeros = sum(int((value == 0).sum()) for value in tensors.values())
     return zeros >= _KEPT_BACK * sum(value.numel() for value in tensors.values())
 
 
 def _fitting(values: Tensors, sent: Tensors) -> Tensor:
-    """The factor of some tensors that brings them nearest to what was sent."""
+    """Compute the factor that brings tensors nearest to the observation."""
     return inner(values, sent) / inner(values, values).clamp(min=_TINY)
 
 
 def _selects(automatic: Automatic, example: Tensors, rng: torch.Generator) -> Factor | None:
-    """The factor of the entries that do not come out as 0, as some do; None: they have none in common.
+    """Return the factor of the entries that do not become 0; None: no entry becomes 0, or the factors differ.
 
-    It is tried on entries of which none is 0, and again on twice as large ones.
+    The test uses entries that are not 0, and then entries twice as large.
     """
     at = {n: v + c for (n, v), c in zip(example.items(), changed(example, rng).values(), strict=True)}
     sizes = []
     for size in (1, 2):
-        found = automatic.defended({n: size * v for n, v in at.items()}, rng)
-        if not _kept_back(found):
+        defended = automatic.defended({n: size * v for n, v in at.items()}, rng)
+        if not _kept_back(defended):
             return None
-        sizes.append([(found[n] / (size * v))[(found[n] != 0) & (v != 0)] for n, v in at.items()])
-    if not all(_alike(several) for tensors in sizes for several in tensors):
+        sizes.append([(defended[n] / (size * v))[(defended[n] != 0) & (v != 0)] for n, v in at.items()])
+    if not all(_alike(factors) for tensors in sizes for factors in tensors):
         return None
     one, two = (torch.cat(tensors) for tensors in sizes)
     if _alike(torch.cat([one, two])):
@@ -186,22 +186,22 @@ def _selects(automatic: Automatic, example: Tensors, rng: torch.Generator) -> Fa
 
 
 def _alike(factors: Tensor) -> bool:
-    """Whether they are one; also of none."""
+    """Return whether all factors are equal; True for none."""
     return not len(factors) or bool((factors - factors.mean()).abs().max() <= _ALIKE * factors.mean().abs())
 
 
 def _adds_the_same(automatic: Automatic, at: Tensors, rng: torch.Generator) -> bool:
-    """Whether what a defence that is not random adds does not depend on what goes in."""
+    """Return whether a deterministic defence adds an error that does not depend on its input."""
     change = changed(at, rng)
     errors = []
     for moved in (at, {n: v + change[n] for n, v in at.items()}):
-        found = automatic.defended(moved, rng)
-        errors.append({n: found[n] - v for n, v in moved.items()})
+        defended = automatic.defended(moved, rng)
+        errors.append({n: defended[n] - v for n, v in moved.items()})
     return all(_rms(errors[1][n] - error) <= _ALIKE * _rms(error) for n, error in errors[0].items())
 
 
 def _response(automatic: Automatic, at: Tensors, rng: torch.Generator) -> Tensor:
-    """How much of a small change comes out, as a mean over the entries, each tensor in units of its own change."""
+    """Compute the mean share of a small change that comes out, each tensor in units of its own change."""
     change, state = changed(at, rng), rng.get_state()
     ways = ({n: v + way * change[n] for n, v in at.items()} for way in (1, -1))
     up, down = (automatic.defended(moved, again(state)) for moved in ways)
@@ -210,16 +210,16 @@ def _response(automatic: Automatic, at: Tensors, rng: torch.Generator) -> Tensor
 
 
 def _growth(automatic: Automatic, at: Tensors, rng: torch.Generator) -> Tensor:
-    """By how much twice the size comes out larger, over twice: 1 for noise and rounding, less for a bound."""
+    """Compute the growth of the output for a doubled input: 1 for noise and rounding, less for a bound."""
     state = rng.get_state()
     one, two = (automatic.defended({n: k * v for n, v in at.items()}, again(state)) for k in (1, 2))
     return inner({n: two[n] - one[n] for n in at}, at) / inner(at, at).clamp(min=_TINY)
 
 
 def _deviations(automatic: Automatic, at: Tensors, rng: torch.Generator) -> Tensors:
-    """Root mean square of what is random in each tensor, however exact it is sent."""
-    several = [automatic.defended(at, rng) for _ in range(_MEASURED)]
-    each = {n: torch.stack([one[n] for one in several]) for n in at}
+    """Compute the root mean square of the randomness in each tensor, with a floor."""
+    samples = [automatic.defended(at, rng) for _ in range(_MEASURED)]
+    each = {n: torch.stack([one[n] for one in samples]) for n in at}
     return {n: torch.maximum(v.var(0).mean().sqrt(), _EXACT * _rms(v)).clamp(min=_TINY) for n, v in each.items()}
 
 

@@ -1,4 +1,4 @@
-"""Several methods, defences and seeds under the same attacks, budget, images and clients: ``sim.py --matrix``."""
+"""Matrix of methods, defences and seeds under the same attacks, budget, images and clients: ``sim.py --matrix``."""
 
 from flfw.matrix.cells import main, run, summary
 from flfw.matrix.question import Matrix, parse

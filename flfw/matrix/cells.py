@@ -1,4 +1,4 @@
-"""Runs the cells of a matrix one after the other; a killed matrix goes on where it was."""
+"""Runner of a matrix, one cell after the other; a killed matrix is resumed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flfw.errors import BadInput, RunFailed, require
 from flfw.experiment import FREE_ON_RESUME, Experiment
 from flfw.matrix import tables
 from flfw.matrix.question import Matrix, MatrixCell, parse, require_same_question
-from flfw.resolve import resolve
+from flfw.resolve import without_auto
 from flfw.runs import engine, results
 from flfw.runs import run as whole
 from flfw.storage.checkpoint import locked, stored_experiment
@@ -27,11 +27,11 @@ _LOCK = ".lock"
 
 
 def main(words: Sequence[str], seeds: Sequence[int], experiment: Experiment) -> int:
-    """What ``sim.py --matrix`` and ``--seeds`` do: run, and print a line a combination.
+    """Run ``sim.py --matrix`` or ``--seeds`` and print a line for each combination.
 
     Args:
         words: the axes, as `parse` takes them.
-        seeds: of ``--seeds``; empty: the axis or the experiment says.
+        seeds: seeds of ``--seeds``; empty: those of the axis or of the experiment.
         experiment: everything else; its ``out`` is the matrix's folder.
 
     Returns:
@@ -55,18 +55,18 @@ def run(matrix: Matrix, experiment: Experiment, out: Path | None = None) -> Path
     """Run each method with each defence and seed, all attacks in it, and write matrix.json, .csv and .html.
 
     Args:
-        matrix: its axes; one that is empty stands at what the experiment has.
-        experiment: everything else, the same for all.
-        out: a new folder, or that of the same matrix, which is gone on with: what is complete is taken as it is, and
-            what was cut short is resumed. None: the experiment's, else ``runs/matrix-DATASET-TIME``.
+        matrix: axes of the matrix; an empty axis takes the experiment's value.
+        experiment: all other settings, the same for all runs.
+        out: a new folder, or that of the same matrix to resume it: complete runs are kept, and interrupted runs are
+            resumed. None: the experiment's, else ``runs/matrix-DATASET-TIME``.
 
     Returns:
         The folder.
 
     Raises:
-        BadInput: something asked for does not exist or does not fit, in whichever cell, or the folder holds something
-            else; nothing has been started or written.
-        RunFailed: one or several runs failed; the others were run, and the tables hold them.
+        BadInput: a setting of any cell does not exist or does not fit, or the folder holds something else; nothing has
+            been started or written.
+        RunFailed: one or several runs failed; the others were run and are in the tables.
     """
     folder, failed, cells = _run(matrix, experiment, out)
     if failed:
@@ -75,15 +75,15 @@ def run(matrix: Matrix, experiment: Experiment, out: Path | None = None) -> Path
 
 
 def summary(folder: Path) -> str:
-    """A line a combination for the terminal, from a matrix that was run, and where the page lies."""
-    about = json.loads((folder / "matrix.json").read_text(encoding="utf-8"))
-    return "\n".join([*tables.lines(about), *about["notes"], str(folder / "matrix.html")])
+    """Return a line for each combination of a finished matrix, its notes, and the path of the page."""
+    stored = json.loads((folder / "matrix.json").read_text(encoding="utf-8"))
+    return "\n".join([*tables.lines(stored), *stored["notes"], str(folder / "matrix.html")])
 
 
 def _run(
     matrix: Matrix, experiment: Experiment, out: Path | None
 ) -> tuple[Path, dict[str, str], tuple[MatrixCell, ...]]:
-    """The folder, why cells failed, by their names, and all cells."""
+    """Run a matrix; return its folder, the reasons of failed cells by name, and all cells."""
     matrix, experiment = settled(matrix, experiment)
     folder = (out or experiment.out or Path("runs") / _default_name(experiment)).absolute()
     question = matrix.question(experiment)
@@ -98,15 +98,15 @@ def _run(
 
 
 def settled(matrix: Matrix, experiment: Experiment) -> tuple[Matrix, Experiment]:
-    """Both without anything left open: every axis filled, the same attacks for all methods."""
+    """Return matrix and experiment with all defaults resolved: every axis filled, the same attacks for all methods."""
     asked = dataclasses.replace(experiment, attack=matrix.attacks or experiment.attack)
-    resolved = resolve(asked, matrix.methods)
+    resolved = without_auto(asked, matrix.methods)
     return dataclasses.replace(matrix, attacks=resolved.attack).filled(resolved), resolved
 
 
 def _complaint(failed: Mapping[str, str], cells: Sequence[MatrixCell], folder: Path) -> str:
-    told = "; ".join(f"{name}: {reason}" for name, reason in failed.items())
-    return f"{len(failed)} of {len(cells)} runs failed ({told}); the others are in {folder}."
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in failed.items())
+    return f"{len(failed)} of {len(cells)} runs failed ({reasons}); the others are in {folder}."
 
 
 def _default_name(experiment: Experiment) -> str:
@@ -119,7 +119,7 @@ def _check_folder(folder: Path, question: Mapping[str, Any]) -> None:
         return
     path = folder / "matrix.json"
     if not path.is_file():
-        if folder.is_dir() and all(found.name == _LOCK for found in folder.iterdir()):
+        if folder.is_dir() and all(entry.name == _LOCK for entry in folder.iterdir()):
             return  # a kill fell between the folder and its first file
         raise BadInput(f"Expected a new folder or that of a matrix, got {folder} without matrix.json; choose another.")
     try:
@@ -132,13 +132,13 @@ def _check_folder(folder: Path, question: Mapping[str, Any]) -> None:
 
 
 def _check(cell: MatrixCell) -> None:
-    """Refuse a cell that cannot be run or gone on with.
+    """Refuse a cell that cannot be run or resumed.
 
     Raises:
         BadInput: the message names the cell.
     """
     try:
-        checked = whole.check(cell.experiment, new=False)[0]
+        checked = whole.check(cell.experiment, new=False)[0].experiment
         engine.check_resources(checked)
         if sealed(cell.folder / "checkpoint", "experiment"):
             stored_experiment(cell.folder).require_same(checked, cell.folder)
@@ -163,7 +163,7 @@ def _require_same_result(folder: Path, experiment: Experiment) -> None:
 
 
 def _run_all(cells: Sequence[MatrixCell], write: Callable[[Mapping[str, str]], None]) -> dict[str, str]:
-    """Run what is not complete; the failed cells' names and reasons."""
+    """Run the cells that are not complete; return the reasons of failed cells by name."""
     failed: dict[str, str] = {}
     write(failed)
     for number, cell in enumerate(cells, 1):

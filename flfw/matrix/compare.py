@@ -1,4 +1,4 @@
-"""Runs side by side: what differs in what was asked, and in what came of it (``sim.py --compare runs/A runs/B``)."""
+"""Comparison of runs: differences in their settings and in their results (``sim.py --compare runs/A runs/B``)."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _Key = tuple[object, ...]
 
 
 def table(folders: Sequence[Path]) -> str:
-    """Plain text: configurations as far as they differ, accuracy, and the leakage of what more than one run attacked.
+    """Return as plain text the differing settings, the accuracies, and the leakage under attacks in several runs.
 
-    Victims that two runs share are compared one by one, with the first run that attacked them; of a failed image its
-    best floor counts.
+    Victims that two runs share are compared one by one, with the first run that attacked them; a failed image counts
+    with its best floor.
 
     Args:
-        folders: of finished runs, two or more.
+        folders: folders of two or more finished runs.
 
     Raises:
-        BadInput: fewer than two, one twice, or one without a finished run.
+        BadInput: fewer than two folders, one twice, or one without a finished run.
     """
     if len(folders) < 2:
         raise BadInput(f"Expected two or more run folders to compare, got {' '.join(map(str, folders)) or 'none'}.")
@@ -49,7 +49,7 @@ def table(folders: Sequence[Path]) -> str:
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    """The folders' own names where these tell them apart, and else their paths."""
+    """Return the names of the folders if they differ, else their paths."""
     short = [folder.resolve().name for folder in folders]
     return short if len(set(short)) == len(short) else [str(folder) for folder in folders]
 
@@ -82,24 +82,24 @@ def _accuracies(runs: Sequence[Finished], names: Sequence[str]) -> str:
 
 
 def _leakages(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
-    """A table for each attack at a round that more than one run has; what one run alone has is named."""
+    """Return a table for each attack and round in several runs, and a line with those in one run only."""
     kinds: dict[tuple[str, str, str, int], list[tuple[int, AttackSetting]]] = {}
     for number, run in enumerate(runs):
         for setting in dict.fromkeys(setting for setting, _ in run.entries):
             kind = (setting.attack, setting.vantage, setting.source, setting.round)
             kinds.setdefault(kind, []).append((number, setting))
     parts, alone = [], []
-    for (attack, vantage, source, at), found in kinds.items():
+    for (attack, vantage, source, at), settings in kinds.items():
         places = [word.replace("_", " ") for word in (source, vantage) if word not in ("probe", "server")]
         title = f"{attack} at round {at}" + (f" ({', '.join(places)})" if places else "")
-        if len({number for number, _ in found}) < 2:
-            alone.append(f"{title}: {names[found[0][0]]}")
+        if len({number for number, _ in settings}) < 2:
+            alone.append(f"{title}: {names[settings[0][0]]}")
             continue
-        first_run, first_setting = runs[found[0][0]], found[0][1]
-        rows = [_leakage(names[i], pooled(setting, [runs[i]]), _kind(setting, runs[i])) for i, setting in found]
-        for row, (number, setting) in zip(rows[1:], found[1:], strict=True):
+        first_run, first_setting = runs[settings[0][0]], settings[0][1]
+        rows = [_leakage(names[i], pooled(setting, [runs[i]]), _kind(setting, runs[i])) for i, setting in settings]
+        for row, (number, setting) in zip(rows[1:], settings[1:], strict=True):
             row.append(_difference(runs[number], setting, first_run, first_setting))
-        header = [title, "", "verdict", "recovered", "PSNR", "failed", f"difference from {names[found[0][0]]}, dB"]
+        header = [title, "", "verdict", "recovered", "PSNR", "failed", f"difference from {names[settings[0][0]]}, dB"]
         parts.append(_aligned(header, [[*row, _NONE] if len(row) < len(header) else row for row in rows]))
     if not kinds:
         return ["leakage: none of them was attacked"]
@@ -107,7 +107,7 @@ def _leakages(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
 
 
 def _kind(setting: AttackSetting, run: Finished) -> str:
-    """What the attacker knew and, where only some of a run's clients defend themselves, which were attacked."""
+    """Return the attacker's knowledge and, if only some clients have a defence, whether these were attacked."""
     kind = setting._replace(vantage="server", source="probe").kind
     partly = len({other.defence for other, _ in run.entries}) > 1 and not setting.told
     against = "undefended" if setting.defence == NO_DEFENCE else f"against {setting.defence}"
@@ -120,12 +120,12 @@ def _leakage(name: str, leak: Leak, kind: str) -> list[str]:
     return [name, kind, leak.verdict, share, psnr, str(leak.failures)]
 
 
-def _ends(found: Interval) -> str:
-    return "" if found.low is None or found.high is None else f" ({found.low:.1f} to {found.high:.1f})"
+def _ends(interval: Interval) -> str:
+    return "" if interval.low is None or interval.high is None else f" ({interval.low:.1f} to {interval.high:.1f})"
 
 
 def _difference(run: Finished, setting: AttackSetting, first: Finished, against: AttackSetting) -> str:
-    """The mean difference from the first run over the victims both have, with its interval."""
+    """Return the mean difference from the first run over the shared victims, with its interval."""
     ours, theirs = _victims(run, setting, first), _victims(first, against, run)
     both = [(ours[key].counted, theirs[key].counted) for key in ours if key in theirs]
     values = [(a, b) for a, b in both if a is not None and b is not None]
@@ -134,15 +134,15 @@ def _difference(run: Finished, setting: AttackSetting, first: Finished, against:
     if all(ours[key].failed and theirs[key].failed for key in ours if key in theirs):
         return "both gave nothing"
     a, b = map(np.array, zip(*values, strict=True))
-    found = paired(a, b, None, numpy_generator(0, "compare"))
-    return f"{found.difference.mean:+.1f}{_ends(found.difference)} on {len(values)}, p = {found.p:.3g}"
+    statistics = paired(a, b, None, numpy_generator(0, "compare"))
+    return f"{statistics.difference.mean:+.1f}{_ends(statistics.difference)} on {len(values)}, p = {statistics.p:.3g}"
 
 
 def _victims(run: Finished, setting: AttackSetting, other: Finished) -> dict[_Key, MatrixRow]:
-    """The attacked images under keys that are equal where both runs attacked the same example; empty if none can be.
+    """Return the attacked images by keys that are equal for the same example in both runs; empty if incomparable.
 
-    A position in the training part names the example, whatever the seed. Results of earlier versions do not have it;
-    there the same draw from the same data tells.
+    The position in the training part identifies an example for any seed. Results of earlier versions lack it; there the
+    same draw from the same data identifies it.
     """
     if _digest(run) != _digest(other):
         return {}
@@ -150,7 +150,7 @@ def _victims(run: Finished, setting: AttackSetting, other: Finished) -> dict[_Ke
     if all(row.example for each in (run, other) for row in each.rows):
         times: Counter[str] = Counter()
         keyed: dict[_Key, MatrixRow] = {}
-        for row in rows:  # clients that overlap may have the same example attacked twice
+        for row in rows:  # with overlapping clients the same example may be attacked twice
             keyed[row.example, row.label, times[row.example]] = row
             times[row.example] += 1
         return keyed
@@ -161,8 +161,8 @@ def _victims(run: Finished, setting: AttackSetting, other: Finished) -> dict[_Ke
 
 
 def _digest(run: Finished) -> tuple[object, object]:
-    about = (run.result.get("provenance") or {}).get("data") or {}
-    return about.get("digest"), run.result["config"].get("dataset")
+    provenance = (run.result.get("provenance") or {}).get("data") or {}
+    return provenance.get("digest"), run.result["config"].get("dataset")
 
 
 def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -172,6 +172,6 @@ def _aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     for row in rows:
         drawn.add_row(*row)
     text = io.StringIO()
-    # Wide enough that nothing is ever broken; a terminal may cut what it cannot show.
+    # Wide enough that no line is broken; a terminal may cut long lines.
     Console(file=text, width=1000, color_system=None, markup=False, highlight=False).print(drawn)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())

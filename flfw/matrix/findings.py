@@ -1,4 +1,4 @@
-"""What a matrix shows: leakage pooled over the seeds, and the same victims compared between combinations."""
+"""Findings of a matrix: leakage pooled over the seeds, and the same victims compared between combinations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flfw.matrix.question import NO_DEFENCE
 from flfw.matrix.rows import AttackSetting, Finished, MatrixRow
 from flfw.rng import numpy_generator
 
-# The most alarming first.
+# The most serious first.
 VERDICTS = ("leaks", "attack broken", "inconclusive", "static only", "no leak found")
 
 
@@ -25,19 +25,19 @@ class Leak:
 
     Attributes:
         setting: the attack and the round.
-        seeds: that were run.
-        images: that were attacked.
-        failures: images without a result, those of clients that did not answer among them.
-        recovered: of ``images``; one on which the attack failed is not.
+        seeds: seeds with this attack.
+        images: number of attacked images.
+        failures: images without a result, including those of clients that did not answer.
+        recovered: number of recovered images; a failed one is not recovered.
         share: exact 95 % interval of the share recovered.
-        psnr: dB over the images for which the attack gave something (of records, from their deviation); None: none.
-        ssim: mean; None where there is none.
-        rmsd: mean; None where the attack gave nothing.
+        psnr: PSNR in dB over the images with a result (for records, from their deviation); None: there are none.
+        ssim: mean SSIM; None: there is none.
+        rmsd: mean root-mean-square deviation; None: the attack gave no result.
         identified: share identified among look-alikes; None: not measured.
-        worst: seed, client, victim, image and dB of the closest reconstruction; None: none.
-        verdict: the most alarming of the seeds.
-        seeds_with_verdict: how many of them had it.
-        seconds: spent by the attack, all seeds together.
+        worst: seed, client, victim, image and dB of the closest reconstruction; None: there is none.
+        verdict: the most serious verdict of the seeds.
+        seeds_with_verdict: number of seeds with that verdict.
+        seconds: time of the attack, sum over the seeds.
     """
 
     setting: AttackSetting
@@ -57,12 +57,12 @@ class Leak:
 
     @property
     def share_recovered(self) -> float:
-        """Of what was attacked, in [0, 1]."""
+        """Share of the attacked images that were recovered, in [0, 1]."""
         return self.recovered / self.images if self.images else 0.0
 
     @property
     def severity(self) -> tuple[float, int, float]:
-        """What the worst is judged by: the share recovered, then how alarming the verdict is, then mean closeness."""
+        """Sort key of the worst leak: share recovered, then seriousness of the verdict, then mean closeness."""
         return self.share_recovered, -_alarm(self.verdict), self.psnr.mean if self.psnr else -np.inf
 
 
@@ -72,10 +72,10 @@ class Combination:
     """A method with a defence.
 
     Attributes:
-        method: its name.
-        defence: its name, or ``none``.
-        runs: the finished ones, a seed each.
-        leaks: an attack at a round each.
+        method: name of the method.
+        defence: name of the defence, or ``none``.
+        runs: finished runs, one for each seed.
+        leaks: leaks, one for each attack and round.
     """
 
     method: str
@@ -85,24 +85,24 @@ class Combination:
 
     @property
     def name(self) -> str:
-        """In words."""
+        """Name for tables and figures."""
         return self.method if self.defence == NO_DEFENCE else f"{self.method} with {self.defence}"
 
     @property
     def after(self) -> list[float]:
-        """Final accuracy after local training, a number a seed."""
+        """Final accuracy after local training, for each seed."""
         return [run.accuracy[0] for run in self.runs if run.accuracy]
 
     @property
     def received(self) -> list[float]:
-        """Final accuracy of the model as received, a number a seed."""
+        """Final accuracy of the model as received, for each seed."""
         return [run.accuracy[1] for run in self.runs if run.accuracy]
 
     @property
     def worst(self) -> Leak | None:
-        """The attack and round that recovered most; None: nothing was attacked.
+        """Attack and round that recovered most; None: there was no attack.
 
-        A static attack that found nothing is passed over where an adaptive one is the answer.
+        A static attack that recovered nothing is skipped if an adaptive one answers for it.
         """
         settings = [leak.setting for leak in self.leaks]
         aside = [s for s in settings if any(other.answers(s) for other in settings)]
@@ -113,16 +113,16 @@ class Combination:
 @final
 @dataclass(frozen=True)
 class Comparison:
-    """The same victims under one attack at one round, in a combination and in the one it is compared with.
+    """Comparison of the same victims under one attack at one round, in a combination and in the reference.
 
     Attributes:
-        setting: of the combination.
-        name: the combination's.
-        with_name: the other's.
-        images: that both have.
-        failures: of them, in the combination and in the other.
-        paired: of the difference in dB; negative: less leaks than in the other. None: no image is shared, or the
-            attack failed on all in both.
+        setting: attack setting of the combination.
+        name: name of the combination.
+        with_name: name of the reference.
+        images: number of shared images.
+        failures: failures among them, in the combination and in the reference.
+        paired: paired statistics of the difference in dB; negative: less leakage than in the reference. None: no image
+            is shared, or the attack failed on all in both.
     """
 
     setting: AttackSetting
@@ -134,19 +134,19 @@ class Comparison:
 
 
 def combine(method: str, defence: str, runs: Iterable[Finished]) -> Combination:
-    """A combination with its leakage pooled over the runs, one a seed."""
+    """Make a combination with its leakage pooled over the runs, one for each seed."""
     runs = tuple(runs)
     everything = dict.fromkeys(setting for run in runs for setting, _ in run.entries)
-    # Where only some clients are defended, what leaks from the others is not the defence's.
+    # If only some clients have the defence, the leakage of the others does not count for it.
     settings = [setting for setting in everything if setting.defence == defence] or list(everything)
     places = list(dict.fromkeys((setting.attack, *setting.place) for setting in settings))
-    settings.sort(key=lambda setting: places.index((setting.attack, *setting.place)))  # told or not, side by side
+    settings.sort(key=lambda setting: places.index((setting.attack, *setting.place)))  # kinds of one attack together
     return Combination(method, defence, runs, tuple(pooled(setting, runs) for setting in settings))
 
 
 def pooled(setting: AttackSetting, runs: Sequence[Finished]) -> Leak:
-    """One attack at one round, over the seeds of the runs that have it."""
-    entries = [(run.seed, entry) for run in runs for found, entry in run.entries if found == setting]
+    """Pool one attack at one round over the seeds of the runs that have it."""
+    entries = [(run.seed, entry) for run in runs for listed, entry in run.entries if listed == setting]
     rows = [row for run in runs for row in run.rows if row.setting == setting]
     recovered = sum(row.recovered for row in rows)
     verdicts = _verdicts(entries)
@@ -171,7 +171,7 @@ def pooled(setting: AttackSetting, runs: Sequence[Finished]) -> Leak:
 
 
 def _verdicts(entries: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[int, str]:
-    """The most alarming verdict of each seed."""
+    """Return the most serious verdict of each seed."""
     verdicts: dict[int, str] = {}
     for seed, entry in entries:
         verdicts[seed] = min(verdicts.get(seed, entry["verdict"]), entry["verdict"], key=_alarm)
@@ -179,40 +179,40 @@ def _verdicts(entries: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[int, str
 
 
 def _alarm(verdict: str) -> int:
-    # An unknown word is not taken for reassuring.
+    # An unknown verdict counts as serious.
     return VERDICTS.index(verdict) if verdict in VERDICTS else 1
 
 
 def _interval(rows: Sequence[MatrixRow]) -> Interval | None:
-    found = [(row.closeness, row.seed) for row in rows if row.closeness is not None]
-    if not found:
+    pairs = [(row.closeness, row.seed) for row in rows if row.closeness is not None]
+    if not pairs:
         return None
-    values, seeds = map(np.array, zip(*found, strict=True))
+    values, seeds = map(np.array, zip(*pairs, strict=True))
     return interval(values, seeds, numpy_generator(0, "matrix"))
 
 
-def _mean(rows: Sequence[MatrixRow], of: Callable[[MatrixRow], float | None]) -> float | None:
-    values = [value for value in map(of, rows) if value is not None]
+def _mean(rows: Sequence[MatrixRow], measure: Callable[[MatrixRow], float | None]) -> float | None:
+    values = [value for value in map(measure, rows) if value is not None]
     return fmean(values) if values else None
 
 
 def _worst(rows: Sequence[MatrixRow]) -> dict[str, Any] | None:
-    found = [(row, row.closeness) for row in rows if row.closeness is not None]
-    if not found:
+    pairs = [(row, row.closeness) for row in rows if row.closeness is not None]
+    if not pairs:
         return None
-    row, best = found[worst(np.array([value for _, value in found]))]
+    row, best = pairs[worst(np.array([value for _, value in pairs]))]
     client, victim, image = row.place
     return {"seed": row.seed, "client": client, "victim": victim, "image": image, "psnr": best}
 
 
 def reference(combinations: Sequence[Combination]) -> Combination | None:
-    """What the others are compared with: the first without a defence, or the first of all."""
+    """Return the reference combination: the first without a defence, or the first of all."""
     plain = (combination for combination in combinations if combination.defence == NO_DEFENCE)
     return next(plain, next(iter(combinations), None))
 
 
 def comparisons(combinations: Sequence[Combination]) -> list[Comparison]:
-    """Each other combination against the reference, attack by attack and round by round."""
+    """Compare each other combination with the reference, for each attack and round."""
     first = reference(combinations)
     return [
         compared(leak.setting, other, first, against)
@@ -224,33 +224,33 @@ def comparisons(combinations: Sequence[Combination]) -> list[Comparison]:
 
 
 def _counterpart(setting: AttackSetting, first: Combination) -> AttackSetting | None:
-    """The reference's setting that a setting is compared with: adapted alike if there is one, else another kind."""
+    """Return the reference's setting to compare a setting with: of the same kind if there is one, else another."""
     there = [leak.setting for leak in first.leaks if leak.setting.attack == setting.attack]
     alike = [s for s in there if s._replace(defence=setting.defence).place == setting.place]
     return max(alike, key=lambda s: (s.told == setting.told, s.adaptive == setting.adaptive), default=None)
 
 
 def compared(setting: AttackSetting, one: Combination, first: Combination, against: AttackSetting) -> Comparison:
-    """The same victims of one combination and of the reference; of a failed image its best floor counts."""
+    """Compare the same victims of a combination and the reference; a failed image counts with its best floor."""
     ours, theirs = _by_victim(one, setting), _by_victim(first, against)
     pairs = [(ours[key], theirs[key]) for key in ours if key in theirs]
     failures = tuple(sum(pair[side].failed for pair in pairs) for side in (0, 1))
     both = [(a.counted, b.counted, a.seed) for a, b in pairs if a.counted is not None and b.counted is not None]
-    found = None
+    statistics = None
     if both and min(failures) < len(pairs):  # where both failed on all, there is nothing to compare
         a, b, seeds = map(np.array, zip(*both, strict=True))
-        found = paired(a, b, seeds, numpy_generator(0, "matrix"))
-    return Comparison(setting, one.name, first.name, len(both), (failures[0], failures[1]), found)
+        statistics = paired(a, b, seeds, numpy_generator(0, "matrix"))
+    return Comparison(setting, one.name, first.name, len(both), (failures[0], failures[1]), statistics)
 
 
 def _by_victim(combination: Combination, setting: AttackSetting) -> dict[tuple[object, ...], MatrixRow]:
     rows = (row for run in combination.runs for row in run.rows if row.setting == setting)
-    # Label and position are the proof that the same slot held the same example.
+    # Equal label and position prove that the same slot held the same example.
     return {(row.seed, row.place, row.label, row.example): row for row in rows}
 
 
 def uneven_budgets(combinations: Iterable[Combination]) -> list[str]:
-    """A note for each attack that was not given the same budget in every run."""
+    """Return a note for each attack with different budgets in the runs."""
     budgets: dict[str, dict[tuple[object, object], None]] = {}
     for combination in combinations:
         for run in combination.runs:

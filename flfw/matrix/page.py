@@ -1,4 +1,4 @@
-"""The page of a matrix, a Jinja template; every sentence that a reader sees stands here."""
+"""Page of a matrix, a Jinja template with all sentences of the page."""
 
 # ruff: noqa: E501
 
@@ -18,16 +18,16 @@ from flfw.report.page_style import STYLE
 _AFTER, _RECEIVED = "accuracy after local training", "accuracy as received"
 
 
-def render(about: Mapping[str, Any], combinations: Sequence[Combination], compared: Sequence[Comparison]) -> str:
-    """The page: one file that loads nothing from elsewhere and needs no script."""
+def render(record: Mapping[str, Any], combinations: Sequence[Combination], compared: Sequence[Comparison]) -> str:
+    """Render the page: one file that loads no other file and needs no script."""
     jinja = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     jinja.filters.update(num=_decimals, pct=_percent)
     attacked = sorted((c for c in combinations if c.worst), key=lambda c: c.worst.severity if c.worst else ())
     records = bool(attacked) and all(row.psnr is None for c in attacked for run in c.runs for row in run.rows)
     return jinja.from_string(PAGE).render(
-        about=about,
+        about=record,
         style=Markup(STYLE),
-        dataset=data.title(str(about["question"]["experiment"]["dataset"])),
+        dataset=data.title(str(record["question"]["experiment"]["dataset"])),
         combinations=combinations,
         most=attacked[-1] if attacked else None,
         least=attacked[0] if attacked else None,
@@ -42,9 +42,9 @@ def render(about: Mapping[str, Any], combinations: Sequence[Combination], compar
 
 
 def _panels(attacked: Sequence[Combination], received: bool, records: bool) -> Markup:
-    """Both scatters against one accuracy; a mark stands for the attack and round that recovered most."""
+    """Draw both scatter plots against one accuracy; a mark shows the attack and round that recovered most."""
     share, close = [], []
-    for combination in reversed(attacked):  # what leaks most gets the best place for its name
+    for combination in reversed(attacked):  # the worst leak is first, so its name gets the best place
         worst, values = combination.worst, combination.received if received else combination.after
         assert worst is not None, "only what was attacked is drawn"
         x, across = sum(values) / len(values), (min(values), max(values))

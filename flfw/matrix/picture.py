@@ -1,6 +1,6 @@
-"""The scatter of a matrix as inline SVG: leakage against accuracy, each mark with its name beside it.
+"""Scatter plot of a matrix as inline SVG: leakage against accuracy, each mark with its name beside it.
 
-As in the report, a picture is a function of its width and takes its colours from the page.
+As in the report, a plot is drawn for a given width and takes its colours from the page.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from flfw.report.figures import ticks
 
 _LEFT, _HEAD, _PLOT, _FOOT = 44.0, 28.0, 250.0, 44.0
 _WIDE, _NARROW = 516, 342
-_CHARACTER, _LINE = 6.2, 14.0  # of a label, in pixels
+_CHARACTER, _LINE = 6.2, 14.0  # character width and line height of a label, in pixels
 _MARK = 5.0
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom
@@ -24,15 +24,15 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom
 @final
 @dataclass(frozen=True)
 class PlotMark:
-    """One combination.
+    """Mark of a combination in a scatter plot.
 
     Attributes:
-        name: written beside it.
+        name: label of the mark.
         x: accuracy in [0, 1], mean over seeds.
-        across: the least and the most of the seeds.
+        across: least and largest accuracy of the seeds.
         y: leakage.
-        along: its interval; None: there is none.
-        leaks: whether it is drawn in the accent.
+        along: interval of the leakage; None: there is none.
+        leaks: whether it is drawn in the accent colour.
     """
 
     name: str
@@ -46,13 +46,13 @@ class PlotMark:
 @final
 @dataclass(frozen=True)
 class Scatter:
-    """One scatter.
+    """Scatter plot of leakage against accuracy.
 
     Attributes:
-        title: what stands upwards.
-        below: what stands across.
-        marks: a combination each.
-        percent: whether the leakage is a share in [0, 1]; else it starts at zero and ends at the largest.
+        title: title of the vertical axis.
+        below: title of the horizontal axis.
+        marks: one mark for each combination.
+        percent: whether the leakage is a share in [0, 1]; else the axis goes from zero to the largest value.
     """
 
     title: str
@@ -61,14 +61,14 @@ class Scatter:
     percent: bool
 
     def top(self) -> float:
-        """Upper end of the scale."""
+        """Return the upper end of the vertical axis."""
         if self.percent:
             return 1.0
         ends = [end for mark in self.marks for end in (mark.y, *(mark.along or ()))]
         return max([end for end in ends if end > 0], default=1.0) * 1.08
 
     def sides(self) -> tuple[float, float]:
-        """Both ends of the axis of accuracy: at least ten points, within [0, 1]."""
+        """Return both ends of the accuracy axis: at least ten points apart, within [0, 1]."""
         ends = [end for mark in self.marks for end in mark.across]
         low, high = min(ends), max(ends)
         air = max(0.12 * (high - low), (0.1 - (high - low)) / 2, 0.01)
@@ -76,7 +76,7 @@ class Scatter:
 
 
 def draw(panel: Scatter) -> Markup:
-    """A scatter drawn twice, for a desktop and for a phone; CSS shows one. Nothing without a mark."""
+    """Draw a scatter plot twice, for a desktop and for a phone; CSS shows one. Without marks it is empty."""
     if not panel.marks:
         return Markup("")
     drawn = (f'<div class="chart {name}">{_svg(panel, w)}</div>' for name, w in (("wide", _WIDE), ("narrow", _NARROW)))
@@ -122,7 +122,7 @@ def _tone(mark: PlotMark) -> str:
 
 
 def _bars(mark: PlotMark, spot: tuple[float, float], x_of, y_of) -> Iterator[tuple[Box, PlotMark]]:
-    """The interval of the leakage, upright, and the spread of the accuracy over seeds, across."""
+    """Yield the vertical bar of the leakage's interval and the horizontal bar of the accuracy's range over seeds."""
     x, y = spot
     if mark.along:
         yield (x, y_of(mark.along[1]), x, y_of(mark.along[0])), mark
@@ -137,7 +137,7 @@ def _bar(bar: Box, mark: PlotMark) -> str:
 def _labels(
     marks: Sequence[PlotMark], spots: Sequence[tuple[float, float]], bars: Sequence[Box], frame: Box
 ) -> list[str]:
-    """Each name near its mark where it hides nothing; a thin line leads there from one that had to go further."""
+    """Place each name near its mark without overlaps; a thin line connects a distant name with its mark."""
     taken = [(x - _MARK, y - _MARK, x + _MARK, y + _MARK) for x, y in spots]
     taken += [(left - 1, top - 1, right + 1, bottom + 1) for left, top, right, bottom in bars]
     leaders, names = [], []
@@ -149,11 +149,11 @@ def _labels(
             leaders.append(f'<path class="leader" d="M{spot[0]:.1f} {spot[1]:.1f}L{near[0]:.1f} {near[1]:.1f}"/>')
         text = escape(mark.name)
         names.append(f'<text class="name {_tone(mark)}" x="{box[0]:.1f}" y="{box[3] - 3:.1f}">{text}</text>')
-    return leaders + names  # a name has a rim in the page's colour, so that no line runs through it
+    return leaders + names  # names last: a rim in the page's colour keeps lines out of the text
 
 
 def place(spot: tuple[float, float], width: float, taken: Sequence[Box], frame: Box) -> Box:
-    """Where a label goes: the nearest place in the frame that overlaps nothing, or else the one that overlaps least."""
+    """Return the box of a label: the nearest place in the frame without overlap, or else the one with the least."""
     best, least = None, float("inf")
     for box in _candidates(spot, width):
         if not (frame[0] <= box[0] and box[2] <= frame[2] and frame[1] <= box[1] and box[3] <= frame[3]):
@@ -174,7 +174,7 @@ def _candidates(spot: tuple[float, float], width: float) -> Iterator[Box]:
         for shift in (-up, up) if step else (0.0,):
             middle = y + shift
             lefts = [x + out, x - out - width]
-            if up >= _LINE:  # straight above or below, or a little aside
+            if up >= _LINE:  # directly above or below, or slightly to the side
                 lefts += [x - width / 2, x - width / 4, x - 3 * width / 4]
             for left in lefts:
                 yield left, middle - _LINE / 2, left + width, middle + _LINE / 2

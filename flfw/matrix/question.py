@@ -1,4 +1,4 @@
-"""What a matrix asks: its axes, and the experiment of each cell."""
+"""Question of a matrix: its axes, and the experiment of each cell."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, final
 
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
-from flfw.plugins import ATTACK, split_assignment
-from flfw.resolve import fields, short_name
+from flfw.plugins import short_name, split_assignment
+from flfw.resolve import attack_fields
 
 AXES = ("methods", "defences", "attacks", "seeds")
 NO_DEFENCE = "none"
@@ -22,32 +22,32 @@ _VARIED = ("method", "defence", "attack", "seed", "set")
 @final
 @dataclass(frozen=True)
 class MatrixCell:
-    """One run of a matrix.
+    """Cell of a matrix, i.e. one run.
 
     Attributes:
-        experiment: what is run, ``out`` being the cell's own folder.
+        experiment: experiment of the run; ``out`` is the cell's folder.
     """
 
     experiment: Experiment
 
     @property
     def method(self) -> str:
-        """As it was asked for."""
+        """Name of the method, as in the experiment."""
         return self.experiment.method
 
     @property
     def defence(self) -> str:
-        """As it was asked for; ``none`` without one."""
+        """Name of the defence, as in the experiment; ``none`` without one."""
         return self.experiment.defence
 
     @property
     def seed(self) -> int:
-        """Of everything random in the run."""
+        """Seed of everything random in the run."""
         return self.experiment.seed
 
     @property
     def folder(self) -> Path:
-        """The run's."""
+        """Folder of the run."""
         assert self.experiment.out is not None, "a matrix places its cells"
         return self.experiment.out
 
@@ -55,16 +55,16 @@ class MatrixCell:
 @final
 @dataclass(frozen=True)
 class Matrix:
-    """The axes; an empty one stands at what the experiment has.
+    """Axes of a matrix; an empty axis takes the experiment's value.
 
     Attributes:
         methods: federated methods.
-        defences: client-side defences, ``none`` among them to compare with.
-        attacks: all of them run in every cell.
-        seeds: a run each.
+        defences: client-side defences; ``none`` is the baseline.
+        attacks: attacks, all run in every cell.
+        seeds: seeds, one run each.
 
     Raises:
-        BadInput: a value is empty or stands there twice, or a seed is negative.
+        BadInput: a value is empty or occurs twice, or a seed is negative.
     """
 
     methods: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ class Matrix:
         require(min(self.seeds, default=0) >= 0, "seeds >= 0", seeds=self.seeds)
 
     def filled(self, experiment: Experiment) -> Matrix:
-        """The matrix with what the experiment has on each axis that was not given."""
+        """Return the matrix with empty axes filled from the experiment."""
         return Matrix(
             self.methods or (experiment.method,),
             self.defences or (experiment.defence,),
@@ -90,40 +90,40 @@ class Matrix:
         )
 
     def cells(self, experiment: Experiment, folder: Path) -> tuple[MatrixCell, ...]:
-        """A run for each method, defence and seed of a filled matrix; everything else is the experiment's."""
+        """Return a cell for each method, defence and seed of a filled matrix; other settings are the experiment's."""
         cells = []
         for method, defence, seed in product(self.methods, self.defences, self.seeds):
             out = folder / "-".join((*map(_safe, (method, defence)), f"s{seed}"))
-            own = {"method": method, "defence": defence, "attack": self.attacks, "seed": seed, "out": out}
+            varied = {"method": method, "defence": defence, "attack": self.attacks, "seed": seed, "out": out}
             assignments = self._assignments(experiment.set, {method, defence})
-            cells.append(MatrixCell(replace(experiment, **own, set=assignments)))
+            cells.append(MatrixCell(replace(experiment, **varied, set=assignments)))
         require(len({cell.folder for cell in cells}) == len(cells), "names that give different folders", matrix=self)
         return tuple(cells)
 
     def _assignments(self, assignments: Sequence[str], present: set[str]) -> tuple[str, ...]:
-        """What ``--set`` says to this cell: a run refuses the settings of a plug-in that is not in it."""
+        """Return the ``--set`` assignments for a cell; a run refuses settings of plug-ins that it does not use."""
         absent = {short_name(name) for name in {*self.methods, *self.defences} - present}
         absent -= {short_name(name) for name in present}
         return tuple(a for a in assignments if self._meant(split_assignment(a)[0], absent))
 
     def _meant(self, target: str, absent: set[str]) -> bool:
-        """Whether ``plugin.field`` concerns somebody in a cell; an attack may bear an absent method's name."""
+        """Return whether ``plugin.field`` applies to a cell; an attack may have the name of an absent method."""
         plugin, _, field = target.rpartition(".")
         attacks = [name for name in self.attacks if short_name(name) == plugin]
-        return plugin not in absent or any(field in fields(ATTACK, name) for name in attacks)
+        return plugin not in absent or any(field in attack_fields(name) for name in attacks)
 
     def question(self, experiment: Experiment) -> dict[str, Any]:
-        """All that decides the numbers of a filled matrix, as matrix.json holds it."""
+        """Return all settings that the numbers of a filled matrix depend on, as stored in matrix.json."""
         axes = {axis: list(getattr(self, axis)) for axis in AXES}
         shared = {key: value for key, value in experiment.decisive.items() if key not in _VARIED}
         return {**axes, "set": list(experiment.set), "experiment": shared}
 
 
 def parse(words: Sequence[str]) -> Matrix:
-    """The axes as the command line has them, such as ``methods=fedavg,fedper seeds=0,1``.
+    """Parse the axes of the command line, such as ``methods=fedavg,fedper seeds=0,1``.
 
     Raises:
-        BadInput: a word that is no axis, or an axis that is empty or stands there twice.
+        BadInput: a word that is no axis, or an axis that is empty or occurs twice.
 
     >>> parse(["seeds=0,1"])
     Matrix(methods=(), defences=(), attacks=(), seeds=(0, 1))
@@ -144,12 +144,12 @@ def parse(words: Sequence[str]) -> Matrix:
 
 
 def require_same_question(stored: Mapping[str, Any], asked: Mapping[str, Any], folder: Path) -> None:
-    """Refuse to go on in the folder of another matrix.
+    """Refuse to resume in the folder of another matrix.
 
     Raises:
-        BadInput: the two differ; the message names in what.
+        BadInput: the two questions differ; the message names the difference.
     """
-    # A setting that a later version adds stands at its default in an earlier matrix.
+    # A setting added by a later version has its default in an earlier matrix.
     usual = Experiment().decisive
     before, now = ({**usual, **question.get("experiment", {})} for question in (stored, asked))
     before, now = ({**shared, **question} for shared, question in ((before, stored), (now, asked)))

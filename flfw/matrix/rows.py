@@ -1,4 +1,4 @@
-"""What one finished run says of its leakage: the entries of result.json and the rows of audit.csv, read back."""
+"""Leakage of one finished run, read back: the entries of result.json and the rows of audit.csv."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any, NamedTuple, final
 from flfw.errors import BadInput
 from flfw.report.findings import was_told
 
-# In dB; other columns with a floor are shares.
+# Floors in dB; other floor columns are shares.
 _FLOORS = ("noise", "grey", "mean", "class_mean", "random_public", "nearest_public")
 
 
 class AttackSetting(NamedTuple):
-    """An attack on one round of a run, as seen from one place, on clients with or without a defence.
+    """An attack on one round of a run, from one vantage, on clients with or without a defence.
 
-    ``adaptive``: it knew all that stands between the data and what it saw; ``told``: it adapted to the defence, or to
-    what the method does.
+    ``adaptive``: the attacker knew all processing between the data and its observation; ``told``: it adapted to the
+    defence or to the method.
     """
 
     attack: str
@@ -34,19 +34,19 @@ class AttackSetting(NamedTuple):
 
     @property
     def place(self) -> tuple[object, ...]:
-        """All but what the attacker knew."""
+        """Fields of the setting except the attacker's knowledge."""
         return self.defence, self.vantage, self.source, self.round
 
     @property
     def kind(self) -> str:
-        """What the attacker knew, and where it stood if not at the server."""
+        """Knowledge of the attacker, and its source and vantage if these are not the usual ones."""
         hidden_by = "the method" if self.defence == "none" else self.defence
         words = f"told of {hidden_by}" if self.told else "adaptive" if self.adaptive else "static"
         places = [word for word, usual in ((self.source, "probe"), (self.vantage, "server")) if word != usual]
         return ", ".join([words, *(place.replace("_", " ") for place in places)])
 
     def answers(self, static: AttackSetting) -> bool:
-        """Whether this is the answer where the other, a static attack, found nothing."""
+        """Return whether this attack answers for a static attack that recovered nothing."""
         same = self.attack == static.attack and self.told and not static.told
         return self != static and self.place == static.place and (self.adaptive or same)
 
@@ -54,20 +54,20 @@ class AttackSetting(NamedTuple):
 @final
 @dataclass(frozen=True)
 class MatrixRow:
-    """One attacked image or record.
+    """Result for one attacked image or record.
 
     Attributes:
-        setting: by what and when.
-        seed: of the run.
+        setting: attack and round.
+        seed: seed of the run.
         place: client, slot and index in the batch, as text.
-        example: position in the training part, as text; empty where the run did not write it.
-        label: as text.
-        psnr: dB; None for records of numbers and where the attack failed.
-        ssim: None likewise, and for small images.
-        rmsd: None where the attack failed.
-        failed: whether the attack gave nothing.
+        example: position in the training part, as text; empty if the run did not write it.
+        label: label, as text.
+        psnr: PSNR in dB; None for records of numbers and if the attack failed.
+        ssim: SSIM; None as for ``psnr``, and for small images.
+        rmsd: root-mean-square deviation; None if the attack failed.
+        failed: whether the attack gave no result.
         recovered: whether it counts as reconstructed.
-        floor: dB of the best guess that saw no update.
+        floor: PSNR in dB of the best guess without an update.
     """
 
     setting: AttackSetting
@@ -84,14 +84,14 @@ class MatrixRow:
 
     @property
     def closeness(self) -> float | None:
-        """PSNR in dB, of a record of numbers too: it is a function of the deviation. None where the attack failed."""
+        """PSNR in dB, for records of numbers computed from the deviation; None if the attack failed."""
         if self.psnr is not None or self.rmsd is None:
             return self.psnr
         return -20 * math.log10(max(self.rmsd, 1e-10))
 
     @property
     def counted(self) -> float | None:
-        """`closeness`, but of a failed image its best floor; None only if that is missing."""
+        """`closeness`, or the best floor of a failed image; None only if that is missing."""
         return self.floor if self.closeness is None else self.closeness
 
 
@@ -101,9 +101,9 @@ class Finished:
     """A finished run.
 
     Attributes:
-        folder: of the run.
-        result: its result.json.
-        rows: the attacked images of the plain targets: no lower rung, no point of a curve.
+        folder: folder of the run.
+        result: content of result.json.
+        rows: attacked images of the plain targets: no lower rung, no point of a curve.
     """
 
     folder: Path
@@ -112,26 +112,26 @@ class Finished:
 
     @property
     def seed(self) -> int:
-        """Of everything random."""
+        """Seed of everything random."""
         return int(self.result["config"]["seed"])
 
     @property
     def accuracy(self) -> tuple[float, float] | None:
-        """Of the final model, mean over the clients: after local training, and as received; None: it has none."""
+        """Final accuracy, mean over the clients: after local training, and as received; None: there is none."""
         final = self.result.get("final")
         return (float(final["acc_local"]), float(final["acc_global"])) if final else None
 
     @property
     def entries(self) -> list[tuple[AttackSetting, Mapping[str, Any]]]:
-        """The plain targets, as result.json has them."""
+        """Plain targets with their entries in result.json."""
         return [(_setting(e), e) for e in self.result.get("audit") or [] if not e.get("curve")]
 
 
 def read(folder: Path) -> Finished:
-    """A finished run, from its folder.
+    """Read a finished run from its folder.
 
     Raises:
-        BadInput: there is none, or it is damaged.
+        BadInput: there is no finished run, or it is damaged.
     """
     path = folder / "result.json"
     if not path.is_file():
@@ -155,20 +155,20 @@ def _is_plain_target(line: Mapping[str, str]) -> bool:
     return (line.get("rung") or "target") == "target" and not line.get("curve")
 
 
-def _setting(of: Mapping[str, Any]) -> AttackSetting:
-    texts = (str(of.get(key) or default) for key, default in (("vantage", "server"), ("source", "probe")))
-    defence = str(of.get("defence") or "none")
+def _setting(entry: Mapping[str, Any]) -> AttackSetting:
+    texts = (str(entry.get(key) or default) for key, default in (("vantage", "server"), ("source", "probe")))
+    defence = str(entry.get("defence") or "none")
     setting = AttackSetting(
-        str(of["attack"]), defence, _true(of.get("adaptive")), *texts, round=int(float(of["round"]))
+        str(entry["attack"]), defence, _true(entry.get("adaptive")), *texts, round=int(float(entry["round"]))
     )
-    return setting._replace(told=bool(of.get("adaptation")))
+    return setting._replace(told=bool(entry.get("adaptation")))
 
 
 def _setting_of(line: Mapping[str, str], settings: Set[AttackSetting]) -> AttackSetting:
-    """That of the run which a row belongs to; a failed one may not say whether its attacker was told."""
-    plain, told = _setting(line)._replace(told=False), was_told(line)
+    """Return the run's setting for a row; a row of a failed attack may lack the attacker's knowledge."""
+    plain, informed = _setting(line)._replace(told=False), was_told(line)
     possible = [setting for setting in (plain, plain._replace(told=True)) if setting in settings] or [plain]
-    return next((setting for setting in possible if setting.told == told), possible[0])
+    return next((setting for setting in possible if setting.told == informed), possible[0])
 
 
 def _row(line: Mapping[str, str], seed: int, settings: Set[AttackSetting]) -> MatrixRow:

@@ -1,4 +1,4 @@
-"""matrix.json, matrix.csv and matrix.html, written anew after each run from what is complete by then."""
+"""Writer of matrix.json, matrix.csv and matrix.html, after each run, from the runs complete by then."""
 
 from __future__ import annotations
 
@@ -24,21 +24,23 @@ def write(folder: Path, question: Mapping[str, Any], cells: Sequence[MatrixCell]
     """Write the three files.
 
     Args:
-        folder: of the matrix.
-        question: its own.
-        cells: all of them, run or not.
-        failed: reasons, by the name of the cell's folder.
+        folder: folder of the matrix.
+        question: question of the matrix.
+        cells: all cells, run or not.
+        failed: reasons of failed cells, by the name of the cell's folder.
     """
     from flfw.matrix.page import render
 
-    found, states = _read(cells, failed)
-    keys = dict.fromkeys((cell.method, cell.defence) for cell in cells if cell.folder.name in found)
+    finished, states = _read(cells, failed)
+    keys = dict.fromkeys((cell.method, cell.defence) for cell in cells if cell.folder.name in finished)
     combinations = [
-        combine(*key, (found[c.folder.name] for c in cells if (c.method, c.defence) == key and c.folder.name in found))
+        combine(
+            *key, (finished[c.folder.name] for c in cells if (c.method, c.defence) == key and c.folder.name in finished)
+        )
         for key in keys
     ]
     compared = comparisons(combinations)
-    about = {
+    record = {
         "flfw": flfw.__version__,
         "question": dict(question),
         "notes": _notes(states, combinations),
@@ -46,14 +48,14 @@ def write(folder: Path, question: Mapping[str, Any], cells: Sequence[MatrixCell]
         "combinations": [_combination(combination) for combination in combinations],
         "comparisons": [_comparison(comparison) for comparison in compared],
     }
-    write_whole(folder / "matrix.json", json.dumps(about, indent=1, allow_nan=False).encode())
+    write_whole(folder / "matrix.json", json.dumps(record, indent=1, allow_nan=False).encode())
     write_whole(folder / "matrix.csv", _csv(combinations).encode())
-    write_whole(folder / "matrix.html", render(about, combinations, compared).encode())
+    write_whole(folder / "matrix.html", render(record, combinations, compared).encode())
 
 
 def _read(cells: Iterable[MatrixCell], failed: Mapping[str, str]) -> tuple[dict[str, Finished], list[dict[str, Any]]]:
-    """The finished runs by the name of their folder, and what became of each cell."""
-    found, states = {}, []
+    """Return the finished runs by the name of their folder, and the state of each cell."""
+    finished, states = {}, []
     for cell in cells:
         name, state, reason = cell.folder.name, "not run yet", ""
         if name in failed:
@@ -62,10 +64,10 @@ def _read(cells: Iterable[MatrixCell], failed: Mapping[str, str]) -> tuple[dict[
             try:
                 run = read(cell.folder)
                 require(run.accuracy is not None, "a run with a final accuracy", folder=cell.folder)
-                found[name], state = run, "complete"
+                finished[name], state = run, "complete"
             except BadInput as error:
                 state, reason = "failed", str(error)
-        accuracy = (found[name].accuracy if name in found else None) or (None, None)
+        accuracy = (finished[name].accuracy if name in finished else None) or (None, None)
         states.append(
             {
                 "method": cell.method,
@@ -78,7 +80,7 @@ def _read(cells: Iterable[MatrixCell], failed: Mapping[str, str]) -> tuple[dict[
                 "acc_global": accuracy[1],
             }
         )
-    return found, states
+    return finished, states
 
 
 def _notes(states: Sequence[Mapping[str, Any]], combinations: Sequence[Combination]) -> list[str]:
@@ -127,23 +129,23 @@ def _leak(leak: Leak) -> dict[str, Any]:
 
 
 def _comparison(comparison: Comparison) -> dict[str, Any]:
-    found = comparison.paired
+    statistics = comparison.paired
     return {
         **comparison.setting._asdict(),
         "combination": comparison.name,
         "with": comparison.with_name,
         "images": comparison.images,
         "failures": list(comparison.failures),
-        "difference": found.difference.as_dict() if found else None,
-        "more": found.better if found else None,
-        "less": found.worse if found else None,
-        "ties": found.ties if found else None,
-        "p": found.p if found else None,
+        "difference": statistics.difference.as_dict() if statistics else None,
+        "more": statistics.better if statistics else None,
+        "less": statistics.worse if statistics else None,
+        "ties": statistics.ties if statistics else None,
+        "p": statistics.p if statistics else None,
     }
 
 
 def _csv(combinations: Iterable[Combination]) -> str:
-    """A row a method, defence, attack, round and seed."""
+    """Return CSV with a row for each method, defence, attack, round and seed."""
     lines = [
         _line(combination, run, pooled(leak.setting, [run]))
         for combination in combinations
@@ -188,10 +190,10 @@ def _line(combination: Combination, run: Finished, leak: Leak) -> dict[str, Any]
     }
 
 
-def lines(about: Mapping[str, Any]) -> list[str]:
-    """A line a combination, of matrix.json: its accuracy, and what was recovered at worst."""
-    said = []
-    for row in about["combinations"]:
+def lines(record: Mapping[str, Any]) -> list[str]:
+    """Return a line for each combination in matrix.json: its accuracy and its worst leakage."""
+    texts = []
+    for row in record["combinations"]:
         worst = row["worst"]
         leak = "not attacked"
         if worst:
@@ -199,5 +201,5 @@ def lines(about: Mapping[str, Any]) -> list[str]:
             where = f"{worst['attack']} at round {worst['round']}{kind}"
             leak = f"{worst['verdict']}, {worst['recovered']} of {worst['images']} recovered by {where}"
         name = row["method"] + ("" if row["defence"] == NO_DEFENCE else f" with {row['defence']}")
-        said.append(f"{name}: accuracy {row['acc_local']['mean']:.3f} after training; {leak}")
-    return said
+        texts.append(f"{name}: accuracy {row['acc_local']['mean']:.3f} after training; {leak}")
+    return texts

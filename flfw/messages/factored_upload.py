@@ -48,6 +48,11 @@ class FactoredUpload:
     pattern: str
     error: float
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names under which factors travel, in place of all tensors that the pattern matches."""
+        return tuple(f"{self.pattern}/{part}" for part in _TYPES)
+
     def compress(self, sent: Tensors, received: NamedArrays) -> Tensors:
         """What is sent, with factors in place of the layers' tensors.
 

@@ -1,4 +1,4 @@
-"""What crosses between server and client: named tensors, checked against the declared sharing, packed and counted."""
+"""The messages between server and client: named tensors, packed and counted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flwr.app import Array, ArrayRecord
 from numpy.lib import format as npy
 from torch import Tensor, nn
 
-from flfw.messages.sharing import shared
+from flfw.messages.sharing import Form, shared
 from flfw.nets.net import Tensors
 
 
@@ -29,6 +29,11 @@ def unpack(record: ArrayRecord) -> Tensors:
 def views(record: ArrayRecord) -> dict[str, np.ndarray]:
     """The named arrays of a message as they lie in it: read-only, for in process all clients share one message."""
     return {name: _view(array) for name, array in record.items()}
+
+
+def forms(tensors: Mapping[str, Tensor]) -> dict[str, Form]:
+    """List types and shapes of named tensors, as an array on the wire has them."""
+    return {name: (str(value.dtype).removeprefix("torch."), tuple(value.shape)) for name, value in tensors.items()}
 
 
 def nbytes(record: ArrayRecord) -> int:

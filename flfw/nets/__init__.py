@@ -19,14 +19,14 @@ __all__ = ["Net", "NetCard", "Tensors", "build", "card", "names", "numel", "tens
 
 @dataclass(frozen=True)
 class NetCard:
-    """How a network is built and what it accepts.
+    """Card of a network: its builder and the inputs that it accepts.
 
     Attributes:
         builder: (input shape, classes) -> Net.
-        side: height and width in pixels the network is made for (images are resized to it); None: any.
-        channels: colour channels it is made for; None: any.
-        least: the least height and width it can take, where it takes many.
-        images: False where rows of numbers do as well as images.
+        side: required height and width in pixels (images are resized to it); None: any.
+        channels: required number of colour channels; None: any.
+        least: the least height and width, if ``side`` is None.
+        images: whether inputs must be images; False: rows of numbers are accepted as well.
     """
 
     builder: Callable[[tuple[int, ...], int], Net]
@@ -37,7 +37,7 @@ class NetCard:
 
 
 _CARDS = {
-    "alexnet": NetCard(alexnet, least=63),  # below, its last pooling has nothing to look at
+    "alexnet": NetCard(alexnet, least=63),  # below, the input of its last pooling is empty
     "cnn1": NetCard(cnn1, side=28, channels=1),
     "cnn2": NetCard(cnn2, side=32, channels=3),
     "cnn3x3": NetCard(cnn3x3),
@@ -47,27 +47,27 @@ _CARDS = {
     "lenet5": NetCard(lenet5, side=32),
     "linear": NetCard(linear, images=False),
     "mlp": NetCard(mlp, images=False),
-    "resnet18": NetCard(resnet18, least=8),  # of which its extractor makes one pixel
+    "resnet18": NetCard(resnet18, least=8),  # the extractor then gives maps of one pixel
 }
 
 
 def names() -> tuple[str, ...]:
-    """The networks there are."""
+    """Return the names of the networks."""
     return tuple(_CARDS)
 
 
 def card(name: str) -> NetCard:
-    """The network's card; an unknown name says which ones there are."""
+    """Return the card of a network; the error for an unknown name lists the known ones."""
     if name not in _CARDS:
         raise BadInput(f"Expected a network among {', '.join(_CARDS)}; got net={name}.")
     return _CARDS[name]
 
 
 def build(name: str, shape: tuple[int, ...], classes: int) -> Net:
-    """A freshly initialised network for inputs of ``shape`` ((C, H, W), or (d,) for rows).
+    """Build a freshly initialised network for inputs of ``shape`` ((C, H, W), or (d,) for rows).
 
     Raises:
-        BadInput: the network is not made for such inputs.
+        BadInput: the network does not accept such inputs.
     """
     wanted = card(name)
     fits = (len(shape) == 3 or not wanted.images) and (wanted.channels in (None, shape[0]))

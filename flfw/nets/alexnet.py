@@ -8,22 +8,22 @@ from flfw.nets.net import Net
 
 
 def alexnet(shape: tuple[int, ...], classes: int) -> Net:
-    """Five convolutions extract 256 maps in (0, 1), three dense layers classify them.
+    """Build AlexNet: five convolutions extract 256 maps in (0, 1), three dense layers classify them.
 
-    The authors' images of 224 pixels (``--side 224``) come to 256x6x6, those of 63, the least, to one pixel. Maps of
-    other sides are averaged to, or repeated up to, 6x6, as torchvision does. The extractor has 2.5 million parameters,
-    the classifier 54.6 million: a message is 0.2 GB.
+    The authors' images of 224 pixels (``--side 224``) give maps of 256x6x6; images of 63 pixels, the least, give one
+    pixel. Maps of other sides are averaged or repeated to 6x6, as in torchvision. The extractor has 2.5 million
+    parameters, the classifier 54.6 million: a message is 0.2 GB.
 
-    Torchvision's two layers of dropout are left out: they draw from torch's global generator, which is not the run's,
-    so no run would repeat; and a server that distils would be taught by other networks than it was sent.
+    Torchvision's two dropout layers are left out: they draw from torch's global generator and not from the run's, so
+    runs would not be reproducible; and a server that distils would use other networks than it was sent.
     """
-    from torchvision.models import alexnet as whole  # takes seconds, which only those who build it are to wait
+    from torchvision.models import alexnet as whole  # takes seconds, so it is imported only when the network is built
 
     net = whole(weights=None, num_classes=classes)
     if shape[0] != 3:
         net.features[0] = nn.Conv2d(shape[0], 64, 11, stride=4, padding=2)
     for module in net.modules():
         if isinstance(module, nn.ReLU):
-            module.inplace = False  # per-example gradients and attacks read what layers gave
+            module.inplace = False  # per-example gradients and attacks read the layers' outputs
     dense = [layer for layer in net.classifier if not isinstance(layer, nn.Dropout)]
     return Net(nn.Sequential(*net.features, nn.Sigmoid()), nn.Sequential(net.avgpool, nn.Flatten(), *dense))

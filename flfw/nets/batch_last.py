@@ -1,9 +1,9 @@
-"""Convolutions of maps of a few pixels, as products of matrices.
+"""Convolutions of maps of a few pixels, as matrix products.
 
-Routines for convolutions are made for images. Of maps of one to five pixels and hundreds of channels they read little
-but weights, which they first bring into an order of their own, forwards and twice backwards. With the batch last in
-memory, (C, H, W, B), there is nothing to reorder: a transposed convolution is W^T x, whose entries are added up where
-their windows lie, and a convolution is W times the windows of x.
+The usual convolution routines are made for images. For maps of one to five pixels and hundreds of channels they mostly
+read weights, and they reorder these first, once forwards and twice backwards. With the batch last in memory,
+(C, H, W, B), nothing is reordered: a convolution is W times the windows of x, and a transposed convolution is W^T x,
+with its entries added up at the places of their windows.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _Model = TypeVar("_Model", bound=nn.Module)
 
 
 def swift(model: _Model) -> _Model:
-    """The model itself, whose stacks of convolutions of small maps are `BatchLast` from now on.
+    """Replace the model's stacks of convolutions by `BatchLast`, in place, and return the model.
 
     Args:
-        model: its parameters stay the same objects, by the same names. A stack that holds anything else than
-            `BatchLast` does is left as it is.
+        model: its parameters stay the same objects with the same names. A stack with a layer that `BatchLast` does not
+            support is left unchanged.
     """
     for path, stack in list(model.named_modules()):
         if type(stack) is nn.Sequential and any(isinstance(layer, _CONVOLUTION) for layer in stack):
@@ -37,7 +37,7 @@ def swift(model: _Model) -> _Model:
 
 @final
 class BatchLast(nn.Sequential):
-    """Layers that give what they give in an `nn.Sequential`, up to rounding.
+    """Stack of layers with the same output as an `nn.Sequential`, up to rounding.
 
     Args:
         layers: convolutions, transposed or not, in one group, without dilation and output padding; `nn.BatchNorm2d`;
@@ -50,7 +50,7 @@ class BatchLast(nn.Sequential):
             assert _holds(layer), f"Expected a layer that is written out here, got {layer}."
 
     def forward(self, input: Tensor) -> Tensor:
-        """Maps (B, C', H', W') of maps (B, C, H, W)."""
+        """Compute maps (B, C', H', W') from maps (B, C, H, W)."""
         last = input.permute(1, 2, 3, 0).contiguous()
         for layer in self:
             last = _computed(layer, last)
@@ -65,28 +65,28 @@ def _holds(layer: nn.Module) -> bool:
 
 
 def _computed(layer: nn.Module, x: Tensor) -> Tensor:
-    """A layer on (C, H, W, B)."""
-    if isinstance(layer, nn.BatchNorm2d):  # which takes means over examples and pixels alike
+    """Apply a layer to (C, H, W, B)."""
+    if isinstance(layer, nn.BatchNorm2d):  # its means are over examples and pixels
         return layer(x.flatten(1, 2)[None])[0].view_as(x)
     if not isinstance(layer, _CONVOLUTION):
         return layer(x)
     weight, (stride, padding) = layer.weight, (layer.stride, layer.padding)  # a parametrised weight is computed here
     assert not isinstance(padding, str), "as `_holds` has seen"
     if isinstance(layer, nn.ConvTranspose2d):  # (C, C', k, k)
-        found = overlaid((weight.flatten(1).t() @ x.flatten(1)).view(*weight.shape[1:], *x.shape[1:]), stride, padding)
+        output = overlaid((weight.flatten(1).t() @ x.flatten(1)).view(*weight.shape[1:], *x.shape[1:]), stride, padding)
     else:  # (C', C, k, k)
-        seen = windows(x, weight.shape[2:], stride, padding)
-        found = (weight.flatten(1) @ seen.flatten(0, 2).flatten(1)).view(-1, *seen.shape[3:])
-    return found if layer.bias is None else found + layer.bias[:, None, None, None]
+        patches = windows(x, weight.shape[2:], stride, padding)
+        output = (weight.flatten(1) @ patches.flatten(0, 2).flatten(1)).view(-1, *patches.shape[3:])
+    return output if layer.bias is None else output + layer.bias[:, None, None, None]
 
 
 def windows(x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]) -> Tensor:
-    """The windows (C, k, k, H', W', B) of x (C, H, W, B) with so many zeros around it."""
+    """Return the windows (C, k, k, H', W', B) of x (C, H, W, B), padded with zeros."""
     return _Windows.apply(x, _Layout(tuple(x.shape[1:3]), tuple(kernel), tuple(stride), tuple(padding)))
 
 
 def overlaid(parts: Tensor, stride: Sequence[int], padding: Sequence[int]) -> Tensor:
-    """The map (C, H', W', B) of which these are the windows (C, k, k, H, W, B), added up where they overlap."""
+    """Assemble the map (C, H', W', B) from its windows (C, k, k, H, W, B), added up where they overlap."""
     kernel, count = tuple(parts.shape[1:3]), parts.shape[3:5]
     if tuple(count) == (1, 1) and not any(padding):
         return parts.flatten(3)  # one window is the map
@@ -95,7 +95,7 @@ def overlaid(parts: Tensor, stride: Sequence[int], padding: Sequence[int]) -> Te
 
 
 class _Layout(NamedTuple):
-    """Where the windows of a map lie: its sides, theirs, the distances between them, and zeros around the map."""
+    """Layout of the windows of a map: sides of the map, kernel size, stride and zero padding."""
 
     sides: tuple[int, ...]
     kernel: tuple[int, ...]
@@ -103,13 +103,13 @@ class _Layout(NamedTuple):
     padding: tuple[int, ...]
 
     def taken(self, x: Tensor) -> Tensor:
-        """The windows of a map."""
+        """Return the windows of a map."""
         (down, right), (height, width), (s, t) = self.padding, self.kernel, self.stride
         around = pad(x, (0, 0, right, right, down, down)) if down or right else x
         return around.unfold(1, height, s).unfold(2, width, t).permute(0, 4, 5, 1, 2, 3).contiguous()
 
     def put(self, parts: Tensor) -> Tensor:
-        """The map, from what lies in each of its windows."""
+        """Assemble a map from its windows, added up where they overlap."""
         (h, w), (down, right), (s, t), (n, m) = self.sides, self.padding, self.stride, parts.shape[3:5]
         whole = parts.new_zeros(parts.shape[0], h + 2 * down, w + 2 * right, parts.shape[5])
         for i in range(parts.shape[1]):
@@ -132,7 +132,7 @@ class _Windows(Function):
 
 
 class _Overlaid(Function):
-    """Windows added up; its gradient is `_Windows`."""
+    """Map assembled from windows; its gradient is `_Windows`."""
 
     @staticmethod
     def forward(ctx: Any, parts: Tensor, layout: _Layout) -> Tensor:

@@ -1,4 +1,4 @@
-"""The convolutional networks of HyperFL and of Fed-CDP.
+"""Convolutional networks of HyperFL and of Fed-CDP.
 
 HyperFL (Guo et al., AAAI 2025, section 5.1): a generated extractor, one private layer. CNN 1 serves 28x28 grey images,
 CNN 2 32x32 colour images. The 128-unit layer belongs to the extractor.
@@ -15,14 +15,14 @@ from flfw.nets.net import Net
 
 
 def _block(channels_in: int, channels_out: int, kernel: int, padding: int) -> list[nn.Module]:
-    """Convolution, rectifier, pooling: the last two change places, which a growing function allows, at a quarter of the
-    rectifier's work.
+    """Return convolution, rectifier and pooling; pooling comes first, as the rectifier is monotone and then costs a
+    quarter.
     """
     return [nn.Conv2d(channels_in, channels_out, kernel, padding=padding), nn.MaxPool2d(2), nn.LeakyReLU(0.01)]
 
 
 def cnn1(shape: tuple[int, ...], classes: int) -> Net:
-    """CNN 1: 28-24-12-10-5 pixels, features 800 -> 128; 115,776 extractor parameters."""
+    """Build CNN 1: 28-24-12-10-5 pixels, features 800 -> 128; 115,776 extractor parameters."""
     extractor = nn.Sequential(
         *_block(shape[0], 16, 5, padding=0),
         *_block(16, 32, 5, padding=1),
@@ -34,7 +34,7 @@ def cnn1(shape: tuple[int, ...], classes: int) -> Net:
 
 
 def cnn2(shape: tuple[int, ...], classes: int) -> Net:
-    """CNN 2: 32-28-14-12-6-6-3 pixels, features 576 -> 128; 106,400 extractor parameters."""
+    """Build CNN 2: 32-28-14-12-6-6-3 pixels, features 576 -> 128; 106,400 extractor parameters."""
     extractor = nn.Sequential(
         *_block(shape[0], 16, 5, padding=0),
         *_block(16, 32, 5, padding=1),
@@ -47,12 +47,12 @@ def cnn2(shape: tuple[int, ...], classes: int) -> Net:
 
 
 def cnn3x3(shape: tuple[int, ...], classes: int) -> Net:
-    """Fed-CDP's: 28-26-13-11-5 pixels and features 1600 for MNIST, 32-30-15-13-6 and 2304 for CIFAR-10.
+    """Build Fed-CDP's network: 28-26-13-11-5 pixels, features 1600 for MNIST; 32-30-15-13-6, 2304 for CIFAR-10.
 
-    Rectifier and pooling change places as in the others.
+    Pooling comes before the rectifier, as in the others.
 
     Raises:
-        BadInput: a side is below 10 pixels, of which nothing is left after the second pooling.
+        BadInput: a side is below 10 pixels, so the maps are empty after the second pooling.
     """
     if min(shape[1:]) < 10:
         got = "x".join(map(str, shape))

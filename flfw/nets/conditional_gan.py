@@ -1,7 +1,7 @@
-"""A classifier with a conditional GAN of its features beside it (Wu et al., IJCAI 2022).
+"""Classifier with a conditional GAN of its features (Wu et al., IJCAI 2022).
 
-The generator makes features from noise and a label, the discriminator tells them from an extractor's. On the features
-of LeNet5 (16x5x5) both are the paper's; other maps are reached by doubling and halving.
+The generator makes features from noise and a label; the discriminator separates them from an extractor's features. For
+the features of LeNet5 (16x5x5) both are the paper's networks; for other maps, layers double or halve the side.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ LATENT = 100
 """Length of the noise z ~ N(0, I)."""
 _WIDTHS = (512, 256, 128)  # channels between the label and the features
 _SLOPE, _DEVIATION = 0.2, 0.02
-_UNIT_STEP = 5  # maps of at most so many pixels are reached a pixel a layer
+_UNIT_STEP = 5  # up to this side, each layer adds one pixel
 
 
 class _UpsamplingLayer(NamedTuple):
-    """A transposed convolution by which a map of one side becomes one of another."""
+    """Transposed convolution that changes the side of a map."""
 
     kernel: int
     stride: int
@@ -33,9 +33,10 @@ class _UpsamplingLayer(NamedTuple):
 
 
 def _grown(side: int) -> list[_UpsamplingLayer]:
-    """The layers from 1x1 to ``side`` x ``side``; the reverse are those of a discriminator.
+    """Return the layers from 1x1 to ``side`` x ``side``; a discriminator has them in reverse order.
 
-    A pixel each where that takes as many layers as the paper has; else doublings, to the odd side below if need be.
+    Each layer adds one pixel up to the paper's number of layers; for larger sides, layers double the side (for an even
+    side exactly, for an odd side to one less than the double).
     """
     if side <= _UNIT_STEP:
         return [_UpsamplingLayer(2, 1, 0)] * (side - 1) or [_UpsamplingLayer(1, 1, 0)]
@@ -47,11 +48,11 @@ def _grown(side: int) -> list[_UpsamplingLayer]:
 
 
 class Generator(nn.Module):
-    """G(z, y): features in (0, 1) of a label.
+    """Generator G(z, y) of features in (0, 1) for a label.
 
     Args:
-        features: shape of what it makes, (C, S, S).
-        classes: labels there are; each has an embedding of as many numbers, which is learnt.
+        features: shape of the generated features, (C, S, S).
+        classes: number of labels; each label has a learnt embedding of that length.
     """
 
     def __init__(self, features: Sequence[int], classes: int) -> None:
@@ -64,16 +65,16 @@ class Generator(nn.Module):
         _initialise(self)
 
     def forward(self, z: Tensor, y: Tensor) -> Tensor:
-        """Features (B, C, S, S) of noise (B, 100) and labels (B,)."""
+        """Generate features (B, C, S, S) from noise (B, 100) and labels (B,)."""
         return self.layers(torch.cat([z, self.embedding(y)], 1)[..., None, None])
 
 
 class Discriminator(nn.Module):
-    """D(f, y): the probability that features of a label are an extractor's.
+    """Discriminator D(f, y): the probability that features of a label come from an extractor.
 
     Args:
-        features: shape of what it judges, (C, S, S).
-        classes: labels there are.
+        features: shape of the features, (C, S, S).
+        classes: number of labels.
     """
 
     def __init__(self, features: Sequence[int], classes: int) -> None:
@@ -86,13 +87,13 @@ class Discriminator(nn.Module):
         _initialise(self)
 
     def forward(self, f: Tensor, y: Tensor) -> Tensor:
-        """Probabilities (B,) of features (B, C, S, S) and labels (B,)."""
+        """Compute probabilities (B,) of features (B, C, S, S) and labels (B,)."""
         planes = self.embedding(y)[..., None, None].expand(-1, -1, *f.shape[2:])
         return self.layers(torch.cat([f, planes], 1)).flatten()
 
 
 def _stacked(convolutions: Sequence[nn.Module], widths: Sequence[int]) -> nn.Sequential:
-    """Convolutions between these numbers of channels, normalised and rectified in between, in (0, 1) at the end."""
+    """Stack convolutions with BatchNorm and LeakyReLU in between and a sigmoid at the end."""
     parts: list[nn.Module] = []
     for convolution, width in zip(convolutions[:-1], widths[1:-1], strict=True):
         parts += [convolution, nn.BatchNorm2d(width), nn.LeakyReLU(_SLOPE)]
@@ -100,12 +101,12 @@ def _stacked(convolutions: Sequence[nn.Module], widths: Sequence[int]) -> nn.Seq
 
 
 def _widths(count: int) -> list[int]:
-    """Channels of the inner layers; further ones are as narrow as the last."""
+    """Return the channels of the inner layers; additional layers have the last width."""
     return [_WIDTHS[min(i, len(_WIDTHS) - 1)] for i in range(count)]
 
 
 def _initialise(module: nn.Module) -> None:
-    """As the authors do: N(0, 0.02) for convolutions, N(1, 0.02) and 0 for the normalisation."""
+    """Initialise as the authors do: N(0, 0.02) for convolutions, N(1, 0.02) and 0 for the normalisation."""
     for name, parameter in module.named_parameters():
         if "embedding" not in name:
             mean = 1.0 if parameter.dim() == 1 else 0.0
@@ -113,24 +114,24 @@ def _initialise(module: nn.Module) -> None:
 
 
 class Imagining(nn.Module):
-    """What labels look like to a classifier, C(G(z, y)); its tensors are ``generator.*`` and ``classifier.*``."""
+    """Generator followed by a classifier, C(G(z, y)); its tensors are ``generator.*`` and ``classifier.*``."""
 
     def __init__(self, generator: Generator, classifier: nn.Module, classes: int) -> None:
         super().__init__()
         self.generator, self.classifier, self.classes = generator, classifier, classes
 
     def forward(self, z: Tensor, y: Tensor) -> Tensor:
-        """Class scores (B, classes) of noise (B, 100) and labels (B,)."""
+        """Compute class scores (B, classes) from noise (B, 100) and labels (B,)."""
         return self.classifier(self.generator(z, y))
 
 
 class GeneratingNet(nn.Module):
-    """A network with a generator of its features and, for those who train it, a discriminator.
+    """A network with a generator of its features and, to train that generator, a discriminator.
 
     Its named tensors are ``extractor.*``, ``classifier.*``, ``generator.*`` and ``discriminator.*``.
 
     Args:
-        net: whose extractor makes maps of features in (0, 1), as the generator does.
+        net: network with an extractor of square feature maps in (0, 1), as the generator makes.
         judged: whether there is a discriminator.
 
     Raises:
@@ -146,56 +147,56 @@ class GeneratingNet(nn.Module):
             self.discriminator = Discriminator(features, net.classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Class scores (B, classes) of network inputs (B, ...)."""
+        """Compute class scores (B, classes) of network inputs (B, ...)."""
         return self.classifier(self.extractor(x))
 
     def parts(self, *names: str) -> dict[str, Tensor]:
-        """The parameters of some of the four parts, by name."""
+        """Return the parameters of the given parts (of four), by name."""
         return {name: p for name, p in self.named_parameters() if name.partition(".")[0] in names}
 
 
 def imagining(model: nn.Module) -> Imagining:
-    """Generator and classifier of a `GeneratingNet` alone, the same tensors."""
+    """Return generator and classifier of a `GeneratingNet`, with the same tensors."""
     assert isinstance(model, GeneratingNet), "the method builds no other"
     return Imagining(model.generator, model.classifier, model.classes)
 
 
 def noise(count: int, rng: torch.Generator) -> Tensor:
-    """Z (count, 100)."""
+    """Draw z (count, 100)."""
     return torch.randn(count, LATENT, generator=rng)
 
 
 def labelled_noise(batches: int, size: int, classes: int, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-    """So many batches of z (size, 100) and uniform labels (size,)."""
+    """Draw batches of z (size, 100) and uniform labels (size,)."""
     for _ in range(batches):
         labels = torch.randint(classes, (size,), generator=rng)
         yield noise(size, rng), labels
 
 
 def feature_shape(net: Net) -> tuple[int, int, int]:
-    """(C, S, S) of the features of one input.
+    """Return the shape (C, S, S) of the features of one input.
 
     Raises:
-        BadInput: they are no square maps, or the extractor does not end in a sigmoid, so that no generator of values
-            in (0, 1) can make them.
+        BadInput: the features are no square maps, or the extractor does not end in a sigmoid, so a generator of values
+            in (0, 1) cannot make them.
     """
     device = next(net.parameters()).device
-    training, _ = net.extractor.training, net.extractor.eval()  # so that the look changes no running statistics
+    training, _ = net.extractor.training, net.extractor.eval()  # so that this pass changes no running statistics
     with torch.no_grad():
-        found = tuple(net.extractor(torch.zeros(1, *net.shape, device=device)).shape[1:])
+        shape = tuple(net.extractor(torch.zeros(1, *net.shape, device=device)).shape[1:])
     net.extractor.train(training)
     last = list(net.extractor.modules())[-1]
-    if len(found) != 3 or found[1] != found[2] or not isinstance(last, nn.Sigmoid):
-        got = "x".join(map(str, found))
+    if len(shape) != 3 or shape[1] != shape[2] or not isinstance(last, nn.Sigmoid):
+        got = "x".join(map(str, shape))
         raise BadInput(
             f"Expected a network whose extractor makes square maps in (0, 1), such as lenet5, got features of {got} "
             f"after {type(last).__name__}; choose another --net."
         )
-    return found
+    return shape
 
 
 def diversity_loss(first: Tensor, second: Tensor, z: Tensor, other: Tensor) -> Tensor:
-    """1 / (r + 1e-5) with r = mean|G(z) - G(z')| / mean|z - z'|: small for a generator that does not ignore its noise.
+    """Compute 1 / (r + 1e-5) with r = mean|G(z) - G(z')| / mean|z - z'|: small if the generator uses its noise.
 
     Mao et al., "Mode Seeking Generative Adversarial Networks", CVPR 2019.
 
@@ -209,13 +210,13 @@ def diversity_loss(first: Tensor, second: Tensor, z: Tensor, other: Tensor) -> T
 
 
 def drawn_again(generator: Generator, z: Tensor, y: Tensor, rng: torch.Generator) -> Tensor:
-    """The diversity loss of a generator on half a batch, whose labels are drawn a second time.
+    """Compute the diversity loss of a generator on half a batch, with a second draw of noise for its labels.
 
     Args:
-        generator: in the mode in which it learns.
+        generator: generator in training mode.
         z: the batch's noise (B, 100); the first half of it is used, at least one.
         y: its labels (B,).
-        rng: of the second draw.
+        rng: generator of the second draw.
     """
     half = max(1, len(y) // 2)
     first, other = z[:half], noise(half, rng).to(z.device)

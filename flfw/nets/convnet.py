@@ -1,4 +1,4 @@
-"""The deep convolutional network that inversion papers attack beside a LeNet: eight convolutions with BatchNorm."""
+"""ConvNet of the inversion papers, attacked beside a LeNet: eight convolutions with BatchNorm."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def _convnet(shape: tuple[int, ...], classes: int, width: int) -> Net:
 
 
 def convnet32(shape: tuple[int, ...], classes: int) -> Net:
-    """The ConvNet of width 32, on which DCS^2 defends CIFAR-10 and CelebA: 32-10-3 pixels, features 1152."""
+    """Build the ConvNet of width 32, used by DCS^2 for CIFAR-10 and CelebA: 32-10-3 pixels, features 1152."""
     return _convnet(shape, classes, 32)
 
 
 def convnet64(shape: tuple[int, ...], classes: int) -> Net:
-    """The ConvNet of width 64 of the public inversion frameworks (Geiping et al., NeurIPS 2020): features 2304."""
+    """Build the ConvNet of width 64 of public inversion frameworks (Geiping et al., NeurIPS 2020): features 2304."""
     return _convnet(shape, classes, 64)

@@ -1,4 +1,4 @@
-"""A network whose extractor is generated from an embedding by a hypernetwork (Guo et al., AAAI 2025, section 4)."""
+"""Network with an extractor generated from an embedding by a hypernetwork (Guo et al., AAAI 2025, section 4)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ HeadInit = Literal["torch", "fan_in"]
 
 
 class Hypernetwork(nn.Module):
-    """h = ReLU(A v + c), then one linear head for each generated tensor: theta_k = W_k h + b_k.
+    """Hypernetwork: h = ReLU(A v + c), then one linear head for each generated tensor, theta_k = W_k h + b_k.
 
     Args:
-        targets: shape of each tensor to generate, by its name in the extractor.
+        targets: shape of each generated tensor, by its name in the extractor.
         embedding: length of v.
         hidden: length of h.
-        head_init: ``torch`` leaves the heads at torch's Linear default, which generates weights of deviation 0.24 in
-            every layer whatever its width; ``fan_in`` scales each head so that what it generates has the deviation a
-            layer of that fan-in is usually given.
+        head_init: ``torch`` keeps torch's Linear default for the heads, which generates weights of deviation 0.24 in
+            layers of any width; ``fan_in`` scales each head so that its generated weights have the usual deviation
+            for a layer of that fan-in.
     """
 
     def __init__(self, targets: Mapping[str, torch.Size], embedding: int, hidden: int, head_init: HeadInit) -> None:
@@ -48,11 +48,11 @@ class Hypernetwork(nn.Module):
                 parameter.mul_(sqrt(1 / (3 * fan_in) / generated))
 
     def hidden_units(self, embedding: Tensor) -> Tensor:
-        """H (hidden,) of an embedding (embedding,); a unit that is 0 is dead for this client."""
+        """Compute h (hidden,) of an embedding (embedding,); a unit that is 0 is dead for this client."""
         return torch.relu(self.trunk(embedding))
 
     def forward(self, embedding: Tensor) -> Tensors:
-        """The generated tensors by name, for one embedding."""
+        """Generate the tensors by name, for one embedding."""
         hidden = self.hidden_units(embedding)
         return {
             name: head(hidden).view(shape) for (name, shape), head in zip(self.targets.items(), self.heads, strict=True)
@@ -60,12 +60,12 @@ class Hypernetwork(nn.Module):
 
 
 class GeneratedNet(nn.Module):
-    """A `Net` whose extractor has no weights of its own.
+    """A `Net` with a generated extractor, which has no weights of its own.
 
     Its named tensors are ``hypernet.*``, ``embedding`` and ``classifier.*``.
 
     Args:
-        net: the architecture; its classifier is used as it is, its extractor's weights are not.
+        net: the architecture; its classifier is used, its extractor's weights are not.
         embedding: length of the embedding, drawn from N(0, 1).
         hidden: width of the hypernetwork.
         head_init: see `Hypernetwork`.
@@ -90,21 +90,21 @@ class GeneratedNet(nn.Module):
         self._kept: Tensors | None = None
 
     def extractor_weights(self) -> Tensors:
-        """The extractor's tensors as the hypernetwork generates them now."""
+        """Generate the extractor's tensors from the current hypernetwork and embedding."""
         return self.hypernet(self.embedding)
 
     def features(self, x: Tensor, weights: Tensors) -> Tensor:
-        """Features (B, ...) of network inputs (B, ...) under given extractor weights."""
+        """Compute features (B, ...) of network inputs (B, ...) under given extractor weights."""
         return functional_call(self._extractor[0], weights, (x,))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Class scores (B, classes) of network inputs (B, ...)."""
+        """Compute class scores (B, classes) of network inputs (B, ...)."""
         weights = self.extractor_weights() if self._kept is None else self._kept
         return self.classifier(self.features(x, weights))
 
     @contextmanager
     def generated_once(self) -> Iterator[None]:
-        """Inside, all forward passes use the extractor generated now, without a graph: for evaluation."""
+        """Fix the extractor generated now for all forward passes inside, without a graph: for evaluation."""
         with torch.no_grad():
             self._kept = self.extractor_weights()
         try:

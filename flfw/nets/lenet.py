@@ -1,4 +1,4 @@
-"""The two LeNets of the papers: FedCG's LeNet5 and the sigmoid LeNet of the gradient-inversion papers."""
+"""LeNets of the papers: FedCG's LeNet5 and the sigmoid LeNet of the gradient-inversion papers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flfw.nets.net import Net
 
 
 def lenet5(shape: tuple[int, ...], classes: int) -> Net:
-    """LeNet5 as FedCG splits it (Wu et al., IJCAI 2022): two convolutions extract 16x5x5 features in (0, 1).
+    """Build LeNet5 as FedCG cuts it (Wu et al., IJCAI 2022): two convolutions extract 16x5x5 features in (0, 1).
 
     Pooling comes before the sigmoid, as in the authors' code.
     """
@@ -27,9 +27,9 @@ def lenet5(shape: tuple[int, ...], classes: int) -> Net:
 
 
 def lenet(shape: tuple[int, ...], classes: int) -> Net:
-    """The sigmoid LeNet that DLG attacks (Zhu et al., NeurIPS 2019): strides instead of pooling, weights U(-0.5, 0.5).
+    """Build the sigmoid LeNet of DLG (Zhu et al., NeurIPS 2019): strides instead of pooling, weights U(-0.5, 0.5).
 
-    Twice differentiable everywhere, which L-BFGS on gradients needs.
+    It is twice differentiable everywhere, as L-BFGS on gradients needs.
     """
     channels, height, width = shape[0], -(-shape[1] // 4), -(-shape[2] // 4)  # two strides of 2, rounded up: 28 -> 7
     extractor = nn.Sequential(

@@ -1,4 +1,4 @@
-"""What every network here is: a feature extractor followed by a classifier."""
+"""Base class of all networks: a feature extractor followed by a classifier."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeAlias
 from torch import Tensor, nn
 
 Tensors: TypeAlias = dict[str, Tensor]
-"""Named tensors: what a model consists of, what crosses the wire, what a client keeps."""
+"""Named tensors: the state of a model, of a message or of a client."""
 
 
 class Net(nn.Module):
@@ -17,12 +17,12 @@ class Net(nn.Module):
     Methods that share one part and keep the other private refer to these two names.
 
     Args:
-        extractor: maps inputs (B, ...) to features; fixed once a method generates its weights.
-        classifier: maps features to class scores (B, classes).
+        extractor: module from inputs (B, ...) to features; its own weights are unused if a method generates them.
+        classifier: module from features to class scores (B, classes).
 
     Attributes:
-        shape: of one input, (C, H, W) or (d,); `flfw.nets.build` sets it.
-        classes: how many there are; likewise.
+        shape: shape of one input, (C, H, W) or (d,); `flfw.nets.build` sets it.
+        classes: number of classes; `flfw.nets.build` sets it.
     """
 
     shape: tuple[int, ...] = ()
@@ -34,15 +34,15 @@ class Net(nn.Module):
         self.classifier = classifier
 
     def forward(self, x: Tensor) -> Tensor:
-        """Class scores (B, classes) of normalised inputs (B, ...)."""
+        """Compute class scores (B, classes) of normalised inputs (B, ...)."""
         return self.classifier(self.extractor(x))
 
 
 def tensors(model: nn.Module) -> Tensors:
-    """The model's parameters and buffers by name, detached but not copied."""
+    """Return the model's parameters and buffers by name, detached but not copied."""
     return {name: value.detach() for name, value in model.state_dict().items()}
 
 
 def numel(tensors: Mapping[str, Tensor]) -> int:
-    """The number of scalars in named tensors."""
+    """Return the number of scalars in named tensors."""
     return sum(value.numel() for value in tensors.values())

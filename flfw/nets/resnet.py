@@ -15,13 +15,13 @@ _EXTRACTOR = ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2")
 
 @final
 class _BatchNorm(nn.BatchNorm2d):
-    """Takes the running statistics where a batch has a single number a channel, of which there is no deviation.
+    """BatchNorm that uses the running statistics if a batch has a single number a channel, i.e. no deviation.
 
-    One image of 32 pixels comes to that in the last block; torch would end the training.
+    One image of 32 pixels has a single number in the last block; torch would raise an error.
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """See torch; (B, C, H, W)."""
+        """Implement `nn.BatchNorm2d.forward` for (B, C, H, W)."""
         if not self.training or input.numel() > input.shape[1]:
             return super().forward(input)
         mean, var = self.running_mean, self.running_var
@@ -29,12 +29,12 @@ class _BatchNorm(nn.BatchNorm2d):
 
 
 def resnet18(shape: tuple[int, ...], classes: int) -> Net:
-    """Half of ResNet-18 extracts 128 maps of an eighth of the side in (0, 1), the other half classifies them.
+    """Build ResNet-18: its first half extracts 128 maps of an eighth of the side in (0, 1), the rest classifies them.
 
-    The authors' images of 224 pixels (``--side 224``) come to 128x28x28, those of 32 to 128x4x4, those of 8 to one
-    pixel. The extractor has 0.68 million parameters, the classifier 10.5 million.
+    The authors' images of 224 pixels (``--side 224``) give maps of 128x28x28, images of 32 give 128x4x4, images of 8
+    give one pixel. The extractor has 0.68 million parameters, the classifier 10.5 million.
     """
-    from torchvision.models import resnet18 as whole  # takes seconds, which only those who build it are to wait
+    from torchvision.models import resnet18 as whole  # takes seconds, so it is imported only when the network is built
 
     net = whole(weights=None, num_classes=classes, norm_layer=_BatchNorm)
     if shape[0] != 3:
@@ -43,7 +43,7 @@ def resnet18(shape: tuple[int, ...], classes: int) -> Net:
     parts = OrderedDict(net.named_children())
     for module in net.modules():
         if isinstance(module, nn.ReLU):
-            module.inplace = False  # per-example gradients and attacks read what layers gave
+            module.inplace = False  # per-example gradients and attacks read the layers' outputs
     extractor = nn.Sequential(OrderedDict((name, parts.pop(name)) for name in _EXTRACTOR))
     extractor.add_module("sigmoid", nn.Sigmoid())
     head = parts.pop("fc")

@@ -1,15 +1,15 @@
-"""Epsilons of Gaussian mechanisms that follow on each other: three accountants, and what follows from an epsilon.
+"""Accountants: the epsilon of composed Gaussian mechanisms, and the noise or the rounds for a given epsilon.
 
     prv      Opacus' composition of privacy loss distributions (Gopi, Lee and Wutschitz, NeurIPS 2021): the tightest.
-             It reports an upper bound that is about 0.01 above its estimate. Where no phase is sampled the sum of
+             It reports an upper bound that is about 0.01 above its estimate. If no phase is sampled, the sum of
              Gaussian losses is one Gaussian, and its epsilon is computed exactly (Balle and Wang, ICML 2018).
     rdp      Opacus' Renyi divergences (Mironov, Talwar and Zhang, 2019) and conversion (Balle et al., AISTATS 2020).
     moments  the same divergences with the conversion of 2017, min over a of RDP(a) + log(1/delta) / (a - 1), and the
-             orders of that time: valid, looser, and what many papers print.
+             orders of that time: valid, looser, and reported in many papers.
 
-All three are upper bounds for a unit more or a unit less, at any number of adaptively chosen steps; that the direction
-in which Opacus' PRV looks, a unit less, is the worse one is proved for Renyi divergences only. The same input gives the
-same number on every machine: how large a computation may get is counted in its points and not in seconds.
+All three are upper bounds for one unit more or less, for any number of adaptively chosen steps. Opacus' PRV computes
+one direction, a unit less; that this is the worse one is proved for Renyi divergences only. The same input gives the
+same number on every machine, as the size of a computation is limited by its grid points and not by time.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from flfw.privacy.mechanism import Mechanism, Mechanisms, Phase, phases
 Accountant: TypeAlias = Literal["prv", "rdp", "moments"]
 
 _MOMENTS_ORDERS = (1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0, 4.5, *map(float, range(5, 64)), 128.0, 256.0, 512.0)
-_FEW = (1.01, 1.02, 1.05)  # beside Opacus' own orders, 1.1 to 63, for very large epsilons
+_FEW = (1.01, 1.02, 1.05)  # added to Opacus' orders, 1.1 to 63, for very large epsilons
 _MANY = (*range(64, 128, 4), *range(128, 256, 16), *range(256, 512, 32), 512, 640, 768, 1000)  # for very small ones
-_LEAST, _MOST = 1e-3, 1e6  # multipliers: below, epsilon is above 500000; above, noise counts as this much
-_POINTS, _REACH = 4e6, 300.0  # what a PRV may take: grid points in all (about 8 s), and the privacy loss it spans
-_ERROR, _ERROR_MOST, _ERROR_SHARE = 0.01, 0.08, 0.005  # of a PRV's epsilon: as Opacus has it; the most, of a large one
-_GOAL = 1e-3  # noise_for ends this near below its target
+_LEAST, _MOST = 1e-3, 1e6  # multipliers: below the first, epsilon exceeds 500000; above the second, it is cut to that
+_POINTS, _REACH = 4e6, 300.0  # limits of a PRV: grid points in total (about 8 s), and range of the privacy loss
+_ERROR, _ERROR_MOST, _ERROR_SHARE = 0.01, 0.08, 0.005  # error of a PRV: Opacus' default; the largest; share of epsilon
+_GOAL = 1e-3  # noise_for ends at most this far below its target
 
 
 @final
 @dataclass(frozen=True)
 class Accounted:
-    """An epsilon and how it was come by.
+    """An epsilon and the accountant that computed it.
 
     Attributes:
         epsilon: an upper bound, >= 0; inf: there is none.
-        accountant: prv, rdp or moments; exact: a Gaussian's own; none: there was nothing to compute.
-        notes: sentences on what was not done as asked, and why.
+        accountant: prv, rdp or moments; exact: the formula for a Gaussian; none: there was nothing to compute.
+        notes: sentences on deviations from the requested computation, with reasons.
     """
 
     epsilon: float
@@ -54,15 +54,15 @@ class Accounted:
 
 
 def account(parts: Sequence[Phase], delta: float, accountant: Accountant = "prv") -> Accounted:
-    """The epsilon of phases one after the other.
+    """Compute the epsilon of composed phases.
 
     Args:
         parts: the phases; their order does not matter.
-        delta: probability in (0, 1) with which epsilon may fail; below one over the number of units, or it says little.
-        accountant: which. If PRV is beyond its means, RDP takes its place and a note says why.
+        delta: probability in (0, 1) with which epsilon may fail; it should be below one over the number of units.
+        accountant: name of the accountant. If PRV cannot compute it, RDP takes its place and a note gives the reason.
 
     Raises:
-        BadInput: delta or the accountant is none, or Opacus is not installed.
+        BadInput: delta is out of range, the accountant is unknown, or Opacus is not installed.
     """
     require(0 < delta < 1, "0 < delta < 1", delta=delta)
     require(
@@ -89,7 +89,7 @@ def account(parts: Sequence[Phase], delta: float, accountant: Accountant = "prv"
 
 
 def epsilon(mechanism: Mechanisms, delta: float, accountant: Accountant = "prv") -> float:
-    """Of one clipped example or client, or what is clipped, under a mechanism or several in turn: `account` in short.
+    """Compute the epsilon of one clipped example or client under one or several mechanisms: `account` in short.
 
     >>> epsilon(Mechanism(noise_multiplier=0.0, steps=1), delta=1e-5)
     inf
@@ -102,73 +102,73 @@ def epsilon(mechanism: Mechanisms, delta: float, accountant: Accountant = "prv")
 def noise_for(
     target_epsilon: float, mechanism: Mechanisms, delta: float, accountant: Accountant = "prv"
 ) -> tuple[float, Accounted]:
-    """The smallest noise multiplier that keeps a target, and what it gives: an epsilon at most 0.001 below the target.
+    """Return the smallest noise multiplier for a target, and its epsilon, at most 0.001 below the target.
 
     Args:
-        target_epsilon: > 0 and finite.
-        mechanism: one or several in turn; their own noise multipliers are replaced, all by the same.
+        target_epsilon: target, > 0 and finite.
+        mechanism: one or several in turn; their noise multipliers are all replaced by the same one.
         delta: as for `account`.
         accountant: as for `account`.
 
     Raises:
-        BadInput: a value out of range, nothing that is clipped, or a target below what the accountant can show.
+        BadInput: a value out of range, no clipping, or a target below the least epsilon of the accountant.
     """
     require(0 < target_epsilon < inf, "0 < target_epsilon < inf", target_epsilon=target_epsilon)
-    several = (mechanism,) if isinstance(mechanism, Mechanism) else tuple(mechanism)
-    for part in several:
+    mechanisms = (mechanism,) if isinstance(mechanism, Mechanism) else tuple(mechanism)
+    for part in mechanisms:
         require(part.clip < inf, "clip < inf", clip=part.clip)
         require(part.steps >= 1, "steps >= 1", steps=part.steps)
         require(part.participations != 0, "participations >= 1", participations=part.participations)
 
     def spent(sigma: float, by: Accountant) -> Accounted:
-        return account(phases([replace(part, noise_multiplier=sigma) for part in several]), delta, by)
+        return account(phases([replace(part, noise_multiplier=sigma) for part in mechanisms]), delta, by)
 
-    if accountant != "prv" or target_epsilon < 0.05:  # where the error of PRV is much of what it says
+    if accountant != "prv" or target_epsilon < 0.05:  # the error of PRV is then a large share of its epsilon
         return _bisected(target_epsilon, partial(spent, by=accountant), 1.0, 2.0)
-    near = _bisected(target_epsilon, partial(spent, by="rdp"), 1.0, 2.0)[0]  # quick, and PRV need not look far from it
+    near = _bisected(target_epsilon, partial(spent, by="rdp"), 1.0, 2.0)[0]  # fast, and close to the result of PRV
     return _bisected(target_epsilon, partial(spent, by="prv"), near, 1.1)
 
 
 def _bisected(
     target: float, spent: Callable[[float], Accounted], start: float, factor: float
 ) -> tuple[float, Accounted]:
-    """Bisection between noise that is too little and enough; two times of three where a power law would end."""
-    high, found = start, spent(start)
-    while found.epsilon > target:
-        least, high = found.epsilon, 2 * high
+    """Search by bisection for the least sufficient noise; two of three tries are interpolated by a power law."""
+    high, enough = start, spent(start)
+    while enough.epsilon > target:
+        least, high = enough.epsilon, 2 * high
         require(high <= _MOST, "a target_epsilon that the accountant can show", target_epsilon=target, least=least)
-        found = spent(high)
+        enough = spent(high)
     low = high / factor
     while (lower := spent(low)).epsilon <= target:
-        low, high, found = low / factor, low, lower
+        low, high, enough = low / factor, low, lower
     tries = 0
-    while target - found.epsilon > _GOAL and high / low - 1 > 1e-12:
+    while target - enough.epsilon > _GOAL and high / low - 1 > 1e-12:
         part, tries = 0.5, tries + 1
-        if tries % 3 and isfinite(lower.epsilon) and found.epsilon > 0:
-            part = log(lower.epsilon / (target - _GOAL / 2)) / log(lower.epsilon / found.epsilon)
+        if tries % 3 and isfinite(lower.epsilon) and enough.epsilon > 0:
+            part = log(lower.epsilon / (target - _GOAL / 2)) / log(lower.epsilon / enough.epsilon)
         middle = low * (high / low) ** min(max(part, 0.01), 0.99)
         tried = spent(middle)
         if tried.epsilon <= target:
-            high, found = middle, tried
+            high, enough = middle, tried
         else:
             low, lower = middle, tried
-    return high, found
+    return high, enough
 
 
 def steps_within(
     budget: float, one: Mechanism, delta: float, accountant: Accountant = "prv", spent: Sequence[Mechanism] = ()
 ) -> int:
-    """How often a mechanism, such as a round, can be repeated before epsilon would exceed a budget.
+    """Return how often a mechanism, such as a round, can be repeated before epsilon would exceed a budget.
 
     Args:
-        budget: the largest epsilon that is allowed, > 0 and finite.
+        budget: the largest allowed epsilon, > 0 and finite.
         one: a single round, with its steps and participations.
-        delta: as for `account`; the same for all rounds together.
+        delta: as for `account`; for all rounds together.
         accountant: as for `account`.
-        spent: what was done before and counts against the same budget.
+        spent: earlier mechanisms that count against the same budget.
 
     Returns:
-        A number of repetitions that keeps the budget, while one more does not; 0: not even one does.
+        A number of repetitions that keeps the budget, while one more does not; 0: one repetition exceeds it.
 
     Raises:
         BadInput: a value out of range.
@@ -194,12 +194,12 @@ def steps_within(
     return low
 
 
-Composed: TypeAlias = tuple[tuple[float, float, int], ...]  # multiplier, rate and steps, no two of the same two
+Composed: TypeAlias = tuple[tuple[float, float, int], ...]  # multiplier, rate, steps; no pair of the first two twice
 
 
 @cache
 def _opacus() -> tuple[Any, Any, Any]:
-    """Opacus' analysis of Renyi divergences, its PRV and its RDP accountant; imported when needed: it takes seconds."""
+    """Import Opacus' analysis of Renyi divergences, its PRV and its RDP accountant when needed: it takes seconds."""
     try:
         from opacus.accountants import PRVAccountant, RDPAccountant
         from opacus.accountants.analysis import rdp
@@ -210,7 +210,7 @@ def _opacus() -> tuple[Any, Any, Any]:
 
 @lru_cache(maxsize=65536)
 def _divergence(z: float, q: float, order: float) -> float:
-    """RDP of one step at an order > 1; inf where Opacus' series for it fails, which only makes a bound looser."""
+    """Compute the RDP of one step at an order > 1; inf if Opacus' series fails, which only makes the bound looser."""
     module = _opacus()[0]
     try:
         return float(module.compute_rdp(q=q, noise_multiplier=z, steps=1, orders=order))
@@ -224,8 +224,8 @@ def _divergences(composed: Composed, orders: Sequence[float]) -> np.ndarray:
 
 def _moments(composed: Composed, delta: float) -> Accounted:
     orders = np.array(_MOMENTS_ORDERS)
-    found = _divergences(composed, _MOMENTS_ORDERS) + log(1 / delta) / (orders - 1)
-    return Accounted(float(found.min()), "moments", _at_the_end(int(found.argmin()), len(orders)))
+    epsilons = _divergences(composed, _MOMENTS_ORDERS) + log(1 / delta) / (orders - 1)
+    return Accounted(float(epsilons.min()), "moments", _at_the_end(int(epsilons.argmin()), len(orders)))
 
 
 @cache
@@ -237,10 +237,10 @@ def _rdp(composed: Composed, delta: float) -> Accounted:
     module, orders = _opacus()[0], _orders()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Optimal order is the", UserWarning)  # a note says it instead
-        found, best = module.get_privacy_spent(orders=list(orders), rdp=_divergences(composed, orders), delta=delta)
-    if not isfinite(found):
+        smallest, best = module.get_privacy_spent(orders=list(orders), rdp=_divergences(composed, orders), delta=delta)
+    if not isfinite(smallest):
         return Accounted(inf, "rdp", ("No order has a finite divergence.",))
-    return Accounted(max(0.0, float(found)), "rdp", _at_the_end(orders.index(float(best)), len(orders)))
+    return Accounted(max(0.0, float(smallest)), "rdp", _at_the_end(orders.index(float(best)), len(orders)))
 
 
 def _at_the_end(place: int, count: int) -> tuple[str, ...]:
@@ -262,7 +262,7 @@ def _prv(composed: Composed, delta: float) -> Accounted:
         error *= 2
     if reach > _REACH:
         why = "the privacy loss is too large for it"
-    elif delta < 1e-12 or delta > 0.5:  # rounding would be most of it, or the epsilon below 0
+    elif delta < 1e-12 or delta > 0.5:  # rounding errors would dominate, or the epsilon would be below 0
         why = f"delta={delta:g} is not one it can resolve"
     elif points / error > _POINTS:
         why = f"it would take {points / error:.1g} points"
@@ -282,18 +282,18 @@ def _coarser(error: float) -> tuple[str, ...]:
 def _prv_epsilon(composed: Composed, delta: float, error: float) -> float:
     accountant = _opacus()[1]()
     accountant.history = list(composed)
-    # A phase that is not sampled has log(1 - q) = -inf, which is right; any other warning is a failure.
+    # A phase without sampling has log(1 - q) = -inf, which is correct; any other warning is a failure.
     with warnings.catch_warnings(), np.errstate(divide="ignore"):
         warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", "Optimal order is the", UserWarning)  # of the span, which may be too wide
-        found = float(accountant.get_epsilon(delta, eps_error=error))
-    if not isfinite(found) or found < 0:
-        raise ArithmeticError(f"epsilon={found}")
-    return found
+        warnings.filterwarnings("ignore", "Optimal order is the", UserWarning)  # about the range, which may be too wide
+        bound = float(accountant.get_epsilon(delta, eps_error=error))
+    if not isfinite(bound) or bound < 0:
+        raise ArithmeticError(f"epsilon={bound}")
+    return bound
 
 
 def _gaussian(mu: float, delta: float) -> float:
-    """The least epsilon at delta of telling N(0, 1) from N(mu, 1): delta = P(-e/mu + mu/2) - exp(e) P(-e/mu - mu/2)."""
+    """Compute the epsilon of N(0, 1) against N(mu, 1) at delta = P(-e/mu + mu/2) - exp(e) P(-e/mu - mu/2)."""
     from scipy.optimize import brentq
     from scipy.stats import norm
 
@@ -301,7 +301,7 @@ def _gaussian(mu: float, delta: float) -> float:
         other = float(norm.logcdf(-e / mu - mu / 2))
         return float(norm.cdf(-e / mu + mu / 2)) - exp(min(0.0, e + other)) - delta
 
-    above = mu**2 / 2 + mu * sqrt(2 * log(1 / delta))  # what zero-concentrated differential privacy gives
+    above = mu**2 / 2 + mu * sqrt(2 * log(1 / delta))  # the bound of zero-concentrated differential privacy
     if excess(0.0) <= 0:
         return 0.0
     within = 1e-12 * max(1.0, above)

@@ -1,4 +1,4 @@
-"""The course of a run as far as privacy depends on it, known before it starts."""
+"""Course of a run: the numbers that its privacy depends on, known before it starts."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import final
 @final
 @dataclass(frozen=True)
 class Course:
-    """Who takes part how often, with how much.
+    """Participation and data of the clients in a run.
 
     Attributes:
-        rounds: T, of training.
-        participations: of them, the most in which one and the same client takes part.
-        clients: K, in all.
-        cohort: Kt, in a round; the expected number where each is drawn by a coin of its own.
-        poisson: whether each client is drawn by such a coin.
-        fewest: training examples of the client that has the fewest.
-        most: of the client that has the most.
+        rounds: T, number of training rounds.
+        participations: largest number of rounds in which the same client takes part.
+        clients: K, number of clients.
+        cohort: Kt, clients in a round; with Poisson sampling the expected number.
+        poisson: whether each client is drawn by an independent coin.
+        fewest: training examples of the client with the fewest.
+        most: training examples of the client with the most.
         batch: B, examples in a local step.
         epochs: passes over a client's examples in a round.
-        replication: the most clients that hold one and the same example.
-        tensors: numbers in each trained tensor, by name.
+        replication: largest number of clients that hold the same example.
+        tensors: number of entries of each trained tensor, by name.
     """
 
     rounds: int
@@ -41,15 +41,15 @@ class Course:
 
     @property
     def local_steps(self) -> int:
-        """L, of the client with the most examples in a round."""
+        """L, local steps in a round of the client with the most examples."""
         return self.epochs * ceil(self.most / self.batch)
 
     @property
     def example_rate(self) -> float:
-        """The probability with which a Poisson batch holds an example, of the client with the fewest."""
+        """Probability that a Poisson batch of the client with the fewest examples holds a given example."""
         return min(1.0, self.batch / self.fewest)
 
     @property
     def client_rate(self) -> float:
-        """The share of the clients that take part in a round."""
+        """Share of the clients that take part in a round."""
         return self.cohort / self.clients

@@ -1,17 +1,17 @@
-"""A lower bound on epsilon from one run: canaries, each put into the data or left out by a fair coin, are guessed.
+"""Lower bound on epsilon from one run: guesses on canaries, each put into the data or left out by a fair coin.
 
 Of m canaries an auditor guesses r (in or out) and abstains from the rest; v guesses are right. Under (epsilon, 0) the
-number of right guesses is at most a Binomial(r, exp(epsilon) / (1 + exp(epsilon))), whatever the guesses are made from,
-and a delta adds a little. If as many as v are unlikely under an epsilon, the run does not keep that epsilon.
+number of right guesses is at most a Binomial(r, exp(epsilon) / (1 + exp(epsilon))), for any way of guessing; a delta
+adds a little. If v or more right guesses are unlikely under an epsilon, the run does not keep that epsilon.
 
 Steinke, Nasr and Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023 (arXiv 2305.08846), theorem 5.2
-and appendix D. It is a lower bound: a small one proves nothing, for the guesses may be poor, and even the best guesses
-of a Gaussian mechanism reach only a part of its epsilon.
+and appendix D. It is a lower bound: a small value proves nothing, as the guesses may be poor, and even the best guesses
+on a Gaussian mechanism reach only a part of its epsilon.
 
-Where the claim is a Gaussian mechanism's own, its whole trade-off can be tested and not one epsilon of it, which takes
-a tenth of the canaries or less: Mahloujifar, Melis and Chaudhuri, "Auditing f-Differential Privacy in One Run", 2024
-(arXiv 2410.22235), in `gaussian_rejects`. The parameter is mu = sqrt(steps) / z: after all its steps a canary moves a
-standard normal number by mu, and by no more (Dong, Roth and Su, "Gaussian Differential Privacy", 2022).
+If a Gaussian mechanism is claimed, its whole trade-off curve can be tested instead of one epsilon, with a tenth of the
+canaries or less: Mahloujifar, Melis and Chaudhuri, "Auditing f-Differential Privacy in One Run", 2024 (arXiv
+2410.22235), see `gaussian_rejects`. The parameter is mu = sqrt(steps) / z: after all steps a canary shifts a standard
+normal variable by at most mu (Dong, Roth and Su, "Gaussian Differential Privacy", 2022).
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ import numpy as np
 
 from flfw.errors import require
 
-_LARGEST = 700.0  # epsilon up to which exp(-epsilon) is a number
+_LARGEST = 700.0  # largest epsilon for which exp(-epsilon) does not underflow
 
 
 def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float = 0.0) -> float:
-    """How likely, at most, so many right guesses are if the run is (epsilon, delta) private.
+    """Bound the probability of so many right guesses if the run is (epsilon, delta) private.
 
-    With W of Binomial(guesses, 1 / (1 + exp(-epsilon))) it is, at most 1,
+    With W ~ Binomial(guesses, 1 / (1 + exp(-epsilon))) the bound, at most 1, is
 
         P(W >= correct) + 2 canaries delta max_i P(correct > W >= correct - i) / i,    i = 1 ... correct
 
-    whose first term alone is the pure form, delta = 0.
+    The first term alone is the bound for delta = 0.
 
     Args:
-        canaries: m >= 1, each in or out by a fair coin of its own that the training does not see.
-        guesses: r <= m, a number that was fixed before looking at who was right.
-        correct: v <= r.
-        epsilon: >= 0, of one canary more or less.
-        delta: in [0, 1].
+        canaries: m >= 1, each in or out by its own fair coin, which the training does not see.
+        guesses: r <= m, fixed before the coins are compared.
+        correct: v <= r, number of right guesses.
+        epsilon: >= 0, for one canary more or less.
+        delta: probability in [0, 1].
 
     Raises:
         BadInput: a value out of range.
@@ -52,25 +52,25 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
     _require_counts(canaries, guesses, correct)
     require(0 <= delta <= 1, "0 <= delta <= 1", delta=delta)
     right = 1 / (1 + exp(-min(epsilon, _LARGEST)))
-    found = float(binom.sf(correct - 1, guesses, right))
+    p = float(binom.sf(correct - 1, guesses, right))
     if delta and correct:
         below = np.cumsum(binom.pmf(np.arange(correct - 1, -1, -1), guesses, right))
-        found += 2 * canaries * delta * float((below / np.arange(1, correct + 1)).max())
-    return min(found, 1.0)
+        p += 2 * canaries * delta * float((below / np.arange(1, correct + 1)).max())
+    return min(p, 1.0)
 
 
 def lower_bound(canaries: int, guesses: int, correct: int, delta: float = 0.0, confidence: float = 0.95) -> float:
-    """The largest epsilon that so many right guesses reject; the true one is at least this with the given confidence.
+    """Return the largest epsilon rejected by so many right guesses: a lower bound with the given confidence.
 
     Args:
         canaries: as for `p_value`.
         guesses: as for `p_value`.
         correct: as for `p_value`.
-        delta: at which epsilon is claimed, in [0, 1].
+        delta: delta of the claimed epsilon, in [0, 1].
         confidence: in (0, 1).
 
     Returns:
-        Found by bisection and rounded down; 0: not even 0 is rejected.
+        The bound, from bisection, rounded down; 0: not even 0 is rejected.
 
     Raises:
         BadInput: a value out of range.
@@ -87,24 +87,24 @@ def lower_bound(canaries: int, guesses: int, correct: int, delta: float = 0.0, c
 
 
 def gaussian_rejects(canaries: int, guesses: int, correct: int, mu: float, level: float = 0.05) -> bool:
-    """Whether so many right guesses have a probability below ``level`` under every mechanism of a Gaussian's trade-off.
+    """Return whether so many right guesses have probability below ``level`` under a Gaussian's trade-off curve.
 
-    Let q_c = P(at least c are right). Whatever happens with probability x in one of two neighbouring worlds does so
-    with at most F(x) = Phi(Phi^-1(x) + mu) in the other. "A canary is guessed right, as one of at least c" and "it is
-    guessed wrong, beside at least c - 1 right ones" are the same event in two worlds that differ in its coin; summed
-    over the canaries, and since F is concave,
+    Let q_c = P(at least c are right). An event with probability x in one of two neighbouring worlds has at most
+    probability F(x) = Phi(Phi^-1(x) + mu) in the other. "A canary is guessed right, as one of at least c" and "it is
+    guessed wrong, beside at least c - 1 right ones" are the same event in two worlds that differ in its coin. Summed
+    over the canaries, and as F is concave,
 
         c q_c + sum_{j > c} q_j <= m F(((r - c + 1) q_{c-1} - sum_{j >= c} q_j) / m)
 
-    which bounds q_{c-1} from below by what rises with q_c, q_{c+1}, ... So q_v = level, for v right guesses, and
-    q_j = 0 above that lead down to bounds for all; where one is above 1, q_v is below the level.
+    This gives a lower bound on q_{c-1} that increases with q_c, q_{c+1}, ... So start with q_v = level, for v right
+    guesses, and q_j = 0 for j > v, and compute the bounds downwards. If one exceeds 1, q_v is below the level.
 
     Args:
         canaries: m as for `p_value`.
         guesses: r as for `p_value`.
         correct: v as for `p_value`.
-        mu: >= 0, of one canary more or less.
-        level: in (0, 1).
+        mu: >= 0, for one canary more or less.
+        level: significance level in (0, 1).
 
     Raises:
         BadInput: a value out of range.
@@ -126,7 +126,7 @@ def gaussian_rejects(canaries: int, guesses: int, correct: int, mu: float, level
 
 
 def gaussian_lower_bound(canaries: int, guesses: int, correct: int, confidence: float = 0.95) -> float:
-    """The largest mu that so many right guesses reject: `lower_bound` for what is claimed as a Gaussian mechanism.
+    """Return the largest mu rejected by so many right guesses: `lower_bound` for a Gaussian mechanism.
 
     Args:
         canaries: as for `p_value`.
@@ -145,7 +145,7 @@ def gaussian_lower_bound(canaries: int, guesses: int, correct: int, confidence: 
 
 
 def _largest(rejected: Callable[[float], bool], within: float) -> float:
-    """Where rejection ends, found by bisection and rounded down; 0: not even 0 is rejected."""
+    """Return the largest rejected value by bisection, rounded down; 0: not even 0 is rejected."""
     if not rejected(0.0):
         return 0.0
     low, high = 0.0, 1.0
@@ -164,12 +164,12 @@ def _require_counts(canaries: int, guesses: int, correct: int) -> None:
 
 
 def correct_guesses(scores: np.ndarray, included: np.ndarray, guesses: int) -> int:
-    """How many are right if the canaries with the highest scores are said to be in, and those with the lowest out.
+    """Count the right guesses if the canaries with the highest scores are guessed in, those with the lowest out.
 
     Args:
-        scores: (m,) the higher, the likelier a canary was in; made without knowing who was.
-        included: (m,) bool, who was.
-        guesses: r <= m, an even number, half of them for either end.
+        scores: (m,) scores computed without the coins; a higher score means the canary was more likely in.
+        included: (m,) bool, the canaries that were in.
+        guesses: r <= m, an even number, half of them at each end.
 
     Raises:
         BadInput: different lengths, scores that are not numbers, or a number of guesses that is odd or too large.

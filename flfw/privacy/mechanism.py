@@ -1,13 +1,13 @@
-"""The noisy sum of clipped gradients as an accountant sees it: a multiplier, a sampling rate and a number of steps.
+"""Mechanism of noisy sums of clipped gradients for an accountant: noise multiplier, sampling rate, number of steps.
 
-The L2 norm of what one example (or client) adds to a sum is at most its sensitivity. Gaussian noise of deviation z
-times the sensitivity makes the step a Gaussian mechanism of multiplier z, and that alone decides its privacy:
+One example (or client) adds a vector to a sum; the sensitivity bounds its L2 norm. Gaussian noise with a deviation of z
+times the sensitivity makes the step a Gaussian mechanism of multiplier z, and its privacy depends on z alone:
 
     z = sigma / sqrt(M)            each of M groups of tensors clipped to C: the sensitivity is sqrt(M) C, not C
     z = sigma sqrt(B) / sqrt(M)    with a draw of noise for each of B examples: their sum has deviation sqrt(B) sigma C
 
-Sampling makes z count for more if each example is drawn by a coin of its own, with probability q (Poisson), and the
-adversary never learns who was drawn. If either fails q counts as 1, and only the steps in which an example took part.
+Sampling amplifies privacy if each example is drawn by its own coin, with probability q (Poisson), and the adversary
+never learns which examples were drawn. Otherwise q counts as 1, for the steps in which an example takes part.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Phase:
 
     Attributes:
         multiplier: deviation of the noise over the sensitivity, >= 0; 0: no noise.
-        rate: probability with which the unit is drawn in a step, in (0, 1].
-        steps: how many, >= 0.
+        rate: probability that the unit is drawn in a step, in (0, 1].
+        steps: number of steps, >= 0.
     """
 
     multiplier: float
@@ -42,25 +42,25 @@ class Phase:
 @final
 @dataclass(frozen=True)
 class Mechanism:
-    """What was done to the data, as one adversary meets it: who knows more of the sampling meets another mechanism.
+    """Clipping, noise and sampling as one adversary sees them; for another adversary, `hidden` may differ.
 
     Attributes:
         noise_multiplier: sigma >= 0; the noise on the sum has deviation sigma C in each entry. 0: none.
-        steps: in which noise was added, of one client if clients add it, else of the server; >= 0.
-        clip: C > 0, the bound of each group's L2 norm; inf: nothing is clipped, so nothing can be claimed.
-        clipped: what is clipped to C, an example's gradient or a client's whole update.
-        groups: M >= 1, groups of tensors that are clipped one by one, each to C.
+        steps: number of steps with noise, of one client if clients add it, else of the server; >= 0.
+        clip: C > 0, bound of each group's L2 norm; inf: nothing is clipped, so nothing can be claimed.
+        clipped: the clipped vector: an example's gradient or a client's whole update.
+        groups: M >= 1, number of groups of tensors that are clipped separately, each to C.
         draws: noise once per ``batch``, or once per ``example`` in it. The latter is for an adversary that sees only
-            sums; to one that reads each noisy gradient it is noise per batch of one.
+            sums; for one that reads each noisy gradient, use noise per batch of one.
         batch: B, examples in a step's batch, the same number in every step; 0: it varies or is not known.
-        noised_by: who adds the noise. Clients add theirs each for itself.
-        sampling_rate: q in (0, 1], the probability to be drawn in a step.
-        poisson: whether each is drawn by its own coin. Passes in shuffled order and batches of a fixed size are not.
-        hidden: whether this adversary never learns who was drawn. A server that picks the clients knows.
-        participations: the most steps in which one example (or client) takes part, at most ``steps``; None: all. It
-            counts where sampling gives no credit: 1 a pass for passes in shuffled order.
-        replication: r >= 1, clients that hold a copy of the same example.
-        void: a sentence on why no epsilon holds, where something beside all this tells of the data; else empty.
+        noised_by: the party that adds the noise; clients add it independently of each other.
+        sampling_rate: q in (0, 1], probability to be drawn in a step.
+        poisson: whether each is drawn by its own coin; False for passes in shuffled order and batches of fixed size.
+        hidden: whether this adversary never learns the drawn units; False for a server that picks the clients.
+        participations: largest number of steps in which one example (or client) takes part, at most ``steps``; None:
+            all. It counts if sampling gives no credit: 1 a pass for passes in shuffled order.
+        replication: r >= 1, number of clients that hold a copy of the same example.
+        void: a sentence on why no epsilon holds, if another message depends on the data; else empty.
 
     Raises:
         BadInput: a value out of its range, or noise per example with a batch that is not known.
@@ -101,42 +101,42 @@ class Mechanism:
 
     @property
     def multiplier(self) -> float:
-        """z: deviation of the noise on a step's sum over the L2 sensitivity of one clipped example or client."""
+        """Multiplier z: deviation of the noise on a step's sum over the L2 sensitivity of one clipped unit."""
         if self.clip == inf:
             return 0.0
         return self.noise_multiplier * sqrt(self.batch if self.draws == "example" else 1) / sqrt(self.groups)
 
     @property
     def amplified(self) -> bool:
-        """Whether the sampling may be counted: independent coins that the adversary does not see.
+        """True if sampling amplifies privacy: independent coins that the adversary does not see.
 
-        Of clients that add their own noise it may not: who is not drawn adds none, so the noise tells who was.
+        It does not if clients add their own noise: a client that is not drawn adds none, so the noise reveals the draw.
         """
         silent = self.clipped == "client" and self.noised_by == "client"
         return self.poisson and self.hidden and self.sampling_rate < 1 and not silent
 
     def phase(self, copies: int = 1, amplified: bool = True) -> Phase:
-        r"""What it is for a unit that counts several times in each client that holds it.
+        r"""Return the phase for a unit that counts several times in each client that holds it.
 
         Let n be the copies of a unit in one sum. Together they change it by at most n times the sensitivity.
 
-        Replication: where each of r clients adds its own noise, the adversary gets r sums with r independent noises,
-        and each holds the unit: r runs of the mechanism, composed, i.e. r times the steps at the same multiplier (for
-        q = 1 that is z / sqrt(r); group privacy, z / r, would count the r noises as one). Where the server adds the
-        noise once, to the sum over the clients, the copies meet in one sum: n is r times as large, and steps are not.
+        Replication: if each of r clients adds its own noise, the adversary gets r sums with r independent noises, and
+        each contains the unit: r runs of the mechanism, composed, i.e. r times the steps at the same multiplier (for
+        q = 1 that is z / sqrt(r); group privacy, z / r, would count the r noises as one). If the server adds the noise
+        once, to the sum over the clients, all copies are in one sum: n is r times as large, and the steps are not.
 
-        Sampling: of n copies, each with its own coin, one at least is drawn with probability q' = 1 - (1 - q)^n, and
-        no more than n are. (z / n, q') bounds that: the hockey-stick divergence is jointly convex, a shift by k <= n
-        is a shift by n followed by scaling and more noise, and such bounds on single steps compose (Zhu, Dong and
-        Wang, AISTATS 2022). For small n q it is loose; group privacy may then be the better bound.
+        Sampling: of n copies, each with its own coin, at least one is drawn with probability q' = 1 - (1 - q)^n, and at
+        most n are drawn. (z / n, q') bounds that: the hockey-stick divergence is jointly convex, a shift by k <= n is a
+        shift by n followed by scaling and more noise, and such bounds on single steps compose (Zhu, Dong and Wang,
+        AISTATS 2022). For small n q it is loose; group privacy may then be the better bound.
 
-        Without sampling: copies take part in at most copies p places, p the participations, with no more than
-        m = min(copies, B) in one batch of fixed size B. Gaussian steps compose by the sum of their squared shifts,
-        which is largest if the places stand together: ceil(copies p / m) steps with m copies each.
+        Without sampling: with p participations, the copies take part in at most copies p places, with at most
+        m = min(copies, B) of them in one batch of fixed size B. Gaussian steps compose by the sum of their squared
+        shifts, which is largest if the places are in the same steps: ceil(copies p / m) steps with m copies each.
 
         Args:
-            copies: of the clipped thing that the unit has in one client, >= 1: the examples of a patient.
-            amplified: False: take no credit for sampling although it may be counted.
+            copies: number of clipped vectors of the unit in one client, >= 1: the examples of a patient.
+            amplified: False: give no credit for sampling even if the property `amplified` is True.
         """
         require(copies >= 1, "copies >= 1", copies=copies)
         at_server = self.noised_by == "server"
@@ -156,7 +156,7 @@ Mechanisms: TypeAlias = Mechanism | Sequence[Mechanism]
 
 
 def phases(mechanisms: Mechanisms, copies: int = 1, amplified: bool = True) -> tuple[Phase, ...]:
-    """Of a mechanism, or of several that follow on each other, as `Mechanism.phase`."""
-    several = (mechanisms,) if isinstance(mechanisms, Mechanism) else tuple(mechanisms)
-    require(len(several) > 0, "at least one mechanism", mechanisms=len(several))
-    return tuple(mechanism.phase(copies, amplified) for mechanism in several)
+    """Return the phases of one mechanism or of a sequence of mechanisms, see `Mechanism.phase`."""
+    sequence = (mechanisms,) if isinstance(mechanisms, Mechanism) else tuple(mechanisms)
+    require(len(sequence) > 0, "at least one mechanism", mechanisms=len(sequence))
+    return tuple(mechanism.phase(copies, amplified) for mechanism in sequence)

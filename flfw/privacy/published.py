@@ -1,4 +1,4 @@
-"""How a paper counts the privacy that it prints, kept beside what we count and never in its place."""
+"""Privacy accounting as published in a paper, reported beside the accounting of flfw and never in its place."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from flfw.privacy.mechanism import Mechanism, phases
 @final
 @dataclass(frozen=True)
 class Published:
-    """A paper's count.
+    """A paper's privacy accounting.
 
     Attributes:
-        units: the mechanism that the paper takes for whose privacy.
-        accountant: that it uses.
-        remarks: sentences on what it takes for granted.
+        units: protected unit -> mechanism that the paper assumes for it.
+        accountant: accountant that the paper uses.
+        remarks: sentences on the paper's assumptions.
     """
 
     units: Mapping[Unit, Mechanism]
@@ -27,5 +27,5 @@ class Published:
     remarks: tuple[str, ...]
 
     def epsilon(self, unit: Unit, delta: float) -> float:
-        """As the paper would print it, for one of its units."""
+        """Compute the epsilon that the paper would report for one of its units."""
         return account(phases(self.units[unit]), delta, self.accountant).epsilon

@@ -1,4 +1,4 @@
-"""Recordings of what a server saw: written by a grid, read and checked, removed."""
+"""Recordings of the messages that a server saw: written by a grid, read and checked, removed."""
 
 from flfw.recording.grid import RecordingGrid
 

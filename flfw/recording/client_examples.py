@@ -1,13 +1,13 @@
-"""Gradients of single examples, written down by the client that computed them: leakage of type 2 in the Fed-CDP paper.
+"""Gradients of single examples, recorded by the client that computed them: leakage of type 2 in the Fed-CDP paper.
 
-No server sees them. Each client has a folder of its own below the one that its site names, in the format of all
-recordings (`flfw.recording.format`), so that `flfw.recording.reader` reads it with the same checks:
+No server sees them. Each client has its own folder below the folder of its site, in the format of all recordings
+(`flfw.recording.format`), so that `flfw.recording.reader` reads it with the same checks:
 
     client-003/manifest.jsonl
     client-003/received/SHA256.safetensors
     client-003/round-0002/client-003-000.safetensors    of client 3's first victim, after round 2
 
-Names say which exchange it is: a run that goes on from a checkpoint writes over what it wrote before.
+File names identify the exchange, so a run that continues from a checkpoint overwrites its earlier files.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ def record(
     gradient: Tensors,
     compression: str = "none",
 ) -> None:
-    """Write down one example's gradient, in place of an earlier one of the same round and victim.
+    """Record the gradient of one example, in place of an earlier one of the same round and victim.
 
-    Several processes may do so for one client at a time.
+    Several processes may do this for one client at the same time.
 
     Args:
-        folder: the site's own; made, as the client's in it, for its owner only.
-        client: the partition.
-        config: of the probe's message; ``round`` and ``own_slot`` name the file.
+        folder: folder of the site; it and the client's folder in it are made for their owner only.
+        client: partition of the client.
+        config: configuration of the probe's message; ``round`` and ``own_slot`` name the file.
         received: the arrays of the probe's message.
-        gradient: what the observer reads.
+        gradient: the gradient that the observer reads.
         compression: ``none`` or ``gzip``.
     """
-    own = folder / f"client-{client:03d}"
-    for made in (folder, own):
+    client_folder = folder / f"client-{client:03d}"
+    for made in (folder, client_folder):
         made.mkdir(parents=True, exist_ok=True, mode=0o700)
     before = tape.encode(received, compression)
     after = tape.encode({name: value.numpy() for name, value in gradient.items()}, compression)
@@ -65,43 +65,45 @@ def record(
     line |= {"metrics": {}, "compression": compression}
     for side, file, encoded in zip(_SIDES, files, (before, after), strict=True):
         line[side] = {"file": file, "sha256": encoded.sha256, "bytes": encoded.size}
-    with _alone(own):
-        rows = _rows(own)
+    with _alone(client_folder):
+        rows = _rows(client_folder)
         named = {row[side]["file"] for row in rows for side in _SIDES}
         new = [file for file in files if file == files[1] or file not in named]
         for file in new:
-            tape.write(own / file, (before if file == files[0] else after).data)
-        tape.bring_to_disk([own / file for file in new])  # no checkpoint waits for them
+            tape.write(client_folder / file, (before if file == files[0] else after).data)
+        tape.bring_to_disk([client_folder / file for file in new])  # at once, since no checkpoint waits for them
         kept = [row for row in rows if exchange_id(row["sent_by_client"]["file"]) != exchange_id(files[1])]
-        _write(own, [*kept, line])
+        _write(client_folder, [*kept, line])
 
 
 def forget_after(folder: Path, server_round: int) -> None:
-    """Remove what was written down after later rounds, which a run that goes on from this one is to write anew.
+    """Remove the recordings of later rounds, which a run that continues from this round writes again.
 
     Args:
         folder: as for `record`; need not exist.
-        server_round: of the checkpoint that the run goes on from; -1: there is none.
+        server_round: round of the checkpoint from which the run continues; -1: there is none.
     """
-    for own in places(folder) if is_recorded(folder) else ():
-        with _alone(own):
-            _write(own, [row for row in _rows(own) if row["round"] <= server_round])
+    for client_folder in places(folder) if is_recorded(folder) else ():
+        with _alone(client_folder):
+            _write(client_folder, [row for row in _rows(client_folder) if row["round"] <= server_round])
 
 
-def _rows(own: Path) -> list[Line]:
-    return [row for row in manifest(own)[0] if is_exchange(row)] if (own / MANIFEST).is_file() else []
+def _rows(client_folder: Path) -> list[Line]:
+    return (
+        [row for row in manifest(client_folder)[0] if is_exchange(row)] if (client_folder / MANIFEST).is_file() else []
+    )
 
 
-def _write(own: Path, rows: Sequence[Line]) -> None:
+def _write(client_folder: Path, rows: Sequence[Line]) -> None:
     lines = [{"format": tape.FORMAT, "flfw": __version__}, *rows]
-    write_whole(own / MANIFEST, b"".join(json.dumps(line).encode() + b"\n" for line in lines), 0o600)
-    tape.sweep(own, {row[side]["file"] for row in rows for side in _SIDES})
+    write_whole(client_folder / MANIFEST, b"".join(json.dumps(line).encode() + b"\n" for line in lines), 0o600)
+    tape.sweep(client_folder, {row[side]["file"] for row in rows for side in _SIDES})
 
 
 @contextmanager
-def _alone(own: Path) -> Iterator[None]:
+def _alone(client_folder: Path) -> Iterator[None]:
     """Wait until no other process of this client writes here."""
-    handle = os.open(own, os.O_RDONLY)
+    handle = os.open(client_folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

@@ -1,11 +1,12 @@
-"""The files of a folder of recordings: their names, and how each is written and checked.
+"""Files of a folder of recordings: their names, writing and checks.
 
-    manifest.jsonl                          the format, then a line an exchange
-    received/SHA256.safetensors             what clients were sent; each content once
-    round-0003/client-002-000.safetensors   what client 2 sent in round 3, in the first exchange with it
+    manifest.jsonl                          the format, then a line for each exchange
+    received/SHA256.safetensors             tensors sent to clients; each content once
+    round-0003/client-002-000.safetensors   tensors sent by client 2 in round 3, in the first exchange with it
 
-Tensor files are not brought to disk one by one: on a slow disk that would take longer than a round's training. Nor need
-they be: the manifest has the SHA-256 of each, so that a torn one is found out, and a checkpoint's mark waits for all.
+Tensor files are not synchronised to disk one by one: on a slow disk that would take longer than the training of a
+round. It is not needed: the manifest has the SHA-256 of each file, which detects incomplete files, and a checkpoint's
+mark waits for all files.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _NAME = re.compile(r"(?P<id>received/[0-9a-f]{64}|round-[0-9]{4,}/client-[0-9]{3
 
 
 class Damaged(ValueError):
-    """A file of recordings cannot be used; the message names it and says why, without a full stop."""
+    """Error: a file of recordings cannot be used; the message names it and the reason, without a full stop."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,10 @@ class Encoded:
     """Tensors as they are stored.
 
     Attributes:
-        data: the file.
-        sha256: of it.
-        size: bytes of it once decompressed.
-        suffix: what its name ends in.
+        data: content of the file.
+        sha256: SHA-256 of the file, in hexadecimal.
+        size: number of bytes after decompression.
+        suffix: end of the file's name.
     """
 
     data: bytes
@@ -59,12 +60,12 @@ class Encoded:
 
 
 def encode(tensors: Mapping[str, np.ndarray], compression: str) -> Encoded:
-    """Tensors as the bytes of a file; the same tensors give the same bytes.
+    """Encode tensors as the bytes of a file; the same tensors give the same bytes.
 
     Raises:
-        SafetensorError: an array is not of numbers that the format knows.
+        SafetensorError: the format does not support the type of an array.
     """
-    # Of an array whose entries do not lie in order, safetensors writes them in the order in which they lie.
+    # safetensors writes entries in memory order, so each array must be contiguous.
     data = save({name: np.asarray(value, order="C") for name, value in tensors.items()}, {"format": str(FORMAT)})
     size, suffix = len(data), ".safetensors"
     if compression == "gzip":
@@ -73,7 +74,7 @@ def encode(tensors: Mapping[str, np.ndarray], compression: str) -> Encoded:
 
 
 def exchange_id(file: str) -> str:
-    """What an exchange is called: the name of what the client sent, or any other string as it is.
+    """Return the id of an exchange: the name of the client's file, or any other string unchanged.
 
     >>> exchange_id("round-0003/client-002-000.safetensors.gz")
     'round-0003/client-002-000'
@@ -83,14 +84,14 @@ def exchange_id(file: str) -> str:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write a file for its owner only; it is on disk once `bring_to_disk` was called for it."""
+    """Write a file for its owner only; it is surely on disk only after `bring_to_disk`."""
     path.parent.mkdir(exist_ok=True, mode=0o700)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
         file.write(data)
 
 
 def bring_to_disk(paths: list[Path]) -> None:
-    """See files, and their names in their folders and in the one above, on disk."""
+    """Force files to disk, with their folders and the folders above these."""
     folders = {path.parent for path in paths}
     for path in [*paths, *sorted(folders | {folder.parent for folder in folders})]:
         handle = os.open(path, os.O_RDONLY)
@@ -101,11 +102,11 @@ def bring_to_disk(paths: list[Path]) -> None:
 
 
 def sweep(folder: Path, keep: Container[str]) -> list[Path]:
-    """Remove the tensor files that ``keep`` does not name, and folders left empty; what is no recording stays.
+    """Remove the tensor files that are not in ``keep``, and folders that become empty; other files stay.
 
     Args:
-        folder: of the recordings; links in it are not followed.
-        keep: names relative to it.
+        folder: folder of the recordings; links in it are not followed.
+        keep: names relative to that folder.
 
     Returns:
         The files that were removed.
@@ -123,15 +124,15 @@ def sweep(folder: Path, keep: Container[str]) -> list[Path]:
 
 
 def read(folder: Path, entry: Mapping[str, Any], compression: str) -> Tensors:
-    """The tensors of a file, after every check that can be made of it.
+    """Read and check the tensors of a file.
 
     Args:
-        folder: of the recordings.
-        entry: the file's name, SHA-256 and decompressed bytes, as the manifest has them.
+        folder: folder of the recordings.
+        entry: name, SHA-256 and decompressed size in bytes of the file, from the manifest.
         compression: one of `COMPRESSIONS`.
 
     Raises:
-        Damaged: the file is not what was written, or what was written is of no use.
+        Damaged: the file differs from the written one, or its content cannot be used.
     """
     file, size = str(entry["file"]), int(entry["bytes"])
     if not _NAME.fullmatch(file) or not (folder / file).resolve().is_relative_to(folder.resolve()):
@@ -152,7 +153,7 @@ def read(folder: Path, entry: Mapping[str, Any], compression: str) -> Tensors:
 
 def _checked(folder: Path, entry: Mapping[str, Any], compression: str) -> bytes:
     file, size = str(entry["file"]), int(entry["bytes"])
-    # What cannot be compressed grows by less than this; so a huge file is refused before it fills the memory.
+    # Incompressible data grow by less than this; so a huge file is refused before it fills the memory.
     most = size if compression == "none" else size + size // 1000 + 1024
     try:
         if not (folder / file).is_file():
@@ -174,7 +175,7 @@ def _decompressed(file: str, data: bytes, size: int, compression: str) -> bytes:
         return data
     stream = zlib.decompressobj(wbits=31)
     try:
-        whole = stream.decompress(data, size + 1)  # no more than that, whatever the file would unfold to
+        whole = stream.decompress(data, size + 1)  # the limit holds even for a file that decompresses to much more
     except zlib.error as error:
         raise Damaged(f"{file} cannot be decompressed ({error})") from error
     if len(whole) != size or not stream.eof:

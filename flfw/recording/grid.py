@@ -1,11 +1,11 @@
-"""What the server saw: a Grid that records the messages it passes on, for every strategy and every engine.
+"""Recorder on the server: a Grid that records the messages it forwards, for every strategy and every engine.
 
-Two lines in any ServerApp turn it on:
+Two lines in any ServerApp add it:
 
     from flfw.recording.grid import RecordingGrid
     grid = RecordingGrid(grid, "recordings")
 
-`flfw.recording.reader` reads what it writes; `flfw.recording.format` says which files these are.
+`flfw.recording.reader` reads the recordings; `flfw.recording.format` describes the files.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ from flfw.recording import format as tape
 from flfw.storage.journal import Journal, Mark
 from flfw.storage.sealed import drop_unfinished
 
-# What arrays that are none can raise, on their way through NumPy's format and safetensors'.
+# Errors of invalid arrays in NumPy's format and in safetensors.
 _UNREADABLE = (ValueError, TypeError, KeyError, EOFError, MemoryError, BadZipFile, SafetensorError)
 
 
 def carries_arrays(message: Message, reply: Message) -> bool:
-    """Whether a reply brings arrays at all; an evaluation usually does not."""
+    """Return whether a reply contains arrays; an evaluation usually does not."""
     return any(reply.content.array_records.values())
 
 
 @final
 class RecordingGrid(GridAround):
-    """Passes everything on to another Grid; writes down the exchanges that are wanted, each reply once.
+    """Grid that forwards all messages to another Grid and records the selected exchanges, each reply once.
 
     Args:
-        grid: the Grid that does the work.
-        folder: where to write; made absolute at once, for Flower may change the working directory.
-        wanted: whether a message and its reply are to be recorded; asked of replies that are no errors.
-        mark: where to go on in an earlier record; what follows it is forgotten. None: a new one.
-        anew: whether to forget what the folder holds, rather than to refuse it.
-        compression: ``none`` or ``gzip``, which saves little of what is random and costs much time.
-        limit_bytes: what the tensor files may take together; exchanges that do not fit are skipped. None: no limit.
+        grid: the Grid that sends and receives.
+        folder: folder to write to; made absolute at once, since Flower may change the working directory.
+        wanted: returns whether a message and its reply are recorded; called for replies without an error.
+        mark: end of the kept part of an earlier record; later entries are removed. None: a new record.
+        anew: whether to remove existing recordings in the folder, instead of refusing the folder.
+        compression: ``none`` or ``gzip``, which saves little on random numbers and takes much time.
+        limit_bytes: largest total size of the tensor files; further exchanges are skipped. None: no limit.
 
     Raises:
-        BadInput: the folder holds recordings already, or others than those the mark was set in.
+        BadInput: the folder holds recordings already, or other recordings than those of the mark.
     """
 
     def __init__(
@@ -92,9 +92,9 @@ class RecordingGrid(GridAround):
         if not rows:
             self._manifest.append({"format": tape.FORMAT, "flfw": __version__})
         elif rows[0].get("format") != tape.FORMAT:
-            found = rows[0].get("format", "an older one")
+            written = rows[0].get("format", "an older one")
             raise BadInput(
-                f"Expected recordings in format {tape.FORMAT}, got {found} in {self._folder}; start a new run."
+                f"Expected recordings in format {tape.FORMAT}, got {written} in {self._folder}; start a new run."
             )
         exchanges = [row for row in rows if "sent_by_client" in row]
         self._stored = {row[way]["file"] for row in exchanges for way in ("sent_to_client", "sent_by_client")}
@@ -108,69 +108,69 @@ class RecordingGrid(GridAround):
 
     @property
     def mark(self) -> Mark:
-        """Where the record ends now; all of it up to here is on disk."""
+        """Present end of the record; all of it up to here is on disk."""
         tape.bring_to_disk([self._folder / tape.MANIFEST, *self._not_on_disk])
         self._not_on_disk = []
         return self._manifest.mark
 
     @property
     def skipped(self) -> int:
-        """How many exchanges were wanted and could not be recorded; the manifest says why."""
+        """Number of selected exchanges that could not be recorded; the manifest has the reasons."""
         return self._skipped
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Send, and record each reply as it passes."""
+        """Send messages, and record each reply."""
         sent = list(messages)
         asked = [_Asked.now(message) for message in sent]
         return self._passed_on(self._grid.send_and_receive(sent, timeout=timeout), asked)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send, and remember the messages until they are answered or can no longer be."""
+        """Send messages, and keep them until they are answered or have expired."""
         sent = list(messages)
         self._pushed = [asked for asked in self._pushed if asked.until > time.time()]
         self._pushed += [_Asked.now(message) for message in sent]
         return self._grid.push_messages(sent)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Record the replies to what was pushed."""
+        """Return the replies to pushed messages, and record them."""
         return self._passed_on(self._grid.pull_messages(message_ids), self._pushed)
 
     def _passed_on(self, replies: Iterable[Message], asked: list[_Asked]) -> Iterable[Message]:
         recorded = self._recorded(replies, asked)
-        # A strategy may go through a list twice; an iterator may bring replies that still have to be waited for.
+        # A strategy may iterate over a list twice; an iterator may still wait for replies.
         return list(recorded) if isinstance(replies, Sequence) else recorded
 
     def _recorded(self, replies: Iterable[Message], asked: list[_Asked]) -> Iterator[Message]:
         for reply in replies:
             answered = reply.metadata.reply_to_message_id
-            of = next((a for a in asked if answered and a.message.metadata.message_id == answered), None)
-            if of is not None:
-                asked.remove(of)
-                if reply.has_content() and self._wanted(of.message, reply):
-                    self._record(of, reply)
-            del of  # its arrays, while the reply is worked on
+            request = next((a for a in asked if answered and a.message.metadata.message_id == answered), None)
+            if request is not None:
+                asked.remove(request)
+                if reply.has_content() and self._wanted(request.message, reply):
+                    self._record(request, reply)
+            del request  # frees its arrays while the caller handles the reply
             yield reply
 
     def _record(self, asked: _Asked, reply: Message) -> None:
-        about = asked.about
+        exchange = asked.about
         try:
             sent = tape.encode(_readable(_arrays(reply.content)), self._compression)
             received, new = self._received(asked.arrays)
         except _UNREADABLE as error:
-            self._skip(about, f"the arrays cannot be stored: {' '.join(str(error).split())[:200]}")
+            self._skip(exchange, f"the arrays cannot be stored: {' '.join(str(error).split())[:200]}")
             return
         needed = self._bytes + len(sent.data) + (len(new.data) if new else 0)
         if self._limit is not None and needed > self._limit:
-            self._skip(about, f"the recordings would take {needed} bytes of {self._limit}")
+            self._skip(exchange, f"the recordings would take {needed} bytes of {self._limit}")
             return
-        who = (about["round"], about["client"])
+        who = (exchange["round"], exchange["client"])
         file = f"round-{who[0]:04d}/client-{who[1]:03d}-{self._numbers[who]:03d}{sent.suffix}"
         self._numbers[who] += 1
         if new:
             self._write(received["file"], new.data)
         self._write(file, sent.data)
         line = {
-            **about,
+            **exchange,
             "group": asked.message.metadata.group_id,
             "config": asked.config,
             "metrics": _scalars(reply.content),
@@ -181,17 +181,17 @@ class RecordingGrid(GridAround):
         self._manifest.append(line)
 
     def _received(self, arrays: dict[str, Array]) -> tuple[dict[str, Any], tape.Encoded | None]:
-        """The manifest's entry of what a client was sent, and the file if there is none yet."""
+        """Return the manifest's entry of the arrays sent to a client, and their file if it is not stored yet."""
         if self._last and self._last.is_of(arrays) and self._last.entry["file"] in self._stored:
             return self._last.entry, None
-        found = tape.encode(_readable(arrays), self._compression)
-        entry = {"file": f"received/{found.sha256}{found.suffix}", "sha256": found.sha256, "bytes": found.size}
+        encoded = tape.encode(_readable(arrays), self._compression)
+        entry = {"file": f"received/{encoded.sha256}{encoded.suffix}", "sha256": encoded.sha256, "bytes": encoded.size}
         self._last = _Received([(name, weakref.ref(array)) for name, array in arrays.items()], entry)
-        return entry, None if entry["file"] in self._stored else found
+        return entry, None if entry["file"] in self._stored else encoded
 
-    def _skip(self, about: dict[str, Any], reason: str) -> None:
+    def _skip(self, exchange: dict[str, Any], reason: str) -> None:
         self._skipped += 1
-        self._manifest.append({"skipped": reason, **about})
+        self._manifest.append({"skipped": reason, **exchange})
 
     def _write(self, file: str, data: bytes) -> None:
         tape.write(self._folder / file, data)
@@ -202,7 +202,7 @@ class RecordingGrid(GridAround):
 
 @dataclass(frozen=True, eq=False)
 class _Asked:
-    """A message as it was when it was sent: apps use the records that they put into it again."""
+    """Copy of a message at the time of sending: apps reuse the records in it."""
 
     message: Message
     config: dict[str, Any]
@@ -214,18 +214,18 @@ class _Asked:
 
     @property
     def until(self) -> float:
-        """When Flower lets go of the message, in seconds since the epoch."""
+        """Time at which Flower drops the message, in seconds since the epoch."""
         return self.message.metadata.created_at + self.message.metadata.ttl
 
     @property
     def about(self) -> dict[str, Any]:
-        """Which exchange this is. A client is its partition where the server says so, else its node."""
+        """Identity of the exchange. A client is its partition if the server gives it, else its node."""
         node = self.message.metadata.dst_node_id
         group = self.message.metadata.group_id
         rounds = (self.config.get("round"), self.config.get("server-round"), int(group) if group.isdecimal() else None)
         return {
             "type": self.message.metadata.message_type,
-            "round": next((found for found in rounds if _is_number(found)), 0),
+            "round": next((number for number in rounds if _is_number(number)), 0),
             "client": self.config["client"] if _is_number(self.config.get("client")) else node,
             "node": node,
         }
@@ -233,13 +233,13 @@ class _Asked:
 
 @dataclass(frozen=True)
 class _Received:
-    """What was last sent to a client, so that what all are sent is hashed once; it does not keep the arrays alive."""
+    """Arrays last sent to a client, by weak references; a broadcast to all clients is hashed only once."""
 
     arrays: list[tuple[str, weakref.ref[Array]]]
     entry: dict[str, Any]
 
     def is_of(self, arrays: dict[str, Array]) -> bool:
-        """Whether these are the very same objects."""
+        """Return whether these are the same array objects."""
         if [name for name, _ in self.arrays] != list(arrays):
             return False
         return all(known() is array for (_, known), array in zip(self.arrays, arrays.values(), strict=True))
@@ -250,7 +250,7 @@ def _is_number(value: object) -> bool:
 
 
 def _arrays(content: RecordDict) -> dict[str, Array]:
-    """All arrays of a message by name; of several records the record's name comes first."""
+    """Return all arrays of a message by name; if it has several records, the record's name comes first."""
     records = content.array_records
     if len(records) == 1:
         return dict(next(iter(records.values())))
@@ -262,7 +262,7 @@ def _readable(arrays: dict[str, Array]) -> dict[str, np.ndarray]:
 
 
 def _scalars(content: RecordDict) -> dict[str, Any]:
-    """All that a message says beside its arrays; of bytes, which JSON cannot hold, how many and their SHA-256."""
+    """Return all values of a message but its arrays; bytes become their length and SHA-256, for JSON."""
     records = [*content.config_records.values(), *content.metric_records.values()]
     return {key: _plain(value) for record in records for key, value in record.items()}
 

@@ -1,4 +1,4 @@
-"""A reader of what `flfw.recording.grid` wrote; each file is checked, and damaged ones are left out and named."""
+"""Reader of the recordings of `flfw.recording.grid`; each file is checked, and damaged files are left out and named."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _Received = dict[tuple[str, str], Tensors]
 @final
 @dataclass
 class Recordings:
-    """The recorded exchanges of a run.
+    """Recorded exchanges of a run.
 
     Args:
-        folder: where a `flfw.recording.grid.RecordingGrid` wrote, or of which clients have a folder each
+        folder: folder of a `flfw.recording.grid.RecordingGrid`, or folder with a folder for each client
         (`flfw.recording.client_examples`).
 
     Attributes:
-        lines: the manifest's lines of what was recorded, in order; beside what the tap wrote, ``id`` names each, and
-            ``place`` is the client's folder, if there is one.
-        skipped: its lines of what was not recorded, with the reason as ``skipped``.
+        lines: the manifest's lines of the recorded exchanges, in order. ``id`` and ``place`` are added: ``id`` names
+            the exchange, and ``place`` is the client's folder, if there is one.
+        skipped: the manifest's lines of exchanges that were not recorded, with the reason as ``skipped``.
         forgotten: the rounds whose recordings were removed.
-        refused: what could not be used, a sentence each; it grows as files are read.
+        refused: recordings that could not be used, one sentence each; it grows as files are read.
 
     Raises:
         BadInput: there are none, or they are in another format.
@@ -49,22 +49,22 @@ class Recordings:
     def __post_init__(self) -> None:
         rows, self.lines, self.refused = [], [], []
         for folder in places(self.folder):
-            found, damaged = manifest(folder)
+            entries, damaged = manifest(folder)
             place = "" if folder == self.folder else f"{folder.name}/"
-            rows += found
-            self.lines += [_placed(row, place) for row in found if is_exchange(row)]
+            rows += entries
+            self.lines += [_placed(row, place) for row in entries if is_exchange(row)]
             self.refused += [f"{place}{sentence}" for sentence in damaged]
         self.skipped = [row for row in rows if "skipped" in row]
         self.forgotten = forgotten(rows)
 
     @property
     def stored_bytes(self) -> int:
-        """What the recorded files take on disk, each counted once."""
+        """Total size of the recorded files on disk in bytes, each file counted once."""
         files = {self.folder / line["place"] / line[side]["file"] for line in self.lines for side in _SIDES}
         return sum(path.stat().st_size for path in files if path.is_file())
 
     def summary(self, refused: Sequence[str]) -> dict[str, Any]:
-        """The ``recordings`` of result.json; ``refused``: sentences about what an audit could not use."""
+        """Return the ``recordings`` of result.json; ``refused``: sentences about recordings an audit could not use."""
         return {
             "exchanges": len(self.lines),
             "bytes": self.stored_bytes,
@@ -73,12 +73,12 @@ class Recordings:
         }
 
     def remarks(self, refused: Sequence[str]) -> list[str]:
-        """What a report has to say of recordings that are not there or of no use."""
+        """Return a report's sentences about recordings that are missing or could not be used."""
         reasons = Counter(str(line["skipped"]) for line in self.skipped)
-        said = [f"Exchanges that were not recorded: {count}, because {why}." for why, count in reasons.items()]
+        sentences = [f"Exchanges that were not recorded: {count}, because {why}." for why, count in reasons.items()]
         if refused:
-            said.append(f"Recordings that could not be used: {len(refused)}; the rest was audited.")
-        return said
+            sentences.append(f"Recordings that could not be used: {len(refused)}; the rest was audited.")
+        return sentences
 
     def probe_lines(
         self,
@@ -88,14 +88,14 @@ class Recordings:
         steps: int | None = None,
         point: str | None = None,
     ) -> list[Line]:
-        """The manifest's lines of the probes of one rung and round, by slot; no tensors are read.
+        """Return the manifest's lines of the probes of one rung and round, by slot; no tensors are read.
 
         Args:
             rung: ``control``, ``easy`` or ``target``.
-            server_round: after which they were sent.
-            batch: only those of so many examples.
-            steps: only those of so many local steps.
-            point: only those of this point of a curve, or of none (``target``).
+            server_round: the round after which the probes were sent.
+            batch: select probes with this number of examples.
+            steps: select probes with this number of local steps.
+            point: select probes of this point of a curve, or of no curve (``target``).
         """
 
         def meant(line: Line) -> bool:
@@ -119,26 +119,26 @@ class Recordings:
         steps: int | None = None,
         point: str | None = None,
     ) -> list[Observation]:
-        """The probes of one rung and round, by slot; see `probe_lines`.
+        """Read the probes of one rung and round, by slot; see `probe_lines`.
 
-        Those who received the same share it. What is damaged is missing, and `refused` says why.
+        Clients that received the same tensors share them in memory. Damaged probes are left out, see `refused`.
         """
         return self._observations(self.probe_lines(rung, server_round, batch, steps, point))
 
     def update_lines(self, server_round: int) -> list[Line]:
-        """The manifest's lines of what training sent in a round, by client; no tensors are read."""
-        found = [line for line in self.lines if line["type"] == "train" and line["round"] == server_round]
-        return sorted(found, key=lambda line: (line["client"], line["id"]))
+        """Return the manifest's lines of the updates of a round, by client; no tensors are read."""
+        lines = [line for line in self.lines if line["type"] == "train" and line["round"] == server_round]
+        return sorted(lines, key=lambda line: (line["client"], line["id"]))
 
     def updates(self, server_round: int) -> list[Observation]:
-        """What training sent in a round, by client; slots count what was recorded, damaged or not."""
+        """Read the updates of a round, by client; slots count all recorded updates, damaged or not."""
         return self._observations(self.update_lines(server_round))
 
     def observation(self, exchange: str) -> Observation:
-        """One exchange by the ``id`` of its line.
+        """Read one exchange by the ``id`` of its line.
 
         Raises:
-            BadInput: there is none of that id, or it is refused.
+            BadInput: no exchange has that id, or it is refused.
         """
         (seen,) = self.observations([exchange])
         if seen is None:
@@ -146,15 +146,15 @@ class Recordings:
         return seen
 
     def observations(self, exchanges: Sequence[str]) -> list[Observation | None]:
-        """Several exchanges by their ids, those who received the same sharing it; None for what is refused."""
+        """Read several exchanges by their ids; equal received tensors are shared. None for refused exchanges."""
         by_id = {line["id"]: line for line in self.lines}
         received: _Received = {}
         return [self._or_refused(by_id.get(exchange), exchange, received) for exchange in exchanges]
 
     def _observations(self, lines: Sequence[Line]) -> list[Observation]:
         received: _Received = {}
-        found = [self._or_refused(line, line["id"], received) for line in lines]
-        return [seen for seen in found if seen is not None]
+        observed = [self._or_refused(line, line["id"], received) for line in lines]
+        return [seen for seen in observed if seen is not None]
 
     def _or_refused(self, line: Line | None, exchange: str, received: _Received) -> Observation | None:
         try:
@@ -163,18 +163,18 @@ class Recordings:
             return self._read(line, received)
         except Damaged as error:
             sentence = f"{exchange} was left out: {error}."
-            self.refused = [*(said for said in self.refused if said != sentence), sentence]
+            self.refused = [*(earlier for earlier in self.refused if earlier != sentence), sentence]
             return None
 
     def _read(self, line: Line, received: _Received) -> Observation:
-        """An exchange; what clients received is taken from ``received``, or added to it."""
+        """Read an exchange; ``received`` caches the tensors that clients received."""
         entry, config, folder = line["sent_to_client"], line["config"], self.folder / line["place"]
         key = (entry["file"], entry["sha256"])
         if key not in received:
             received[key] = read(folder, entry, line["compression"])
         probe = "rung" in config and isinstance(config.get("slot"), int)
         sent = read(folder, line["sent_by_client"], line["compression"])
-        try:  # what a server makes of factors, an attacker there can make of them
+        try:  # an attacker at the server can expand factors as the server does
             sent = expand(sent, {name: value.numpy() for name, value in received[key].items()})
         except Unfit as error:
             raise Damaged(f"the client {error}") from error
@@ -195,18 +195,18 @@ class Recordings:
 
 
 def places(folder: Path) -> list[Path]:
-    """The folders with a manifest each: this one or, where clients have folders of their own in it, all of theirs."""
+    """Return the folders that have a manifest: this one or, if clients have their own folders in it, all of these."""
     inner = sorted(path for path in folder.glob("client-*") if (path / MANIFEST).is_file())
     return [folder] if (folder / MANIFEST).exists() or not inner else inner
 
 
 def is_recorded(folder: Path) -> bool:
-    """Whether anything was ever written down there."""
+    """Return whether the folder has recordings."""
     return all((place / MANIFEST).is_file() for place in places(folder))
 
 
 def manifest(folder: Path) -> tuple[list[Line], list[str]]:
-    """The rows of a manifest after its header, and a sentence for each that is damaged.
+    """Read the rows of a manifest after its header; return also a sentence for each damaged row.
 
     Raises:
         BadInput: there is none, or it is in another format.
@@ -217,14 +217,14 @@ def manifest(folder: Path) -> tuple[list[Line], list[str]]:
     header, *lines = path.read_bytes().split(b"\n")
     first = _parsed(header) or {}
     if first.get("format") != FORMAT:
-        found = first.get("format", "an older one or none")
-        raise BadInput(f"Expected recordings in format {FORMAT}, got {found} in {path}; record them anew.")
+        written = first.get("format", "an older one or none")
+        raise BadInput(f"Expected recordings in format {FORMAT}, got {written} in {path}; record them anew.")
     rows, damaged = [], []
     for number, line in enumerate(lines, start=2):
         row = _parsed(line)
         if row is not None and (is_exchange(row) or "skipped" in row or _forgotten(row)):
             rows.append(row)
-        elif number == len(lines) + 1 and line:  # all others end with a line break
+        elif number == len(lines) + 1 and line:  # all complete lines end with a line break
             damaged.append(f"Line {number} of {MANIFEST} was left out: it was cut short, or is being written.")
         elif line:
             damaged.append(f"Line {number} of {MANIFEST} was left out: it describes no exchange.")
@@ -232,7 +232,7 @@ def manifest(folder: Path) -> tuple[list[Line], list[str]]:
 
 
 def is_exchange(row: Line) -> bool:
-    """Whether a row of a manifest has all that reading an exchange relies on, in the right types."""
+    """Return whether a row of a manifest has all fields that reading an exchange needs, in the right types."""
     numbers = [row.get("round"), row.get("client"), *(_entry(row, side).get("bytes") for side in _SIDES)]
     words = [row.get("type"), *(_entry(row, side).get(key) for side in _SIDES for key in ("file", "sha256"))]
     return (
@@ -244,13 +244,13 @@ def is_exchange(row: Line) -> bool:
 
 
 def forgotten(rows: Sequence[Line]) -> list[int]:
-    """The rounds whose recordings were removed, ascending."""
+    """Return the rounds whose recordings were removed, ascending."""
     return sorted({number for row in rows for number in _forgotten(row)})
 
 
 def _forgotten(row: Line) -> list[int]:
-    found = row.get("forgotten")
-    rounds = found.get("rounds") if isinstance(found, dict) else None
+    entry = row.get("forgotten")
+    rounds = entry.get("rounds") if isinstance(entry, dict) else None
     return [number for number in rounds if isinstance(number, int)] if isinstance(rounds, list) else []
 
 

@@ -1,4 +1,4 @@
-"""How long recordings are kept, and how all that may give away clients' data is removed from a run."""
+"""Retention of recordings, and removal of all files of a run that may give away clients' data."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from flfw.storage.sealed import write_whole
 _GIVES_AWAY = (
     *("observations", "examples", "truth", "reconstructions", "queue", "state", "checkpoint"),
     *("pictures", "report.html", "report.pdf"),  # a report has the pictures inside
-    "figures",  # clients' embeddings, and which classes they hold most of
+    "figures",  # clients' embeddings and their dominant classes
 )
 _LOCKS = (".run", ".server")
 
 
 def keep_last(folder: Path, rounds: int) -> list[Path]:
-    """Keep the recordings of the last recorded rounds and delete all others; the manifest says which were.
+    """Keep the recordings of the last recorded rounds and delete all others; the manifest lists the deleted rounds.
 
-    Nobody may be recording there, and a run whose recordings were thinned out cannot be resumed: its checkpoint knows
-    them whole. Damaged lines of the manifest go too, with the files that no other line names. Deletion is not secure
-    erasure: see `purge`.
+    No process may be recording in the folder. The run cannot be resumed afterwards: its checkpoint needs all
+    recordings. Damaged lines of the manifest are removed too, with the files that no other line names. Deletion is not
+    secure erasure: see `purge`.
 
     Args:
-        folder: of recordings, as `flfw.recording.reader.Recordings` reads them.
-        rounds: how many rounds to keep, >= 0; rounds in which nothing was recorded do not count.
+        folder: folder of recordings, as `flfw.recording.reader.Recordings` reads them.
+        rounds: number of rounds to keep, >= 0; rounds without recordings do not count.
 
     Returns:
         The files that were deleted.
@@ -42,10 +42,10 @@ def keep_last(folder: Path, rounds: int) -> list[Path]:
         BadInput: there are no recordings, or ``rounds`` is negative.
     """
     require(rounds >= 0, "rounds >= 0", rounds=rounds)
-    found = {place: manifest(place)[0] for place in places(folder)}
-    recorded = sorted({row["round"] for rows in found.values() for row in rows if is_exchange(row)})
+    manifests = {place: manifest(place)[0] for place in places(folder)}
+    recorded = sorted({row["round"] for rows in manifests.values() for row in rows if is_exchange(row)})
     kept = set(recorded[len(recorded) - min(rounds, len(recorded)) :])
-    return [path for place, rows in found.items() for path in _keep(place, rows, kept)]
+    return [path for place, rows in manifests.items() for path in _keep(place, rows, kept)]
 
 
 def _keep(folder: Path, rows: Sequence[Line], kept: Container[object]) -> list[Path]:
@@ -55,27 +55,29 @@ def _keep(folder: Path, rows: Sequence[Line], kept: Container[object]) -> list[P
     if gone:
         header, _, _ = (folder / MANIFEST).read_bytes().partition(b"\n")
         parts = [header, *(json.dumps(row).encode() for row in ({"forgotten": {"rounds": gone}}, *lines))]
-        write_whole(folder / MANIFEST, b"\n".join(parts) + b"\n")  # first: files no line names are swept the next time
+        write_whole(
+            folder / MANIFEST, b"\n".join(parts) + b"\n"
+        )  # first, so that after a kill the next call removes the files without a line
     ways = ("sent_to_client", "sent_by_client")
     return sweep(folder, {row[way]["file"] for row in lines if is_exchange(row) for way in ways})
 
 
 def purge(run_folder: Path) -> list[str]:
-    """Remove what holds or may give away clients' data or models: recordings, truth, state, checkpoints, pictures.
+    """Remove all files that may reveal clients' data or models: recordings, truth, state, checkpoints, pictures.
 
-    What stays are the numbers: ``result.json`` and the tables. The report goes, for the pictures are inside; it can be
-    written again without. Audits in ``audit-N`` folders are treated alike. The run can be neither resumed nor audited
-    again. Links are removed and what they point to is left. Deletion is not secure erasure: the blocks stay on the disk
-    until they are written over, and copies, snapshots and backups are not reached.
+    The numbers stay: ``result.json`` and the tables. The report is removed, since it contains pictures; it can be
+    written again without them. Audits in ``audit-N`` folders are treated alike. The run can be neither resumed nor
+    audited again. Links are removed, and their targets are left. Deletion is not secure erasure: the blocks stay on the
+    disk until they are overwritten, and copies, snapshots and backups are not reached.
 
     Args:
-        run_folder: of a run that is over.
+        run_folder: folder of a finished run.
 
     Returns:
-        What was removed, a sentence each.
+        The removed files and folders, one sentence each.
 
     Raises:
-        BadInput: the folder holds no result, or a run is at work in it.
+        BadInput: the folder holds no result, or a run is active in it.
     """
     if not (run_folder / "result.json").is_file():
         raise BadInput(f"Expected a run that is over, got {run_folder} without result.json; finish it or remove it.")
@@ -83,15 +85,15 @@ def purge(run_folder: Path) -> list[str]:
     folders = [run_folder, *(path for path in inner if path.is_dir() and not path.is_symlink())]
     with ExitStack() as locks:
         for lock in (folder / "checkpoint" / name for folder in folders for name in _LOCKS):
-            if lock.is_file():  # whoever is at work has made it
+            if lock.is_file():  # an active run has made it
                 locks.enter_context(locked(lock))
-        said = [_remove(folder / name, run_folder) for folder in folders for name in _GIVES_AWAY]
-    said += [_remove(path, run_folder) for path in inner if path.is_symlink()]
-    return [sentence for sentence in said if sentence]
+        sentences = [_remove(folder / name, run_folder) for folder in folders for name in _GIVES_AWAY]
+    sentences += [_remove(path, run_folder) for path in inner if path.is_symlink()]
+    return [sentence for sentence in sentences if sentence]
 
 
 def _remove(path: Path, run_folder: Path) -> str:
-    """Remove a file, a link or a folder; what it was, or nothing if there was none."""
+    """Remove a file, a link or a folder; return a description, or an empty string if there was none."""
     name = path.relative_to(run_folder)
     if path.is_symlink():
         target = path.readlink()
@@ -113,7 +115,7 @@ def _sizes(folder: Path) -> list[int]:
 
 
 def _in_units(size: float) -> str:
-    """Bytes in words.
+    """Format a number of bytes with a unit.
 
     >>> _in_units(999), _in_units(1_234_567_890)
     ('999 bytes', '1.2 GB')

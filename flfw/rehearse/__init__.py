@@ -1,1 +1,1 @@
-"""Rehearsals: what a site would leak, before it takes part."""
+"""Rehearsals: a site's leakage, measured before it takes part."""

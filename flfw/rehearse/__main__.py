@@ -1,8 +1,8 @@
-"""A site finds out what it would leak before it takes part: ``python -m flfw.rehearse.__main__ --dataset folder:PATH``.
+"""Rehearsal of a site's leakage before it takes part: ``python -m flfw.rehearse.__main__ --dataset folder:PATH``.
 
 The site's own app runs on the site's own data, in this process. An audit climbs a ladder of probes, from one example
-and one local step to the settings with which the site was asked to take part, and says where leakage stops. Nothing
-leaves the machine: no data are downloaded, and messages go from one half of the app to the other in memory.
+and one local step to the requested settings, and says where leakage stops. Nothing leaves the machine: no data are
+downloaded, and messages between the two halves of the app stay in memory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LIMITS = (
     "This is of these attacks with this budget on few examples: a rare leak would not have been seen, and a stronger "
     "attacker may reach more. It is the record of a technical test, no proof that data are safe or anonymous.",
 )
-"""What no rehearsal shows."""
+"""Limits of every rehearsal."""
 
 
 @dataclass(frozen=True)
@@ -54,35 +54,35 @@ class RehearsalCommand:
 
 
 def breaches(policy: Policy, asked: Experiment, sends: Sequence[str]) -> list[str]:
-    """What of a run its site's policy does not allow, as far as that is known before it, a sentence each.
+    """Return the parts of a run that its site's policy forbids, as far as known before the run, a sentence each.
 
     Args:
-        policy: the site's.
-        asked: the settings.
+        policy: the site's policy.
+        asked: the requested settings.
         sends: names of the tensors that the method may send.
     """
     from flfw.messages.sharing import matches
 
     refused = policy.refuses_run(asked.to_run_config())
     kept = [name for name in sends if not matches(name, policy.uploads)]
-    found = [f"The policy refuses these settings: {refused}."] if refused else []
+    sentences = [f"The policy refuses these settings: {refused}."] if refused else []
     if kept:
         more = f" and {len(kept) - 1} more" if len(kept) > 1 else ""
-        found.append(f"The policy does not let {kept[0]}{more} leave, which {asked.method} sends.")
-    return found
+        sentences.append(f"The policy does not let {kept[0]}{more} leave, which {asked.method} sends.")
+    return sentences
 
 
 def sent(experiment: Experiment) -> list[str]:
-    """Names of the tensors that the method's clients may send."""
-    from flfw import resolve as parts
+    """Return the names of the tensors that the method's clients may send."""
     from flfw.messages.sharing import matches
+    from flfw.resolve import resolve
 
-    uploads = parts.method(experiment)[0].uploads
-    return [name for name in parts.blank_model(experiment).state_dict() if matches(name, uploads)]
+    resolved = resolve(experiment)
+    return [name for name in resolved.model.state_dict() if matches(name, resolved.sharing.uploads)]
 
 
 def rehearse(command: RehearsalCommand) -> Path:
-    """Plan, run, and say what was found on stdout and in ``rehearsal.json``; the run's folder.
+    """Plan, run, and write the results to stdout and to ``rehearsal.json``; return the run's folder.
 
     Raises:
         BadInput: nothing was run.
@@ -96,47 +96,47 @@ def rehearse(command: RehearsalCommand) -> Path:
 
     policy = Policy.read(command.policy) if command.policy else None
     rehearsal = plan(command.experiment, command.most_steps)
-    of, rungs = rehearsal.experiment, rehearsal.rungs
-    warned = breaches(policy, command.experiment, sent(of)) if policy else []
+    experiment, rungs = rehearsal.experiment, rehearsal.rungs
+    warned = breaches(policy, command.experiment, sent(experiment)) if policy else []
     _warn(warned)
-    where = f"{of.method} on {data.title(of.dataset)}, at one client"
+    where = f"{experiment.method} on {data.title(experiment.dataset)}, at one client"
     print(f"Rehearsal of {where}, up to {words(*rungs[-1])}; nothing leaves this machine.")
-    work = of.images * len(of.audited) * sum(batch * steps for batch, steps in rungs)
-    each = f"Probes on each of {len(rungs)} rungs: {of.images}."
+    work = experiment.images * len(experiment.audited) * sum(batch * steps for batch, steps in rungs)
+    each = f"Probes on each of {len(rungs)} rungs: {experiment.images}."
     cost = f"Searches in all of them take about {work:,} times as long as in one of one example and one step."
-    print(*rehearsal.said, f"{each} {cost}", sep="\n", flush=True)
-    folder = run.run(of)
+    print(*rehearsal.messages, f"{each} {cost}", sep="\n", flush=True)
+    folder = run.run(experiment)
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     if policy and (late := _too_large(result["rounds"], policy)):
         _warn([late])
         warned.append(late)
-    found = attempts(folder)
-    sentences = answers(found, rungs, rehearsal.real)
-    about = {
+    tried = attempts(folder)
+    sentences = answers(tried, rungs, rehearsal.real)
+    record = {
         "flfw": flfw.__version__,
         "real": dict(zip(("batch", "steps"), rehearsal.real, strict=True)),
         "rungs": [{"batch": batch, "steps": steps} for batch, steps in rungs],
-        "images": of.images,
-        "found": [asdict(one) for one in found],
+        "images": experiment.images,
+        "found": [asdict(one) for one in tried],
         "answers": sentences,
-        "said": list(rehearsal.said),
+        "said": list(rehearsal.messages),
         "warnings": warned,
         "notes": result["notes"],
         "limits": list(LIMITS),
         "report": "report.html",
     }
-    write_whole(folder / "rehearsal.json", json.dumps(about, indent=1, allow_nan=False).encode())
-    nothing = f"{of.method} sends nothing, so there was nothing to attack."
-    print("", *([table(found)] if found else [nothing]), "", sep="\n")
+    write_whole(folder / "rehearsal.json", json.dumps(record, indent=1, allow_nan=False).encode())
+    nothing = f"{experiment.method} sends nothing, so there was nothing to attack."
+    print("", *([table(tried)] if tried else [nothing]), "", sep="\n")
     print(*(f"{name}: {sentence}" for name, sentence in sentences.items()), *result["notes"], sep="\n")
-    print("", *LIMITS, *rehearsal.said, sep="\n")
+    print("", *LIMITS, *rehearsal.messages, sep="\n")
     print(f"The folder holds copies of the probed examples: python sim.py --purge {folder} removes them.")
     print(folder / "report.html")
     return folder
 
 
 def _too_large(rounds: Sequence[Mapping[str, Any]], policy: Policy) -> str:
-    """What to say where an update of the one client was larger than the policy lets leave; else nothing."""
+    """Return a warning if an update of the client was larger than the policy allows; else an empty string."""
     largest = max((row["upload_bytes"] for row in rounds), default=0) / 1e6
     if largest <= policy.largest_upload_mb:
         return ""
@@ -149,7 +149,7 @@ def _warn(sentences: Sequence[str]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Returns the exit code: 0 done, also where it leaks, 1 failed, 2 bad input."""
+    """Return the exit code: 0 done, also where it leaks, 1 failed, 2 bad input."""
     return exit_code("flfw.rehearse.__main__", lambda: _do(arguments))
 
 

@@ -1,4 +1,4 @@
-"""What a rehearsal found: a table of its rungs, and for each attack one sentence that says where leakage stops."""
+"""Results of a rehearsal: a table of its rungs, and for each attack one sentence on where leakage stops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flfw.report.findings import number, read_settings, setting_name
 Rungs = Sequence[tuple[int, int]]
 """Batch and local steps of each rung, from the easiest up."""
 
-# The weakest evidence first; none of them is evidence of protection but, up to a point, the last.
+# The weakest evidence first; only the last is evidence of protection, and only to a degree.
 _MEANS = {
     "attack broken": "The check of the measurement failed, so the result is void.",
     "inconclusive": "The attack is too weak or gave too few results for that to mean anything.",
@@ -26,16 +26,16 @@ class Attempt:
     """An attack on the probes of one rung after one round.
 
     Attributes:
-        attack: its name, and what it is told of.
-        round: 0 is before training.
+        attack: the attack's name, with the defence that it knows.
+        round: the round; 0 is before training.
         batch: examples in each probe.
         steps: local steps in each.
         recovered: examples that count as recovered.
-        examples: that were attacked.
-        best_psnr: in dB, of all the examples; None for rows of numbers, or where the attack gave nothing.
-        verdict: in the audit's words.
-        reason: of the verdict, a sentence.
-        control: whether the closed form found its examples, without which the measurement is faulty.
+        examples: attacked examples.
+        best_psnr: highest PSNR in dB over all examples; None for rows of numbers, or where the attack gave nothing.
+        verdict: the audit's verdict.
+        reason: the reason of the verdict, a sentence.
+        control: whether the closed form recovered its examples; if not, the measurement is faulty.
         easy: whether the same attack works on the undefended network with fresh weights.
     """
 
@@ -53,13 +53,13 @@ class Attempt:
 
 
 def attempts(folder: Path) -> list[Attempt]:
-    """All that a run folder's audit tried of its target and its ladder."""
+    """Return all attempts of a run folder's audit on its target and its ladder."""
     entries = json.loads((folder / "result.json").read_text(encoding="utf-8"))["audit"]
-    found = []
+    tried = []
     for setting in read_settings(folder, entries, pictures=False):
         entry = setting.entry
         passed = {rung["rung"]: bool(rung["passed"]) for rung in entry["ladder"]}
-        found.append(
+        tried.append(
             Attempt(
                 attack=setting_name(entry, entries, kind=False),
                 round=entry["round"],
@@ -74,13 +74,13 @@ def attempts(folder: Path) -> list[Attempt]:
                 easy=passed["easy"],
             )
         )
-    return sorted(found, key=lambda one: (one.steps, one.batch))  # stable: attacks and rounds stay in their order
+    return sorted(tried, key=lambda one: (one.steps, one.batch))  # stable: attacks and rounds stay in their order
 
 
-def table(found: Iterable[Attempt]) -> str:
-    """A line a rung, in a block for each attack and audited round."""
+def table(tried: Iterable[Attempt]) -> str:
+    """Format a line per rung, in a block for each attack and audited round."""
     blocks: dict[tuple[str, int], list[Attempt]] = {}
-    for one in found:
+    for one in tried:
         blocks.setdefault((one.attack, one.round), []).append(one)
     lines = []
     for (attack, server_round), rungs in blocks.items():
@@ -92,25 +92,25 @@ def table(found: Iterable[Attempt]) -> str:
     return "\n".join(lines)
 
 
-def answers(found: Sequence[Attempt], rungs: Rungs, real: tuple[int, int]) -> dict[str, str]:
-    """For each attack where its success ends, and what its failure above is worth.
+def answers(tried: Sequence[Attempt], rungs: Rungs, real: tuple[int, int]) -> dict[str, str]:
+    """Return for each attack where its success ends, and the worth of its failure above.
 
     Args:
-        found: what `attempts` read.
-        rungs: that were climbed.
-        real: batch and local steps that training really takes; the last rung is that, unless it was capped.
+        tried: the attempts from `attempts`.
+        rungs: the climbed rungs.
+        real: batch and local steps of real training; the last rung equals them, unless it was capped.
     """
-    names = dict.fromkeys(one.attack for one in found)
-    return {name: _answer([one for one in found if one.attack == name], rungs, real) for name in names}
+    names = dict.fromkeys(one.attack for one in tried)
+    return {name: _answer([one for one in tried if one.attack == name], rungs, real) for name in names}
 
 
-def _answer(found: Sequence[Attempt], rungs: Rungs, real: tuple[int, int]) -> str:
-    if not all(one.control for one in found):
+def _answer(tried: Sequence[Attempt], rungs: Rungs, real: tuple[int, int]) -> str:
+    if not all(one.control for one in tried):
         return f"the control was not recovered. {_MEANS['attack broken']}"
-    leaking = [one for one in found if one.verdict == "leaks"]
+    leaking = [one for one in tried if one.verdict == "leaks"]
     if not leaking:
-        below = ", and so was the easy case" if all(one.easy for one in found) else ", but not the easy case"
-        return f"nothing was recovered on any rung; the control was{below}. {_means(found)}"
+        below = ", and so was the easy case" if all(one.easy for one in tried) else ", but not the easy case"
+        return f"nothing was recovered on any rung; the control was{below}. {_means(tried)}"
     height = max(rungs.index((one.batch, one.steps)) for one in leaking)
     there = [one for one in leaking if (one.batch, one.steps) == rungs[height]]
     best, size = max(there, key=lambda one: one.recovered), words(*rungs[height])
@@ -121,20 +121,20 @@ def _answer(found: Sequence[Attempt], rungs: Rungs, real: tuple[int, int]) -> st
         return f"leaks at the real settings, {size} ({when}){but}."
     if height == len(rungs) - 1:
         return f"leaks on the highest rung, {size} ({when}){but}; the real {words(*real)} were not tried."
-    above = [one for one in found if rungs.index((one.batch, one.steps)) > height]
+    above = [one for one in tried if rungs.index((one.batch, one.steps)) > height]
     stops = f"at {words(*rungs[height + 1])} nothing was recovered"
     stops += ", nor above" if len(rungs) > height + 2 else ""
     return f"leaks up to {size} ({when}){but}; {stops}. {_means(above)}"
 
 
-def _means(found: Sequence[Attempt]) -> str:
-    """What the failure on some rungs is worth: as much as on the one of the weakest evidence."""
-    verdicts = {one.verdict for one in found}
-    return next((said for verdict, said in _MEANS.items() if verdict in verdicts), "Nothing was attacked.")
+def _means(tried: Sequence[Attempt]) -> str:
+    """Return the worth of the failure on some rungs: that of the rung with the weakest evidence."""
+    verdicts = {one.verdict for one in tried}
+    return next((sentence for verdict, sentence in _MEANS.items() if verdict in verdicts), "Nothing was attacked.")
 
 
 def words(batch: int, steps: int) -> str:
-    """A rung in words.
+    """Return a rung in words.
 
     >>> words(16, 1)
     'batch 16 and one step'
@@ -143,5 +143,5 @@ def words(batch: int, steps: int) -> str:
 
 
 def turn(server_round: int) -> str:
-    """When it was: ``before training`` or ``after round 3``."""
+    """Return the time of an attack in words: ``before training`` or ``after round 3``."""
     return f"after round {server_round}" if server_round else "before training"

@@ -1,4 +1,4 @@
-"""What a site is to rehearse: its own settings at one client, and the ladder of probes that leads up to them."""
+"""Plan of a rehearsal: a site's own settings at one client, and the ladder of probes that leads up to them."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ _FACTOR = 4  # from rung to rung
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What is to be rehearsed.
+    """Settings of a rehearsal.
 
     Attributes:
         experiment: the run, resolved: one client, with the ladder as a curve.
-        rungs: batch and local steps of each, from the easiest up.
-        real: batch and local steps that the settings stand for at this site.
-        said: what differs from what was asked, a sentence each.
+        rungs: batch and local steps of each rung, from the easiest up.
+        real: batch and local steps of real training at this site.
+        messages: the differences from the requested settings, a sentence each.
     """
 
     experiment: Experiment
     rungs: tuple[tuple[int, int], ...]
     real: tuple[int, int]
-    said: tuple[str, ...]
+    messages: tuple[str, ...]
 
 
 def growth(end: int) -> list[int]:
-    """1, 4, 16 and so on up to a size; without the last power where the end is less than twice as far.
+    """Return 1, 4, 16 and so on up to a size; without the last power where the end is less than twice as far.
 
     >>> growth(50), growth(20), growth(1)
     ([1, 4, 16, 50], [1, 4, 20], [1])
     """
-    found = [1]
-    while 2 * _FACTOR * found[-1] <= end:
-        found.append(_FACTOR * found[-1])
-    return [*found, end] if end > 1 else found
+    sizes = [1]
+    while 2 * _FACTOR * sizes[-1] <= end:
+        sizes.append(_FACTOR * sizes[-1])
+    return [*sizes, end] if end > 1 else sizes
 
 
 def ladder(batch: int, steps: int) -> tuple[tuple[int, int], ...]:
-    """Rungs from one example and one step over growing batches to ``batch``, then over growing steps to ``steps``.
+    """Return rungs from one example and one step: growing batches to ``batch``, then growing steps to ``steps``.
 
     >>> ladder(16, 6)
     ((1, 1), (4, 1), (16, 1), (16, 6))
@@ -55,10 +55,10 @@ def ladder(batch: int, steps: int) -> tuple[tuple[int, int], ...]:
 
 
 def plan(asked: Experiment, most_steps: int) -> Rehearsal:
-    """What these settings are at one site.
+    """Plan the rehearsal of these settings at one site.
 
     Raises:
-        BadInput: something asked for does not exist, does not fit, or is not here.
+        BadInput: a requested part does not exist, does not fit, or is not on this machine.
     """
     from flfw import data
     from flfw.runs import run
@@ -71,7 +71,8 @@ def plan(asked: Experiment, most_steps: int) -> Rehearsal:
             "take --dataset folder:PATH, or get them first with python -m flfw.data.download NAME."
         )
     site = replace(site, out=site.out or Path("runs") / f"rehearsal-{run.default_name(site)}")
-    site, task, _ = run.check(replace(site, images=1))
+    resolved, task, _ = run.check(replace(site, images=1))
+    site = resolved.experiment
     held, examples = len(task.split.train[0]), len(task.dataset.train_y)
     batch = min(asked.batch_size, held)
     real = batch, asked.local_epochs * -(-held // batch)
@@ -80,41 +81,43 @@ def plan(asked: Experiment, most_steps: int) -> Rehearsal:
     curve = f"{LADDER}={','.join(f'{b}x{s}' for b, s in rungs)}"
     climb = replace(site, victim_batch=batch, victim_steps=steps, curve=(curve,))
     climb = replace(climb, images=_most_images(climb, task, asked.images))
-    said = []
+    messages = []
     if held < examples:
-        said.append(f"The site's client holds {held} of the {examples} training examples (split {site.split}).")
+        messages.append(f"The site's client holds {held} of the {examples} training examples (split {site.split}).")
     if batch < asked.batch_size:
-        said.append(f"A local step has {batch} examples, all that the client holds, and not {asked.batch_size}.")
+        messages.append(f"A local step has {batch} examples, all that the client holds, and not {asked.batch_size}.")
     if steps < real[1]:
-        said.append(
+        messages.append(
             f"The ladder ends at {'one local step' if steps == 1 else f'{steps} local steps'} and not at the real "
             f"{real[1]}: --most-steps {real[1]} climbs them all, and takes about {real[1] / steps:.2g} times as long."
         )
     if climb.images < asked.images:
-        said.append(f"Probes on each rung: {climb.images} and not {asked.images}; the client's data fill no more.")
-    return Rehearsal(climb, rungs, real, tuple(said))
+        messages.append(f"Probes on each rung: {climb.images} and not {asked.images}; the client's data fill no more.")
+    return Rehearsal(climb, rungs, real, tuple(messages))
 
 
 def _at_one_site(asked: Experiment) -> Experiment:
-    """The same with one client, who holds everything unless another cut is asked for by name."""
+    """Return the same settings with one client, which holds all data unless another split is requested by name."""
     require(asked.engine == "inproc", "--engine inproc, a rehearsal's only one", engine=asked.engine)
     alone = "no --federation: a rehearsal is on this machine alone"
     require(asked.federation is None, alone, federation=asked.federation)
     require(bool(asked.attacks), "an attack to rehearse with", attack="none")
     require(asked.vantage == ("server",), "--vantage server", vantage=" ".join(asked.vantage))
-    own = not asked.curve and (asked.victim_batch, asked.victim_steps) == (1, 1)
+    default_probe = not asked.curve and (asked.victim_batch, asked.victim_steps) == (1, 1)
     given = {"curve": " ".join(asked.curve), "victim_batch": asked.victim_batch, "victim_steps": asked.victim_steps}
-    require(own, "--batch-size and --local-epochs alone, of which the ladder is made", **given)
+    require(default_probe, "--batch-size and --local-epochs alone, of which the ladder is made", **given)
     noise = "the noise itself (--set noise_multiplier=...), since what keeps an epsilon depends on all clients"
     require(not asked.target_epsilon, noise, target_epsilon=asked.target_epsilon)
     require(asked.defended == "all", "--defended all, or no --defence, of one client", defended=asked.defended)
     split = "iid" if asked.split == "auto" else asked.split
     alone = replace(asked, clients=1, sample=0, sampling="fixed", min_clients=1, split=split)
-    return replace(alone, epsilon_budget=0.0)  # it would end another course of training
+    return replace(
+        alone, epsilon_budget=0.0
+    )  # it depends on all clients, so it would end this training at another round
 
 
 def _of_folder(asked: Experiment) -> Experiment:
-    """The same on the images in this site's data root, where the settings speak of data that only sites have."""
+    """Return the same settings on the images in this site's data root, if they name data that only sites have."""
     from flfw import data
 
     if not data.is_at_sites(asked.dataset):
@@ -124,8 +127,8 @@ def _of_folder(asked: Experiment) -> Experiment:
     require(square, "square images to rehearse with, or --dataset folder:PATH", dataset=asked.dataset)
     require(asked.data_root is not None, "--data-root with this site's images", data_root=None)
     name = data.absolute(f"folder:{asked.data_root}")
-    own = data.describe(name)
-    got = own.shape[0], own.classes
+    local = data.describe(name)
+    got = local.shape[0], local.classes
     fits = got == (card.shape[0], card.classes)
     require(fits, f"{card.shape[0]} channels and {card.classes} classes in {name}", channels=got[0], classes=got[1])
     net = card.net if asked.net == "auto" else asked.net
@@ -133,7 +136,7 @@ def _of_folder(asked: Experiment) -> Experiment:
 
 
 def _most_images(experiment: Experiment, task: Task, asked: int) -> int:
-    """As many probes as the client's examples fill on every rung, up to those asked for."""
+    """Return the number of probes that the client's examples fill on every rung, at most ``asked``."""
     for images in range(asked, 1, -1):
         try:
             task.check_victims(replace(experiment, images=images))

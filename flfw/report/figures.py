@@ -1,7 +1,7 @@
 """Pictures inside the report: samples as PNG data URIs, curves as inline SVG that takes its colours from the page.
 
-A curve drawn as markup rather than as a bitmap follows the reader's light or dark scheme, prints sharply and can be
-laid out again for a narrow screen, so every chart here is a function of its width in CSS pixels.
+A curve as SVG follows the reader's light or dark scheme, prints sharply and can be laid out again for a narrow screen.
+Every chart here is therefore a function of its width in CSS pixels.
 """
 
 import base64
@@ -18,7 +18,7 @@ from PIL import Image
 # Room left of the plot for tick labels, and between two direct labels that would otherwise overlap.
 _LEFT, _LABEL_GAP = 40.0, 15.0
 _WIDE, _NARROW = 620, 342
-# Between the first and the last of several points at one round; more would run into the labels.
+# Distance between the first and the last of several points at one round; more would run into the labels.
 _ASIDE = 18.0
 # Larger samples would make the page heavy without showing more at the size a reader sees.
 _LARGEST_SIDE = 192
@@ -28,7 +28,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Line:
-    """One labelled curve; `tone` is `ink`, `soft` or `accent`, and intervals and peaks belong to the points."""
+    """A labelled curve; `tone` is `ink`, `soft` or `accent`, and intervals and peaks belong to the points."""
 
     label: str
     points: tuple[Point, ...]
@@ -39,7 +39,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart of a stack: curves over rounds and dashed reference levels, on a scale that starts at zero."""
+    """A chart of a stack: curves over rounds and dashed reference levels, on a scale that starts at zero."""
 
     title: str
     lines: tuple[Line, ...]
@@ -48,11 +48,11 @@ class Chart:
 
     @property
     def drawable(self) -> bool:
-        """Whether there is a single point to draw."""
+        """True if there is a point to draw."""
         return any(line.points for line in self.lines)
 
     def top(self) -> float:
-        """Upper end of the scale."""
+        """Return the upper end of the scale."""
         if self.percent:
             return 1.0
         values = [y for line in self.lines for _, y in line.points] + [level for _, level in self.levels]
@@ -62,7 +62,7 @@ class Chart:
 
 
 def png_uri(sample: np.ndarray) -> str:
-    """A (C, H, W) sample in [0, 1], one or three channels, as the data URI of a PNG."""
+    """Return a (C, H, W) sample in [0, 1] with one or three channels as the data URI of a PNG."""
     finite = np.nan_to_num(np.asarray(sample, dtype=np.float64), nan=0.0, posinf=1.0, neginf=0.0)
     pixels = np.rint(np.clip(finite, 0.0, 1.0) * 255).astype(np.uint8)
     image = Image.fromarray(pixels[0] if pixels.shape[0] == 1 else np.moveaxis(pixels, 0, -1))
@@ -73,7 +73,7 @@ def png_uri(sample: np.ndarray) -> str:
 
 
 def ticks(low: float, high: float, most: int, whole: bool = False) -> list[float]:
-    """At most `most` round numbers of step 1, 2 or 5 times a power of ten that lie within [low, high].
+    """Return at most `most` round numbers of step 1, 2 or 5 times a power of ten that lie within [low, high].
 
     >>> ticks(0.0, 33.0, 5)
     [0.0, 10.0, 20.0, 30.0]
@@ -90,7 +90,7 @@ def ticks(low: float, high: float, most: int, whole: bool = False) -> list[float
 
 
 def spread(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Moves label positions apart to at least `gap`, as little as a pass down and a pass up allow.
+    """Move label positions apart to at least `gap`, as little as a pass down and a pass up allow.
 
     >>> spread([10, 12, 50], 10, 0, 60)
     [10, 20, 50]
@@ -111,13 +111,13 @@ def spread(positions: Sequence[float], gap: float, low: float, high: float) -> l
 def stacked_panels(
     panels: Sequence[Chart], alt: str, axis: str = "round", marks: Sequence[tuple[float, str]] | None = None
 ) -> Markup:
-    """Panels above one another on one axis, drawn twice: for a desktop and for a phone; CSS shows one.
+    """Draw panels above one another on one axis, twice: for a desktop and for a phone; CSS shows one.
 
     Args:
-        panels: those without a point are left out.
-        alt: what a reader hears who cannot see the figure.
+        panels: the charts; those without a point are left out.
+        alt: text for a reader who cannot see the figure.
         axis: the name of the axis.
-        marks: where the axis is labelled and with what; None labels it with whole numbers.
+        marks: positions and texts of the axis labels; None labels it with whole numbers.
     """
     shown = [panel for panel in panels if panel.drawable]
     if not shown:
@@ -136,7 +136,7 @@ def _draw(panels: Sequence[Chart], width: int, alt: str, axis: str, marks: Seque
     # Direct labels get the room that their longest text needs (about 6.4 px a character), within reason.
     right = min(max(len(text) for text in labels) * 6.4 + 20, width * 0.42)
     x0, x1 = _LEFT, width - right
-    # A single round stands in the middle; otherwise a little air keeps markers off the frame.
+    # A single round is centred; otherwise an inset keeps markers off the frame.
     inset = 8.0
 
     def x_of(value: float) -> float:
@@ -189,7 +189,7 @@ def _panel(panel: Chart, x_of, edges: tuple[float, float], top: float, plot: flo
     drawn = [line for line in panel.lines if line.points]
     apart = min(6.0, _ASIDE / max(len(drawn) - 1, 1))
     for index, line in enumerate(drawn):
-        # Intervals of several attacks at one round would hide one another: each attack stands a little aside.
+        # Intervals of several attacks at one round would hide one another: each attack is shifted a little.
         aside = (index - (len(drawn) - 1) / 2) * apart if any(other.intervals for other in drawn) else 0.0
         parts += _curve(line, lambda value, aside=aside: x_of(value) + aside, y_of)
     ends = [(x_of(line.points[-1][0]), y_of(line.points[-1][1]), line.tone) for line in drawn]
@@ -208,7 +208,7 @@ def _curve(line: Line, x_of, y_of) -> list[str]:
     parts = []
     if len(spots) > 1:
         path = "L".join(f"{x:.1f} {y:.1f}" for x, y in spots)
-        # Nothing was measured between two audited rounds: a thin line leads the eye and claims no more.
+        # Nothing was measured between two audited rounds, so the line is thin.
         between = " between" if line.intervals else ""
         parts.append(f'<path class="curve {line.tone}{between}" d="M{path}"/>')
     for (x, _), span in zip(spots, line.intervals, strict=False):
@@ -217,14 +217,14 @@ def _curve(line: Line, x_of, y_of) -> list[str]:
     for (x, _), peak in zip(spots, line.peaks, strict=False):
         if peak is not None:
             parts.append(f'<circle class="ring {line.tone}" cx="{x:.1f}" cy="{y_of(peak):.1f}" r="3.5"/>')
-    # Beyond a dozen rounds markers merge into a thick line and say nothing.
+    # Beyond a dozen rounds markers would merge into a thick line.
     if len(spots) <= 12:
         parts += [f'<circle class="dot {line.tone}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>' for x, y in spots]
     return parts
 
 
 def feature_strip(truth: np.ndarray, reconstruction: np.ndarray | None, alt: str, most: int = 48) -> Markup:
-    """A tabular record beside its reconstruction: a ring a true feature, a dot the attacker's value, a line the gap."""
+    """Draw a tabular record and its reconstruction: true features as rings, the attacker's as dots, gaps as lines."""
     values = np.nan_to_num(np.ravel(truth).astype(np.float64))[:most]
     guess = None if reconstruction is None else np.nan_to_num(np.ravel(reconstruction).astype(np.float64))[:most]
     both = values if guess is None else np.concatenate([values, guess])
@@ -246,14 +246,14 @@ def feature_strip(truth: np.ndarray, reconstruction: np.ndarray | None, alt: str
 
 
 def accuracy_panel(rounds: Sequence[Mapping[str, Any]]) -> Chart:
-    """Accuracy on the clients' own test data, before and after local training, from `rounds` of result.json."""
+    """Chart accuracy on the clients' test data, before and after local training, from `rounds` of result.json."""
     before, after = _curve_of(rounds, "acc_global"), _curve_of(rounds, "acc_local")
     lines = (Line("after", after, "ink"), Line("before", before, "soft"))
     return Chart("Accuracy before and after local training", lines, percent=True)
 
 
 def loss_panel(rounds: Sequence[Mapping[str, Any]]) -> Chart:
-    """Training loss by round."""
+    """Chart training loss by round."""
     return Chart("Training loss", (Line("loss", _curve_of(rounds, "loss"), "ink"),))
 
 

@@ -1,4 +1,4 @@
-"""What an audit found, read back from a run's folder: each setting with its samples, the worst for the client first."""
+"""Findings of an audit, read from a run's folder: each setting with its samples, the worst for the client first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 from flfw.curves import LADDER
 from flfw.report.figures import feature_strip, png_uri
 
-# What an attacker was given and allowed: settings that agree in all of it share one description.
+# An attacker's grants and budget: settings that agree in all of these share one description.
 GRANT = {
     "attack", "adaptive", "adaptation", "vantage", "source", "client", "defence", "granted", "batch", "steps", "mode",
     "iterations", "restarts", "selection", "seeds", "hidden_by",
@@ -39,7 +39,7 @@ _SCORES = (
 
 @dataclass(frozen=True)
 class Sample:
-    """One attacked sample: a row of `audit.csv`, its scores, its pictures; `nearness` is larger for a worse leak."""
+    """An attacked sample: a row of `audit.csv`, its scores, its pictures; `nearness` is larger for a worse leak."""
 
     row: Mapping[str, str]
     scores: Mapping[str, float | None]
@@ -53,14 +53,14 @@ class Sample:
 
 @dataclass(frozen=True)
 class AuditEntry:
-    """One audit entry of `result.json` (an attack at a round) with its samples, the worst for the client first.
+    """An audit entry of `result.json` (an attack at a round) with its samples, the worst for the client first.
 
     Attributes:
-        entry: as read, keys that an older run lacks being None.
-        name: the attack, and whatever tells it from the run's others.
-        key: unique on the page.
-        samples: of the target itself.
-        checks: of the ladder below it.
+        entry: the entry as read; keys that an older run lacks are None.
+        name: the attack, with its differences from the run's other entries.
+        key: its id, unique on the page.
+        samples: samples of the target itself.
+        checks: samples of the ladder below it.
     """
 
     entry: Mapping[str, Any]
@@ -71,29 +71,29 @@ class AuditEntry:
 
     @property
     def told(self) -> bool:
-        """Whether the attacker knows the clients' defence, or what the method itself does, and adapts to it."""
+        """True if the attacker knows the clients' defence, or the method's own operation, and adapts to it."""
         return bool(self.entry.get("adaptation"))
 
     @property
     def total(self) -> int:
-        """Samples attacked, failures among them."""
+        """Number of attacked samples, failures included."""
         return int(self.entry.get("images") or len(self.samples))
 
     @property
     def recovered(self) -> int:
-        """Samples that count as recovered."""
+        """Number of samples that count as recovered."""
         if self.samples:
             return sum(sample.recovered for sample in self.samples)
         return round((number(self.entry.get("share_recovered")) or 0.0) * self.total)
 
     @property
     def failures(self) -> int:
-        """Samples for which the attack gave nothing."""
+        """Number of samples for which the attack gave nothing."""
         return max(int(self.entry.get("failures") or 0), sum(sample.failed for sample in self.samples))
 
     @property
     def point(self) -> str:
-        """Which point of a curve this is; nothing for a plain target."""
+        """Point of a curve, in words; empty for a plain target."""
         batch, steps = self.entry.get("batch"), self.entry.get("steps")
         words = {"batch": f"batch {batch}", "steps": f"{steps} local step{'' if steps == 1 else 's'}"}
         words[LADDER] = f"{words['batch']} and {words['steps']}"
@@ -101,12 +101,12 @@ class AuditEntry:
 
     @property
     def title(self) -> str:
-        """The name, and the point of a curve."""
+        """Name, with the point of a curve."""
         return f"{self.name}, {self.point}" if self.point else self.name
 
     @property
     def rungs(self) -> dict[str, Sample]:
-        """The best sample of each rung below the target."""
+        """Best sample of each rung below the target."""
         best: dict[str, Sample] = {}
         for sample in sorted(self.checks, key=lambda sample: sample.nearness):
             best[str(sample.row.get("rung"))] = sample
@@ -114,7 +114,7 @@ class AuditEntry:
 
 
 def read_settings(folder: Path, entries: Sequence[Mapping[str, Any]], pictures: bool = True) -> list[AuditEntry]:
-    """Joins every audit entry with the rows of `audit.csv` that belong to it; without pictures no tensor is opened."""
+    """Join every audit entry with the rows of `audit.csv` that belong to it; without pictures no tensor is opened."""
     rows: list[dict[str, str]] = []
     if (folder / "audit.csv").is_file():
         with (folder / "audit.csv").open(newline="", encoding="utf-8") as lines:
@@ -126,7 +126,7 @@ def read_settings(folder: Path, entries: Sequence[Mapping[str, Any]], pictures: 
         if not path or not pictures:
             return None
         if path not in tensors:
-            # A folder that was passed on without its ground truth still deserves a report of its scores.
+            # A folder without its ground truth still gets a report of its scores.
             tensors[path] = load_file(folder / path)["samples"] if (folder / path).is_file() else None
         samples = tensors[path]
         return None if samples is None else samples[int(row["image"])]
@@ -135,7 +135,7 @@ def read_settings(folder: Path, entries: Sequence[Mapping[str, Any]], pictures: 
     for index, entry in enumerate(entries):
         shown = {**dict.fromkeys(_KEYS), **entry}
         if shown["hidden_by"] and not _is_defended(entry):
-            shown["defence"] = shown["hidden_by"]  # of which the page says who is told: of the method itself
+            shown["defence"] = shown["hidden_by"]  # the page names it as known: here, the method itself
         setting = AuditEntry(shown, setting_name(entry, entries), f"s{index + 1}")
         for row in (row for row in rows if belongs(row, entry)):
             sample = read_sample(row, stored(row, "truth"), stored(row, "reconstruction"), setting.name)
@@ -150,7 +150,7 @@ def _is_target(row: Mapping[str, str]) -> bool:
 
 
 def belongs(row: Mapping[str, str], entry: Mapping[str, Any]) -> bool:
-    """Whether a row of `audit.csv` is a part of an audit entry; an entry without a client covers all of them."""
+    """Return whether a row of `audit.csv` belongs to an audit entry; an entry without a client covers all clients."""
     if not _is_target(row):
         return row.get("attack") == str(entry.get("attack"))
     keys = ["round"] if entry.get("client") is None else ["round", "client"]
@@ -166,19 +166,19 @@ def belongs(row: Mapping[str, str], entry: Mapping[str, Any]) -> bool:
 
 
 def was_told(row: Mapping[str, str]) -> bool | None:
-    """Whether the attack of a row was told of the client's defence; None where nothing in the row says so."""
+    """Return whether the attack of a row knew the client's defence; None if the row does not say."""
     if "adaptation" in row:
         return bool(row["adaptation"])
     file = row.get("reconstruction")
-    # Its job's name, by which such files are called, ends so.
+    # The file has the name of its job, and the name of an adaptive job ends so.
     return bool(re.search(r"-adaptive-\d+\.safetensors$", file)) if file else None
 
 
 def read_sample(row: Mapping[str, str], truth: np.ndarray | None, guess: np.ndarray | None, attack: str) -> Sample:
-    """One row with its pictures: PNGs for images, a strip of features for tabular data."""
+    """Read a row with its pictures: PNGs for images, a strip of features for tabular data."""
     scores = {key: number(row.get(key)) for key in _SCORES}
     failed = is_true(row.get("failed"))
-    # Decibels rank images and distances rank records; an attempt that gave nothing comes last.
+    # Decibels rank images and distances rank records; an attempt without a result comes last.
     psnr, rmsd = scores["psnr"], scores["rmsd"]
     nearness = -math.inf if failed else psnr if psnr is not None else -math.inf if rmsd is None else -rmsd
     floors = [value for floor in FLOORS if (value := scores[f"floor_{floor}"]) is not None]
@@ -197,20 +197,20 @@ _SAME_PROBES = ("attack", "vantage", "source", "round", "curve", "batch", "steps
 
 
 def setting_name(entry: Mapping[str, Any], entries: Iterable[Mapping[str, Any]], kind: bool = True) -> str:
-    """The attack, and whatever else is needed to tell this entry from the others of the run.
+    """Return the attack's name, with the differences of this entry from the others of the run.
 
     Args:
-        entry: the one to name.
-        entries: all of the run.
-        kind: whether static and adaptive attacks are told apart where both or a defence are about; one that was told
-            of the defence says so in any case, and needs no other word.
+        entry: the entry to name.
+        entries: all entries of the run.
+        kind: whether names say static or adaptive where both, or a defence, occur; an attack that knows the defence
+            says so in any case, and needs no other word.
     """
     entries = list(entries)
     parts = [str(entry.get("attack"))]
-    told = any(other.get("adaptation") for other in entries if other.get("attack") == entry.get("attack"))
+    informed = any(other.get("adaptation") for other in entries if other.get("attack") == entry.get("attack"))
     # A point of a curve may be static where the plain targets are adaptive: only its own name has to say so.
     kinds = {bool(other.get("adaptive")) for other in entries if not other.get("curve") or other is entry}
-    if kind and not told and (_is_defended(entry) or len(kinds) > 1):
+    if kind and not informed and (_is_defended(entry) or len(kinds) > 1):
         parts.append("adaptive" if entry.get("adaptive") else "static")
     alike = [other for other in entries if all(other.get(key) == entry.get(key) for key in _SAME_PROBES)]
     partly = len({other.get("defence") for other in alike}) > 1  # only some of the clients defend themselves
@@ -228,7 +228,7 @@ def _is_defended(entry: Mapping[str, Any]) -> bool:
 
 
 def number(value: Any) -> float | None:
-    """A finite or infinite number from JSON or CSV; nothing for an empty field or a NaN."""
+    """Read a finite or infinite number from JSON or CSV; None for an empty field or a NaN."""
     if value is None or isinstance(value, Undefined):
         return None
     try:
@@ -239,5 +239,5 @@ def number(value: Any) -> float | None:
 
 
 def is_true(text: Any) -> bool:
-    """A flag as a CSV may spell it."""
+    """Read a flag as a CSV may spell it."""
     return str(text).strip().lower() in ("true", "1", "1.0", "yes")

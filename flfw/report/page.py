@@ -1,4 +1,4 @@
-"""The report's page, a Jinja template. It stands in modules because Flower's app bundles hold no other kind of file."""
+"""Jinja template of the report's page. It is in modules because Flower's app bundles hold no other kind of file."""
 
 # ruff: noqa: E501
 
@@ -73,7 +73,7 @@ _END = """\
 <script>
 """
 
-# Every sentence that a reader sees stands here and in the modules above; report.py supplies what it is said of.
+# All sentences of the page are here and in the modules above; report.py supplies their values.
 PAGE = "".join(
     (
         *(HEADLINE, MACROS, _START, STYLE, _FIRST),

@@ -1,4 +1,4 @@
-"""The sections on the audit: what the attacks reached, what the attacker had, every sample, every failure."""
+"""Sections on the audit: the attacks' results, the attackers' grants, every sample, every failure."""
 
 # ruff: noqa: E501
 

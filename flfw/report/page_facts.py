@@ -1,4 +1,4 @@
-"""What the page counts before it says a word: the scope of the audit, and everything that gave no result."""
+"""Facts behind the page's sentences: the scope of the audit, and everything that gave no result."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from flfw.report.findings import AuditEntry, Sample, number
 @final
 @dataclass(frozen=True)
 class Scope:
-    """What was attacked.
+    """Scope of an audit.
 
     Attributes:
         unit: ``images``, ``records`` or, where no score says which, ``samples``.
-        samples: different ones, all settings together but for the points of curves.
-        clients: whose they are; None where the run kept no row of them.
-        rounds: the audited ones, 0 being before training.
+        samples: number of different samples over all settings, without the points of curves.
+        clients: number of their clients; None where the run kept no row of them.
+        rounds: the audited rounds; 0 is before training.
         sources: ``probe``, ``update`` or both.
-        vantages: where the attacker stood, the server first.
-        verdicts: how many settings ended with each.
-        seeds: how often an attack was repeated, at most.
+        vantages: the attackers' positions, the server first.
+        verdicts: number of settings by verdict.
+        seeds: largest number of repetitions of an attack.
     """
 
     unit: str
@@ -40,8 +40,8 @@ class Scope:
 
 
 def scope(settings: Sequence[AuditEntry]) -> Scope:
-    """Counts what the settings of a run cover."""
-    # The points of a curve attack the same clients again, with larger batches: what the answer speaks of counts.
+    """Count the scope of a run's settings."""
+    # The points of a curve attack the same clients again, with larger batches: only the answer's targets count.
     targets = [setting for setting in settings if not setting.entry["curve"]] or settings
     rows = [sample.row for setting in targets for sample in setting.samples]
     # The position in the training part names an example; without it, its place in the batch of a client.
@@ -63,7 +63,7 @@ def scope(settings: Sequence[AuditEntry]) -> Scope:
 
 
 def _outermost(vantage: str) -> int:
-    """Where it comes among the vantages, the server first."""
+    """Return the place of a vantage in the order of all, the server first."""
     return VANTAGES.index(vantage) if vantage in VANTAGES else len(VANTAGES)
 
 
@@ -72,7 +72,7 @@ def _place(row: Mapping[str, str]) -> tuple[str | None, ...]:
 
 
 def unit_of(settings: Iterable[AuditEntry]) -> str:
-    """What a sample is called: decibels are given for images only, distances alone for records."""
+    """Return the unit of a sample: decibels are given for images only, distances alone for records."""
     settings = list(settings)
     scores = [sample.scores for setting in settings for sample in (*setting.samples, *setting.checks)]
     if any(setting.entry["psnr"] for setting in settings) or any(score["psnr"] is not None for score in scores):
@@ -83,23 +83,23 @@ def unit_of(settings: Iterable[AuditEntry]) -> str:
 
 
 def _rmsd(distance: Mapping[str, Any] | None) -> float | None:
-    found = (distance or {}).get("rmsd")
-    return number(found.get("mean") if isinstance(found, Mapping) else found)
+    value = (distance or {}).get("rmsd")
+    return number(value.get("mean") if isinstance(value, Mapping) else value)
 
 
 def grants(setting: AuditEntry | None) -> dict[str, list[str]]:
-    """What the attacker was ``given``, what was ``withheld`` from it and what it left ``unused``, a sentence each."""
-    told: dict[str, list[str]] = {"given": [], "withheld": [], "unused": []}
+    """Return the sentences on grants in three groups: ``given``, ``withheld`` and ``unused``."""
+    sentences: dict[str, list[str]] = {"given": [], "withheld": [], "unused": []}
     kinds = {"not granted": "withheld", "not made use of": "unused"}
     for sentence in [] if setting is None else setting.entry["granted"] or []:
         opening, _, rest = str(sentence).partition(":")
         kind = kinds.get(opening.lower(), "given")
-        told[kind].append(rest.strip() if kind != "given" else str(sentence))
-    return told
+        sentences[kind].append(rest.strip() if kind != "given" else str(sentence))
+    return sentences
 
 
 def beyond_chance(setting: AuditEntry) -> bool:
-    """Whether more samples were identified than a guess would identify in 95 of 100 audits (one-sided, exact)."""
+    """Return whether more samples were identified than a guess identifies in 95 of 100 audits (one-sided, exact)."""
     rate, chance = number(setting.entry["identification_rate"]), number(setting.entry["identification_null"])
     if rate is None or chance is None:
         return False
@@ -112,14 +112,14 @@ def beyond_chance(setting: AuditEntry) -> bool:
 @final
 @dataclass(frozen=True)
 class FailureLine:
-    """Something that gave no result.
+    """A failure: an attack, samples, a client or a recording without a result.
 
     Attributes:
         kind: ``sample``, ``attack``, ``client`` or ``recording``.
-        at: what was going on.
-        who: whom it hit.
-        reason: in words.
-        count: of the samples, clients or recordings that it stands for.
+        at: the stage of the run.
+        who: the affected samples, client or messages.
+        reason: the reason in words.
+        count: number of samples, clients or recordings in this line.
     """
 
     kind: str
@@ -132,18 +132,20 @@ class FailureLine:
 def read_failures(
     folder: Path, recordings: Mapping[str, Any] | None, settings: Iterable[AuditEntry]
 ) -> list[FailureLine]:
-    """Everything of a run that gave no result: attacks, samples, clients' answers and recordings."""
-    found = [failure for setting in settings for failure in _of_setting(setting)]
+    """Read all failures of a run: attacks, samples, clients' answers and recordings without a result."""
+    failures = [failure for setting in settings for failure in _of_setting(setting)]
     if (folder / "failures.csv").is_file():
         with (folder / "failures.csv").open(newline="", encoding="utf-8") as lines:
-            found += [_of_client(row) for row in csv.DictReader(lines)]
+            failures += [_of_client(row) for row in csv.DictReader(lines)]
     kept = recordings or {}
-    found += [FailureLine("recording", "reading the recordings", "–", str(text)) for text in kept.get("refused") or []]
+    failures += [
+        FailureLine("recording", "reading the recordings", "–", str(text)) for text in kept.get("refused") or []
+    ]
     if skipped := int(kept.get("skipped") or 0):
         reason = "Not recorded: the recordings had reached the size that they may take."
-        found.append(FailureLine("recording", "training", _count(skipped, "message"), reason, skipped))
+        failures.append(FailureLine("recording", "training", _count(skipped, "message"), reason, skipped))
     # Settings of one attack share the ladder below them, and so its failures.
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(failures))
 
 
 def _of_setting(setting: AuditEntry) -> Iterable[FailureLine]:
@@ -178,7 +180,7 @@ def _when(turn: float) -> str:
 
 
 def who(sample: Sample) -> str:
-    """Whose sample it is, as the whole page names it."""
+    """Return the name of a sample and its client, as the whole page uses it."""
     batch = number(sample.row.get("batch")) or 1
     place = f", place {sample.row['image']} in the batch" if batch > 1 and sample.row.get("image") else ""
     name = sample.row.get("victim") or sample.row.get("image")
@@ -195,9 +197,9 @@ def _count(number_: int, word: str) -> str:
 
 
 def first_screen(failures: Iterable[FailureLine]) -> str:
-    """The failures in one line; nothing where there are none.
+    """Return the failures in one line; an empty string if there are none.
 
-    >>> first_screen([Failure("sample", "", "", "", 2), Failure("attack", "", "", "")])
+    >>> first_screen([FailureLine("sample", "", "", "", 2), FailureLine("attack", "", "", "")])
     '1 attack ended early, 2 attempts without a result'
     """
     counts: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""The section on what may be claimed: epsilons, and what was measured from below."""
+"""Section on the privacy that may be claimed: epsilons, and measured lower bounds."""
 
 # ruff: noqa: E501
 

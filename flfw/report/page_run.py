@@ -1,4 +1,4 @@
-"""The sections on the run: its training, where its numbers come from, and what they do not show."""
+"""Sections on the run: its training, the provenance of its numbers, and their limits."""
 
 # ruff: noqa: E501
 

@@ -1,4 +1,4 @@
-"""How the page looks, and the script that walks its galleries; without it everything can still be read."""
+"""Style of the page, and the script of its galleries; the page can be read without the script."""
 
 # ruff: noqa: E501
 

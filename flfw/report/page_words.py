@@ -1,4 +1,4 @@
-"""The sentences that answer: the headline, and the page of plain words for those who answer for personal data."""
+"""Sentences of the answer: the headline, and a page in plain words for readers responsible for personal data."""
 
 # ruff: noqa: E501
 

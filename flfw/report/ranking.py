@@ -1,4 +1,4 @@
-"""How the settings of a run stand to each other: which is the answer, and which belong side by side."""
+"""Order of the settings of a run: the answer of the page, and the settings that belong side by side."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ORDER = ("leaks", "attack broken", "inconclusive", "static only", "no leak foun
 
 
 def worst_first(settings: Iterable[AuditEntry]) -> list[AuditEntry]:
-    """The largest leak first or, where nothing leaked, the weakest evidence.
+    """Sort settings by the largest leak or, where nothing leaked, by the weakest evidence.
 
     A static attack that is `set_aside` comes last.
     """
@@ -32,7 +32,7 @@ def worst_first(settings: Iterable[AuditEntry]) -> list[AuditEntry]:
 
 
 def answers(settings: Sequence[AuditEntry]) -> tuple[AuditEntry | None, AuditEntry | None]:
-    """What the page opens with, and the worst leak of a curve where no plain target leaks."""
+    """Return the setting of the page's headline, and the worst leak of a curve where no plain target leaks."""
     plain = [setting for setting in settings if not setting.entry.get("curve")]
     worst = next(iter(worst_first(plain or settings)), None)
     if worst is None or not plain or worst.entry.get("verdict") == "leaks":
@@ -42,9 +42,9 @@ def answers(settings: Sequence[AuditEntry]) -> tuple[AuditEntry | None, AuditEnt
 
 
 def set_aside(settings: Sequence[AuditEntry]) -> list[AuditEntry]:
-    """Static attacks that found nothing where an adaptive one is the answer.
+    """Return static attacks without a leak where an adaptive attack is the answer.
 
-    That is any attack in the same place that knew all there is to know, or the same one told of the clients' defence.
+    The adaptive one is any fully informed attack in the same place, or the same attack informed of the defence.
     """
     static = [setting for setting in settings if setting.entry.get("verdict") == "static only"]
     return [setting for setting in static if any(_answers(other, setting) for other in settings)]
@@ -61,16 +61,16 @@ def _attack(setting: AuditEntry) -> Any:
 
 
 def twins(settings: Sequence[AuditEntry]) -> dict[str, AuditEntry]:
-    """By its key, for each setting of an attack that ran with and without being told of the defence, the other one."""
-    found = {}
+    """Return by key the counterpart of each setting whose attack ran with and without knowledge of the defence."""
+    counterparts = {}
     for pair in side_by_side(settings):
         if pair[1].told and _attack(pair[0]) == _attack(pair[1]):
-            found |= {pair[0].key: pair[1], pair[1].key: pair[0]}
-    return found
+            counterparts |= {pair[0].key: pair[1], pair[1].key: pair[0]}
+    return counterparts
 
 
 def together(settings: Iterable[AuditEntry]) -> list[AuditEntry]:
-    """In their order, but what one attack reached in one place, told of the defence or not, one behind the other."""
+    """Keep the order of settings, but put one attack's results in one place, informed or not, next to each other."""
     settings, first = list(settings), {}
     for setting in settings:
         first.setdefault((_attack(setting), *place_of(setting)), len(first))
@@ -78,7 +78,7 @@ def together(settings: Iterable[AuditEntry]) -> list[AuditEntry]:
 
 
 def without_copies(settings: Iterable[AuditEntry]) -> list[AuditEntry]:
-    """Without those of updates read on the client, where the server's stand for the same bytes and numbers."""
+    """Remove settings of updates read on the client where the server's have the same bytes and numbers."""
     settings = list(settings)
     seen = {_but_for_vantage(setting) for setting in settings if setting.entry.get("vantage") == "server"}
     return [
@@ -94,14 +94,14 @@ def _but_for_vantage(setting: AuditEntry) -> tuple[Any, ...]:
 
 
 def place_of(setting: AuditEntry) -> tuple[Any, ...]:
-    """What was attacked, and from where: round, source, vantage, clients and, of a curve, the point."""
+    """Return the place of an attack: round, source, vantage, client, defence and, on a curve, the point."""
     size = ("batch", "steps") if setting.entry.get("curve") else ()
     keys = ("round", "source", "vantage", "client", "defence", "curve", *size)
     return tuple(setting.entry.get(key) for key in keys)
 
 
 def side_by_side(settings: Iterable[AuditEntry]) -> list[tuple[AuditEntry, AuditEntry]]:
-    """A static attack and its adaptive form in the same place or, where no attack has both, the strongest of each."""
+    """Pair static attacks with their adaptive forms in the same place, or else the strongest attack of each kind."""
     places: dict[tuple[Any, ...], list[AuditEntry]] = {}
     for setting in settings:
         places.setdefault(place_of(setting), []).append(setting)
@@ -116,9 +116,9 @@ def side_by_side(settings: Iterable[AuditEntry]) -> list[tuple[AuditEntry, Audit
 
 
 def group_by_grant(settings: Iterable[AuditEntry]) -> list[list[AuditEntry]]:
-    """Settings whose attacker was given the same things with the same budget: they share one description."""
+    """Group settings whose attackers have the same grants and budget: they share one description."""
     groups: dict[str, list[AuditEntry]] = {}
     for setting in settings:
-        told = {key: value for key, value in setting.entry.items() if key in GRANT}
-        groups.setdefault(json.dumps(told, sort_keys=True), []).append(setting)
+        grants = {key: value for key, value in setting.entry.items() if key in GRANT}
+        groups.setdefault(json.dumps(grants, sort_keys=True), []).append(setting)
     return list(groups.values())

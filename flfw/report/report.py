@@ -1,8 +1,8 @@
 """The report of a run: one HTML file that answers "how much does this leak" and shows the pictures behind the answer.
 
-It only reads what a run left behind (`result.json`, `audit.csv` and the tensors that those name) and computes no score
-of its own, so that the page can never say anything that the machine-readable results do not. What it says in words
-stands in `page.py`; what it draws, in `figures.py`.
+It reads only the output of a run (`result.json`, `audit.csv` and the tensors that these name) and computes no score of
+its own, so the page cannot differ from the machine-readable results. The words of the page are in `page.py`, its
+figures in `figures.py`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from flfw.storage.sealed import write_whole
 
 # The floors worth a line in a chart: more of them would only hide one another. The page lists all.
 _CHART_FLOORS = {"nearest_public": "public look-alike", "mean": "mean image", "noise": "noise"}
-# What sim.py takes as a flag of the same name; every other key of the configuration is listed, not typed.
+# Keys of the configuration that are flags of sim.py; every other key is listed, not typed.
 _FLAGS = {
     "method", "dataset", "net", "split", "side", "augment", "normalise", "clients", "sample", "rounds",
     "sampling", "local_epochs", "batch_size", "lr", "seed", "target_epsilon", "epsilon_budget", "delta", "accountant",
@@ -52,15 +52,15 @@ _SAID_IF_CHANGED = {
     "patient_examples", "canaries",
 }  # fmt: skip
 _AXES = {"batch": "examples in the batch", "steps": "local steps", LADDER: "examples in the batch x local steps"}
-# A user's own data: nobody but the user decides that pictures of them leave the machine.
+# A user's own data: only the user decides that pictures of them leave the machine.
 _OWN_DATA = ("folder:", "hf:")
 
 
 def write_report(folder: Path, pictures: bool | None = None) -> Path:
-    """Reads a finished run's folder and writes its `report.html`: one file that loads nothing from elsewhere.
+    """Read a finished run's folder and write its `report.html`: one file that loads nothing from elsewhere.
 
     Args:
-        folder: of the run.
+        folder: the run's folder.
         pictures: whether samples are shown; None leaves it to the run's configuration, where ``auto`` shows none
             of a user's own data.
 
@@ -127,16 +127,16 @@ def _template() -> Template:
 
 
 def why_no_pictures(config: Mapping[str, Any]) -> str:
-    """Why the page shows no sample, in words; nothing where it shows them."""
+    """Return in words why the page shows no sample; an empty string if it shows them."""
     asked = config.get("pictures") or "auto"
     if asked == "no":
         return "the run was asked for without them"
-    own = str(config.get("dataset")).startswith(_OWN_DATA)
-    return "the data are your own" if own and asked != "yes" else ""
+    local = str(config.get("dataset")).startswith(_OWN_DATA)
+    return "the data are your own" if local and asked != "yes" else ""
 
 
 def leakage_panel(settings: Iterable[AuditEntry], worst: AuditEntry | None) -> Chart:
-    """Mean score with its interval by round, a line an attack; the answer's own in the accent, with its best sample."""
+    """Chart mean scores with intervals by round, a line per attack; the answer is accented, with its best sample."""
     by_name: dict[str, list[tuple[float, AuditEntry]]] = {}
     for setting in sorted(settings, key=lambda setting: setting.entry.get("round") or 0):
         by_name.setdefault(setting.name, []).append((float(setting.entry.get("round") or 0), setting))
@@ -150,21 +150,21 @@ def leakage_panel(settings: Iterable[AuditEntry], worst: AuditEntry | None) -> C
 
 
 def curves_of(settings: Sequence[AuditEntry]) -> dict[str, tuple[Markup, list[AuditEntry]]]:
-    """For each kind of curve: leakage against the measured values, and the settings behind it in their order."""
+    """Draw for each kind of curve leakage against the measured values; return it with the settings behind it."""
     drawn = {}
     for kind, axis in _AXES.items():
         points = _on_curve(settings, kind)
         if not points:
             continue
         entries = [setting.entry for setting in settings]
-        several = len({setting.entry["round"] for setting in points}) > 1
+        many_rounds = len({setting.entry["round"] for setting in points}) > 1
         places = [(*_off_curve(setting, kind), *_sizes(setting, kind)) for setting in points]
         doubled = len(set(places)) < len(places)
         at = _along(kind, [_sizes(setting, kind) for setting in points])
         by_name: dict[str, list[tuple[float, AuditEntry]]] = {}
         for setting in points:
             name = setting_name(setting.entry, entries, kind=doubled)
-            name = f"{name}, round {setting.entry['round']}" if several else name
+            name = f"{name}, round {setting.entry['round']}" if many_rounds else name
             by_name.setdefault(name, []).append((at[_sizes(setting, kind)], setting))
         accent = next(iter(by_name))
         panels = [Chart("Leakage: share recovered", _share_lines(by_name, accent), percent=True)]
@@ -176,7 +176,7 @@ def curves_of(settings: Sequence[AuditEntry]) -> dict[str, tuple[Markup, list[Au
 
 
 def _on_curve(settings: Sequence[AuditEntry], kind: str) -> list[AuditEntry]:
-    """The points of a curve, and the plain targets that belong on it, by attack, round and value."""
+    """Return the points of a curve, and the plain targets that belong on it, by attack, round and value."""
     sized = [setting for setting in settings if all(number(size) for size in _sizes(setting, kind))]
     points = [setting for setting in sized if setting.entry["curve"] == kind]
     kinds: dict[tuple[Any, ...], set[Any]] = {}
@@ -198,18 +198,18 @@ def _on_curve(settings: Sequence[AuditEntry], kind: str) -> list[AuditEntry]:
 
 
 def _sizes(setting: AuditEntry, kind: str) -> tuple[Any, ...]:
-    """Where a setting stands on a curve: a ladder's rungs have larger batches first, then more steps."""
+    """Return the position of a setting on a curve: a ladder's rungs have larger batches first, then more steps."""
     return tuple(setting.entry[key] for key in (("steps", "batch") if kind == LADDER else (kind,)))
 
 
 def _along(kind: str, sizes: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], float]:
-    """Where on its axis each size is drawn: equal factors are equally far apart, and so are a ladder's rungs."""
+    """Return each size's position on the axis: equal factors are equally far apart, and so are a ladder's rungs."""
     ordered = sorted(set(sizes))
     return {size: float(rung) if kind == LADDER else math.log2(size[0]) for rung, size in enumerate(ordered)}
 
 
 def _off_curve(setting: AuditEntry, kind: str) -> tuple[Any, ...]:
-    """What the points of one curve have in common."""
+    """Return the values that the points of one curve have in common."""
     other = {"batch": ("steps",), "steps": ("batch",), LADDER: ()}[kind]
     keys = ("attack", "adaptation", "source", "vantage", "defence", "round", "client", *other)
     return tuple(setting.entry[key] for key in keys)
@@ -225,7 +225,7 @@ def _score_lines(by_name: Mapping[str, Sequence[tuple[float, AuditEntry]]], acce
         points, intervals, peaks = [], [], []
         for x, setting in group:
             psnr = setting.entry.get("psnr") or {}
-            # A perfect copy scores an infinity, which has no place on an axis; the tables show it.
+            # A perfect copy has an infinite score, which no axis can show; the tables show it.
             mean, low, high, peak = (_finite(psnr.get(key)) for key in ("mean", "low", "high", "max"))
             if mean is not None:
                 points.append((x, mean))
@@ -253,7 +253,7 @@ def _finite(value: Any) -> float | None:
 
 
 def files_of(folder: Path) -> list[tuple[str, int, int]]:
-    """What lies in the run folder: name, number of files and bytes; the report itself is left out."""
+    """List the contents of the run folder: name, number of files and bytes; the report itself is left out."""
     listed = []
     for path in sorted(folder.iterdir()):
         inside = [part for part in (path.rglob("*") if path.is_dir() else [path]) if part.is_file()]
@@ -263,7 +263,7 @@ def files_of(folder: Path) -> list[tuple[str, int, int]]:
 
 
 def command(config: Mapping[str, Any]) -> str:
-    """The call of sim.py that asks for this configuration, one flag for each setting that has one."""
+    """Return the call of sim.py for this configuration, one flag for each setting that has one."""
     words = ["python", "sim.py"]
     for key, value in config.items():
         if key in _FLAGS and value not in (None, "", []) and not _is_usual(key, value):
@@ -279,7 +279,7 @@ def _is_usual(key: str, value: Any) -> bool:
 
 
 def decimals(value: Any, places: int = 1) -> str:
-    """A number for reading: a dash where there is none, the sign of infinity for a perfect score."""
+    """Format a number for reading: a dash where there is none, the sign of infinity for a perfect score."""
     read = number(value)
     if read is None:
         return "–"
@@ -287,13 +287,13 @@ def decimals(value: Any, places: int = 1) -> str:
 
 
 def percent(value: Any, places: int = 1) -> str:
-    """A share as a percentage."""
+    """Format a share as a percentage."""
     read = number(value)
     return "–" if read is None else f"{100 * read:.{places}f}\N{NO-BREAK SPACE}%"
 
 
 def plain(value: Any) -> str:
-    """A value of the configuration as a reader would write it."""
+    """Format a value of the configuration as a reader would write it."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {plain(part)}" for key, part in value.items()) or "–"
     if isinstance(value, list | tuple):

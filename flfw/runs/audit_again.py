@@ -1,15 +1,14 @@
-"""What may be asked of recordings that an earlier run made."""
+"""Checks of a further audit against the recordings of an earlier run."""
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
 
-from flfw import resolve as parts
 from flfw.audit.jobs import EXAMPLE
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
-from flfw.plugins import split_assignment
+from flfw.plugins import short_name, split_assignment
 from flfw.recording.reader import Recordings, is_recorded
 
 _OF_AN_AUDIT = (
@@ -18,8 +17,8 @@ _OF_AN_AUDIT = (
 
 
 def without_other_attacks(experiment: Experiment, earlier: Experiment) -> Experiment:
-    """The experiment without what the earlier run was told of attacks that it does not name."""
-    gone = {parts.short_name(name) for name in earlier.attacks} - {parts.short_name(n) for n in experiment.attacks}
+    """Return the experiment without the earlier run's settings for attacks that it does not name."""
+    gone = {short_name(name) for name in earlier.attacks} - {short_name(n) for n in experiment.attacks}
     kept = tuple(a for a in experiment.set if not (a in earlier.set and _plugin(a) in gone))
     return dataclasses.replace(experiment, set=kept)
 
@@ -28,21 +27,21 @@ def require_recorded(experiment: Experiment, earlier: Experiment, source: Path) 
     """Refuse an audit of something that the earlier run did not record.
 
     Args:
-        experiment: what is asked for.
-        earlier: what was run.
-        source: its folder.
+        experiment: the experiment asked for.
+        earlier: the experiment that was run.
+        source: the folder of that run.
 
     Raises:
-        BadInput: naming what differs, or is not there.
+        BadInput: naming the setting that differs, or the recording that is missing.
     """
     for name, value in earlier.decisive.items():
         got = experiment.decisive[name]
         if got != value and name not in _OF_AN_AUDIT:
             raise BadInput(f"Expected {name}={value} as in {source}, got {name}={got}; --from changes the audit only.")
-    own, before = (_of_the_run(e) for e in (experiment, earlier))
-    if own != before:
+    given, before = (_of_the_run(e) for e in (experiment, earlier))
+    if given != before:
         raise BadInput(
-            f"Expected --set {_listed(before)} as in {source}, got {_listed(own)}; --from changes the audit only."
+            f"Expected --set {_listed(before)} as in {source}, got {_listed(given)}; --from changes the audit only."
         )
     if not experiment.audited:
         raise BadInput("Expected --attack with --from, got none; name the attacks to run.")
@@ -57,8 +56,8 @@ def require_recorded(experiment: Experiment, earlier: Experiment, source: Path) 
 
 
 def _of_the_run(experiment: Experiment) -> set[str]:
-    """What ``--set`` says to all but the attacks."""
-    attacks = {parts.short_name(name) for name in experiment.attacks}
+    """Return the assignments of ``--set`` that are not for the attacks."""
+    attacks = {short_name(name) for name in experiment.attacks}
     return {assignment for assignment in experiment.set if _plugin(assignment) not in attacks}
 
 
@@ -92,7 +91,7 @@ def _require_examples(experiment: Experiment, source: Path) -> None:
 
 
 def _recorded_targets(recordings: Recordings) -> list[str]:
-    """What was probed of the method itself: ``target at round 0`` and so on."""
+    """List the recorded probes of the method itself: ``target at round 0`` and so on."""
     lines = [line for line in recordings.lines if line["config"].get("rung") == "target"]
     points = {(line["round"], str(line["config"].get("point", "target"))) for line in lines}
     return [f"{name} at round {server_round}" for server_round, name in sorted(points)]

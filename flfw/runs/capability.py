@@ -1,17 +1,17 @@
-"""Whether an attack reads more than it is granted: all else is poisoned on disk, and what it finds may not change.
+"""Check of an attack's grants: all other data are poisoned on disk, and the attack's results may not change.
 
     python -m flfw.runs.capability runs/NAME --attack ig --set ig.iterations=20
 
-An attack is anybody's code, and the attack server runs it as the user who holds the truth: what it opens is not
-prevented, it is found out. Its jobs are done twice, each time by the attack server's process. The first time they lie
-in a copy of the run. The second time, in another copy, everything is poisoned that a job does not grant: the truth,
-private state and checkpoints, results and reports, the recordings of other exchanges at the server and on the clients,
-what clients say of themselves, the results of other jobs, and the user's cache with the data sets. There the jobs are
-done last to first, so that nothing can be carried from an easier one to a harder one. An attack that keeps to its
-grants gives the same bits.
+An attack is third-party code, and the attack server runs it as the user who holds the truth. A forbidden read is not
+prevented, but it is detected. The attack's jobs are done twice, each time by the attack server's process. The first
+time they lie in a copy of the run. The second time they lie in another copy, where everything is poisoned that a job
+does not grant: the truth, private state and checkpoints, results and reports, the recordings of other exchanges at the
+server and on the clients, the metrics that clients report, the results of other jobs, and the user's cache with the
+data sets. There the jobs are done from last to first, so that nothing can be carried from an easier job to a harder
+one. An attack that keeps to its grants gives the same bits.
 
-Not found out: what an attack knows by heart, the digits and tables that come with the project, and files elsewhere on
-this machine that it has the path of.
+Not detected: data within the attack's own code, the digits and tables that come with the project, and other files on
+this machine whose path the attack has.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from flfw import resolve as parts
 from flfw.adversary.observation import Reconstruction
 from flfw.audit.attack_server import AttackServer
 from flfw.audit.auditor import Auditor
@@ -42,7 +41,7 @@ from flfw.audit.jobs import Job, Solution
 from flfw.audit.queue import PUBLIC, Queue
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
-from flfw.plugins import split_assignment
+from flfw.plugins import short_name, split_assignment
 from flfw.recording.format import MANIFEST, Line
 from flfw.recording.reader import Recordings, is_recorded, places
 from flfw.runs import run as whole
@@ -51,7 +50,7 @@ from flfw.storage.sealed import write_whole
 
 _PURPOSE = "Find out whether an attack reads more than it is granted."
 _POISON = "poisoned"
-_READ_BY_JOBS = ("rung", "slot", "point")  # of what a probe's message said
+_READ_BY_JOBS = ("rung", "slot", "point")  # the keys of a probe's message that jobs read
 _RECORDINGS = ("observations", "examples")
 _SIDES = ("sent_to_client", "sent_by_client")
 
@@ -61,13 +60,13 @@ Solutions = dict[str, Solution]
 @final
 @dataclass(frozen=True)
 class Capability:
-    """What poisoning changed for one attack.
+    """Effect of the poison on one attack.
 
     Attributes:
-        attack: its name.
-        compared: exchanges for which it gave a reconstruction.
-        changed: those for which it gave another one, or none, when what is not granted was poisoned.
-        repeats: whether it gives the same again when nothing is poisoned; only asked where something changed.
+        attack: the attack's name.
+        compared: number of exchanges for which it gave a reconstruction.
+        changed: exchanges for which the reconstruction is different, or missing, with poison.
+        repeats: whether the attack gives the same again without poison; tested only where something changed.
     """
 
     attack: str
@@ -77,11 +76,11 @@ class Capability:
 
     @property
     def same(self) -> bool:
-        """Whether it keeps to its grants, as far as can be seen."""
+        """True where the attack keeps to its grants, as far as this check can see."""
         return not self.changed
 
     def __str__(self) -> str:
-        """A sentence."""
+        """Return the result as a sentence."""
         if not self.compared:
             return f"{self.attack} gave no reconstruction here: nothing could be compared."
         if self.same:
@@ -93,15 +92,15 @@ class Capability:
 
 
 def check(folder: Path, attacks: Sequence[str], assignments: Sequence[str] = ()) -> tuple[Capability, ...]:
-    """Do all jobs of some attacks on a run's recordings with and without what is not granted, and compare.
+    """Run all jobs of some attacks on a run's recordings with and without poison, and compare the results.
 
     Args:
-        folder: of a run that is over, with its recordings, truth and checkpoint; it is not changed.
-        attacks: their names.
-        assignments: hyper-parameters, as for ``--set``; those of the run hold besides.
+        folder: the folder of a completed run, with its recordings, truth and checkpoint; it is not changed.
+        attacks: names of the attacks.
+        assignments: hyper-parameters, as for ``--set``; those of the run hold as well.
 
     Returns:
-        What was found, an attack each.
+        One result per attack.
 
     Raises:
         BadInput: there are no recordings, a run is at work in the folder, or an attack does not exist.
@@ -114,30 +113,30 @@ def check(folder: Path, attacks: Sequence[str], assignments: Sequence[str] = ())
         clean = _done(experiment, copy, jobs, public)
     with _copy(folder) as copy, _cache_at(copy / "cache"):
         poisoned = _done(experiment, copy, jobs[::-1], public, _poisoner(folder, copy))
-    found = [_compared(name, [job for job in jobs if job.attack == name], clean, poisoned) for name in attacks]
-    doubtful = [job for job in jobs if any(job.attack == one.attack and one.changed for one in found)]
+    results = [_compared(name, [job for job in jobs if job.attack == name], clean, poisoned) for name in attacks]
+    doubtful = [job for job in jobs if any(job.attack == one.attack and one.changed for one in results)]
     if not doubtful:
-        return tuple(found)
+        return tuple(results)
     with _copy(folder) as copy:
         again = _done(experiment, copy, doubtful, public)
-    for i, one in enumerate(found):
+    for i, one in enumerate(results):
         repeated = _compared(one.attack, [job for job in doubtful if job.attack == one.attack], clean, again)
-        found[i] = dataclasses.replace(one, repeats=repeated.same)
-    return tuple(found)
+        results[i] = dataclasses.replace(one, repeats=repeated.same)
+    return tuple(results)
 
 
 def _experiment(folder: Path, attacks: Sequence[str], assignments: Sequence[str]) -> Experiment:
-    """The run's, with other attacks: hyper-parameters of attacks that are not asked for are left behind."""
+    """Return the run's experiment with other attacks, without the hyper-parameters of attacks not asked for."""
     stored = whole.stored(folder)
-    gone = {parts.short_name(name) for name in stored.attacks} - {parts.short_name(name) for name in attacks}
+    gone = {short_name(name) for name in stored.attacks} - {short_name(name) for name in attacks}
     kept = [a for a in stored.set if split_assignment(a)[0].rpartition(".")[0] not in gone]
     return dataclasses.replace(stored, attack=tuple(attacks), set=(*kept, *assignments))
 
 
 def _jobs(experiment: Experiment, copy: Path) -> list[Job]:
-    """What the auditor would ask for; without jobs for which nothing is recorded."""
-    experiment, task, _ = whole.check(dataclasses.replace(experiment, out=copy, lpips_weights=None), new=False)
-    auditor = Auditor(experiment, task, copy, copy)
+    """List the jobs that the auditor would give, without those for which nothing is recorded."""
+    resolved, task, _ = whole.check(dataclasses.replace(experiment, out=copy, lpips_weights=None), new=False)
+    auditor = Auditor(resolved, task, copy, copy)
     jobs = [job for ticket in auditor.tickets() for job in auditor.jobs(ticket) if job.exchanges]
     if not jobs:
         raise BadInput(f"Expected recorded probes with their truth for {', '.join(experiment.attacks)}, got none.")
@@ -146,7 +145,7 @@ def _jobs(experiment: Experiment, copy: Path) -> list[Job]:
 
 @contextmanager
 def _copy(folder: Path) -> Iterator[Path]:
-    """A copy of a run for a while, without its queue; there is never more than one, so that none finds another."""
+    """Copy a run for a while, without its queue; only one copy exists at a time, so no attack reads another one."""
     with tempfile.TemporaryDirectory(prefix="flfw-") as place:
         copy = Path(place) / "run"
         with locked(folder / "checkpoint" / ".run"):
@@ -156,7 +155,7 @@ def _copy(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def _cache_at(place: Path) -> Iterator[None]:
-    """The user's cache is elsewhere, and empty, for processes that are started meanwhile."""
+    """Give an empty user cache in another place to processes that are started meanwhile."""
     before = os.environ.get("XDG_CACHE_HOME")
     os.environ["XDG_CACHE_HOME"] = str(place)
     try:
@@ -174,15 +173,15 @@ def _done(
     public: bytes,
     before_each: Callable[[Job], None] | None = None,
 ) -> Solutions:
-    """Have jobs done one after the other on a copy's recordings, by the attack server's own process.
+    """Run jobs one after the other on a copy's recordings, in the attack server's own process.
 
-    The file with the public data lies in the queue while a job that grants them is done.
+    The file with the public data is in the queue only during a job that grants it.
     """
     queue = Queue(copy / "queue")
     server = AttackServer(
         queue, lambda _: [], beside=False, seconds=experiment.attack_seconds, gpu=experiment.attack_gpus > 0
     )
-    found: Solutions = {}
+    solutions: Solutions = {}
     server.begin()
     try:
         for job in jobs:
@@ -193,16 +192,16 @@ def _done(
                 write_whole(queue.folder / PUBLIC, public, 0o600)
                 moved = dataclasses.replace(moved, public=(str(queue.folder / PUBLIC), job.public[1]))
             queue.put(moved)
-            found[job.name] = server.wait(moved)
+            solutions[job.name] = server.wait(moved)
     finally:
         server.end()
-    return found
+    return solutions
 
 
 def _compared(attack: str, jobs: Sequence[Job], one: Solutions, other: Solutions) -> Capability:
     compared, changed = 0, []
     for job in jobs:
-        pairs = zip(job.exchanges, one[job.name].found, other[job.name].found, strict=True)
+        pairs = zip(job.exchanges, one[job.name].reconstructions, other[job.name].reconstructions, strict=True)
         for exchange, before, after in pairs:
             compared += before is not None
             if not _equal(before, after):
@@ -211,19 +210,19 @@ def _compared(attack: str, jobs: Sequence[Job], one: Solutions, other: Solutions
 
 
 def _equal(one: Reconstruction | None, other: Reconstruction | None) -> bool:
-    """Whether two reconstructions are the same to the bit, where NaN is equal to itself."""
+    """Return whether two reconstructions are the same to the bit, where NaN is equal to itself."""
     if one is None or other is None:
         return one is other
-    bits = [found.samples.contiguous().numpy().tobytes() for found in (one, other)]
-    about = [(found.samples.shape, repr(found.matching_loss), found.iterations) for found in (one, other)]
-    return bits[0] == bits[1] and about[0] == about[1]
+    bits = [each.samples.contiguous().numpy().tobytes() for each in (one, other)]
+    metadata = [(each.samples.shape, repr(each.matching_loss), each.iterations) for each in (one, other)]
+    return bits[0] == bits[1] and metadata[0] == metadata[1]
 
 
 # --- poison ---
 
 
 def _poisoner(folder: Path, copy: Path) -> Callable[[Job], None]:
-    """Poison a copy as a whole; returns what, before each job, heals its own recordings there and nothing else."""
+    """Poison a whole copy; return a function that, called before a job, restores only the recordings of that job."""
     for path in sorted(copy.rglob("*")):
         if path.is_file():
             _poison(path)
@@ -234,8 +233,8 @@ def _poisoner(folder: Path, copy: Path) -> Callable[[Job], None]:
         for path in [*healed, *(copy / "queue").glob("*.safetensors")]:
             _poison(path)
         healed.clear()
-        name, own = job.recordings.name, {exchange.id for exchange in job.exchanges} | set(job.uploads)
-        lines = [line for line in recorded[name].lines if line["id"] in own]
+        name, granted = job.recordings.name, {exchange.id for exchange in job.exchanges} | set(job.uploads)
+        lines = [line for line in recorded[name].lines if line["id"] in granted]
         for file in {f"{line['place']}{line[side]['file']}" for line in lines for side in _SIDES}:
             shutil.copyfile(folder / name / file, copy / name / file)
             healed.append(copy / name / file)
@@ -251,12 +250,12 @@ def _poisoner(folder: Path, copy: Path) -> Callable[[Job], None]:
 
 
 def _poison(path: Path) -> None:
-    """Replace a file: NaN and -1 where it holds tensors, so that whoever reads them goes on with these."""
+    """Replace a file; tensors become NaN or -1, so that an attack that reads them does not fail."""
     data = f"{_POISON}\n".encode()
     if path.suffix == ".safetensors":
-        with suppress(SafetensorError):  # a damaged one holds nothing
+        with suppress(SafetensorError):  # a damaged file holds no tensors
             data = save({name: _sentinels(value) for name, value in load(path.read_bytes()).items()})
-    path.unlink()  # rather than overwrite it: tensors that were read from it before may still look into the old file
+    path.unlink()  # not overwritten: tensors that were read from it before may still use the old file
     path.write_bytes(data)
 
 
@@ -267,7 +266,7 @@ def _sentinels(value: Tensor) -> Tensor:
 
 
 def _without_grants(line: Line) -> Line:
-    """A manifest's line with poison wherever reading the exchange does not look."""
+    """Return a manifest's line with poison in all entries that are not needed to read the exchange."""
     config = {key: value if key in _READ_BY_JOBS else _POISON for key, value in line["config"].items()}
     others = {key: _POISON for key in ("node", "group") if key in line}
     metrics = dict.fromkeys(line.get("metrics", {}), _POISON)
@@ -280,22 +279,22 @@ def _without_grants(line: Line) -> Line:
 
 
 def main(arguments: list[str]) -> int:
-    """The command; returns 0 where nothing changed, 1 where something did, 2 where nothing could be compared."""
+    """Run the command; return 0 if nothing changed, 1 if something did, 2 if nothing could be compared."""
     parser = argparse.ArgumentParser(prog="python -m flfw.runs.capability", description=_PURPOSE)
     parser.add_argument("run", type=Path, help="folder of a run with its recordings")
     parser.add_argument("--attack", nargs="+", required=True, help="attacks, by name or as package.module:Class")
     parser.add_argument("--set", nargs="+", default=[], help="hyper-parameters, as PLUGIN.FIELD=VALUE")
     asked = parser.parse_args(arguments)
     try:
-        found = check(asked.run, asked.attack, asked.set)
+        results = check(asked.run, asked.attack, asked.set)
     except (BadInput, RunFailed) as error:
         print(f"capability: {error}", file=sys.stderr)
         return 2
-    for one in found:
+    for one in results:
         print(one)
-    if not all(one.same for one in found):
+    if not all(one.same for one in results):
         return 1
-    return 0 if all(one.compared for one in found) else 2
+    return 0 if all(one.compared for one in results) else 2
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""What a client's round and the attacks of one round cost here, measured in processes of their own.
+"""Costs of a client's round and of the attacks on one round on this machine, measured in separate processes.
 
-Clients are measured as many at a time as will be at work, because they share the memory's bandwidth; attacks in one
-more, with all cores. So the caller's process stays as it is, and peaks of memory are real. A client with one local
-epoch and with more gives the line on which all of them lie; so do an attack's iterations.
+As many clients are measured at a time as will work at a time, because they share the memory bandwidth. Attacks are
+measured in one more process, with all cores. So the caller's process does not change, and the peaks of memory are real.
+Time is linear in a client's local epochs and in an attack's iterations, so two measurements give each line.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord
 from safetensors.torch import save
 
-from flfw import resolve as parts
 from flfw.adversary.attack import NotApplicable
 from flfw.adversary.observation import Knowledge, Observation, Vantage
 from flfw.audit.adaptation import hiding
@@ -44,6 +44,8 @@ from flfw.messages.factored_upload import expand
 from flfw.messages.sharing import shared
 from flfw.messages.wire import nbytes, pack, unpack, views
 from flfw.nets import Tensors
+from flfw.plugins import short_name
+from flfw.resolve import Resolved, resolve
 from flfw.rng import initialising, torch_generator
 from flfw.server.aggregation import Update
 from flfw.server.distillation import ServerTraining
@@ -52,11 +54,11 @@ from flfw.task import Task
 from flfw.victims.victim import PlainVictim, VictimModel
 
 MOST = 8
-"""Processes, or images, in a measurement; more images take time in proportion."""
+"""Greatest number of processes, or images, in a measurement; more images take time in proportion."""
 LONG_S = 20.0
-"""A client's round that takes longer is measured once."""
-_CALLS, _ENOUGH_S = 3, 3.0  # of what is measured the fastest call counts; epochs in one are chosen to take so long,
-# and what takes longer is measured once
+"""Seconds; a client's round that takes longer is measured once."""
+_CALLS, _ENOUGH_S = 3, 3.0  # calls, of which the fastest counts; seconds that the epochs in a call should take
+# (a call that takes longer is measured once)
 _GIB = 1024**3
 
 Costs = dict[str, float]
@@ -64,15 +66,15 @@ Costs = dict[str, float]
 
 
 def measured(kind: str, experiment: Experiment, copies: int) -> list[Costs]:
-    """What so many processes find out at a time.
+    """Measure costs in some processes at a time.
 
     Args:
         kind: ``client``, ``server`` (of a method whose server trains) or ``audit``.
         experiment: resolved and checked.
-        copies: how many processes.
+        copies: number of processes.
 
     Raises:
-        RunFailed: a measurement failed, and the run would too.
+        RunFailed: a measurement failed, as the run would.
     """
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     variables |= machine.ALLOCATOR if kind == "client" and experiment.engine != "inproc" else {}
@@ -89,26 +91,27 @@ def measured(kind: str, experiment: Experiment, copies: int) -> list[Costs]:
         return list(pool.map(measure, [f"{folder}/{i}" for i in range(copies)]))
 
 
-def _client_costs(experiment: Experiment, folder: Path, costs: Costs) -> None:
-    """Of a client of about the mean size, on one thread as in an actor; and of what the server does with its reply.
+def _client_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
+    """Measure a client of about the mean size, on one thread as in an actor, and the server's work on its reply.
 
-    In the middle of the run, for methods that begin with less to do.
+    The round is in the middle of the run, since the first rounds of some methods have less work.
     """
     torch.set_num_threads(1)
-    method, settings = parts.method(experiment)
-    sizes = [len(own) for own in Task.of(experiment, experiment.data_root).split.train]
+    experiment, method, settings = resolved.experiment, resolved.method, resolved.settings
+    sizes = [len(indices) for indices in Task.of(experiment, experiment.data_root).split.train]
     partition = min(range(len(sizes)), key=lambda p: abs(sizes[p] - fmean(sizes)))
-    fresh = _client(experiment, partition, folder)
-    arrays = pack(shared(fresh.model.state_dict(), method.downloads))
+    fresh = _client(resolved, partition, folder)
+    arrays = pack(shared(fresh.model.state_dict(), fresh.sharing.downloads))
     costs["private"] = sum(value.nbytes for value in fresh.private().values())
     del fresh  # an actor has no second model
 
-    def work(epochs: int) -> ArrayRecord:
-        worker = _client(replace(experiment, local_epochs=epochs), partition, folder)
-        return pack(worker.fit_named(views(arrays), 0)[0])
+    def work(epochs: int) -> tuple[ArrayRecord, dict[str, Any]]:
+        worker = _client(resolved.replaced(local_epochs=epochs), partition, folder)
+        sent, metrics = worker.fit_named(views(arrays), 0)
+        return pack(sent), metrics
 
     started = time.process_time()
-    record, epoch = work(1), time.process_time() - started  # slower than the next ones, whose memory is at hand
+    (record, metrics), epoch = work(1), time.process_time() - started  # slower than later calls, which reuse its memory
     if (one := epoch) <= LONG_S:
         more = max(2, min(experiment.local_epochs, int(_ENOUGH_S / one)))
         calls = _CALLS if one <= _ENOUGH_S else 1
@@ -116,27 +119,35 @@ def _client_costs(experiment: Experiment, folder: Path, costs: Costs) -> None:
         epoch = max(_fastest_s(lambda: work(more), calls) - one, 0.0) / (more - 1)
     scale = fmean(sizes) / sizes[partition]
     costs |= {"epoch_s": scale * epoch, "fixed_s": scale * max(one - epoch, 0.0), "peak_gib": _peak_gib()}
-    sent = expand(unpack(record), views(arrays))  # as the server has it, and as probes are sent
+    sent = expand(unpack(record), views(arrays))  # the upload as the server decodes it, and as probes send it
     costs |= {"largest": max(sizes) / fmean(sizes), "up": nbytes(pack(sent)), "down": nbytes(arrays)}
     costs["message"] = nbytes(record)
     costs["reply_s"] = _fastest_s(lambda: expand(unpack(record), views(arrays)))
-    if not isinstance(settings, ServerTraining):  # whose server is measured by itself
-        updates = [Update(partition, sizes[partition], sent)] * 4
-        summed = _fastest_s(lambda: method(settings, sample=len(updates)).combined(arrays, iter(updates), 1))
+    if not isinstance(settings, ServerTraining):  # the server's training is measured separately
+        updates = [Update(partition, sizes[partition], sent, metrics)] * 4
+        place = ServerPlace(experiment, method, settings)
+
+        def combine() -> None:
+            server = method(settings, sample=len(updates))
+            server.at = place
+            server.combined(arrays, iter(updates), 1)
+
+        summed = _fastest_s(combine)
         costs["reply_s"] += summed / len(updates)
     costs["write_s"] = _fastest_s(lambda: (folder / hashlib.sha256(data := save(sent)).hexdigest()).write_bytes(data))
 
 
-def _server_costs(experiment: Experiment, folder: Path, costs: Costs) -> None:
-    """Of a round's training on the server, which has all uploads by then; any numbers do."""
-    method, settings = parts.method(experiment)
-    state = ServerPlace(experiment, *parts.method(experiment)).model().state_dict()
-    arrays, sent = pack(shared(state, method.downloads)), shared(state, method.uploads)
+def _server_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
+    """Measure a round's training on the server, with uploads of a whole cohort; their values do not matter."""
+    experiment, method, settings = resolved.experiment, resolved.method, resolved.settings
+    place = ServerPlace(experiment, method, settings)
+    state, sharing = place.model().state_dict(), place.sharing
+    arrays, sent = pack(shared(state, sharing.downloads)), shared(state, sharing.uploads)
     uploads = [Update(p, 1, {n: v.clone() for n, v in sent.items()}) for p in range(experiment.cohort)]
 
     def seconds(iterations: int) -> float:
         server = method(replace(settings, iterations=iterations), sample=len(uploads))
-        server.at = ServerPlace(experiment, *parts.method(experiment))
+        server.at = place
         started = time.process_time()
         server.combined(arrays, iter(uploads), 1)
         return time.process_time() - started
@@ -144,65 +155,80 @@ def _server_costs(experiment: Experiment, folder: Path, costs: Costs) -> None:
     costs |= {"server_s": _at_length(seconds, settings.iterations), "peak_gib": _peak_gib()}
 
 
-def _client(experiment: Experiment, partition: int, folder: Path) -> FederatedClient:
+def _client(resolved: Resolved, partition: int, folder: Path) -> FederatedClient:
+    experiment = resolved.experiment
     task, store = Task.of(experiment, experiment.data_root), ClientStore(folder, "estimate", partition)
-    defence = parts.defence(experiment) if partition in experiment.defended_partitions else None
-    return parts.client(experiment)(
-        Workplace(experiment, task, *parts.method(experiment), partition, (1 + experiment.rounds) // 2, defence, store)
+    return resolved.client(
+        Workplace(
+            experiment=experiment,
+            task=task,
+            method=resolved.method,
+            settings=resolved.settings,
+            partition=partition,
+            round=(1 + experiment.rounds) // 2,
+            defence=resolved.defence_of(partition),
+            store=store,
+        )
     )
 
 
-def _audit_costs(experiment: Experiment, folder: Path, costs: Costs) -> None:
-    """Of all attacks on the easy rung and on the target of one round, and of importing what scores and reports need."""
-    # The last one is what torch imports with the first trace.
+def _audit_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
+    """Measure all attacks on the easy rung and on one round's target, and the imports for scores and reports."""
+    # torch imports the last one with the first trace.
     needed = ("flfw.audit.auditor", "flfw.report.report", "skimage.metrics", "scipy.stats", "torch._dynamo")
     costs["imports_s"] = timeit.timeit(lambda: [importlib.import_module(name) for name in needed], number=1)
-    task, (method, settings) = Task.of(experiment, experiment.data_root), parts.method(experiment)
+    experiment, method, settings = resolved.experiment, resolved.method, resolved.settings
+    task = Task.of(experiment, experiment.data_root)
     fresh = ladder_net(RUNGS[1], experiment, task.build_net)
     plain = PlainVictim(fresh, fresh.state_dict(), ("*",), task.inputs)
     costs["easy"] = sum(v.nbytes for v in plain.known.values())
-    costs["easy_s"] = _attacks_s(experiment, plain, 1, lambda x, y: plain.gradient(x, y, {}, {}))
-    worker = _client(experiment, min(experiment.defended_partitions, default=0), folder)
+    costs["easy_s"] = _attacks_s(resolved, plain, 1, lambda x, y: plain.gradient(x, y, {}, {}))
+    worker = _client(resolved, min(experiment.defended_partitions, default=0), folder)
     with initialising(experiment.seed, "attacker"):
         model = method.build_model(task.build_net(), settings)
-    victim = method.victim_model(model, shared(worker.model.state_dict(), method.downloads), task.inputs)
-    costs["target_s"] = _attacks_s(experiment, victim, experiment.victim_batch, worker.gradient)
+    received = shared(worker.model.state_dict(), worker.sharing.downloads)
+    victim = method.victim_model(model, received, task.inputs, settings)
+    costs["target_s"] = _attacks_s(resolved, victim, experiment.victim_batch, worker.gradient)
     target = tickets_of(experiment, 0)[0]
-    costs["target_s"] *= 1 + hiding(experiment, target, "server", bool(experiment.defended_partitions)).adapts
+    costs["target_s"] *= 1 + hiding(resolved, target, "server", bool(experiment.defended_partitions)).adapts
     costs["peak_gib"] = _peak_gib()
 
 
-def _attacks_s(experiment: Experiment, victim: VictimModel, batch: int, answer: Callable[..., Tensors]) -> float:
-    """Seconds of all attacks on one rung of one round; any examples do."""
+def _attacks_s(resolved: Resolved, victim: VictimModel, batch: int, answer: Callable[..., Tensors]) -> float:
+    """Measure the seconds of all attacks on one rung of one round; any examples do."""
+    experiment = resolved.experiment
     task, images, seen, granted = Task.of(experiment, experiment.data_root), min(experiment.images, MOST), [], []
     for slot in range(images):
         x, y = task.examples("train", np.arange(slot * batch, (slot + 1) * batch))
         sent = {name: value.detach() for name, value in answer(x, y).items()}
         seen.append(Observation(Vantage.SERVER, "probe", RUNGS[-1], 0, slot, slot, sent, victim.known))
         granted.append(Knowledge(victim, batch, y))
-    return sum(_attack_s(experiment, name, seen, granted) for name in experiment.attacks) * experiment.images / images
+    return sum(_attack_s(resolved, name, seen, granted) for name in experiment.attacks) * experiment.images / images
 
 
-def _attack_s(experiment: Experiment, name: str, seen: list[Observation], granted: list[Knowledge]) -> float:
-    """Seconds of one attack with all its iterations; one that has none is run as it is."""
+def _attack_s(resolved: Resolved, name: str, seen: list[Observation], granted: list[Knowledge]) -> float:
+    """Measure the seconds of one attack with all its iterations, if it has iterations."""
+
+    experiment = resolved.experiment
 
     def seconds(iterations: int) -> float:
-        lowered = [f"{parts.short_name(name)}.iterations={iterations}"] if iterations else []
-        attack = parts.attacks(replace(experiment, set=(*experiment.set, *lowered)))[name]
+        lowered = [f"{short_name(name)}.iterations={iterations}"] if iterations else []
+        attack = resolved.replaced(set=(*experiment.set, *lowered)).attacks[name]
         rngs = [torch_generator(experiment.seed, "estimate", o.slot) for o in seen]
         started, before = time.monotonic(), time.process_time()
         with suppress(NotApplicable):
             attack.run(seen, granted, rngs)
-        return min(time.monotonic() - started, time.process_time() - before)  # wall clock, unless others are at work
+        # Wall-clock time, or less if other programs use the cores.
+        return min(time.monotonic() - started, time.process_time() - before)
 
-    whole = getattr(parts.attacks(experiment)[name].settings, "iterations", 0)
+    whole = getattr(resolved.attacks[name].settings, "iterations", 0)
     if whole < 2:
         return seconds(whole)
     return _at_length(seconds, whole)
 
 
 def _at_length(seconds: Callable[[int], float], whole: int) -> float:
-    """Seconds of so many iterations, from those of a few."""
+    """Extrapolate the seconds of all iterations from those of a few."""
     once, few = min(seconds(1) for _ in range(_CALLS)), min(4, whole)
     while (more := seconds(few)) - once < _ENOUGH_S / _CALLS and few < whole:
         few = min(4 * few, whole)
@@ -211,22 +237,22 @@ def _at_length(seconds: Callable[[int], float], whole: int) -> float:
 
 
 def _fastest_s(work: Callable[[], object], calls: int = _CALLS) -> float:
-    """Of the processor's time: for one thread that of the clock on the wall, but for what else runs here."""
+    """Return the least processor time of some calls; on one thread other programs do not change it."""
     return min(timeit.repeat(work, number=1, repeat=calls, timer=time.process_time))
 
 
 def _peak_gib() -> float:
-    """The peak of this process alone; `resource` would tell that of the process it was forked from."""
+    """Return the peak memory of this process alone; `resource` would give that of the process it was forked from."""
     status = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) * 1024 / _GIB
 
 
 if __name__ == "__main__":
-    importlib.import_module("flfw.apps")  # what clients and server import
-    about: Costs = {"ready_s": time.time() - float(sys.argv[4]), "base_gib": _peak_gib()}
+    importlib.import_module("flfw.apps")  # the modules that clients and server import
+    costs: Costs = {"ready_s": time.time() - float(sys.argv[4]), "base_gib": _peak_gib()}
     Path(sys.argv[3]).mkdir()
-    asked = Experiment.from_run_config(json.loads(sys.argv[2]))
+    asked = resolve(Experiment.from_run_config(json.loads(sys.argv[2])))
     {"client": _client_costs, "server": _server_costs, "audit": _audit_costs}[sys.argv[1]](
-        asked, Path(sys.argv[3]), about
+        asked, Path(sys.argv[3]), costs
     )
-    print(json.dumps(about))
+    print(json.dumps(costs))

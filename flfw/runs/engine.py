@@ -1,4 +1,4 @@
-"""Runs the two apps: in this process, on Flower's simulation engine over Ray, or through Flower's own commands."""
+"""Engines of the two apps: this process, Flower's simulation engine over Ray, or Flower's own commands."""
 
 from __future__ import annotations
 
@@ -13,29 +13,32 @@ from pathlib import Path
 from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
+from flfw import nets
 from flfw.client.site import Site
 from flfw.engines import machine
 from flfw.engines.bundle import write_app
 from flfw.errors import RunFailed, require
 from flfw.experiment import Experiment, Scalar
 from flfw.messages.streaming import GridAround
+from flfw.resolve import Resolved
 
 _LOUD = ("flwr", "ray")
 
 
-def run(experiment: Experiment, site: Site) -> None:
-    """Train and probe; everything lands under ``experiment.out``.
+def run(resolved: Resolved, site: Site) -> None:
+    """Train and probe; all files are written below ``experiment.out``.
 
     Args:
-        experiment: resolved, with ``out`` an existing absolute folder.
+        resolved: the experiment, with ``out`` an existing absolute folder.
         site: the folders of the simulated clients.
 
     Raises:
-        BadInput: this machine cannot give what is asked for.
+        BadInput: this machine does not have the resources asked for.
         RunFailed: a client or the engine failed.
     """
+    experiment = resolved.experiment
     for name in _LOUD:
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # what fails is raised, in one line
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # failures are raised as errors of one line
     if experiment.federation:
         from flfw.deploy import submit
 
@@ -43,15 +46,15 @@ def run(experiment: Experiment, site: Site) -> None:
         return
     engines = {"inproc": _run_in_process, "ray": _run_on_ray, "flwr": _run_by_flwr}
     with _environment(site.environment()):
-        engines[experiment.engine](experiment, site)
+        engines[experiment.engine](resolved, site)
 
 
 def check_resources(experiment: Experiment) -> None:
-    """Refuse shares that the machine or the cluster does not have; Flower would find out with a hanging thread.
+    """Refuse shares that the machine or the cluster does not have; with them a thread of Flower would hang.
 
     Raises:
-        BadInput: naming the flag and what there is, or what belongs to a federation of real sites.
-        RunFailed: the server of a federation of real sites is not at work.
+        BadInput: naming the flag and the available share, or a flag that belongs to a federation of real sites.
+        RunFailed: the server of a federation of real sites does not run.
     """
     machine.check_server(experiment)
     if experiment.federation:
@@ -65,15 +68,16 @@ def check_resources(experiment: Experiment) -> None:
             machine.check(experiment, machine.resources(experiment.ray_address))
 
 
-def _run_in_process(experiment: Experiment, site: Site) -> None:
+def _run_in_process(resolved: Resolved, site: Site) -> None:
     from flfw import apps
     from flfw.messages.inprocess import InProcessGrid
 
-    run_config = experiment.to_run_config()
-    apps.server(grid=InProcessGrid(apps.client, experiment.clients, run_config), context=_server_context(run_config))
+    clients, run_config = resolved.experiment.clients, resolved.experiment.to_run_config()
+    apps.server(grid=InProcessGrid(apps.client, clients, run_config), context=_server_context(run_config))
 
 
-def _run_on_ray(experiment: Experiment, site: Site) -> None:
+def _run_on_ray(resolved: Resolved, site: Site) -> None:
+    experiment = resolved.experiment
     machine.configure_ray(experiment.ray_address)
     from flwr.simulation.run_simulation import _run_simulation
     from flwr.supercore.telemetry import EventType
@@ -86,10 +90,11 @@ def _run_on_ray(experiment: Experiment, site: Site) -> None:
 
     @server.main()
     def serve(grid: Grid, context: Context) -> None:
-        federate(StoppableGrid(grid, stopped), experiment)
+        federate(StoppableGrid(grid, stopped), resolved)
 
     run_config = experiment.to_run_config()
-    with tempfile.TemporaryDirectory(prefix="flfw-app-") as folder, machine.started(experiment, site):
+    numbers = nets.numel(resolved.model.state_dict())
+    with tempfile.TemporaryDirectory(prefix="flfw-app-") as folder, machine.started(experiment, site, numbers):
         write_app(Path(folder), run_config)
         shares = machine.client_resources(experiment, machine.resources(experiment.ray_address))
         try:
@@ -120,15 +125,15 @@ def _is_flowers(error: RuntimeError) -> bool:
 
 
 class EngineStopped(RunFailed):
-    """The engine ended while the server was still at work."""
+    """Error of a server whose engine ended while it was still at work."""
 
 
 class StoppableGrid(GridAround):
-    """Ends the server's thread when the engine has ended, for whom it would otherwise wait.
+    """Grid that ends the server's thread once the engine has ended; otherwise the thread would wait forever.
 
     Args:
         grid: the Grid that does the work.
-        stopped: set once nobody answers any more.
+        stopped: set once no client answers any more.
     """
 
     def __init__(self, grid: Grid, stopped: threading.Event) -> None:
@@ -136,12 +141,12 @@ class StoppableGrid(GridAround):
         self._stopped = stopped
 
     def get_node_ids(self) -> Iterable[int]:
-        """See Flower's Grid."""
+        """Implement `Grid.get_node_ids`."""
         self._check()
         return super().get_node_ids()
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """See Flower's Grid."""
+        """Implement `Grid.pull_messages`."""
         self._check()
         return super().pull_messages(message_ids)
 
@@ -150,9 +155,10 @@ class StoppableGrid(GridAround):
             raise EngineStopped("The engine stopped before the run was over.")
 
 
-def _run_by_flwr(experiment: Experiment, site: Site) -> None:
+def _run_by_flwr(resolved: Resolved, site: Site) -> None:
     from flfw.engines import superlink
 
+    experiment = resolved.experiment
     assert experiment.out is not None, "the experiment was checked"
     superlink.run(
         experiment.to_run_config(),

@@ -1,4 +1,4 @@
-"""What a run will cost, before it is started: what `flfw.runs.costs` measures for some seconds, extrapolated."""
+"""Estimate of a run's costs before it starts: some seconds of measurements by `flfw.runs.costs`, extrapolated."""
 
 from __future__ import annotations
 
@@ -8,32 +8,33 @@ from dataclasses import dataclass
 from math import ceil
 from statistics import fmean
 
-from flfw import resolve as parts
+from flfw import nets
 from flfw.audit.attack_server import place
 from flfw.audit.jobs import tickets_of
 from flfw.engines import machine
 from flfw.experiment import Experiment
+from flfw.resolve import Resolved
 from flfw.runs.costs import LONG_S, MOST, Costs, measured
 from flfw.server.distillation import ServerTraining
 from flfw.storage.provenance import hardware
 
-# Measured on 2 cores of an AMD EPYC with ray 2.55.1, as nothing short of starting Ray would show them.
+# Measured on 2 cores of an AMD EPYC with ray 2.55.1; to measure them here, Ray would have to be started.
 _RAY_S = 20.0  # starting and ending Ray, beside the imports of its processes
 _RAY_EXCHANGE_S = 0.3  # Flower's threads look for messages every 0.1 s, ours every 0.05 s
 _RAY_MESSAGE_S = 0.005  # 1,000 tiny messages take 5 to 6 s
-_RAY_WRITES = 6  # of a client's reply to a file take as long as its messages' way through Ray, there and back
+_RAY_WRITES = 6  # writes of a client's reply to a file take as long as its messages' way through Ray and back
 _RAY_GIB = 0.2  # Ray's own code and buffers in the driver and in an actor
 _RAY_DAEMONS_GIB = 0.6  # raylet, control store and agents
-_NEGLIGIBLE = 0.02  # of a round
+_NEGLIGIBLE = 0.02  # share of a round
 _GIB = 1024**3
 
 
 @dataclass(frozen=True)
 class Seconds:
-    """``start`` (and end) of the engine; one ``round``; ``training``: rounds, probes, final evaluation; ``audit``.
+    """Seconds for the ``start`` (and end) of the engine, one ``round``, the whole ``training`` and the ``audit``.
 
-    Of a round also ``server``, in which the server trains and clients wait, and ``processor``, which is not time on the
-    clock but what all clients and the server need of the processor together.
+    ``training`` covers rounds, probes and final evaluation. ``server`` is the part of a round in which the server
+    trains and clients wait. ``processor`` is the processor time of all clients and the server together in a round.
     """
 
     start: float
@@ -47,9 +48,9 @@ class Seconds:
 
 @dataclass(frozen=True)
 class Memory:
-    """Peaks of resident memory; ``total_gib`` counts once what processes share, and the attack server's own process.
+    """Peak sizes of resident memory; ``total_gib`` counts shared memory once, and includes the attack server's process.
 
-    In process the actor is the driver.
+    With the engine ``inproc`` the actor is the driver.
     """
 
     driver_gib: float
@@ -60,9 +61,9 @@ class Memory:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run will cost.
+    """Expected costs of a run.
 
-    ``sent_bytes``: of a client's upload in a round. ``disk_bytes``: recordings, checkpoint, the clients' private state.
+    ``sent_bytes``: size of a client's upload. ``disk_bytes``: recordings, checkpoint, the clients' private state.
     """
 
     experiment: Experiment
@@ -73,33 +74,35 @@ class Estimate:
     measured_on: str
 
 
-def estimate(experiment: Experiment) -> Estimate:
-    """Measure for some seconds, and extrapolate.
+def estimate(resolved: Resolved) -> Estimate:
+    """Measure the costs for some seconds, and extrapolate.
 
     Args:
-        experiment: resolved and checked, for this machine alone.
+        resolved: the experiment, checked, for this machine alone.
 
     Raises:
-        RunFailed: what was measured failed, as the run would.
+        RunFailed: a measurement failed, as the run would.
     """
+    experiment = resolved.experiment
     started, load, actors = time.monotonic(), os.getloadavg()[0], _actors(experiment)
-    several = measured("client", experiment, min(actors, experiment.cohort, MOST))
-    client = {name: fmean(costs[name] for costs in several) for name in several[0]}
-    trains = isinstance(parts.method(experiment)[1], ServerTraining)
+    samples = measured("client", experiment, min(actors, experiment.cohort, MOST))
+    client = {name: fmean(costs[name] for costs in samples) for name in samples[0]}
+    trains = isinstance(resolved.settings, ServerTraining)
     server = measured("server", experiment, 1)[0] if trains else {}
     client |= {"server_s": server.get("server_s", 0.0), "server_gib": server.get("peak_gib", 0.0)}
-    audit = measured("audit", experiment, 1)[0] if experiment.audited and parts.method(experiment)[0].uploads else {}
-    said = f"{hardware()}, in {time.monotonic() - started:.0f} s at a load of {load:.1f}; others at work add to it"
-    said += "; from one local epoch only, which takes long" if client["epoch_s"] > LONG_S else ""
+    audit = measured("audit", experiment, 1)[0] if experiment.audited and resolved.method.uploads else {}
+    origin = f"{hardware()}, in {time.monotonic() - started:.0f} s at a load of {load:.1f}; others at work add to it"
+    origin += "; from one local epoch only, which takes long" if client["epoch_s"] > LONG_S else ""
     costs = (experiment, actors, client, audit)
-    return Estimate(experiment, _seconds(*costs), _memory(*costs), int(client["message"]), _disk(*costs), said)
+    store = machine.object_store_bytes(experiment, nets.numel(resolved.model.state_dict()))
+    return Estimate(experiment, _seconds(*costs), _memory(*costs, store), int(client["message"]), _disk(*costs), origin)
 
 
-def lines(found: Estimate) -> str:
-    """An estimate for the terminal: time, memory, disk and where it comes from, a line each."""
-    time, memory, rounds = found.seconds, found.memory, found.experiment.rounds
-    several = f"{'at most ' if found.experiment.patience else ''}{rounds} rounds"
-    spent = f"training {_time(time.training)} ({several} of {_time(time.round)}), audit {_time(time.audit)}"
+def lines(expected: Estimate) -> str:
+    """Format an estimate for the terminal: time, memory, disk and origin, one line each."""
+    time, memory, rounds = expected.seconds, expected.memory, expected.experiment.rounds
+    count = f"{'at most ' if expected.experiment.patience else ''}{rounds} rounds"
+    spent = f"training {_time(time.training)} ({count} of {_time(time.round)}), audit {_time(time.audit)}"
     clients = f"clients {memory.actors} x {memory.actor_gib:.1f} GiB"
     server = (
         f"round   about {time.processor:,.0f} s of the processor, of which the server trains {_time(time.server)}\n"
@@ -108,8 +111,8 @@ def lines(found: Estimate) -> str:
         f"time    about {_time(time.total)}: start {_time(time.start)}, {spent}\n"
         f"{server if time.server >= _NEGLIGIBLE * time.round else ''}"
         f"memory  about {memory.total_gib:.1f} GiB: driver {memory.driver_gib:.1f} GiB, {clients}\n"
-        f"sent    about {found.sent_bytes / 1e6:,.1f} MB by a client in a round\n"
-        f"disk    about {found.disk_bytes / 1e6:,.0f} MB\nfrom    {found.measured_on}"
+        f"sent    about {expected.sent_bytes / 1e6:,.1f} MB by a client in a round\n"
+        f"disk    about {expected.disk_bytes / 1e6:,.0f} MB\nfrom    {expected.measured_on}"
     )
 
 
@@ -119,7 +122,7 @@ def _time(seconds: float) -> str:
 
 
 def _actors(experiment: Experiment) -> int:
-    """How many clients are at work at a time, on this machine alone."""
+    """Return how many clients work at a time, on this machine alone."""
     return 1 if experiment.engine == "inproc" else max(1, machine.at_once(experiment, machine.resources("")))
 
 
@@ -127,7 +130,7 @@ def _seconds(experiment: Experiment, actors: int, client: Costs, audit: Costs) -
     ray, cores = experiment.engine != "inproc", len(os.sched_getaffinity(0))
 
     def exchange(messages: int, each: float, server: float, loaded: float = 1.0) -> float:
-        """Ask clients: they and the server share the cores; no client works on two; the largest may be among them."""
+        """Return the seconds of an exchange on shared cores, one core per client, the largest client among them."""
         if not ray:
             return messages * (each + server)
         each += _RAY_MESSAGE_S + loaded * _RAY_WRITES * client["write_s"]
@@ -139,7 +142,7 @@ def _seconds(experiment: Experiment, actors: int, client: Costs, audit: Costs) -
     processor = experiment.cohort * (working + client["reply_s"]) + client["server_s"]
     whole = experiment.rounds * one_round + exchange(experiment.clients, working, 0.0)
     attacks, audited, images = 0.0, len(experiment.audited), experiment.images
-    if audit:  # the ladder's networks are small; a probe's step is about what a round does beside its epochs
+    if audit:  # the ladder's networks are small; a probe's step takes about as long as a round without its epochs
         tickets = tickets_of(experiment, 0)
         whole += 2 * exchange(images, 0.0, 0.0, 0.0)
         whole += audited * len(tickets) * exchange(images, client["fixed_s"], 2 * client["write_s"])
@@ -149,23 +152,23 @@ def _seconds(experiment: Experiment, actors: int, client: Costs, audit: Costs) -
     return Seconds(start, one_round, whole, attacks, start + whole + attacks, client["server_s"], processor)
 
 
-def _memory(experiment: Experiment, actors: int, client: Costs, audit: Costs) -> Memory:
-    up, down, own = client["up"] / _GIB, client["down"] / _GIB, client["peak_gib"]
-    # The broadcast and its successor, the sum in float64; of each reply at hand the message and its tensors.
+def _memory(experiment: Experiment, actors: int, client: Costs, audit: Costs, store_bytes: int) -> Memory:
+    up, down, peak = client["up"] / _GIB, client["down"] / _GIB, client["peak_gib"]
+    # The broadcast and the next one, the sum in float64, and the message and tensors of each reply in memory.
     averaging = max(client["base_gib"] + 2 * down + 2 * up + 2 * up * (1 + actors), client["server_gib"])
-    # Of each image beyond those measured what was seen, and its copy among those that are attacked together.
+    # Each image beyond those measured adds its observation, and a copy in the batch that is attacked.
     attacking = audit["peak_gib"] + 2 * up * max(0, experiment.images - MOST) if audit else 0.0
     if experiment.engine == "inproc":
-        driver = max(averaging + own - client["base_gib"], attacking)
-        return Memory(driver, own, actors, driver)
+        driver = max(averaging + peak - client["base_gib"], attacking)
+        return Memory(driver, peak, actors, driver)
     inline = place(experiment) == "inline"
-    driver, actor = (max(averaging, attacking) if inline else averaging) + _RAY_GIB, own + _RAY_GIB
-    shared = machine.object_store_bytes(experiment) / _GIB + _RAY_DAEMONS_GIB + (0.0 if inline else attacking)
+    driver, actor = (max(averaging, attacking) if inline else averaging) + _RAY_GIB, peak + _RAY_GIB
+    shared = store_bytes / _GIB + _RAY_DAEMONS_GIB + (0.0 if inline else attacking)
     return Memory(driver, actor, actors, driver + actors * actor + shared)
 
 
 def _disk(experiment: Experiment, actors: int, client: Costs, audit: Costs) -> int:
-    """What many clients were sent is recorded once, and by each that is watched; of private state two versions."""
+    """Return the bytes on disk: a broadcast once and once per watched client, private state in two versions."""
     probes = len(tickets_of(experiment, 0)) * experiment.images
     on_clients = min(experiment.images, experiment.clients) if "client_example" in experiment.vantage else 0
     seen = len(experiment.audited) * ((1 + on_clients) * client["down"] + probes * client["up"]) if audit else 0

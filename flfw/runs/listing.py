@@ -1,4 +1,4 @@
-"""What there is, in words: ``sim.py --list`` and ``sim.py --list hyperfl``."""
+"""Lists and cards of plug-ins, networks and data: ``sim.py --list`` and ``sim.py --list hyperfl``."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ _KINDS = {
 
 
 def listing(names: Sequence[str]) -> str:
-    """All names by kind; or, for given names, the card and the hyper-parameters of each."""
+    """Return all names by kind or, for given names, the card and the hyper-parameters of each."""
     if not names:
         rows = {title: plugins.names(kind) for title, (kind, _) in _KINDS.items()}
         rows |= {"networks": nets.names(), "data sets": data.names(), "splits": partition.schemes()}
-        return "\n".join(f"{title:10} {', '.join(found) or 'none yet'}" for title, found in rows.items())
+        return "\n".join(f"{title:10} {', '.join(members) or 'none yet'}" for title, members in rows.items())
     return "\n\n".join(_about(name) for name in names)
 
 
 def _about(name: str) -> str:
-    found = []
+    cards = []
     for title, (kind, base) in _KINDS.items():
         if name in plugins.names(kind):
             module = importlib.import_module(f"{kind.package}.{name}")
             cls = plugins.find(kind, name, base)
             fields = _fields(cls.Settings)
-            found.append(f"[{title[:-1]}] {(module.__doc__ or '').strip()}\n\n{fields}")
+            cards.append(f"[{title[:-1]}] {(module.__doc__ or '').strip()}\n\n{fields}")
     if name in data.names():
         card = data.describe(name)
         shape = "x".join(map(str, card.shape))
-        found.append(f"[data set] {name}: {shape}, {card.classes} classes, from {card.source}")
+        cards.append(f"[data set] {name}: {shape}, {card.classes} classes, from {card.source}")
     if name in partition.schemes():
         scheme = partition.scheme(name)
-        found.append(f"[split] {name}: {scheme.__doc__}\n\n{_fields(scheme, f'{name}.')}")
+        cards.append(f"[split] {name}: {scheme.__doc__}\n\n{_fields(scheme, f'{name}.')}")
     if name in nets.names():
         builder = nets.card(name).builder
-        found.append(f"[network] {name}: {(builder.__doc__ or '').strip()}")
-    if not found:
+        cards.append(f"[network] {name}: {(builder.__doc__ or '').strip()}")
+    if not cards:
         everything = [n for kind, _ in _KINDS.values() for n in plugins.names(kind)]
         everything += [*data.names(), *partition.schemes(), *nets.names()]
         raise BadInput(f"Expected a name among {', '.join(everything)}; got --list {name}.")
-    return "\n\n".join(found)
+    return "\n\n".join(cards)
 
 
 def _fields(settings: Any, prefix: str = "") -> str:

@@ -1,4 +1,4 @@
-"""From a trained run to its audit, its tables and its report."""
+"""Results of a trained run: its audit, its tables and its report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 
 import flfw
-from flfw import resolve as parts
 from flfw.audit.auditor import Auditor
 from flfw.audit.entries import breakdowns, write_rows
 from flfw.dp.ledger import Ledger
@@ -22,6 +21,7 @@ from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from flfw.recording.reader import Recordings, is_recorded
 from flfw.recording.retention import keep_last
+from flfw.resolve import Resolved
 from flfw.storage.provenance import code_hash, environment, requirements_hash
 from flfw.storage.sealed import write_whole
 from flfw.task import Task
@@ -34,7 +34,7 @@ _TRANSPORT = {
 
 
 def _transport(experiment: Experiment, training: Mapping[str, Any]) -> str:
-    """How messages travelled."""
+    """Describe how messages travelled."""
     if experiment.federation:
         from flfw.deploy.layout import transport
 
@@ -43,51 +43,52 @@ def _transport(experiment: Experiment, training: Mapping[str, Any]) -> str:
 
 
 def is_trained(folder: Path) -> bool:
-    """Whether the training in a run folder is over, and the rest is not."""
+    """Return whether the training in a run folder is over, but not the rest."""
     return (folder / "training.json").exists()
 
 
 def is_complete(folder: Path) -> bool:
-    """Whether nothing is left to do in a run folder."""
+    """Return whether nothing is left to do in a run folder."""
     return (folder / "result.json").exists() and not is_trained(folder)
 
 
-def finish(experiment: Experiment, task: Task, notes: list[str], auditor: Auditor | None) -> None:
-    """Audit what was recorded and write everything; what only the training needed is removed at the very end.
+def finish(resolved: Resolved, task: Task, notes: list[str], auditor: Auditor | None) -> None:
+    """Audit the recordings and write all results; at the very end, remove files that only training needed.
 
     Args:
-        experiment: resolved, with its folder.
+        resolved: the experiment, with its folder.
         task: of the experiment.
-        notes: to begin the result's with.
+        notes: the first notes of the result.
         auditor: entered; None: there is nothing to audit.
 
     Raises:
         RunFailed: the audit stopped; the training's results are written all the same.
     """
+    experiment = resolved.experiment
     folder = experiment.out
     assert folder is not None, "the experiment was checked"
     training = json.loads((folder / "training.json").read_text())
     last = last_round(training, experiment)
     notes = [*notes, *_remarks(training), *_ended_early(experiment, last)]
-    about: dict[str, Any] = {"audit": [], "recordings": None, "weights": None, "tuned_on": []}
+    audited: dict[str, Any] = {"audit": [], "recordings": None, "weights": None, "tuned_on": []}
     stopped = None
     if auditor:
         try:
-            about = audit(auditor, folder, notes, last)
+            audited = audit(auditor, folder, notes, last)
         except (BadInput, RunFailed) as error:  # the training's results are not lost with the audit
             stopped = error
             notes.append(f"The audit was stopped: {error}")
     elif experiment.attacks:
         notes.append(f"{experiment.method} sends nothing, so there was nothing to attack.")
-    _write(folder, experiment, task, training, about, notes)
-    if stopped:  # once what stopped it is mended, the audit can be repeated by resuming
+    _write(folder, resolved, task, training, audited, notes)
+    if stopped:  # once the cause is removed, a resumed run repeats the audit
         raise RunFailed(notes[-1]) from stopped
     (folder / "training.json").replace(folder / "tidying.json")  # from here on the audit is not to be repeated
     tidy(experiment)
 
 
 def tidy(experiment: Experiment) -> None:
-    """Remove what a run whose results are written needs no more; may be repeated."""
+    """Remove files that a run needs no more once its results are written; may be repeated."""
     folder = experiment.out
     assert folder is not None, "the experiment was checked"
     if not (folder / "tidying.json").exists():
@@ -101,22 +102,22 @@ def tidy(experiment: Experiment) -> None:
 
 
 def last_round(done: Mapping[str, Any], experiment: Experiment) -> int:
-    """The round in which training ended.
+    """Return the round in which training ended.
 
     Args:
-        done: what ``training.json`` or ``result.json`` says; of a run without either, nothing.
+        done: contents of ``training.json`` or ``result.json``; empty for a run without either.
         experiment: of the run.
     """
     return done["rounds"][-1]["round"] if done.get("rounds") else experiment.rounds
 
 
 def audit(auditor: Auditor, out: Path, notes: list[str], last: int) -> dict[str, Any]:
-    """Have an audit done and write its rows; what result.json says of it.
+    """Run an audit and write its rows; return its part of result.json.
 
     Args:
         auditor: entered.
         out: the folder for ``audit.csv``.
-        notes: to be added to.
+        notes: list to which notes are added.
         last: the round in which training ended.
     """
     entries, rows = auditor.run(last)
@@ -127,47 +128,48 @@ def audit(auditor: Auditor, out: Path, notes: list[str], last: int) -> dict[str,
     return {"audit": entries, "recordings": recordings.summary(auditor.refused), **origins}
 
 
-def audit_again(experiment: Experiment, source: Path, out: Path, notes: list[str], auditor: Auditor) -> None:
-    """Write what a further audit of an earlier run's recordings found, beside what that run says of its training.
+def audit_again(resolved: Resolved, source: Path, out: Path, notes: list[str], auditor: Auditor) -> None:
+    """Audit an earlier run's recordings again; write the results, with that run's results of training.
 
     Args:
-        experiment: with the attacks of this audit.
+        resolved: the experiment, with the attacks of this audit.
         source: the earlier run's folder.
         out: the new folder.
-        notes: to begin the result's with.
+        notes: the first notes of the result.
         auditor: entered.
     """
-    earlier = of_earlier(source)
+    earlier, experiment = of_earlier(source), resolved.experiment
     last = last_round(earlier, experiment)
     notes = [*notes, *_ended_early(experiment, last)]
-    about = audit(auditor, out, notes, last)
-    origins = {name: about[name] for name in ("weights", "tuned_on")}
+    audited = audit(auditor, out, notes, last)
+    origins = {name: audited[name] for name in ("weights", "tuned_on")}
     provenance = {**earlier["provenance"], "code": code_hash(), **origins, "from": str(source)}
     again = {
         "flfw": flfw.__version__,
-        "config": _config(experiment),
+        "config": _config(resolved),
         "provenance": provenance,
         "environment": environment(
             f"recordings of {source.name}: {earlier['environment'].get('transport', 'unknown')}"
         ),
         "notes": notes,
-        "audit": about["audit"],
-        "recordings": about["recordings"],
+        "audit": audited["audit"],
+        "recordings": audited["recordings"],
     }
     _publish(out, {**earlier, **again})
     shutil.rmtree(out / "queue", ignore_errors=True)
 
 
 def of_earlier(source: Path) -> dict[str, Any]:
-    """The result of a run, as far as it got."""
+    """Return the result of a run, as far as it got."""
     if (source / "result.json").exists():
         return json.loads((source / "result.json").read_text())
     return {"provenance": {}, "environment": {}, "rounds": [], "final": None, "privacy": []}
 
 
-def _config(experiment: Experiment) -> dict[str, Any]:
-    config = {k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(experiment).items()}
-    return {**config, "method_settings": dataclasses.asdict(parts.method(experiment)[1])}
+def _config(resolved: Resolved) -> dict[str, Any]:
+    fields = dataclasses.asdict(resolved.experiment)
+    config = {name: str(value) if isinstance(value, Path) else value for name, value in fields.items()}
+    return {**config, "method_settings": dataclasses.asdict(resolved.settings)}
 
 
 def _publish(folder: Path, result: dict[str, Any]) -> None:
@@ -203,7 +205,7 @@ def _ended_early(experiment: Experiment, last: int) -> list[str]:
 
 
 def _failures(training: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every failure: in which round (that of the final evaluation has none), at what, by whom, and why."""
+    """List every failure: its round (None for the final evaluation), its step, the client and the reason."""
     updates = [{"round": r["round"], "at": "update", **failure} for r in training["rounds"] for failure in r["failed"]]
     probes = [{"round": f["round"], "at": "probe", **f} for f in training["probes"]]
     return updates + probes + [{"round": None, "at": "final evaluation", **f} for f in training["final_failed"]]
@@ -211,17 +213,17 @@ def _failures(training: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _write(
     folder: Path,
-    experiment: Experiment,
+    resolved: Resolved,
     task: Task,
     training: dict[str, Any],
-    about: dict[str, Any],
+    audited: dict[str, Any],
     notes: list[str],
 ) -> None:
-    privacy, told = _privacy(experiment, task, training)
-    notes = [*notes, *told]
+    privacy, privacy_notes = _privacy(resolved, task, training)
+    notes = [*notes, *privacy_notes]
     result = {
         "flfw": flfw.__version__,
-        "config": _config(experiment),
+        "config": _config(resolved),
         "provenance": {
             "code": code_hash(),
             "lock": requirements_hash(),
@@ -231,17 +233,17 @@ def _write(
                 "md5_ok": task.dataset.md5_ok,
                 "digest": task.dataset.digest or None,
             },
-            "weights": about["weights"],
-            "tuned_on": about["tuned_on"],
+            "weights": audited["weights"],
+            "tuned_on": audited["tuned_on"],
             "resumed": training["resumed"],
         },
-        "environment": environment(_transport(experiment, training)),
+        "environment": environment(_transport(resolved.experiment, training)),
         "notes": notes,
         "rounds": training["rounds"],
         "final": _final(training["final"], training["clients"]),
         "privacy": privacy,
-        "audit": about["audit"],
-        "recordings": about["recordings"],
+        "audit": audited["audit"],
+        "recordings": audited["recordings"],
     }
     failures = _failures(training)
     if failures:
@@ -252,16 +254,17 @@ def _write(
     _publish(folder, result)
 
 
-def _privacy(experiment: Experiment, task: Task, training: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The claims, beside them what canaries found, and notes on that."""
-    ledger = Ledger(experiment, task.split, len(training["resumed"]))
+def _privacy(resolved: Resolved, task: Task, training: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the claims, with the lower bounds from canaries beside them, and notes on these bounds."""
+    ledger = Ledger(resolved, task.split, len(training["resumed"]))
     entries = ledger.entries()
     if task.canaries is None:
         return entries, []
-    from flfw.dp import canary_audit as one_run_audit
+    from flfw.dp import canary_audit
 
-    found = one_run_audit.lower(np.array(training["scores"]), task.canaries, experiment.delta)
-    return one_run_audit.beside_the_claims(entries, found, experiment, ledger.mechanism)
+    experiment = resolved.experiment
+    bound = canary_audit.lower(np.array(training["scores"]), task.canaries, experiment.delta)
+    return canary_audit.beside_the_claims(entries, bound, experiment, ledger.mechanism)
 
 
 def _final(rows: list[dict[str, Any]], history: list[dict[str, Any]]) -> dict[str, Any]:
@@ -271,15 +274,15 @@ def _final(rows: list[dict[str, Any]], history: list[dict[str, Any]]) -> dict[st
 
 
 def best_validation(history: list[dict[str, Any]]) -> dict[str, float] | None:
-    """Each client's test accuracy after the local training of the round that its own validation data call its best.
+    """Average each client's test accuracy after local training in the round of its best validation accuracy.
 
-    Of equal rounds the first counts. A round and an accuracy are means over the clients.
+    Of rounds with equal validation accuracy the first counts. Round and accuracies are means over the clients.
 
     Args:
-        history: a row a client and round, with ``acc_validation`` and ``acc_local``.
+        history: one row per client and round, with ``acc_validation`` and ``acc_local``.
 
     Returns:
-        ``round``, ``accuracy`` and ``validation``, the accuracy it was chosen by; None without validation data.
+        ``round``, ``accuracy`` and ``validation``, the accuracy that chose the round; None without validation data.
     """
     best: dict[int, dict[str, Any]] = {}
     for row in history:

@@ -1,4 +1,4 @@
-"""One run from start to report: check, train, audit, write; and going on with one that was cut short."""
+"""Runs from start to report: check, train, audit, write; and resumption of an interrupted run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from itertools import count
 from pathlib import Path
 
 from flfw import data
-from flfw import resolve as parts
 from flfw.audit.auditor import auditing
 from flfw.client.site import Site
 from flfw.dp.canary_audit import refuse_canaries
@@ -19,7 +18,9 @@ from flfw.dp.ledger import settle
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
 from flfw.inversion.compute import compiler
-from flfw.resolve import resolve
+from flfw.plugins import short_name
+from flfw.resolve import Resolved, resolve, without_auto
+from flfw.resolve import check as check_names
 from flfw.runs import audit_again as recorded
 from flfw.runs import engine, results
 from flfw.storage.checkpoint import Checkpoints, locked, require_same_data, stored_experiment
@@ -27,34 +28,35 @@ from flfw.task import Task
 
 
 def run(experiment: Experiment) -> Path:
-    """Run an experiment and its audit; returns the folder with result.json and report.html.
+    """Run an experiment and its audit; return the folder with result.json and report.html.
 
     Raises:
         BadInput: something asked for does not exist or does not fit; nothing has been written.
         RunFailed: it started and could not be completed; what was written so far stays in the folder.
     """
-    experiment, task, notes = check(experiment)
+    resolved, task, notes = check(experiment)
+    experiment = resolved.experiment
     engine.check_resources(experiment)
     _warn(notes)
     folder = experiment.out
     assert folder is not None, "check names the folder"
-    audit = auditing(experiment, task, folder)
+    audit = auditing(resolved, task, folder)
     folder.mkdir(parents=True)
     Checkpoints(folder, experiment)
     require_same_data(folder, task.dataset.digest)
     with locked(folder / "checkpoint" / ".run"), audit as auditor:
-        engine.run(experiment, _site(experiment, folder))
-        results.finish(experiment, task, notes, auditor)
+        engine.run(resolved, _site(experiment, folder))
+        results.finish(resolved, task, notes, auditor)
     return folder
 
 
 def resume(experiment: Experiment) -> Path:
-    """Go on with the run in ``experiment.out``, from its last checkpoint; its folder.
+    """Resume the run in ``experiment.out`` from its last checkpoint; return its folder.
 
-    A run that is complete is left alone. The result is that of a run which was never cut short, bit for bit.
+    A complete run is not changed. The result equals that of an uninterrupted run, bit for bit.
 
     Args:
-        experiment: as stored in the folder; what does not decide its numbers may have been changed.
+        experiment: as stored in the folder; fields that do not decide its numbers may have been changed.
 
     Raises:
         BadInput: the folder holds no run, a damaged one or another one.
@@ -62,7 +64,8 @@ def resume(experiment: Experiment) -> Path:
     """
     folder = experiment.out
     assert folder is not None, "the folder of the run to go on with"
-    experiment, task, notes = check(experiment, new=False)
+    resolved, task, notes = check(experiment, new=False)
+    experiment = resolved.experiment
     stored_experiment(folder).require_same(experiment, folder)
     require_same_data(folder, task.dataset.digest)
     with locked(folder / "checkpoint" / ".run"):
@@ -70,30 +73,31 @@ def resume(experiment: Experiment) -> Path:
             results.tidy(experiment)
             return folder
         _warn(notes)
-        with auditing(experiment, task, folder) as auditor:
+        with auditing(resolved, task, folder) as auditor:
             if not results.is_trained(folder):
                 engine.check_resources(experiment)
-                engine.run(experiment, _site(experiment, folder))
-            results.finish(experiment, task, notes, auditor)
+                engine.run(resolved, _site(experiment, folder))
+            results.finish(resolved, task, notes, auditor)
     return folder
 
 
 def audit_again(source: Path, earlier: Experiment, experiment: Experiment) -> Path:
-    """Attack what an earlier run recorded; the folder of the new audit.
+    """Attack the recordings of an earlier run; return the folder of the new audit.
 
     Args:
-        source: of the earlier run, with ``observations/`` and ``truth/``.
-        earlier: what was run.
+        source: folder of the earlier run, with ``observations/`` and ``truth/``.
+        earlier: the experiment that was run.
         experiment: the same with other attacks, and with ``out`` for the new folder (None: ``audit-N`` there).
 
     Raises:
-        BadInput: other things than the audit were changed, or what is to be attacked was not recorded.
+        BadInput: other fields than those of an audit were changed, or the probes to attack were not recorded.
         RunFailed: the attack server could not go on.
     """
     source = source.absolute()
     out = experiment.out or next(p for n in count(1) if not (p := source / f"audit-{n}").exists())
     experiment = recorded.without_other_attacks(experiment, earlier)
-    experiment, task, notes = check(dataclasses.replace(experiment, out=out))
+    resolved, task, notes = check(dataclasses.replace(experiment, out=out))
+    experiment = resolved.experiment
     last = results.last_round(results.of_earlier(source), earlier)
     came = experiment.audited_by(last)
     if experiment.attacks and not came:
@@ -102,17 +106,17 @@ def audit_again(source: Path, earlier: Experiment, experiment: Experiment) -> Pa
     rounds = ",".join(map(str, came)) or experiment.audit_rounds
     recorded.require_recorded(dataclasses.replace(experiment, audit_rounds=rounds), earlier, source)
     require_same_data(source, task.dataset.digest)
-    audit = auditing(experiment, task, out, source)
+    audit = auditing(resolved, task, out, source)
     with locked(source / "checkpoint" / ".run"):
         out.mkdir(parents=True)
         with audit as auditor:
             assert auditor is not None, "it was required to be there"
-            results.audit_again(experiment, source, out, notes, auditor)
+            results.audit_again(resolved, source, out, notes, auditor)
     return out
 
 
 def stored(folder: Path) -> Experiment:
-    """What a run folder was started with, as it is to be resumed there.
+    """Return the experiment with which a run folder was started, as it is to be resumed there.
 
     Raises:
         BadInput: there is nothing to go on from, or it is damaged.
@@ -120,51 +124,59 @@ def stored(folder: Path) -> Experiment:
     return dataclasses.replace(stored_experiment(folder).experiment, out=folder.absolute())
 
 
-def check(experiment: Experiment, *, new: bool = True) -> tuple[Experiment, Task, list[str]]:
-    """Resolve everything an experiment names, opening the data, getting them if need be, but writing nothing else.
+def check(experiment: Experiment, *, new: bool = True) -> tuple[Resolved, Task, list[str]]:
+    """Resolve an experiment and open its data, downloading them if needed; write nothing else.
 
     Args:
-        experiment: what is asked for.
+        experiment: as asked for.
         new: whether its folder must not exist yet.
 
     Returns:
-        The experiment with no ``auto`` left and with an absolute ``out``; its task; notes on the data.
+        The experiment, resolved, with an absolute ``out``; its task; notes on the data.
+
+    Raises:
+        BadInput: something does not exist or does not fit.
     """
-    experiment = resolve(experiment)
+    resolved = resolve(_with_absolute_paths(experiment, new))
+    experiment = resolved.experiment
+    _require_sites(experiment)
+    check_names(resolved)
+    if experiment.canaries:
+        refuse_canaries(experiment.method, resolved.method, resolved.settings, resolved.model)
+    data.fetch(experiment.dataset, experiment.data_root)  # may take an hour: after all checks without data
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # printed below, on every run and not only when the cache is made
+        task = Task.at_server(experiment, experiment.data_root)
+    resolved.method.check_task(task, resolved.settings)
+    for partition in range(experiment.clients if task.has_data else 0):  # else each client checks itself
+        resolved.method.check_client(task, partition, resolved.settings)
+    if experiment.patience and task.has_data and not all(map(len, task.split.validation)):
+        without = f"split={experiment.split} without; choose another --split, such as sampled"
+        raise BadInput(f"Expected validation data at each client for --patience {experiment.patience}, got {without}.")
+    resolved, settled = settle(resolved, task.split)
+    task.check_victims(resolved.experiment)
+    return resolved, task, [*_remarks(resolved.experiment, task), *settled]
+
+
+def _with_absolute_paths(experiment: Experiment, new: bool) -> Experiment:
+    """Return the experiment without ``auto`` and with absolute paths, ``out`` among them."""
+    experiment = without_auto(experiment)
     out = (experiment.out or Path("runs") / default_name(experiment)).absolute()
     if new and out.exists():
         raise BadInput(f"Expected a new folder for --out, got {out}, which exists; choose another or remove it.")
     root = experiment.data_root.absolute() if experiment.data_root else None
     weights = experiment.lpips_weights.absolute() if experiment.lpips_weights else None
-    experiment = dataclasses.replace(experiment, out=out, data_root=root, lpips_weights=weights)
-    _require_sites(experiment)
-    parts.check(experiment)
-    if experiment.canaries:
-        refuse_canaries(experiment.method, *parts.method(experiment), parts.blank_model(experiment))
-    data.fetch(experiment.dataset, root)  # what may take an hour comes when nothing else can be wrong
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # said below, on every run and not only when the cache is made
-        task = Task.at_server(experiment, root)
-    method, chosen = parts.method(experiment)
-    method.check_task(task, chosen)
-    for partition in range(experiment.clients if task.has_data else 0):  # else each client is asked itself
-        method.check_client(task, partition, chosen)
-    if experiment.patience and task.has_data and not all(map(len, task.split.validation)):
-        without = f"split={experiment.split} without; choose another --split, such as sampled"
-        raise BadInput(f"Expected validation data at each client for --patience {experiment.patience}, got {without}.")
-    experiment, settled = settle(experiment, task.split)
-    task.check_victims(experiment)
-    return experiment, task, [*_remarks(experiment, task), *settled]
+    return dataclasses.replace(experiment, out=out, data_root=root, lpips_weights=weights)
 
 
 def default_name(experiment: Experiment) -> str:
-    """What a run is called that was given no name."""
+    """Return the name of a run that was given none."""
     dataset = re.sub(r"[^\w-]+", "-", data.title(experiment.dataset))
-    return f"{parts.short_name(experiment.method)}-{dataset}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return f"{short_name(experiment.method)}-{dataset}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def _require_sites(experiment: Experiment) -> None:
-    """Of data that only sites have: refuse to simulate, and to audit what nobody here knows the truth of."""
+    """Refuse to simulate or audit with data that only sites have: their truth is not known here."""
     name = experiment.dataset
     if not data.is_at_sites(name):
         return

@@ -1,7 +1,7 @@
-"""The app as ``flwr run .`` starts it, with nobody around it: checks, trains, audits and writes the report itself.
+"""App as ``flwr run .`` starts it: it checks, trains, audits and writes the report without `sim.py`.
 
-Flower starts it in a folder of its own, so results go where ``out`` says or below the user's state folder. A folder
-that holds a run of the same experiment is gone on with.
+Flower starts it in a folder of its own, so results are written to ``out`` or below the user's state folder. If that
+folder holds a run of the same experiment, the run is resumed.
 """
 
 from __future__ import annotations
@@ -38,27 +38,28 @@ def serve(grid: Grid, context: Context) -> None:
     asked = dataclasses.replace(Experiment.from_run_config(context.run_config), engine="flwr")
     folder = home() / "runs" / (asked.out or run.default_name(asked))
     begun = (folder / "checkpoint").exists()
-    experiment, task, notes = run.check(dataclasses.replace(asked, out=folder), new=not begun)
+    resolved, task, notes = run.check(dataclasses.replace(asked, out=folder), new=not begun)
+    experiment = resolved.experiment
     if (experiment.set, experiment.rounds) != (asked.set, asked.rounds):  # clients read the configuration as it is
-        found = f"set={shlex.join(experiment.set)!r} rounds={experiment.rounds}"
-        raise BadInput(f"Expected what target-epsilon or epsilon-budget asks for in the configuration; give {found}.")
+        needed = f"set={shlex.join(experiment.set)!r} rounds={experiment.rounds}"
+        raise BadInput(f"Expected what target-epsilon or epsilon-budget asks for in the configuration; give {needed}.")
     if begun:
         stored_experiment(folder).require_same(experiment, folder)
     clients = simulation(Checkpoints(folder, experiment).id)
     require_same_data(folder, task.dataset.digest)
     with locked(folder / "checkpoint" / ".run"):
         if not (is_trained(folder) or is_complete(folder)):
-            federate(grid, experiment)
+            federate(grid, resolved)
         if not is_complete(folder):
             _fetch(clients, folder, ("truth", "examples", *(["state"] if experiment.keep_state else [])))
-            with auditing(experiment, task, folder) as auditor:
-                finish(experiment, task, notes, auditor)
+            with auditing(resolved, task, folder) as auditor:
+                finish(resolved, task, notes, auditor)
         shutil.rmtree(clients, ignore_errors=True)
     print(folder / "report.html", flush=True)
 
 
 def _fetch(clients: Path, folder: Path, kinds: Iterable[str]) -> None:
-    """What virtual clients left in a folder that they could know of joins what it belongs to."""
+    """Copy files of virtual clients, from the only folder that these know of, into the run's folder."""
     for kind in kinds:
         if (clients / kind).exists():
             shutil.copytree(clients / kind, folder / kind, dirs_exist_ok=True)

@@ -1,9 +1,10 @@
-"""How a server combines what clients sent."""
+"""The clients' updates of a round, and their weighted mean."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -12,21 +13,23 @@ from flfw.nets.net import Tensors
 
 @dataclass(frozen=True)
 class Update:
-    """What one client sent in one round.
+    """The message of one client in one round.
 
     Attributes:
         partition: the client.
         examples: how many training examples stand behind it; the weight in a weighted mean.
         tensors: the uploaded tensors by name.
+        metrics: the client's numbers by name, as `flfw.messages.replies.read_metrics` lets them pass; None: not finite.
     """
 
     partition: int
     examples: int
     tensors: Tensors
+    metrics: Mapping[str, Any] = field(default_factory=dict)
 
 
 def weighted_mean(updates: Iterable[Update]) -> Tensors:
-    """The mean of the clients' tensors, weighted by their examples; sums in float64, results in the tensors' own type.
+    """Take the mean of the clients' tensors, weighted by examples; sums in float64, results in the tensors' own type.
 
     >>> one = Update(0, 1, {"w": torch.tensor([0.0])})
     >>> weighted_mean([one, Update(1, 3, {"w": torch.tensor([4.0])})])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 
 from flfw import nets
 from flfw.experiment import Experiment
+from flfw.messages.sharing import Sharing
 from flfw.method import Method
 from flfw.rng import initialising
 from flfw.task import Task, input_space
@@ -48,10 +50,19 @@ class ServerPlace:
     def model(self) -> nn.Module:
         """The method's model as every run of the experiment begins with, on the server's device."""
         with initialising(self.experiment.seed, "model"):
-            net = nets.build(self.experiment.net, *input_space(self.experiment))
-            return self.method.build_model(net, self.settings).to(self.device)
+            return self.method.build_model(self._net(), self.settings).to(self.device)
+
+    @cached_property
+    def sharing(self) -> Sharing:
+        """The tensors that cross in this run."""
+        with torch.device("meta"):
+            model = self.method.build_model(self._net(), self.settings)
+        return self.method.shared(model, self.settings)
 
     @property
     def task(self) -> Task:
         """The data, of which the server uses what the split sets aside for it."""
         return Task.at_server(self.experiment, self.experiment.data_root)
+
+    def _net(self) -> nets.Net:
+        return nets.build(self.experiment.net, *input_space(self.experiment))

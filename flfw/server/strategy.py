@@ -17,6 +17,7 @@ from flwr.serverapp.strategy import Strategy
 
 from flfw.messages.factored_upload import FactorReader
 from flfw.messages.replies import read_metrics, read_update
+from flfw.messages.sharing import Sharing
 from flfw.messages.wire import nbytes, pack, unpack
 from flfw.method import Method
 from flfw.nets import Tensors
@@ -89,6 +90,11 @@ class FederatedStrategy(Method, Strategy, ABC):
     def without_updates(self) -> Tensors:
         """The next broadcast tensors where nobody was drawn: by default the same again."""
         return self.broadcasted
+
+    @property
+    def sharing(self) -> Sharing:
+        """The tensors that cross; of a strategy used alone, which has no model, the patterns that it declares."""
+        return self.at.sharing if self.at else Sharing(self.downloads, self.uploads)
 
     @property
     def expected(self) -> int:
@@ -221,15 +227,16 @@ class FederatedStrategy(Method, Strategy, ABC):
 
         sent = self.broadcasted if self.watch else {}
         form = self.factored_upload(self.settings)
-        reader = FactorReader(form, self.uploads, arrays) if form else None
+        uploads = self.sharing.uploads
+        reader = FactorReader(form, uploads, arrays) if form else None
 
         def checked(reply: Message) -> tuple[Tensors, dict[str, Any], int]:
-            return reader(reply) if reader else read_update(reply, self.uploads, arrays)
+            return reader(reply) if reader else read_update(reply, uploads, arrays)
 
         for partition, (tensors, metrics, size) in self.roster.receive(messages, replies, when, checked, failed):
             rows.append({"round": server_round, "client": partition, **metrics, "upload_bytes": size})
             self.last_round[partition] = server_round
-            update = Update(partition, metrics["num-examples"], tensors)
+            update = Update(partition, metrics["num-examples"], tensors, metrics)
             if self.watch:
                 self.watch(sent, update)
             yield update

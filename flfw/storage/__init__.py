@@ -1,1 +1,1 @@
-"""Files that are whole or absent: sealed arrays, journals, checkpoints, provenance."""
+"""Files that are complete or absent: sealed arrays, journals, checkpoints, provenance."""

@@ -1,11 +1,11 @@
-"""What a killed run goes on from: the experiment, and after every round all that the server holds.
+"""Checkpoints, from which a killed run continues: the experiment, and after every round the state of the server.
 
-Random generators are not kept: each is derived from the seed, the round and its purpose. Clients keep their own state;
-the server remembers which version of it belongs to the last round.
+Random generators are not stored: each is derived from the seed, the round and its purpose. Clients keep their own
+state; the server stores which version of it belongs to the last round.
 
-    experiment-SHA256.json          what is run, written before anything else
+    experiment-SHA256.json          the experiment, written before anything else
     round-00003-SHA256.safetensors  the last round: model/*, server/* and canaries/* tensors, the rest in the metadata
-    history.jsonl                   a line a round; the metadata say how far it goes
+    history.jsonl                   a line for each round; the metadata give its length
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _SCORES = "canaries/scores"
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The server after a round.
+    """State of the server after a round.
 
     Attributes:
-        round: the last round that is complete, probes included; 0: only what comes before the first.
-        arrays: what it broadcasts next.
-        state: its own tensors, which are never sent.
+        round: the last complete round, probes included; 0: only the steps before the first round.
+        arrays: the next broadcast.
+        state: tensors of the server that are never sent.
         last_round: for each client the version of its private state that belongs to ``arrays``.
-        recordings: where the record of observed messages ended; None: nothing is recorded.
-        scores: (M,) of the run's canaries so far, see `flfw.dp.canary_audit`; None: there are none.
+        recordings: mark at the end of the recordings; None: there are none.
+        scores: (M,) scores of the run's canaries so far, see `flfw.dp.canary_audit`; None: there are no canaries.
     """
 
     round: int
@@ -58,21 +58,21 @@ class Snapshot:
 
 
 class Checkpoints:
-    """The ``checkpoint`` folder of one run; of each round only the last is kept.
+    """Folder ``checkpoint`` of a run; only the last round is kept.
 
     Args:
-        folder: the run's.
-        experiment: what is run. A new folder is given it; an old one must be of the same.
+        folder: folder of the run.
+        experiment: the experiment. It is written to a new folder; an old folder must hold the same one.
 
     Attributes:
-        id: the experiment's own, under which clients keep their state.
-        last: what to go on from; None: nothing but the experiment has been written yet.
+        id: id of the run, under which clients keep their state.
+        last: snapshot from which the run continues; None: only the experiment has been written yet.
         history: the rows of each round so far, by kind.
         code: hash of the code that started the run.
-        resumed: after which rounds it was resumed, this time included, and by which code.
+        resumed: rounds after which the run was resumed, this time included, each with the hash of the code.
 
     Raises:
-        BadInput: what lies there is damaged or belongs to another experiment.
+        BadInput: the checkpoint is damaged or belongs to another experiment.
     """
 
     def __init__(self, folder: Path, experiment: Experiment) -> None:
@@ -80,8 +80,8 @@ class Checkpoints:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not sealed(self._folder, "experiment"):
             config = experiment.to_run_config()
-            about = {"format": _FORMAT, "id": uuid4().hex, "code": code_hash(), "experiment": config}
-            seal(self._folder, "experiment", ".json", json.dumps(about, indent=1).encode())
+            description = {"format": _FORMAT, "id": uuid4().hex, "code": code_hash(), "experiment": config}
+            seal(self._folder, "experiment", ".json", json.dumps(description, indent=1).encode())
         stored = stored_experiment(folder)
         self.id, self.code, self._seal = stored.id, stored.code, stored.seal
         stored.require_same(experiment, folder)
@@ -93,14 +93,14 @@ class Checkpoints:
         self.history = self._journal.rows
 
     def save(self, snapshot: Snapshot, rows: dict[str, Any]) -> None:
-        """Write a round's end in one step, and drop the round before.
+        """Write the end of a round in one step, and remove the round before.
 
         Args:
-            snapshot: the server.
-            rows: what `history` gains.
+            snapshot: state of the server.
+            rows: rows that are added to `history`.
         """
         self._journal.append(rows)
-        about = {
+        metadata = {
             "format": _FORMAT,
             "experiment": self._seal,
             "round": snapshot.round,
@@ -113,7 +113,7 @@ class Checkpoints:
         tensors = {f"model/{name}": value for name, value in unpack(snapshot.arrays).items()}
         tensors |= {f"server/{name}": value.detach().cpu().contiguous() for name, value in snapshot.state.items()}
         tensors |= {} if snapshot.scores is None else {_SCORES: snapshot.scores.clone()}
-        data = save(tensors, {"flfw": json.dumps(about)})
+        data = save(tensors, {"flfw": json.dumps(metadata)})
         self._drop_all_but(seal(self._folder, f"round-{snapshot.round:05d}", ".safetensors", data))
 
     def _drop_all_but(self, last: Path) -> None:
@@ -124,7 +124,7 @@ class Checkpoints:
     def _load(self) -> tuple[Snapshot | None, Journal]:
         rounds, history = sealed(self._folder, "round-*"), self._folder / "history.jsonl"
         if not rounds:
-            if history.exists() and history.read_bytes().partition(b"\n")[2]:  # round 0 has the first line
+            if history.exists() and history.read_bytes().partition(b"\n")[2]:  # the first line is round 0
                 raise BadInput(f"Expected the last round's checkpoint in {self._folder}, got none; restore that file.")
             return None, Journal(history)
         path = rounds[-1][1]
@@ -132,20 +132,20 @@ class Checkpoints:
         try:
             tensors = load(data)
             with safe_open(path, "pt") as header:
-                about = json.loads(header.metadata()["flfw"])
-            if about["experiment"] != self._seal:
+                metadata = json.loads(header.metadata()["flfw"])
+            if metadata["experiment"] != self._seal:
                 raise BadInput(f"Expected a checkpoint of this run, got {path} of another experiment; remove it.")
             snapshot = Snapshot(
-                round=int(about["round"]),
-                arrays=pack({name: tensors[f"model/{name}"] for name in about["order"]}),
+                round=int(metadata["round"]),
+                arrays=pack({name: tensors[f"model/{name}"] for name in metadata["order"]}),
                 state={n.removeprefix("server/"): v for n, v in tensors.items() if n.startswith("server/")},
-                last_round={int(p): int(r) for p, r in about["last_round"].items()},
-                recordings=about["recordings"],
+                last_round={int(p): int(r) for p, r in metadata["last_round"].items()},
+                recordings=metadata["recordings"],
                 scores=tensors.get(_SCORES),
             )
-            self.resumed = list(about["resumed"])
+            self.resumed = list(metadata["resumed"])
             self._drop_all_but(path)
-            return snapshot, Journal(history, about["history"])
+            return snapshot, Journal(history, metadata["history"])
         except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             if isinstance(error, BadInput):
                 raise
@@ -154,13 +154,13 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class Stored:
-    """What a run folder was started with.
+    """Experiment with which a run folder was started.
 
     Attributes:
-        experiment: what is run.
-        id: its own, new in every run.
-        code: hash of the code that started it.
-        seal: binds all this to the rounds' checkpoints.
+        experiment: the experiment.
+        id: id of the run, new in every run.
+        code: hash of the code that started the run.
+        seal: name of the experiment's file, which the checkpoints of the rounds repeat.
     """
 
     experiment: Experiment
@@ -169,7 +169,7 @@ class Stored:
     seal: str
 
     def require_same(self, experiment: Experiment, folder: Path) -> None:
-        """Raise `BadInput` if another experiment's numbers would differ."""
+        """Raise `BadInput` if the numbers of another experiment would differ."""
         for key, value in self.experiment.decisive.items():
             got = experiment.decisive[key]
             if got != value:
@@ -177,11 +177,11 @@ class Stored:
 
 
 def require_same_data(folder: Path, digest: str) -> None:
-    """Note which data the run in a folder began with; later, refuse others.
+    """Store the digest of a run's data at its start; later, refuse other data.
 
     Args:
-        folder: the run's.
-        digest: of the data that are about to be used.
+        folder: folder of the run.
+        digest: digest of the present data.
 
     Raises:
         BadInput: the run began with other data.
@@ -198,7 +198,7 @@ def require_same_data(folder: Path, digest: str) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock that no second process gets, and that the system takes back from a dead one.
+    """Hold a lock that only one process can have; the system releases it when the process dies.
 
     Raises:
         BadInput: another process holds it.
@@ -212,21 +212,21 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def stored_experiment(folder: Path) -> Stored:
-    """What the run in a folder was started with.
+    """Read the experiment with which the run in a folder was started.
 
     Raises:
-        BadInput: there is nothing to go on from, or it is damaged.
+        BadInput: there is no checkpoint, or it is damaged.
     """
     if not folder.exists():
         raise BadInput(f"Expected a run's folder, got {folder}, which does not exist.")
-    found = sealed(folder / "checkpoint", "experiment")
-    if not found:
+    files = sealed(folder / "checkpoint", "experiment")
+    if not files:
         raise BadInput(f"Expected a run with a checkpoint, got {folder} without; start it anew.")
-    path = found[-1][1]
+    path = files[-1][1]
     try:
-        about = json.loads(unseal(path))
-        experiment = Experiment.from_run_config(about["experiment"])
-        return Stored(experiment, str(about["id"]), str(about["code"]), path.stem)
+        description = json.loads(unseal(path))
+        experiment = Experiment.from_run_config(description["experiment"])
+        return Stored(experiment, str(description["id"]), str(description["code"]), path.stem)
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, BadInput):
             raise

@@ -1,4 +1,4 @@
-"""Rows on disk that grow with a run and can be cut back to where a checkpoint left them."""
+"""Journals: rows on disk that grow with a run and can be cut back to the mark of a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Mark = dict[str, Any]
 
 
 class Journal:
-    """A file of JSON lines that is only ever appended to.
+    """File of JSON lines to which rows are only appended.
 
     Args:
-        path: of the file.
-        mark: where to go on: what was written after it is cut off. None: a new file.
+        path: path of the file.
+        mark: mark from which to continue: later rows are cut off. None: a new file.
 
     Raises:
-        BadInput: what stands before the mark is not what was written.
+        BadInput: the content before the mark has changed.
     """
 
     def __init__(self, path: Path, mark: Mark | None = None) -> None:
@@ -36,11 +36,11 @@ class Journal:
 
     @property
     def mark(self) -> Mark:
-        """Where the journal ends now, to be kept in a checkpoint."""
+        """Present end of the journal, for a checkpoint."""
         return {"bytes": self._length, "sha256": self._digest.hexdigest()}
 
     def append(self, row: dict[str, Any]) -> None:
-        """Add a row and see it on disk; rows added here are not kept in memory."""
+        """Append a row and force it to disk; `rows` does not get it."""
         data = json.dumps(row).encode() + b"\n"
         with self._path.open("ab") as file:
             file.write(data)

@@ -1,4 +1,4 @@
-"""Where numbers come from: the code's own hash, and the environment that ran it."""
+"""Provenance of results: the hash of the code, and the environment that ran it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PACKAGES = ("flfw", "strategies", "clients", "attacks")
 
 @cache
 def code_hash() -> str:
-    """SHA-256 (16 hex digits) over all source files; server and clients compare it before the first round."""
+    """Compute a SHA-256 (16 hex digits) over all source files; server and clients compare it before the first round."""
     root, digest = Path(flfw.__file__).parent.parent, hashlib.sha256()
     for path in sorted(p for package in PACKAGES for p in (root / package).rglob("*.py")):
         digest.update(str(path.relative_to(root)).encode())
@@ -26,19 +26,19 @@ def code_hash() -> str:
 
 
 def requirements_hash() -> str | None:
-    """SHA-256 (16 hex digits) of the pinned requirements file, where the run comes from a checkout."""
+    """Compute the SHA-256 (16 hex digits) of the pinned requirements file; None outside a checkout."""
     pinned = Path(flfw.__file__).parent.parent / "requirements.txt"
     return hashlib.sha256(pinned.read_bytes()).hexdigest()[:16] if pinned.exists() else None
 
 
 def environment(transport: str) -> dict[str, Any]:
-    """The ``environment`` entry of result.json."""
+    """Return the ``environment`` entry of result.json."""
     packages = {name: version(name) for name in ("flwr", "ray", "torch", "numpy")}
     return {"python": platform.python_version(), **packages, "transport": transport, "hardware": hardware()}
 
 
 def hardware() -> str:
-    """The processor and how many of its cores this process may use, and the first GPU."""
+    """Return the processor, the number of its cores that this process may use, and the first GPU."""
     import torch
 
     name = platform.processor() or platform.machine()

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and that cannot change unnoticed: each carries its SHA-256 in its name."""
+"""Files that are complete or absent and cannot change unnoticed: each has its SHA-256 in its name."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _NAME = re.compile(r"(?P<stem>.+)-(?P<digest>[0-9a-f]{64})(?P<suffix>\.\w+)")
 
 
 def write_whole(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Write a file in one step, and see it on disk: a kill or a power cut leaves the old one, or none.
+    """Write a file in one step, and force it to disk: a kill or a power cut leaves the old file or none.
 
     Args:
-        path: of the file.
-        data: all of it.
-        mode: who may read and write; the umask narrows it.
+        path: path of the file.
+        data: content of the file.
+        mode: permissions, which the umask reduces.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
@@ -28,35 +28,35 @@ def write_whole(path: Path, data: bytes, mode: int = 0o666) -> None:
     part.replace(path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)  # the name, too
+        os.fsync(folder)  # the entry in the folder, too
     finally:
         os.close(folder)
 
 
 def drop_unfinished(folder: Path) -> None:
-    """Remove what killed processes left half-written; nobody else may be writing there."""
+    """Remove the incomplete files of killed processes; no other process may be writing to the folder."""
     for part in folder.glob(".*.part"):
         part.unlink(missing_ok=True)
 
 
 def seal(folder: Path, stem: str, suffix: str, data: bytes) -> Path:
-    """Write ``data`` into ``folder`` as ``STEM-SHA256SUFFIX``, readable by its owner only; the file's path."""
+    """Write ``data`` into ``folder`` as ``STEM-SHA256SUFFIX``, readable by its owner only; return the path."""
     path = folder / f"{stem}-{hashlib.sha256(data).hexdigest()}{suffix}"
     write_whole(path, data, 0o600)
     return path
 
 
 def sealed(folder: Path, stem: str = "*") -> list[tuple[str, Path]]:
-    """The sealed files of a folder whose stems match a pattern, as (stem, path), ordered by stem."""
-    found = [(_NAME.fullmatch(path.name), path) for path in folder.glob(f"{stem}-*")]
-    return sorted((match["stem"], path) for match, path in found if match)
+    """List the sealed files of a folder whose stems match a pattern, as (stem, path), ordered by stem."""
+    matches = [(_NAME.fullmatch(path.name), path) for path in folder.glob(f"{stem}-*")]
+    return sorted((match["stem"], path) for match, path in matches if match)
 
 
 def unseal(path: Path) -> bytes:
-    """The file's bytes.
+    """Read a sealed file.
 
     Raises:
-        BadInput: they are not those that were written.
+        BadInput: the content does not match the SHA-256 in the name.
     """
     match = _NAME.fullmatch(path.name)
     expected = match["digest"] if match else "in its name"

@@ -1,1 +1,1 @@
-"""The terminal: flags, progress, exit codes."""
+"""Terminal: flags, progress, exit codes."""

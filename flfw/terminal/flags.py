@@ -1,4 +1,4 @@
-"""Command-line flags as a frozen record, what is wrong with them in one line."""
+"""Command-line flags as a frozen record, with errors in one line."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ T = TypeVar("T")
 
 
 def parsed(arguments: list[str], default: T, prog: str) -> T:
-    """The command line as a record of the default's type.
+    """Parse the command line into a record of the default's type.
 
     Args:
-        arguments: as the shell gives them.
-        default: what flags that are not given stand at.
-        prog: what the command is called.
+        arguments: arguments from the shell.
+        default: values of the flags that are not given.
+        prog: name of the command.
 
     Raises:
-        BadInput: in one line, what tyro says in a box.
+        BadInput: a flag is wrong; the message is tyro's, in one line.
         SystemExit: help was asked for and printed.
     """
     box = io.StringIO()
@@ -36,7 +36,7 @@ def parsed(arguments: list[str], default: T, prog: str) -> T:
 
 
 def joined(arguments: list[str]) -> list[str]:
-    """The arguments with all of ``--set`` in one place: of a flag that is given again the parser keeps the last alone.
+    """Collect all assignments of ``--set`` in one place, since the parser keeps only the last of repeated flags.
 
     >>> joined(["--set", "a=1", "--rounds", "2", "--set", "b=2", "c=3"])
     ['--rounds', '2', '--set', 'a=1', 'b=2', 'c=3']
@@ -56,7 +56,7 @@ def joined(arguments: list[str]) -> list[str]:
 
 
 def _unboxed(box: str) -> str:
-    """The first paragraph inside a box that tyro draws with Unicode or, on a plain terminal, with ASCII."""
+    """Return the first paragraph inside a box that tyro draws with Unicode or, on a plain terminal, with ASCII."""
     lines = [line.strip(" │|╭╮╰╯+") for line in box.splitlines()[1:]]
     paragraphs = "\n".join("" if not line.strip("─- ") else line for line in lines).strip().split("\n\n")
     return " ".join(paragraphs[0].splitlines())

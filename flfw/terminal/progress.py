@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 class Steps:
-    """A known number of steps under one title, of which some may have been done before.
+    """Progress of a known number of steps under one title; some may have been done before.
 
     >>> with Steps("probes", 1) as steps:
     ...     steps.done("client 0")
@@ -36,7 +36,7 @@ class Steps:
 
     @contextmanager
     def within(self, title: str, total: int) -> Iterator[Callable[[], None]]:
-        """Steps of a step: below this bar another one while they last; what is yielded is called after each."""
+        """Show a second bar below for the parts of a step; yield a function to call after each part."""
         bar = self._bar
         if bar is None:
             yield lambda: None
@@ -48,13 +48,13 @@ class Steps:
             bar.remove_task(task)
 
     def note(self, lines: Iterable[str]) -> None:
-        """Lines that stay on the screen."""
+        """Print lines that stay on the screen."""
         for line in lines:
             text = f"{self._title} {self._count}/{self._total}  {line}".rstrip()
             self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def done(self, text: str = "") -> None:
-        """One more step is done; its line stays on the screen."""
+        """Count one more finished step; its line stays on the screen."""
         self._count += 1
         if self._bar and self._task is not None:
             self._bar.update(self._task, advance=1)

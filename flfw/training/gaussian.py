@@ -14,14 +14,14 @@ from flfw.errors import require
 def gaussian(
     shapes: Mapping[str, torch.Size | tuple[int, ...]], deviation: float, rng: torch.Generator
 ) -> dict[str, Tensor]:
-    """Independent numbers of N(0, deviation^2), in float32 on the CPU; the same for the same state of ``rng``.
+    """Draw independent numbers from N(0, deviation^2), float32 on the CPU; the same for the same state of ``rng``.
 
-    All are drawn at once, in the order of ``shapes``, which costs far less than a draw for each of many small tensors.
+    All are drawn at once, in the order of ``shapes``, as this is much faster than a draw for each small tensor.
 
     Args:
-        shapes: of the tensors wanted, by name.
-        deviation: their standard deviation, >= 0 and finite; 0 gives zeros and leaves ``rng`` as it is.
-        rng: of the CPU; moves on.
+        shapes: shapes of the tensors, by name.
+        deviation: standard deviation, >= 0 and finite; 0 gives zeros and does not advance ``rng``.
+        rng: generator of the CPU; it advances.
 
     Returns:
         A tensor for each name. They are views of one storage and do not overlap.

@@ -1,13 +1,13 @@
-"""SGD on a hypernetwork by the gradients of what it generates: exact, and a head's gradient is never formed.
+"""SGD on a hypernetwork from the gradients of its generated tensors: exact, without forming a head's gradient.
 
 The gradient of the heads is an outer product, g [1 h]^T, with g the loss's gradient for the generated tensors and h the
-hidden units (the 1 is for the biases). After t steps with momentum and weight decay, whatever the clips were,
+hidden units (the 1 is for the biases). After t steps with momentum and weight decay, for any clipping,
 
-    [b W]_t = a [b W]_0 + sum_s c_s g_s [1 h_s]^T,
+    [b W]_t = a [b W]_0 + sum_s c_s g_s [1 h_s]^T.
 
-the velocity is the same sum with other coefficients, and both sets of coefficients follow from those of the step
-before. So a step takes one product with [b W]_0 and the g_s to generate, another to go back to h, and no more; units
-that are 0 take no part; the norm of the gradient is |g| |[1 h]|. The heads themselves are written after the last step.
+The velocity is the same sum with other coefficients, and both sets of coefficients follow from those of the previous
+step. So a step needs only two products with [b W]_0 and the g_s: one to generate and one for the gradient of h. Units
+that are 0 are skipped; the norm of the gradient is |g| |[1 h]|. The heads are written after the last step.
 """
 
 from __future__ import annotations
@@ -23,28 +23,29 @@ from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.net import Tensors
 from flfw.training.optimisers import SGD, Optimiser, clip_norm
 
-_BLOCK = 512  # rows transposed at a time: as many as stay in a cache
+_BLOCK = 512  # rows transposed at a time: they fit into a cache
 _CLIP_EPSILON = 1e-6  # added to a norm above the bound, as `flfw.training.optimisers.clip_norm` does
 _WEIGHT, _VELOCITY, _SCALE = range(3)
 
 
 @final
 class LowRankSGD(Optimiser):
-    """SGD on a hypernetwork and its embedding: what `flfw.training.optimisers.SGD` does with their dense gradients, to
-    rounding.
+    """SGD on a hypernetwork and its embedding: the same steps as `flfw.training.optimisers.SGD` with dense gradients,
+    up to rounding.
 
-    Its parameters are the generated tensors; a step takes the loss's gradients for them. Until `write`, the heads'
-    own tensors are behind; trunk and embedding move with every step.
+    Its parameters are the generated tensors; a step takes the loss's gradients for them. The heads' tensors are updated
+    only by `write`; trunk and embedding are updated in every step.
 
     Args:
-        net: whose hypernetwork is trained; its classifier is left alone.
-        plain: moves trunk and embedding; its step size, momentum and weight decay, read in each step, hold for all.
+        net: network with the hypernetwork to train; its classifier is not changed.
+        plain: optimiser of trunk and embedding; its step size, momentum and weight decay, read in each step, hold for
+            all parameters.
         clip: bound of the joint L2 norm of a step's gradient over the whole hypernetwork, > 0.
-        embedding_clip: the same for the embedding, > 0.
-        moves_embedding: False leaves it as it is.
+        embedding_clip: bound of the L2 norm of the embedding's gradient, > 0.
+        moves_embedding: whether the embedding is trained.
 
     Attributes:
-        generated: the extractor's tensors by name, leaves to differentiate for; changed in place by a step.
+        generated: the extractor's tensors by name, leaves of the graph; changed in place by a step.
     """
 
     def __init__(
@@ -67,11 +68,11 @@ class LowRankSGD(Optimiser):
 
     @torch.no_grad()
     def step(self, parameters: Mapping[str, Tensor], gradients: Tensors) -> None:
-        """Train the hypernetwork and generate anew.
+        """Train the hypernetwork for one step and generate the tensors again.
 
         Args:
             parameters: `generated`.
-            gradients: of the loss, for each of them.
+            gradients: gradient of the loss for each of them.
         """
         embedding = self._embedding.detach()
         units, square = self._heads.back([gradients[name] for name in parameters])
@@ -80,12 +81,12 @@ class LowRankSGD(Optimiser):
         norm = sqrt(heads + float(above @ above) * (1 + float(embedding @ embedding)))
         scale = self._clip / (norm + _CLIP_EPSILON) if norm > self._clip else 1.0
         moving: Tensors = {"trunk.weight": self._trunk.weight, "trunk.bias": self._trunk.bias}
-        found = {"trunk.weight": scale * torch.outer(above, embedding), "trunk.bias": scale * above}
+        slopes = {"trunk.weight": scale * torch.outer(above, embedding), "trunk.bias": scale * above}
         if self._moves_embedding:
             slope = self._trunk.weight.t() @ above
             moving["embedding"] = self._embedding
-            found["embedding"] = clip_norm({"embedding": slope}, self._embedding_clip)["embedding"]
-        self._plain.step(moving, found)
+            slopes["embedding"] = clip_norm({"embedding": slope}, self._embedding_clip)["embedding"]
+        self._plain.step(moving, slopes)
         self._heads.descend(self._hidden, scale, self._plain)
         self._generate()
 
@@ -103,14 +104,14 @@ class LowRankSGD(Optimiser):
 
 @final
 class FactoredHeads:
-    """A hypernetwork's heads [b W] (G, 1 + H) under SGD: their start, and a factor for each step.
+    """Heads [b W] (G, 1 + H) of a hypernetwork under SGD, as the start plus a rank-one factor for each step.
 
-    Their own tensors stay as they were at the start until `write`, or until there is no room for another factor; then
-    the factors that the momentum has done with are added to the start.
+    The heads' tensors keep the start until `write`, or until there is no room for another factor; then the factors that
+    no longer change the velocity are added to the start.
 
     Args:
-        heads: linear layers from H units, with bias; G is the sum of their outputs.
-        room: factors there is room for at first, >= 1.
+        heads: linear layers from H units, with bias; G is the total number of their outputs.
+        room: initial room for factors, >= 1.
     """
 
     def __init__(self, heads: Iterable[nn.Module], room: int = 64) -> None:
@@ -119,52 +120,52 @@ class FactoredHeads:
         ends = torch.tensor([len(bias) for bias in self._biases]).cumsum(0).tolist()
         self._parts = [slice(end - len(bias), end) for bias, end in zip(self._biases, ends, strict=True)]
         like, width = self._weights[0], 1 + self._weights[0].shape[1]
-        # The start's columns as rows, in the order of `_at`: 0 is the bias, 1 + j the j-th unit's.
+        # Columns of the start, stored as rows in the order of `_at`: 0 is the bias, 1 + j belongs to the j-th unit.
         self._columns = like.new_empty(width, ends[-1])
         torch.cat(self._biases, out=self._columns[0])
         self._at = torch.zeros(1, dtype=torch.long, device=like.device)
-        self._done = 0  # steps that are in factors
+        self._done = 0  # number of steps stored as factors
         self._gradients, self._hidden = like.new_empty(room, ends[-1]), like.new_empty(room, width)
-        # Of the start (first) and the factors: coefficient in the weights, in the velocity, and what the clip left.
+        # For the start (first) and the factors: coefficient in the weights, in the velocity, and clipping factor.
         self._coefficients = torch.zeros(1 + room, 3, dtype=torch.float64)
         self._coefficients[0, _WEIGHT] = 1.0
 
     @property
     def size(self) -> int:
-        """G, how many numbers are generated."""
+        """G, number of generated numbers."""
         return self._columns.shape[1]
 
     @property
     def room(self) -> int:
-        """How many factors there is room for."""
+        """Number of factors that fit."""
         return len(self._gradients)
 
     def generate(self, hidden: Tensor, out: Tensor) -> None:
-        """[b W] x into ``out`` (G,), for x = [1 h] (1 + H,); its units that are not 0 are those at work from now on."""
+        """Compute [b W] x into ``out`` (G,), for x = [1 h] (1 + H,); its non-zero units are active from now on."""
         self._follow(hidden != 0)
         start, factors = self._weights_of(self._done)
         torch.mv(self._columns[: len(self._at)].t(), start * hidden[self._at], out=out)
         out.addmv_(self._gradients[: self._done].t(), factors * (self._hidden[: self._done] @ hidden))
 
     def back(self, gradients: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Take in g, in any pieces; returns the units' gradient [b W]^T g (1 + H,) and the square of g's norm.
+        """Store g, given in pieces, and return the units' gradient [b W]^T g (1 + H,) and the squared norm of g.
 
-        The former is right only where units are at work.
+        The gradient is correct only for active units.
         """
         torch.cat([piece.flatten() for piece in gradients], out=self._gradients[self._done])
         gradient, (start, factors) = self._gradients[self._done], self._weights_of(self._done)
         inner = self._gradients[: self._done + 1] @ gradient
-        found = self._hidden[: self._done].t() @ (factors * inner[:-1])
-        found[self._at] += start * (self._columns[: len(self._at)] @ gradient)
-        return found, inner[-1]
+        units = self._hidden[: self._done].t() @ (factors * inner[:-1])
+        units[self._at] += start * (self._columns[: len(self._at)] @ gradient)
+        return units, inner[-1]
 
     def descend(self, hidden: Tensor, scale: float, plain: SGD) -> None:
-        """A step of SGD with ``scale`` times the gradient g x^T, g being what `back` was given last.
+        """Make a step of SGD with ``scale`` times the gradient g x^T, with g from the last call of `back`.
 
         Args:
-            hidden: x = [1 h] (1 + H,), as `generate` was given it.
-            scale: what a clip leaves of the gradient.
-            plain: whose step size, momentum and weight decay hold.
+            hidden: x = [1 h] (1 + H,), as given to `generate`.
+            scale: clipping factor of the gradient.
+            plain: optimiser with the step size, momentum and weight decay.
         """
         self._hidden[self._done] = hidden
         self._done += 1
@@ -182,12 +183,12 @@ class FactoredHeads:
         self._add(float(start), factors[:, None] * self._hidden[: self._done])
 
     def _weights_of(self, factors: int) -> tuple[Tensor, Tensor]:
-        """The coefficients in the weights, of the start and of the first factors, where and of what type those are."""
-        found = self._coefficients[: 1 + factors, _WEIGHT].to(self._columns)
-        return found[0], found[1:]
+        """Return the weights' coefficients of the start and of the first factors, in the device and type of these."""
+        coefficients = self._coefficients[: 1 + factors, _WEIGHT].to(self._columns)
+        return coefficients[0], coefficients[1:]
 
     def _follow(self, active: Tensor) -> None:
-        """Put the columns of the active (1 + H,), and no others, into the first rows."""
+        """Put the columns of the active units (1 + H,), and no others, into the first rows."""
         working = active[self._at]
         count = int(working.sum())
         if count < len(self._at):
@@ -204,16 +205,16 @@ class FactoredHeads:
             self._at = torch.cat([self._at, missing])
 
     def _add(self, start: float, hidden: Tensor) -> None:
-        """``start`` times the heads' own tensors, plus the first gradients' outer products with ``hidden``'s rows."""
+        """Scale the heads' tensors by ``start`` and add the first gradients' outer products with ``hidden``'s rows."""
         for part, weight, bias in zip(self._parts, self._weights, self._biases, strict=True):
             gradients = self._gradients[: len(hidden), part].t()
             weight.addmm_(gradients, hidden[:, 1:], beta=start)
             bias.mul_(start).addmv_(gradients, hidden[:, 0])
 
     def _make_room(self, momentum: float) -> None:
-        """Add to the start the oldest factors whose velocity is to their weight as the start's is, to rounding.
+        """Add the oldest factors with the start's ratio of velocity to weight, up to rounding, to the start.
 
-        From then on their coefficients would go on in proportion to the start's. Where there are few, room is doubled.
+        Their coefficients stay proportional to the start's from then on. If there are few of them, room is doubled.
         """
         weight, velocity, scale = self._coefficients.unbind(1)
         apart = momentum * (velocity - velocity[0] / weight[0] * weight)[1:].abs()
@@ -230,7 +231,7 @@ class FactoredHeads:
 
 
 def _kept(rows: Tensor, dropped: int, room: int) -> Tensor:
-    """All rows but the first ones, before as many rows of zeros as fill the room."""
+    """Return all rows but the first ``dropped``, followed by zeros up to ``room`` rows."""
     kept = rows.new_zeros(room, *rows.shape[1:])
     kept[: len(rows) - dropped] = rows[dropped:]
     return kept

@@ -1,6 +1,6 @@
-"""Local training's steps on named tensors: SGD and Adam.
+"""Optimisers of local training on named tensors: SGD and Adam.
 
-``torch.optim`` would do, but importing it costs every client process 150 MB and four seconds.
+``torch.optim`` has the same, but its import costs every client process 150 MB and four seconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EPSILON = 1e-8
 
 
 class Optimiser(ABC):
-    """Changes parameters by their gradients; remembers what it needs for as long as it lives."""
+    """Optimiser of parameters by their gradients, with a state as long as the object exists."""
 
     @abstractmethod
     def step(self, parameters: Mapping[str, Tensor], gradients: Tensors) -> None:
@@ -29,28 +29,28 @@ class Optimiser(ABC):
 
 
 class Remembering(Optimiser, ABC):
-    """An optimiser whose memory can be kept, so that another one goes on from it."""
+    """Optimiser with a state that can be stored, so that another optimiser continues from it."""
 
     @abstractmethod
     def memory(self, parameters: Mapping[str, Tensor]) -> Tensors:
-        """What it remembers of these parameters, by name and live: filling it in makes this optimiser go on from there.
+        """Return the state tensors for these parameters, by name, not copied: writing into them changes the state.
 
-        Before the first step all of it is zero.
+        Before the first step all are zero.
         """
 
     @torch.no_grad()
     def recall(self, parameters: Mapping[str, Tensor], remembered: Mapping[str, Tensor]) -> None:
-        """Go on from what an optimiser of the same parameters remembered; of nothing, start afresh."""
+        """Continue from a stored state for the same parameters; an empty state means a fresh start."""
         for name, value in self.memory(parameters).items() if remembered else ():
             value.copy_(remembered[name])
 
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """Hyper-parameters of local training; the defaults are those of HyperFL's comparison."""
+    """Hyper-parameters of local training; the defaults are from HyperFL's comparison."""
 
-    optimiser: Literal["sgd", "adam"] = "sgd"  # adam: with betas 0.9 and 0.999
-    momentum: float = 0.5  # of sgd, in [0, 1)
+    optimiser: Literal["sgd", "adam"] = "sgd"  # adam has betas 0.9 and 0.999
+    momentum: float = 0.5  # for sgd, in [0, 1)
     weight_decay: float = 5e-4  # multiple of the parameter added to its gradient, >= 0
 
     def __post_init__(self) -> None:
@@ -58,29 +58,29 @@ class LocalTraining:
         require(self.weight_decay >= 0, "weight_decay >= 0", weight_decay=self.weight_decay)
 
     def optimiser_at(self, lr: float) -> Remembering:
-        """A fresh optimiser of step size ``lr`` > 0."""
+        """Return a fresh optimiser of step size ``lr`` > 0."""
         if self.optimiser == "adam":
             return Adam(lr, self.weight_decay)
         return SGD(lr, self.momentum, self.weight_decay)
 
     def steps_at(self, lr: float, steps: int) -> LocalSteps | None:
-        """The same for an attacker: so many steps of a fresh optimiser, all of them on the same examples."""
+        """Return the attacker's model of local training: ``steps`` of a fresh optimiser, all on the same examples."""
         momentum = self.momentum if self.optimiser == "sgd" else 0.0
         return LocalSteps(lr, steps, self.optimiser, momentum, self.weight_decay)
 
 
 @dataclass(frozen=True)
 class LastingTraining(LocalTraining):
-    """Local training whose optimiser may go on from round to round."""
+    """Local training with an optimiser state that may be kept between rounds."""
 
-    lasting: bool = False  # whether a client keeps what its optimiser remembers; else each round starts afresh
+    lasting: bool = False  # whether a client keeps its optimiser state; False: each round starts with a fresh one
 
     def lasting_at(self, lr: float) -> Remembering | None:
-        """The optimiser that goes on from round to round, if one does."""
+        """Return the optimiser that is kept between rounds, if there is one."""
         return self.optimiser_at(lr) if self.lasting else None
 
     def steps_at(self, lr: float, steps: int) -> LocalSteps | None:
-        """Nobody but the client knows from where a lasting optimiser goes on."""
+        """Return None with a lasting optimiser, as only the client knows its state."""
         return None if self.lasting else super().steps_at(lr, steps)
 
 
@@ -113,7 +113,7 @@ class SGD(Remembering):
             parameter.sub_(gradient, alpha=self.lr)
 
     def memory(self, parameters: Mapping[str, Tensor]) -> Tensors:
-        """Velocities; nothing without momentum."""
+        """Return the velocities; an empty dictionary without momentum."""
         moved = parameters if self.momentum else {}
         return {
             f"velocity/{name}": self._velocity.setdefault(name, torch.zeros_like(p.detach()))
@@ -128,7 +128,7 @@ class Adam(Remembering):
     Args:
         lr: step size, > 0.
         weight_decay: multiple of the parameter added to its gradient.
-        betas: how much is kept, in each step, of the mean gradient and of the mean square; in [0, 1).
+        betas: decay rates of the mean gradient and of the mean square, in [0, 1).
     """
 
     def __init__(self, lr: float, weight_decay: float = 0.0, betas: tuple[float, float] = (0.9, 0.999)) -> None:
@@ -143,7 +143,7 @@ class Adam(Remembering):
         self._begin(parameters)
         for name in parameters:
             self._steps[name] += 1
-        torch.ops.aten._fused_adam_(  # one call for all tensors, which is what torch.optim.Adam(fused=True) makes
+        torch.ops.aten._fused_adam_(  # one call for all tensors, the same as in torch.optim.Adam(fused=True)
             list(parameters.values()),
             [gradients[name].contiguous() for name in parameters],
             [self._mean[name] for name in parameters],
@@ -160,10 +160,10 @@ class Adam(Remembering):
         )
 
     def memory(self, parameters: Mapping[str, Tensor]) -> Tensors:
-        """Means of the gradients and of their squares, and how many steps were made."""
+        """Return the means of the gradients and of their squares, and the numbers of steps."""
         self._begin(parameters)
         kinds = {"mean": self._mean, "square": self._square, "steps": self._steps}
-        return {f"{kind}/{name}": of[name] for kind, of in kinds.items() for name in parameters}
+        return {f"{kind}/{name}": state[name] for kind, state in kinds.items() for name in parameters}
 
     def _begin(self, parameters: Mapping[str, Tensor]) -> None:
         for name, parameter in parameters.items():
@@ -173,7 +173,7 @@ class Adam(Remembering):
 
 
 def clip_norm(gradients: Tensors, bound: float) -> Tensors:
-    """Scale the gradients, in place, so that their joint L2 norm is at most ``bound``."""
+    """Scale the gradients in place to a joint L2 norm of at most ``bound``."""
     if not gradients:
         return gradients
     norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients.values()]))
@@ -184,6 +184,6 @@ def clip_norm(gradients: Tensors, bound: float) -> Tensors:
 
 
 def along(loss: Tensor, parameters: Mapping[str, Tensor]) -> tuple[float, Tensors]:
-    """A mean loss as a number, and its gradient by parameter."""
-    found = torch.autograd.grad(loss, list(parameters.values()))
-    return float(loss.detach()), dict(zip(parameters, found, strict=True))
+    """Return a mean loss as a number, and its gradient by parameter."""
+    gradients = torch.autograd.grad(loss, list(parameters.values()))
+    return float(loss.detach()), dict(zip(parameters, gradients, strict=True))

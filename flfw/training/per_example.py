@@ -1,13 +1,13 @@
-"""The sum over a batch of clipped per-example gradients, in one forward and one backward pass.
+"""Per-example gradients, clipped and summed over a batch, in one forward and one backward pass.
 
 For example j and group m of parameters: g_jm / max(1, |g_jm|_2 / C_m), summed over j. A group is a layer (its weight
-and bias together), a tensor, or all that is chosen. Clipping never changes the signal that goes back through the
-network, so the pass back is the usual one without the parameters' own gradients; those are formed afterwards, layer by
-layer, from what went into each layer and what came back to it (`flfw.training.per_example_layers`). Those of
-convolutions lie there all at once: B times their weights. No noise is added here.
+and bias together), a tensor, or all chosen parameters. Clipping does not change the gradients of activations, so the
+backward pass computes only these. The parameters' gradients are formed afterwards, layer by layer, from each layer's
+input and output gradient (`flfw.training.per_example_layers`). For a convolution all B gradients are in memory at once:
+B times its weights. No noise is added here.
 
-The first batch of two or more examples is checked: the gradients must add up to autograd's own, and the loss of the
-first example must not depend on the others. So a layer that mixes examples, or one whose parameters are used past its
+The first batch of two or more examples is checked: the gradients must add up to autograd's, and the loss of the first
+example must not depend on the others. So a layer that mixes examples, or has parameters that are used outside its
 ``forward``, is refused and not clipped wrongly.
 """
 
@@ -29,21 +29,21 @@ from flfw.nets.net import Tensors
 from flfw.training.per_example_layers import WAYS, Part, Way, added, layer_gradients
 
 Grouping: TypeAlias = Literal["layer", "tensor", "flat"]
-"""What is clipped together: a layer's own parameters, each tensor for itself, or all that is chosen."""
+"""Clipping groups: a layer's direct parameters, each tensor alone, or all chosen parameters."""
 
 Bound: TypeAlias = float | Mapping[str, float]
-"""Of an L2 norm, > 0; ``inf``: no clipping. One for all groups, or one for each by name."""
+"""Bound of an L2 norm, > 0; ``inf``: no clipping. One for all groups, or one for each group by name."""
 
 
 @dataclass(frozen=True)
 class ClippedSum:
-    """What became of a batch of B examples.
+    """Sum of the clipped gradients of a batch of B examples, with norms and losses.
 
     Attributes:
-        sums: the sum of the clipped gradients, by parameter.
+        sums: sum of the clipped gradients, by parameter.
         norms: L2 norms before clipping (B, groups), the groups in the order of `PerExample.groups`.
-        scales: what clipping left of them (B, groups), in [0, 1]; below 1 where something was clipped.
-        losses: of each example (B,).
+        scales: clipping factors (B, groups) in [0, 1]; below 1 if a gradient was clipped.
+        losses: loss of each example (B,).
     """
 
     sums: Tensors
@@ -53,7 +53,7 @@ class ClippedSum:
 
 
 class _Use(NamedTuple):
-    """One call of a layer: what went in, and where its output's gradient will be."""
+    """Call of a layer: its inputs, and the graph edge of its output."""
 
     layer: str
     inputs: tuple[Tensor, ...]
@@ -62,20 +62,20 @@ class _Use(NamedTuple):
 
 @final
 class PerExample:
-    """Per-example gradients of a model, clipped and summed; the model is left as it is.
+    """Per-example gradients of a model, clipped and summed; the model is not changed.
 
     Args:
-        model: its layers take inputs with the examples in the first dimension.
-        chosen: patterns of the parameters that take part, of those that require a gradient: ``["extractor.*"]``.
-        grouping: what is clipped together.
-        way: how convolutions are done; any but ``auto`` repeats results bit for bit on one machine, in any process.
+        model: model with layers that take the examples in the first dimension.
+        chosen: name patterns of the parameters to use, among those that require a gradient: ``["extractor.*"]``.
+        grouping: clipping groups.
+        way: computation of convolutions; any but ``auto`` gives bit-identical results on one machine, in any process.
             ``fixed`` is about as fast as ``auto``.
 
     Attributes:
-        groups: the parameters of each group, by the group's name: a layer's, a tensor's, or ``all``.
+        groups: parameters of each group, by the name of the group: of a layer, of a tensor, or ``all``.
 
     Raises:
-        BadInput: nothing is chosen, or a layer has no per-example gradients.
+        BadInput: no parameter is chosen, or a layer has no per-example gradients.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class PerExample:
         require(bool(self._parameters), "some parameters that require gradients", chosen=list(chosen))
         names = {id(parameter): name for name, parameter in self._parameters.items()}
         self._layers: dict[str, nn.Module] = {}
-        self._own: dict[str, dict[str, str]] = {}  # of each layer: the name within it, and the model's
+        self._inner_names: dict[str, dict[str, str]] = {}  # for each layer: name in the layer -> name in the model
         for place, layer in model.named_modules():
-            own = {n: names[id(p)] for n, p in layer.named_parameters(recurse=False) if id(p) in names}
-            if own:
-                self._layers[place], self._own[place] = layer, own
+            inner_names = {n: names[id(p)] for n, p in layer.named_parameters(recurse=False) if id(p) in names}
+            if inner_names:
+                self._layers[place], self._inner_names[place] = layer, inner_names
         _refuse_batch_statistics(model, self._layers)
         self._gradients = {place: layer_gradients(layer, way) for place, layer in self._layers.items()}
         self.groups = grouped(self._parameters, grouping)
@@ -99,15 +99,15 @@ class PerExample:
         self._last_bound: tuple[object, Tensor] = ((), torch.empty(0))
 
     def clipped_sum(self, losses: Callable[[], Tensor], bound: Bound) -> ClippedSum:
-        """Of one batch.
+        """Compute the sum of the clipped gradients of one batch.
 
         Args:
-            losses: runs the model; gives the loss of each example (B,), B >= 0:
+            losses: function that runs the model and returns the loss of each example (B,), B >= 0:
                 ``lambda: cross_entropy(model(x), y, reduction="none")``.
-            bound: of each group's norm, > 0.
+            bound: bound of each group's norm, > 0.
 
         Raises:
-            BadInput: a bound is not positive or names no group, or examples cannot be told apart.
+            BadInput: a bound is not positive or names no group, or a layer mixes examples.
         """
         bounds = self._bounds(bound)
         with self._noting() as uses:
@@ -135,7 +135,7 @@ class PerExample:
 
     @contextmanager
     def _noting(self) -> Iterator[list[_Use]]:
-        """Notes every call of a layer whose parameters are chosen."""
+        """Record every call of a layer with chosen parameters."""
         uses: list[_Use] = []
 
         def noting(place: str, layer: nn.Module) -> Callable[..., Any]:
@@ -147,30 +147,30 @@ class PerExample:
                 if not tensors:
                     raise _no_gradients(layer, place, "it is not called with tensors alone, or does not return one")
                 if output.requires_grad:
-                    # The edge, not the tensor: what comes after may change that in place.
+                    # The edge, not the tensor: later layers may change the tensor in place.
                     uses.append(_Use(place, inputs, get_gradient_edge(output)))
                 return output
 
             return noted
 
-        # In the place of ``forward`` and not as hooks, which make every call of a module several times as slow.
-        own = [(vars(layer), vars(layer).get("forward")) for layer in self._layers.values()]
+        # ``forward`` is replaced because hooks make every call of a module several times as slow.
+        originals = [(vars(layer), vars(layer).get("forward")) for layer in self._layers.values()]
         for place, layer in self._layers.items():
             vars(layer)["forward"] = noting(place, layer)
         try:
             yield uses
         finally:
-            for attributes, forward in own:
+            for attributes, forward in originals:
                 if forward is None:
                     del attributes["forward"]
                 else:
                     attributes["forward"] = forward
 
     def _check(self, uses: Sequence[_Use], losses: Tensor) -> None:
-        """Refuse what would give wrong gradients; once for each sequence of calls, and again for more than one example.
+        """Refuse layers with wrong gradients; once for each sequence of calls, again for more than one example.
 
         Raises:
-            BadInput: naming a layer.
+            BadInput: a layer has no per-example gradients; the message names it.
         """
         examples = losses.shape
         for use in uses:
@@ -183,7 +183,7 @@ class PerExample:
             return
         names, parameters = list(self._parameters), list(self._parameters.values())
         slopes = _gradients(losses, [use.output for use in uses])
-        own = _gradients(losses, parameters)
+        reference = _gradients(losses, parameters)
         if len(losses) > 1:
             for use, crossing in zip(uses, _gradients(losses[0], [use.output for use in uses]), strict=True):
                 if crossing is not None and bool(crossing[1:].any()):
@@ -191,7 +191,7 @@ class PerExample:
                     raise _no_gradients(self._layers[use.layer], use.layer, why)
         with torch.no_grad():
             parts = self._parts(uses, slopes)
-        for name, expected in zip(names, own, strict=True):
+        for name, expected in zip(names, reference, strict=True):
             if expected is None:
                 continue
             with torch.no_grad():
@@ -199,40 +199,42 @@ class PerExample:
                 total = parts[name].weighted(torch.ones_like(sizes)) if name in parts else 0.0
                 apart = torch.linalg.vector_norm(total - expected)
             if bool(apart > torch.finfo(sizes.dtype).eps ** 0.5 * sizes.sum()):
-                place = next(place for place, inside in self._own.items() if name in inside.values())
+                place = next(place for place, inside in self._inner_names.items() if name in inside.values())
                 why = f"its {name.rpartition('.')[2]} is also used otherwise than by calling it"
                 raise _no_gradients(self._layers[place], place, why)
         self._checked.add(called)
 
     def _parts(self, uses: Sequence[_Use], slopes: Sequence[Tensor | None]) -> dict[str, Part]:
-        """The per-example gradients by parameter; without those on which no loss depends."""
-        found: dict[str, Part] = {}
+        """Return the per-example gradients by parameter, without parameters on which no loss depends."""
+        gradients: dict[str, Part] = {}
         for use, slope in zip(uses, slopes, strict=True):
             if slope is not None:
-                own = self._own[use.layer]
-                parts = self._gradients[use.layer].parts(use.inputs, slope, own)
-                for inner, name in own.items():
-                    found[name] = added(found[name], parts[inner]) if name in found else parts[inner]
-        return found
+                inner_names = self._inner_names[use.layer]
+                parts = self._gradients[use.layer].parts(use.inputs, slope, inner_names)
+                for inner, name in inner_names.items():
+                    gradients[name] = added(gradients[name], parts[inner]) if name in gradients else parts[inner]
+        return gradients
 
     @torch.no_grad()
     def _clipped(
         self, uses: Sequence[_Use], slopes: Sequence[Tensor | None], bounds: tuple[float, ...], losses: Tensor
     ) -> ClippedSum:
         parts = self._parts(uses, slopes)
-        found = [[parts[name].norms for name in members if name in parts] for members in self.groups.values()]
-        norms = torch.stack([_joint(several) if several else torch.zeros_like(losses) for several in found])
+        pieces = [[parts[name].norms for name in members if name in parts] for members in self.groups.values()]
+        norms = torch.stack(
+            [_joint(piece_norms) if piece_norms else torch.zeros_like(losses) for piece_norms in pieces]
+        )
         bound = self._bound(bounds, norms)
         scales = bound / torch.maximum(norms, bound)
-        of = {n: scale for names, scale in zip(self.groups.values(), scales.unbind(), strict=True) for n in names}
+        scale_of = {n: scale for names, scale in zip(self.groups.values(), scales.unbind(), strict=True) for n in names}
         sums = {}
         for name, parameter in self._parameters.items():
-            total = parts[name].weighted(of[name]) if name in parts else torch.zeros_like(parameter)
+            total = parts[name].weighted(scale_of[name]) if name in parts else torch.zeros_like(parameter)
             sums[name] = total if total.dtype == parameter.dtype else total.to(parameter.dtype)
         return ClippedSum(sums, norms.t(), scales.t(), losses.detach())
 
     def _bound(self, bounds: tuple[float, ...], norms: Tensor) -> Tensor:
-        """As a tensor (groups, 1); the last ones are kept. The largest number stands for infinity."""
+        """Return the bounds as a tensor (groups, 1), cached; the largest float stands for infinity."""
         key = bounds, norms.dtype, norms.device
         if self._last_bound[0] != key:
             most = torch.finfo(norms.dtype).max
@@ -241,16 +243,16 @@ class PerExample:
 
 
 def _joint(norms: list[Tensor]) -> Tensor:
-    """The norms of what has these norms in its pieces."""
+    """Combine the norms of the pieces of each gradient into its norm."""
     return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms), dim=0)
 
 
 def _gradients(
-    losses: Tensor, of: Sequence[Tensor] | Sequence[GradientEdge], last: bool = False
+    losses: Tensor, outputs: Sequence[Tensor] | Sequence[GradientEdge], last: bool = False
 ) -> Sequence[Tensor | None]:
-    """Those of the losses' sum, None where it does not depend on one; the graph stays unless ``last``."""
+    """Compute the gradients of the summed losses, None if they do not depend on one; free the graph if ``last``."""
     each = torch.ones_like(losses)
-    return torch.autograd.grad(losses, of, each, retain_graph=not last, allow_unused=True) if of else ()
+    return torch.autograd.grad(losses, outputs, each, retain_graph=not last, allow_unused=True) if outputs else ()
 
 
 def _no_gradients(layer: nn.Module, place: str, why: str) -> BadInput:
@@ -259,7 +261,7 @@ def _no_gradients(layer: nn.Module, place: str, why: str) -> BadInput:
 
 
 def _refuse_batch_statistics(model: nn.Module, chosen: Mapping[str, nn.Module]) -> None:
-    """BatchNorm mixes examples wherever it is; other layers' buffers are fed by all examples of a batch."""
+    """Refuse BatchNorm, as it mixes examples, and buffers in chosen layers, as all examples of a batch update them."""
     for place, layer in model.named_modules():
         if isinstance(layer, _BatchNorm):
             raise _no_gradients(layer, place, "its output depends on the whole batch, as GroupNorm's does not")
@@ -268,13 +270,13 @@ def _refuse_batch_statistics(model: nn.Module, chosen: Mapping[str, nn.Module]) 
 
 
 def grouped(names: Iterable[str], grouping: Grouping) -> dict[str, tuple[str, ...]]:
-    """The names of each group's parameters.
+    """Return the parameter names of each group.
 
     >>> grouped(["body.weight", "body.bias", "head.weight"], "layer")
     {'body': ('body.weight', 'body.bias'), 'head': ('head.weight',)}
     """
-    found: dict[str, tuple[str, ...]] = {}
+    groups: dict[str, tuple[str, ...]] = {}
     for name in names:
         group = {"layer": name.rpartition(".")[0] or "model", "tensor": name, "flat": "all"}[grouping]
-        found[group] = (*found.get(group, ()), name)
-    return found
+        groups[group] = (*groups.get(group, ()), name)
+    return groups

@@ -1,10 +1,10 @@
-"""The gradients of one layer's parameters, one for each example, from what goes into the layer and what comes back.
+"""Per-example gradients of one layer's parameters, from its inputs and the gradient of its output.
 
-``a`` is a layer's input and ``d`` the loss's gradient for its output, example by example. A linear layer's gradient is
+``a`` is a layer's input and ``d`` the loss's gradient for its output, for each example. A linear layer's gradient is
 the outer product d a^T: it is never formed, its norm is |d| |a|, and the weighted sum over a batch is one product. A
-convolution's is a product of d (O, L) with the windows (L, n) that the kernel sees at the L output pixels. Copying the
-windows is half of the work where there are many channels, so there are several ways to do it. Which is fastest depends
-on the shape; it is found by trying them, or by a rule. Other layers' gradients come from Opacus.
+convolution's gradient is a product of d (O, L) with the input windows (L, n) at the L output pixels. With many channels
+half of the time is spent on copying the windows, so there are several ways to do it. The fastest depends on the shape;
+it is chosen by trials or by a rule. Other layers' gradients come from Opacus.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from torch.nn.functional import pad
 from flfw.errors import BadInput
 
 Way: TypeAlias = Literal["auto", "fixed", "rows", "planes", "convolution", "loop", "opacus"]
-"""How convolutions are done; all agree to rounding.
+"""Way to compute the gradients of convolutions; all agree up to rounding.
 
-``auto`` tries, and so may choose otherwise in another process. ``fixed`` goes by the shapes alone: ``rows`` where a
-pixel has at least as many channels (of a group) as a line of the output has pixels, else ``planes``; that is, windows
-are copied in the longer runs. ``opacus`` leaves every layer to Opacus.
+``auto`` makes timed trials and so may choose differently in another process. ``fixed`` depends on the shapes alone:
+``rows`` if a pixel has at least as many channels (of a group) as a line of the output has pixels, else ``planes``; so
+windows are copied in the longer runs. ``opacus`` uses Opacus for every layer.
 """
 
 WAYS: tuple[str, ...] = get_args(Way)
-_CHUNKS = (4, 8)  # examples whose windows are copied at a time: as many as stay in a processor's cache
+_CHUNKS = (4, 8)  # number of examples with windows copied at a time: they fit into a processor's cache
 _TRIALS = 3
 
 
 class Part(ABC):
-    """One parameter's gradients, one for each of B examples; ``norms`` (B,) are their L2 norms."""
+    """Gradients of one parameter, one for each of B examples; ``norms`` (B,) are their L2 norms."""
 
     norms: Tensor
 
     @abstractmethod
     def weighted(self, weights: Tensor) -> Tensor:
-        """Their sum with weights (B,), in the parameter's shape."""
+        """Return the sum of the gradients with weights (B,), in the parameter's shape."""
 
     @abstractmethod
     def formed(self) -> Tensor:
-        """All of them (B, ...)."""
+        """Return all gradients (B, ...)."""
 
 
 @final
 class Formed(Part):
-    """Gradients that lie there: (B, ...), each of some size; an order of the dimensions makes it the parameter's."""
+    """Gradients in memory: (B, ...), each of size ``size``; ``order`` and ``shape`` give them the parameter's shape."""
 
     def __init__(
         self, values: Tensor, size: tuple[int, ...] = (), order: tuple[int, ...] = (), shape: tuple[int, ...] = ()
@@ -62,57 +62,57 @@ class Formed(Part):
         self.norms = torch.linalg.vector_norm(self._values, dim=1)  # now, while the values are in the cache
 
     def weighted(self, weights: Tensor) -> Tensor:
-        """In one product."""
-        found = torch.mv(self._values.t(), weights).view(self._size)
-        return found.permute(self._order).reshape(self._shape) if self._order else found
+        """Return the weighted sum, as one product."""
+        total = torch.mv(self._values.t(), weights).view(self._size)
+        return total.permute(self._order).reshape(self._shape) if self._order else total
 
     def formed(self) -> Tensor:
-        """All of them (B, ...)."""
-        found = self._values.view(-1, *self._size)
-        return found.permute(0, *(1 + i for i in self._order)).reshape(-1, *self._shape) if self._order else found
+        """Return all gradients (B, ...)."""
+        values = self._values.view(-1, *self._size)
+        return values.permute(0, *(1 + i for i in self._order)).reshape(-1, *self._shape) if self._order else values
 
 
 @final
 class Outer(Part):
-    """Those of a linear layer's weight: outer products of d (B, O), the bias's gradients, and a (B, I)."""
+    """Gradients of a linear layer's weight: outer products of d (B, O), the bias's gradients, and a (B, I)."""
 
     def __init__(self, bias: Formed, a: Tensor) -> None:
         self._bias, self._a = bias, a
         self.norms = bias.norms * torch.linalg.vector_norm(a, dim=1)
 
     def weighted(self, weights: Tensor) -> Tensor:
-        """In one matrix product."""
+        """Return the weighted sum, as one matrix product."""
         return torch.mm(self._bias.formed().t() * weights, self._a)
 
     def formed(self) -> Tensor:
-        """All of them (B, O, I)."""
+        """Return all gradients (B, O, I)."""
         return self._bias.formed()[:, :, None] * self._a[:, None, :]
 
 
 def added(one: Part, other: Part) -> Part:
-    """The gradients of a parameter that is used several times: the sum over its uses."""
+    """Add the gradients of two uses of the same parameter."""
     return Formed((one.formed() + other.formed()).contiguous())
 
 
 class LayerGradients(ABC):
-    """What a layer's own parameters get from each example."""
+    """Per-example gradients of a layer's direct parameters."""
 
     @abstractmethod
     def parts(self, inputs: Sequence[Tensor], d: Tensor, wanted: Collection[str]) -> dict[str, Part]:
-        """Of one use of the layer.
+        """Compute the gradients from one use of the layer.
 
         Args:
-            inputs: what it was called with, each (B, ...).
+            inputs: the layer's inputs, each (B, ...).
             d: the gradient of the summed loss for its output (B, ...), B >= 1.
-            wanted: parameters' names within the layer.
+            wanted: names of the parameters within the layer.
 
         Returns:
-            The gradients of the parameters wanted; more where that costs nothing.
+            The gradients of the wanted parameters; more if they cost nothing.
         """
 
 
 def layer_gradients(layer: nn.Module, way: Way) -> LayerGradients:
-    """The fastest there is for a type of layer."""
+    """Return the fastest implementation for a layer's type."""
     if way != "opacus" and type(layer) is nn.Linear:
         return _LinearGradients()
     if way != "opacus" and type(layer) is nn.Conv2d:
@@ -123,23 +123,23 @@ def layer_gradients(layer: nn.Module, way: Way) -> LayerGradients:
 @final
 class _LinearGradients(LayerGradients):
     def parts(self, inputs: Sequence[Tensor], d: Tensor, wanted: Collection[str]) -> dict[str, Part]:
-        """Of inputs (B, ..., I): several rows of an example, such as words, are summed."""
+        """Compute the gradients for inputs (B, ..., I): the rows of an example, such as words, are summed."""
         a = inputs[0].to(d.dtype)
         if a.dim() == 2:
             bias = Formed(d)
             return {"weight": Outer(bias, a), "bias": bias}
         a, d = a.flatten(1, -2), d.flatten(1, -2)
-        found: dict[str, Part] = {}
+        gradients: dict[str, Part] = {}
         if "weight" in wanted:
-            found["weight"] = Formed(d.transpose(1, 2) @ a)
+            gradients["weight"] = Formed(d.transpose(1, 2) @ a)
         if "bias" in wanted:
-            found["bias"] = Formed(d.sum(1))
-        return found
+            gradients["bias"] = Formed(d.sum(1))
+        return gradients
 
 
 @final
 class _OpacusGradients(LayerGradients):
-    """By the layer's own sampler, or by torch.func where it has none or where that expects parameters that are None."""
+    """Gradients from Opacus' sampler, or from torch.func if there is none or it does not accept parameters of None."""
 
     def __init__(self, layer: nn.Module) -> None:
         self._layer = layer
@@ -156,18 +156,18 @@ class _OpacusGradients(LayerGradients):
         if sampler is None or (lacking and not isinstance(layer, nn.Linear | nn.Conv2d)):
             sampler = ft_compute_per_sample_gradient
         try:
-            found = sampler(layer, [value.detach() for value in inputs], d)
+            samples = sampler(layer, [value.detach() for value in inputs], d)
         finally:
-            layer.__dict__.pop("ft_compute_sample_grad", None)  # which torch.func's way leaves behind
-        own = layer.named_parameters(recurse=False)
-        return {name: Formed(found[value].contiguous()) for name, value in own if name in wanted}
+            layer.__dict__.pop("ft_compute_sample_grad", None)  # an attribute left by Opacus' torch.func sampler
+        named = layer.named_parameters(recurse=False)
+        return {name: Formed(samples[value].contiguous()) for name, value in named if name in wanted}
 
 
 @dataclass(frozen=True)
 class _Shape:
-    """Of a convolution, the padding being done."""
+    """Shapes of a convolution with an already padded input."""
 
-    input: tuple[int, ...]  # of the whole batch (B, C, H, W)
+    input: tuple[int, ...]  # the whole batch (B, C, H, W)
     output: tuple[int, ...]  # (B, O, h, w)
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
@@ -182,13 +182,13 @@ class _Shape:
 
     @cached_property
     def layouts(self) -> dict[str, tuple[tuple[int, ...], ...]]:
-        """What some ways make of a weight: its size, and the order and the shape which make it a weight again."""
+        """Layouts of a weight's gradient in some ways: size, and order and shape that convert it to the weight's."""
         filters, channels, *kernel = self.weight
         rows, planes = (filters, *kernel, channels), (self.groups, channels, *kernel, filters // self.groups)
         return {"rows": (rows, (0, 3, 1, 2), self.weight), "planes": (planes, (0, 4, 1, 2, 3), self.weight)}
 
 
-# The gradients of a batch from a and d, so many examples at a time; what a way makes of weights is in `_Shape.layouts`.
+# Gradients of a batch from a and d, a chunk of examples at a time; their layout is in `_Shape.layouts`.
 _Conv2dWay: TypeAlias = Callable[[_Shape, int, Tensor, Tensor], Tensor]
 
 
@@ -202,20 +202,20 @@ class _Conv2dGradients(LayerGradients):
         self._plans: dict[tuple[torch.Size, torch.dtype, torch.device], tuple[_Shape, str, int]] = {}
 
     def parts(self, inputs: Sequence[Tensor], d: Tensor, wanted: Collection[str]) -> dict[str, Part]:
-        found: dict[str, Part] = {}
+        gradients: dict[str, Part] = {}
         if "bias" in wanted:
-            found["bias"] = Formed(d.sum((2, 3)))
+            gradients["bias"] = Formed(d.sum((2, 3)))
         if "weight" in wanted:
             a = inputs[0].to(d.dtype)
             a = pad(a, self._margins, mode=self._mode) if self._margins else a
             shape, way, chunk = self._plan(a, d)
             values = _CONV2D_WAYS[way](shape, chunk, a, d).view(len(d), -1)
-            found["weight"] = Formed(values, *shape.layouts.get(way, (shape.weight,)))
-        return found
+            gradients["weight"] = Formed(values, *shape.layouts.get(way, (shape.weight,)))
+        return gradients
 
     def _plan(self, a: Tensor, d: Tensor) -> tuple[_Shape, str, int]:
         key = a.shape, d.dtype, d.device
-        if key not in self._plans:  # what is found here takes a tenth of a small step
+        if key not in self._plans:  # without this cache, planning takes a tenth of a small step
             layer = self._layer
             geometry = (layer.kernel_size, layer.stride, layer.dilation, layer.groups)
             shape = _Shape(tuple(a.shape), tuple(d.shape), *geometry, d.dtype, d.device)
@@ -229,7 +229,7 @@ class _Conv2dGradients(LayerGradients):
 
 
 def _rows(shape: _Shape, chunk: int, a: Tensor, d: Tensor) -> Tensor:
-    """A row for each output pixel: its window, copied a pixel's channels at a time; windows begin with their lines."""
+    """Use a row for each output pixel: its window, line by line, copied one pixel's channels at a time."""
     (h, w), (step, across) = shape.output[2:], shape.stride
     channels, (down, right) = shape.weight[1], shape.dilation
     pixels = a.permute(0, 2, 3, 1).contiguous()
@@ -242,7 +242,7 @@ def _rows(shape: _Shape, chunk: int, a: Tensor, d: Tensor) -> Tensor:
 
 
 def _planes(shape: _Shape, chunk: int, a: Tensor, d: Tensor) -> Tensor:
-    """A plane of output pixels for each number of the window, copied a line of pixels at a time."""
+    """Use a plane of output pixels for each entry of the window, copied a line of pixels at a time."""
     (h, w), (step, across), (down, right) = shape.output[2:], shape.stride, shape.dilation
     a = a.contiguous()
     image, channel, line, _ = a.stride()
@@ -254,9 +254,9 @@ def _planes(shape: _Shape, chunk: int, a: Tensor, d: Tensor) -> Tensor:
 
 
 def _products(shape: _Shape, chunk: int, windows: Tensor, d: Tensor, transposed: bool) -> Tensor:
-    """The products of d with the windows, which overlap and so are copied first, for each example and group.
+    """Multiply d with the windows for each example and group; the windows overlap, so they are copied first.
 
-    Planes come first (n, L) x (L, O), and rows last (O, L) x (L, n): BLAS is faster so where windows are small.
+    Planes are the left factor, (n, L) x (L, O), rows the right one, (O, L) x (L, n): faster in BLAS for small windows.
     """
     filters, window = shape.weight[0] // shape.groups, prod(shape.weight[1:])
     ds = d.reshape(len(d) * shape.groups, filters, -1)
@@ -264,27 +264,27 @@ def _products(shape: _Shape, chunk: int, windows: Tensor, d: Tensor, transposed:
     if len(d) <= chunk:
         copied = windows.reshape(size)
         return torch.bmm(copied, ds.transpose(1, 2)) if transposed else torch.bmm(ds, copied)
-    found = ds.new_empty(len(ds), *((window, filters) if transposed else (filters, window)))
+    products = ds.new_empty(len(ds), *((window, filters) if transposed else (filters, window)))
     buffer = windows.new_empty(chunk, *windows.shape[1:])
-    several = chunk * shape.groups
-    for some, left, out in zip(windows.split(chunk), ds.split(several), found.split(several), strict=True):
+    groups = chunk * shape.groups
+    for some, left, out in zip(windows.split(chunk), ds.split(groups), products.split(groups), strict=True):
         copied = buffer[: len(some)].copy_(some).view(size)
         torch.bmm(*((copied, left.transpose(1, 2)) if transposed else (left, copied)), out=out)
-    return found
+    return products
 
 
 def _convolution(shape: _Shape, chunk: int, a: Tensor, d: Tensor) -> Tensor:
-    """One weight gradient of a convolution in which every example has groups of its own."""
+    """Compute one weight gradient of a convolution in which every example has separate groups."""
     return _weight_gradient(shape, a.reshape(1, -1, *a.shape[2:]), d.reshape(1, -1, *d.shape[2:]), len(a))
 
 
 def _loop(shape: _Shape, chunk: int, a: Tensor, d: Tensor) -> Tensor:
-    """An ordinary weight gradient for each example."""
+    """Compute an ordinary weight gradient for each example."""
     return torch.stack([_weight_gradient(shape, a[i : i + 1], d[i : i + 1], 1) for i in range(len(a))])
 
 
 def _weight_gradient(shape: _Shape, a: Tensor, d: Tensor, times: int) -> Tensor:
-    """Of a convolution with so many times the groups; `torch.nn.grad` has the same, but its types know no tuples."""
+    """Compute the weight gradient of a convolution with ``times`` as many groups, as `torch.nn.grad` does."""
     like = d.new_empty(1).expand(times * shape.weight[0], *shape.weight[1:])
     rest = (shape.stride, (0, 0), shape.dilation, False, (0, 0), times * shape.groups, (False, True, False))
     return torch.ops.aten.convolution_backward(d, a, like, None, *rest)[1]
@@ -299,7 +299,7 @@ def _chunks(shape: _Shape) -> tuple[int, ...]:  # worth trying; the last one is 
 
 @cache
 def _fastest(shape: _Shape) -> tuple[str, int]:
-    """The way, and how many examples at a time; tried once in a process for each shape, on ones."""
+    """Choose the way and the chunk of examples by trials on ones, once in a process for each shape."""
     a, d = (torch.ones(size, dtype=shape.dtype, device=shape.device) for size in (shape.input, shape.output))
 
     def seconds(plan: tuple[str, int]) -> float:
@@ -312,7 +312,7 @@ def _fastest(shape: _Shape) -> tuple[str, int]:
     plans = [(name, chunk) for name in ("planes", "rows") for chunk in _chunks(shape)]
     plans += [("convolution", 0), ("loop", 0)]
     for plan in plans:
-        seconds(plan)  # what a first call sets up is not counted
+        seconds(plan)  # the set-up of a first call is not timed
     first = {plan: seconds(plan) for plan in plans}
     close = [plan for plan in plans if first[plan] <= 2 * min(first.values())]
     turns = [{plan: seconds(plan) for plan in close} for _ in range(_TRIALS)]

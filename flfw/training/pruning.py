@@ -1,4 +1,4 @@
-"""Keeping the entries of largest magnitude of a tensor, as compressors do."""
+"""Pruning of a tensor to its entries of largest magnitude, as in compressors."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from torch import Tensor
 
 
 def keep_largest(value: Tensor, ratio: float) -> Tensor:
-    """The tensor with a share ``ratio`` in [0, 1) of its entries, those of smallest magnitude, set to 0.
+    """Return the tensor with a share ``ratio`` in [0, 1) of its entries, those of smallest magnitude, set to 0.
 
-    The share is rounded down to whole entries; of equal ones any may stay.
+    The share is rounded down to whole entries; ties are broken arbitrarily.
 
     >>> keep_largest(torch.tensor([3.0, -1.0, 2.0, 0.5]), 0.5)
     tensor([3., 0., 2., 0.])

@@ -1,4 +1,4 @@
-"""How many threads a computation has, where that decides its last bits."""
+"""Number of threads of a computation, as it changes the last bits of sums."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The victim whose extractor a hypernetwork generates, at the price of a plain network.
+"""Victim whose extractor a hypernetwork generates, at the cost of a plain network.
 
-To it embedding and classifier are unknown. `flfw.inversion.private.extractor` has the victims of an attacker who reads
+Embedding and classifier are unknown here. `flfw.inversion.private.extractor` has the victims of an attacker who reads
 the extractor off.
 """
 
@@ -21,12 +21,12 @@ from flfw.victims.victim import VictimModel
 
 @final
 class GeneratedVictim(VictimModel):
-    """A `VictimModel` of a `GeneratedNet` that shares its hypernetwork.
+    """Victim with a `GeneratedNet` that shares its hypernetwork.
 
     A head's gradient for one guess is the outer product of dL/dtheta_k with h: 128 times the size of dL/dtheta_k, and
-    of rank one. What was sent spans few directions of h as well (one, after one step), so both are written in an
-    orthonormal basis of those directions; of the rest of a guess, where what was sent is 0, only the length counts,
-    and that is one more number. Inner products and norms, all that a matching loss needs, stay what they were.
+    of rank one. The observation also spans few directions of h (one, after one step), so both are written in an
+    orthonormal basis of these directions. Outside the basis the observation is 0, so only the length of the guess's
+    rest counts: one more number. Inner products and norms, all that a matching loss needs, are unchanged.
 
     Args:
         model: a freshly initialised `GeneratedNet`.
@@ -48,10 +48,10 @@ class GeneratedVictim(VictimModel):
         self._sizes = [self.known[name].numel() for name in self._bias_names]
 
     def observed(self, sent: Tensors) -> tuple[Tensors, Tensors]:
-        """The heads' gradients (generated, hidden) in a basis of the directions of h they span."""
+        """Write the heads' gradients (generated, hidden) in a basis of the directions of h they span."""
         heads = [sent[name] for name in self._weight_names]
         values, vectors = torch.linalg.eigh(sum(_gram(head) for head in heads))
-        # A direction holding 3e-4 of the length is rounding, of differences of float32 weights in any case.
+        # A direction with 3e-4 of the length is only rounding, at least for differences of float32 weights.
         spanned = values > 1e-7 * values[-1]
         basis = vectors[:, spanned].float()
         return {
@@ -63,18 +63,18 @@ class GeneratedVictim(VictimModel):
         }, {"basis": basis}
 
     def gradient(self, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensors:
-        """The hypernetwork's gradient for a guess of data, embedding and classifier, in the same coordinates."""
+        """Compute the hypernetwork's gradient for a guess of data, embedding and classifier, same coordinates."""
         theta = linear(torch.relu(self._before(unknown["embedding"])), self._weight, self._bias)
         theta_gradient = grad(self._loss)(theta, x, y, unknown)
         return self.handed_on(theta_gradient, unknown["embedding"], constants["basis"])
 
     def handed_on(self, theta_gradient: Tensor, embedding: Tensor, basis: Tensor) -> Tensors:
-        """The hypernetwork's gradient, in the same coordinates, for one of what it generates.
+        """Compute the hypernetwork's gradient from the generated network's gradient, in the same coordinates.
 
         Args:
             theta_gradient: (generated,) with respect to the extractor's tensors, one after the other.
-            embedding: (embedding,) that the extractor is generated from.
-            basis: (hidden, r) as `observed` found it.
+            embedding: (embedding,) the embedding that generates the extractor.
+            basis: (hidden, r) the basis from `observed`.
         """
         before = self._before(embedding)
         hidden = torch.relu(before)
@@ -91,7 +91,7 @@ class GeneratedVictim(VictimModel):
         }
 
     def _before(self, embedding: Tensor) -> Tensor:
-        """(hidden,): the hidden units before the rectifier."""
+        """Compute the hidden units before the rectifier, (hidden,)."""
         return self.known["hypernet.trunk.weight"] @ embedding + self.known["hypernet.trunk.bias"]
 
     def _loss(self, theta: Tensor, x: Tensor, y: Tensor, unknown: Tensors) -> Tensor:
@@ -105,6 +105,6 @@ class GeneratedVictim(VictimModel):
 
 
 def _gram(head: Tensor) -> Tensor:
-    """Inner products of a head's columns, (hidden, hidden), in float64."""
+    """Compute inner products of a head's columns, (hidden, hidden), in float64."""
     exact = head.double()
     return exact.T @ exact

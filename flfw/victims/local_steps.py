@@ -1,8 +1,8 @@
-"""Updates of several local steps: what a guess of the data would have made of the weights, step by step.
+"""Updates of several local steps: simulated training on a guess of the data, step by step.
 
-Local training is written out as a function of the guess, and a search follows its derivative through all steps (the
-simulation of Geiping et al., NeurIPS 2020, section 6, and of Dimitrov et al., TMLR 2022), through momentum, Adam's
-means, clipping and a proximal term as well.
+Local training is a function of the guess, and a search follows its derivative through all steps (the simulation of
+Geiping et al., NeurIPS 2020, section 6, and of Dimitrov et al., TMLR 2022), also through momentum, Adam's means,
+clipping and a proximal term.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from flfw.nets.net import Tensors
 from flfw.victims.victim import VictimModel, mean_gradient
 
 Places: TypeAlias = tuple[int, ...]
-"""Which of a guess's examples stand in one batch."""
+"""Indices of a guess's examples in one batch."""
 
 _CLIP_EPSILON = 1e-6  # added to a norm above the bound, as `flfw.training.optimisers.clip_norm` does
 
@@ -31,24 +31,23 @@ _CLIP_EPSILON = 1e-6  # added to a norm above the bound, as `flfw.training.optim
 @final
 @dataclass(frozen=True)
 class LocalSteps:
-    """What an attacker knows of a client's local training; its optimiser starts afresh, as every round's does.
+    """Attacker's knowledge of a client's local training; the optimiser starts anew in every round.
 
     Attributes:
         lr: step size, > 0.
-        steps: how many, >= 1.
+        steps: number of steps, >= 1.
         optimiser: ``adam`` adds weight decay to the gradient, as `flfw.training.optimisers.Adam` does; ``adamw``
-        shrinks the
-            weights by it instead (Loshchilov and Hutter, ICLR 2019).
-        momentum: of ``sgd``, in [0, 1).
+            shrinks the weights by it instead (Loshchilov and Hutter, ICLR 2019).
+        momentum: momentum of ``sgd``, in [0, 1).
         weight_decay: multiple of the weight, >= 0.
-        betas: of Adam's two means, each in [0, 1).
+        betas: decay rates of Adam's two means, each in [0, 1).
         epsilon: added to Adam's root, > 0.
-        clip: bound of the joint L2 norm of a step's gradient, the proximal term's included, >= 0; 0: none.
-        batch_size: examples in a step, >= 0; the last batch of an epoch is smaller where they do not come out even.
-            0: all of them in every step. Says nothing where an ``order`` is given.
-        order: for each step which places of the guess it used. None: unknown. Then slot i of the guess stands, by
-            definition, for the i-th example of the first epoch, so that one epoch needs no order; labels are taken to
-            be assigned to slots in that order, and later epochs to go in the same one, though clients shuffle anew.
+        clip: bound of the joint L2 norm of a step's gradient, with that of the proximal term, >= 0; 0: none.
+        batch_size: examples in a step, >= 0; the last batch of an epoch may be smaller. 0: all of them in every step.
+            Ignored where an ``order`` is given.
+        order: for each step the indices of the guess it used. None: unknown. Then index i of the guess is, by
+            definition, the i-th example of the first epoch, so that one epoch needs no order. The labels are assumed to
+            be in that order, and later epochs to repeat it, although clients shuffle again.
         proximal: weight mu >= 0 of mu/2 ||w - w_0||^2 in the local loss (FedProx: Li et al., MLSys 2020).
         moves: patterns of the parameters that local training changes, shared or not; default all.
     """
@@ -84,10 +83,10 @@ class LocalSteps:
             require(all(self.order), "an order of batches of at least one example", order=self.order)
 
     def batches(self, count: int) -> tuple[Places, ...]:
-        """Of each step, the places it uses of ``count`` examples.
+        """Return for each step the indices it uses of ``count`` examples.
 
         Raises:
-            BadInput: the order names a place that there is not.
+            BadInput: the order has an index out of range.
 
         >>> LocalSteps(lr=0.1, steps=4, batch_size=2).batches(5)
         ((0, 1), (2, 3), (4,), (0, 1))
@@ -103,23 +102,23 @@ class LocalSteps:
 
 @final
 class SteppedVictim(VictimModel):
-    """A `VictimModel` that sends weights after several local steps.
+    """Victim that sends weights after several local steps.
 
     Its coordinates are the change of the weights, ``(received - sent) / (lr * steps)``: after one step of plain SGD
-    the gradient, after several their mean, each taken where training stood. The loss is the cross-entropy. Parameters
-    that stay private move in training as the shared ones do, from the values that are guessed for them. Buffers stay
-    as they are, and the model is in evaluation mode: the running statistics of normalisation do not follow the data.
+    the gradient, after several the mean of the steps' gradients. The loss is the cross-entropy. Private parameters
+    move in training like the shared ones, from their guessed values. Buffers stay unchanged, and the model is in
+    evaluation mode: the running statistics of normalisation do not follow the data.
 
-    After one step of Adam little but the signs of the gradient is left, and a derivative near 0 to search by.
+    After one step of Adam little more than the gradient's signs is left, and a derivative near 0 for the search.
 
     Args:
-        victim: of one step; gives the model, the known tensors, the shared names, the inputs, and what becomes of each
-            example's gradient.
-        received: the shared tensors that training started from, by name.
-        local: what is known of the training.
+        victim: a victim of one step; gives the model, the known tensors, the shared names, the inputs, and the
+            function of each example's gradient.
+        received: the shared tensors at the start of training, by name.
+        local: the known settings of the training.
 
     Raises:
-        BadInput: a shared tensor that moves was not received, or in another shape, or there is none.
+        BadInput: a shared tensor that moves was not received, or has another shape; or no shared tensor moves.
     """
 
     def __init__(self, victim: VictimModel, received: Tensors, local: LocalSteps) -> None:
@@ -134,7 +133,7 @@ class SteppedVictim(VictimModel):
             require(shape == self._moving[name], f"{name} of shape {tuple(self._moving[name])}", received=shape)
 
     def observed(self, sent: Tensors) -> tuple[Tensors, Tensors]:
-        """The change of the shared parameters; no constants.
+        """Compute the change of the shared parameters; no constants.
 
         Args:
             sent: the weights after training, by name.
@@ -143,28 +142,28 @@ class SteppedVictim(VictimModel):
         return {name: (self.known[name] - sent[name]) / travelled for name in self.shared}, {}
 
     def gradient(self, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensors:
-        """The change that training on a guess would have made, by automatic differentiation through all steps.
+        """Compute the change after training on a guess, by automatic differentiation through all steps.
 
         Raises:
-            BadInput: the order names a place that is not in the guess.
+            BadInput: the order has an index out of the guess's range.
         """
         local, start = self.local, {**self.known, **unknown}
-        # Summed up apart from the weights: small changes of large weights would be rounded away.
+        # The sum is kept apart from the weights: small changes of large weights would be lost to rounding.
         moved = {name: torch.zeros_like(start[name]) for name in self._moving}
         rule = _RULES[local.optimiser](local)
         for places in local.batches(len(x)):
             weights = {name: start[name] - local.lr * way for name, way in moved.items()}
-            found = self._step(_taken(x, places), _taken(y, places), start, weights)
+            gradients = self._step(_taken(x, places), _taken(y, places), start, weights)
             if local.proximal:
-                found = {n: g + local.proximal * (weights[n] - start[n]) for n, g in found.items()}
+                gradients = {n: g + local.proximal * (weights[n] - start[n]) for n, g in gradients.items()}
             if local.clip:
-                found = _clipped(found, local.clip)
-            direction = rule.direction(found, weights)
+                gradients = _clipped(gradients, local.clip)
+            direction = rule.direction(gradients, weights)
             moved = {name: way + direction[name] for name, way in moved.items()}
         return {name: moved[name] / local.steps for name in self.shared}
 
     def _step(self, x: Tensor, y: Tensor, start: Tensors, weights: Tensors) -> Tensors:
-        """The gradient of a batch's mean loss at weights that have moved, or the mean of what becomes of each."""
+        """Compute the gradient of a batch's mean loss at the moved weights, or the mean of `each`."""
 
         def gradient(inputs: Tensor, labels: Tensor) -> Tensors:
             def loss(moving: Tensors) -> Tensor:
@@ -176,14 +175,14 @@ class SteppedVictim(VictimModel):
 
 
 class _Rule(ABC):
-    """An optimiser's directions, step after step, in new tensors; `flfw.training.optimisers` writes into old ones."""
+    """Optimiser's directions, step after step, in new tensors; `flfw.training.optimisers` works in place."""
 
     def __init__(self, local: LocalSteps) -> None:
         self._local = local
 
     @abstractmethod
     def direction(self, gradients: Tensors, weights: Tensors) -> Tensors:
-        """What a step takes off the weights, over the step size."""
+        """Compute the change subtracted from the weights in a step, over the step size."""
 
     def _decayed(self, directions: Tensors, weights: Tensors) -> Tensors:
         decay = self._local.weight_decay
@@ -192,24 +191,24 @@ class _Rule(ABC):
 
 @final
 class _SGD(_Rule):
-    """With momentum, from zero velocity."""
+    """SGD with momentum, from zero velocity."""
 
     def __init__(self, local: LocalSteps) -> None:
         super().__init__(local)
         self._velocity: Tensors = {}
 
     def direction(self, gradients: Tensors, weights: Tensors) -> Tensors:
-        """The velocity."""
-        found = self._decayed(gradients, weights)
+        """Return the velocity."""
+        velocity = self._decayed(gradients, weights)
         if self._local.momentum and self._velocity:
-            found = {name: self._local.momentum * self._velocity[name] + way for name, way in found.items()}
-        self._velocity = found
-        return found
+            velocity = {name: self._local.momentum * self._velocity[name] + way for name, way in velocity.items()}
+        self._velocity = velocity
+        return velocity
 
 
 @final
 class _Adam(_Rule):
-    """With weight decay in the gradient, or beside the step."""
+    """Adam with weight decay in the gradient, or decoupled from it (AdamW)."""
 
     def __init__(self, local: LocalSteps) -> None:
         super().__init__(local)
@@ -218,27 +217,27 @@ class _Adam(_Rule):
         self._square: Tensors = {}
 
     def direction(self, gradients: Tensors, weights: Tensors) -> Tensors:
-        """The mean of the gradients so far over the root of that of their squares."""
+        """Compute the mean of the gradients so far over the root of the mean of their squares."""
         beside = self._local.optimiser == "adamw"
         if not beside:
             gradients = self._decayed(gradients, weights)
         self._done += 1
         (beta, beta_square), epsilon = self._local.betas, self._local.epsilon
         unbiased, unbiased_square = 1 - beta**self._done, 1 - beta_square**self._done
-        found = {}
+        directions = {}
         for name, gradient in gradients.items():
             mean = beta * self._mean.get(name, 0.0) + (1 - beta) * gradient
             square = beta_square * self._square.get(name, 0.0) + (1 - beta_square) * gradient**2
             self._mean[name], self._square[name] = mean, square
-            found[name] = mean / unbiased / (_root(square / unbiased_square) + epsilon)
-        return self._decayed(found, weights) if beside else found
+            directions[name] = mean / unbiased / (_root(square / unbiased_square) + epsilon)
+        return self._decayed(directions, weights) if beside else directions
 
 
 _RULES: dict[str, type[_SGD] | type[_Adam]] = {"sgd": _SGD, "adam": _Adam, "adamw": _Adam}
 
 
 def _root(square: Tensor) -> Tensor:
-    """Its derivative at 0, where a dead unit's gradient is, counts as 0; that of a bare root would be infinite."""
+    """Compute a root with derivative 0 at 0, for a dead unit's gradient; a plain root's would be infinite."""
     positive = square > 0
     return torch.where(positive, torch.where(positive, square, 1.0).sqrt(), 0.0)
 
@@ -250,7 +249,7 @@ def _clipped(gradients: Tensors, bound: float) -> Tensors:
 
 
 def _taken(examples: Tensor, places: Places) -> Tensor:
-    """The rows at some places; those that stand in a row are a view."""
+    """Return the rows at the given indices; consecutive rows are a view."""
     if places == tuple(range(places[0], places[0] + len(places))):
         return examples[places[0] : places[0] + len(places)]
     return examples.index_select(0, torch.tensor(places, device=examples.device))

@@ -1,4 +1,4 @@
-"""What an attacker can compute of a client: the victim's model with some tensors known and some unknown."""
+"""Attacker's model of a client: the victim's network with some tensors known and some unknown."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from flfw.nets.inputs import Inputs
 from flfw.nets.net import Tensors
 
 Each: TypeAlias = Callable[[Tensors], Tensors]
-"""What a client makes of one example's gradient before it takes the mean over a batch."""
+"""Function that a client applies to one example's gradient before it takes the mean over a batch."""
 
 
 class VictimModel(ABC):
-    """The gradient a client would send for given data, as far as the attacker knows the client's model.
+    """Gradient that a client would send for given data, as far as the attacker knows the client's model.
 
-    Attacks search for the data, and for the unknown tensors, whose gradient looks like the one observed. `observed`
-    and `gradient` speak in the same coordinates; what those are is the victim's business, but sums over all
-    coordinates (inner products, squared norms, squared distances) are those of the tensors sent.
+    Attacks search for the data, and for the unknown tensors, whose gradient matches the observed one. `observed` and
+    `gradient` use the same coordinates. The victim chooses them, but sums over all coordinates (inner products, squared
+    norms, squared distances) are those of the sent tensors.
 
     Args:
-        model: the client's model; its current values serve as the attacker's first guess of unknown tensors, so it
-            must be initialised with the attacker's own seed.
+        model: the client's model; its current values are the attacker's first guess of unknown tensors, so it must be
+            initialised with the attacker's own seed.
         known: the tensors the attacker holds, by name.
         shared: patterns of the tensors whose gradient is sent.
         inputs: the input space.
 
     Attributes:
-        each: what becomes of each example's gradient; None: nothing, so that one of the mean loss does for all.
+        each: function of each example's gradient; None: none, so that the gradient of the mean loss is enough.
     """
 
     each: Each | None = None
@@ -52,13 +52,13 @@ class VictimModel(ABC):
 
     @cached_property
     def classes(self) -> int:
-        """How many there are: the network's scores for an input."""
+        """Number of classes: of the network's scores for an input."""
         with torch.no_grad():
             x = self.inputs.normalise(torch.zeros(1, *self.inputs.shape, device=self.inputs.mean.device))
             return functional_call(self.model, {**self.known, **self.unknown}, (x,)).shape[1]
 
     def check(self, sent: Tensors) -> None:
-        """Refuse what cannot be of this client.
+        """Refuse an observation that cannot be of this client.
 
         Raises:
             BadInput: a shared tensor is missing, of another shape, or not finite.
@@ -76,30 +76,30 @@ class VictimModel(ABC):
 
     @abstractmethod
     def observed(self, sent: Tensors) -> tuple[Tensors, Tensors]:
-        """What was sent, in the coordinates of `gradient`, and constants that `gradient` needs for them."""
+        """Return the observation in the coordinates of `gradient`, and constants that `gradient` needs."""
 
     @abstractmethod
     def gradient(self, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensors:
-        """The gradient for a guess; differentiable in ``x``, ``y`` (if soft) and ``unknown``, and fit for vmap.
+        """Compute the gradient for a guess; differentiable in ``x``, ``y`` (if soft) and ``unknown``, and fit for vmap.
 
         Args:
             x: raw inputs (B, ...) in [0, 1].
             y: labels (B,), or class probabilities (B, classes).
             unknown: a value for every tensor in ``self.unknown``.
-            constants: what `observed` returned beside the observation.
+            constants: the constants from `observed`.
         """
 
 
 @final
 class PlainVictim(VictimModel):
-    """A model whose shared tensors are its own parameters: the coordinates are the tensors sent.
+    """Victim whose shared tensors are the model's own parameters: the coordinates are the sent tensors.
 
     Args:
         model: see `VictimModel`.
         known: see `VictimModel`.
         shared: see `VictimModel`.
         inputs: see `VictimModel`.
-        precision: in which the network is computed; its gradient is float32 in any case.
+        precision: precision of the network's computation; its gradient is always float32.
     """
 
     def __init__(
@@ -114,25 +114,25 @@ class PlainVictim(VictimModel):
         self.precision = precision
 
     def observed(self, sent: Tensors) -> tuple[Tensors, Tensors]:
-        """The shared tensors as they were sent; no constants."""
+        """Return the shared tensors as they were sent; no constants."""
         return {name: sent[name] for name in self.shared}, {}
 
     def gradient(self, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensors:
-        """By automatic differentiation."""
+        """Compute the gradient by automatic differentiation."""
         weights = {name: self._cast(value) for name, value in {**self.known, **unknown}.items()}
         moving = {name: weights[name] for name in self.shared}
 
         def gradient(x: Tensor, y: Tensor) -> Tensors:
             return grad(lambda parameters: self._loss(x, y, {**weights, **parameters}))(moving)
 
-        found = mean_gradient(gradient, x, y, self.each)
-        return found if self.precision == torch.float32 else {n: value.float() for n, value in found.items()}
+        gradients = mean_gradient(gradient, x, y, self.each)
+        return gradients if self.precision == torch.float32 else {n: value.float() for n, value in gradients.items()}
 
     def after(self, each: Each) -> PlainVictim:
-        """The same client, if this becomes of each example's gradient."""
-        found = copy(self)
-        found.each = each
-        return found
+        """Return the same client with ``each`` applied to each example's gradient."""
+        victim = copy(self)
+        victim.each = each
+        return victim
 
     def _loss(self, x: Tensor, y: Tensor, weights: Tensors) -> Tensor:
         scores = functional_call(self.model, weights, (self._cast(self.inputs.normalise(x)),))
@@ -144,15 +144,15 @@ class PlainVictim(VictimModel):
 
 
 def mean_gradient(gradient: Callable[[Tensor, Tensor], Tensors], x: Tensor, y: Tensor, each: Each | None) -> Tensors:
-    """The gradient of a batch's mean loss, or the mean of what becomes of each example's.
+    """Compute the gradient of a batch's mean loss, or the mean of ``each`` over the examples' gradients.
 
     Args:
-        gradient: of the mean loss of some inputs (b, ...) and labels (b, ...).
+        gradient: gradient of the mean loss of inputs (b, ...) and labels (b, ...).
         x: (B, ...).
         y: (B, ...).
-        each: None: nothing becomes of them.
+        each: function of one example's gradient; None: none.
     """
     if each is None:
         return gradient(x, y)
-    several = vmap(lambda one, label: each(gradient(one.unsqueeze(0), label.unsqueeze(0))))(x, y)
-    return {name: value.mean(0) for name, value in several.items()}
+    results = vmap(lambda one, label: each(gradient(one.unsqueeze(0), label.unsqueeze(0))))(x, y)
+    return {name: value.mean(0) for name, value in results.items()}

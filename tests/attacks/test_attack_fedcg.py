@@ -18,7 +18,6 @@ from attacks.dlg_statistics import DLGStatistics
 from attacks.fedcg import FedCGInversion, FedCGInversionSettings
 from attacks.ig import IG
 from flfw import data, nets
-from flfw import resolve as parts
 from flfw.adversary.attack import Attack, NotApplicable
 from flfw.adversary.feature_search import FeatureSearch, FeatureSearchSettings
 from flfw.adversary.observation import Examples, Knowledge, Observation, Vantage
@@ -46,7 +45,7 @@ from flfw.nets import Net
 from flfw.nets.conditional_gan import GeneratingNet
 from flfw.nets.inputs import Inputs
 from flfw.recording.reader import Recordings
-from flfw.resolve import resolve
+from flfw.resolve import resolve, without_auto
 from flfw.rng import initialising, numpy_generator, torch_generator
 from flfw.runs import run as whole
 from flfw.training.optimisers import SGD, Adam
@@ -364,8 +363,9 @@ def audited(folder: Path, **about: Any) -> tuple[Path, dict[int, dict[str, Any]]
 def jobs(folder: Path) -> list[Job]:
     """What the run's auditor asks for."""
     stored = dataclasses.replace(whole.stored(folder), out=folder)
-    experiment, task, _ = whole.check(stored, new=False)
-    auditor = Auditor(experiment, task, folder, folder / "again")
+    resolved, task, _ = whole.check(stored, new=False)
+    experiment = resolved.experiment
+    auditor = Auditor(resolve(experiment), task, folder, folder / "again")
     return [job for ticket in auditor.tickets() for job in auditor.jobs(ticket)]
 
 
@@ -407,13 +407,16 @@ def test_what_is_declared_is_granted_in_words_and_files(tmp_path: Path) -> None:
 def test_the_granted_start_is_what_clients_start_with_if_they_start_alike(common: bool) -> None:
     chosen = "common" if common else "independent"
     experiment = Experiment(**{**RUN, "attack": ("fedcg",), "set": (f"fedsplit.start={chosen}",)})
-    experiment, task, _ = whole.check(experiment)
+    resolved, task, _ = whole.check(experiment)
+    experiment = resolved.experiment
     ticket = Ticket("target", 0, "", 1, 1, "target")
-    plan = Plan(experiment, task, Path("none"), {"fedcg": FedCGInversion()}, lambda _: None, lambda: ("file", 3))
+    plan = Plan(
+        resolve(experiment), task, Path("none"), {"fedcg": FedCGInversion()}, lambda _: None, lambda: ("file", 3)
+    )
     assert plan._beside("fedcg", dataclasses.replace(ticket, point="example"))["start"] is common
     job = Job("fedcg", ticket, (), Path("none"), {}, (1, 8, 8), 10, (0.5,), (0.5,), start=common)
-    found = _start(job, experiment, torch.device("cpu"))
-    method, settings = parts.method(experiment)
+    found = _start(job, resolve(experiment), torch.device("cpu"))
+    method, settings = resolve(experiment).method, resolve(experiment).settings
     clients = [Workplace(experiment, task, method, settings, p, 1, None, None).fresh_model() for p in (0, 1)]
     own = [{n: v for n, v in nets.tensors(c).items() if n.startswith("extractor.")} for c in clients]
     if common:
@@ -428,9 +431,9 @@ def test_only_a_start_before_training_leaves_nothing_hidden(start: bool, server_
     experiment = Experiment(method="fedsplit", net="lenet5", dataset="digits")
     ticket = Ticket("target", server_round, "", 1, 1, "target")
     job = Job("fedcg", ticket, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), start=start)
-    stands = standing(experiment, job, FedCGInversion(), False)
+    stands = standing(resolve(experiment), job, FedCGInversion(), False)
     assert stands.adaptive is adaptive
-    assert standing(experiment, dataclasses.replace(job, start=False), IG(), False).adaptive is False
+    assert standing(resolve(experiment), dataclasses.replace(job, start=False), IG(), False).adaptive is False
 
 
 @pytest.mark.parametrize(("method", "told"), [("fedavg", False), ("fedavg", True), ("fedsplit", True)])
@@ -439,13 +442,13 @@ def test_it_is_static_where_it_leaves_something_unused(method: str, told: bool) 
     ticket = Ticket("target", 0, "", 1, 1, "target")
     about: dict[str, Any] = {"start": method == "fedsplit", "adaptive": told}
     job = Job("fedcg", ticket, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), **about)
-    stands = standing(experiment, job, FedCGInversion(), told)
+    stands = standing(resolve(experiment), job, FedCGInversion(), told)
     assert not stands.adaptive and any(words.startswith("not made use of: ") for words in stands.granted)
 
 
 def test_many_private_tensors_are_named_by_their_parts() -> None:
-    resolved = resolve(Experiment(method="fedcg", dataset="digits", clients=3, split="iid", attack=("fedcg",)))
+    resolved = without_auto(Experiment(method="fedcg", dataset="digits", clients=3, split="iid", attack=("fedcg",)))
     job = Job("fedcg", ticket_of(resolved.points[0], 1), (), Path(), {}, (1, 32, 32), 10, (0.5,), (0.5,))
-    said = standing(resolved, job, parts.attacks(resolved)["fedcg"], defended=False).granted
+    said = standing(resolved, job, resolve(resolved).attacks["fedcg"], defended=False).granted
     (private,) = (line for line in said if line.startswith("not granted: the client's private tensors"))
     assert "(extractor.*, discriminator.*)" in private

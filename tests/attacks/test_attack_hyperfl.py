@@ -38,6 +38,7 @@ from flfw.nets import Net
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.inputs import Inputs
 from flfw.recording.reader import Recordings
+from flfw.resolve import resolve
 from flfw.rng import initialising, torch_generator
 from flfw.runs import run as whole
 from flfw.storage.checkpoint import stored_experiment
@@ -721,7 +722,7 @@ def test_only_who_reads_off_all_that_is_hidden_is_adaptive(case: dict[str, Any],
     ticket = Ticket("target", 0, "", case.get("batch", 1), case.get("steps", 1), "target")
     job = Job("hyperfl", ticket, (), Path("none"), {}, case.get("shape", (1, 8, 8)), 10, (0.5,), (0.5,))
     attack = HyperFLInversion(HyperFLInversionSettings(variant=case.get("variant", "closed_form")))
-    assert standing(experiment, job, attack, experiment.defence != "none").adaptive is adaptive
+    assert standing(resolve(experiment), job, attack, experiment.defence != "none").adaptive is adaptive
 
 
 # --- what is refused, and what is said of nothing ---

@@ -24,6 +24,7 @@ from flfw.inversion.private.feature_statistics import StatisticsVictim, channel_
 from flfw.nets import Net
 from flfw.nets.conditional_gan import GeneratingNet
 from flfw.nets.inputs import Inputs
+from flfw.resolve import resolve
 from flfw.rng import initialising, torch_generator
 from flfw.victims.victim import PlainVictim
 
@@ -129,7 +130,9 @@ def test_the_uploaded_generator_counts_and_the_private_discriminator_does_not() 
 
 def test_it_is_static_and_says_so() -> None:
     job = Job("x", Ticket("target", 0, "", 1, 1, "target"), (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,))
-    stands = standing(Experiment(method="fedsplit", net="lenet5", dataset="mnist"), job, DLGStatistics(), False)
+    stands = standing(
+        resolve(Experiment(method="fedsplit", net="lenet5", dataset="mnist")), job, DLGStatistics(), False
+    )
     assert not stands.adaptive and any("private tensors" in words for words in stands.granted)
     assert DLGStatistics().models == frozenset() and DLGStatistics().uses == {"uploads"}
 

@@ -21,7 +21,6 @@ from attacks.adaptations.fed_sdp import FedSDPAdaptation
 from attacks.analytic import Analytic
 from attacks.idlg import IDLG
 from attacks.ig import IG
-from flfw import resolve as parts
 from flfw.adversary.attack import Attack
 from flfw.audit.adaptation import Hiding, hiding
 from flfw.audit.jobs import EASY, EXAMPLE, Job, Ticket
@@ -39,6 +38,7 @@ from flfw.nets.inputs import Inputs
 from flfw.privacy.course import Course
 from flfw.privacy.mechanism import Mechanism as Privacy
 from flfw.report.findings import read_settings
+from flfw.resolve import resolve
 from flfw.rng import initialising, torch_generator
 from flfw.runs import run as whole
 from flfw.server.aggregation import Update, weighted_mean
@@ -72,11 +72,11 @@ class Exchange:
     ticket: Ticket
 
     def client(self, slot: int = 0) -> NoisyClient:
-        method, settings = parts.method(self.experiment)
+        method, settings = resolve(self.experiment).method, resolve(self.experiment).settings
         task, asked_for = Task.of(self.experiment, None), (slot, self.ticket.batch, self.ticket.steps)
         at = Workplace(self.experiment, task, method, settings, 0, self.ticket.round, None, None, probe=asked_for)
         with initialising(3, "client"):
-            found = parts.client(self.experiment)(at)
+            found = resolve(self.experiment).client(at)
         assert isinstance(found, NoisyClient)
         found.received = {n: v.numpy().copy() for n, v in tensors(found.model).items()}
         return found
@@ -93,7 +93,7 @@ class Exchange:
 
     @property
     def hides(self) -> Hiding:
-        return hiding(self.experiment, self.ticket, CLIENT if self.ticket.point == EXAMPLE else SERVER, False)
+        return hiding(resolve(self.experiment), self.ticket, CLIENT if self.ticket.point == EXAMPLE else SERVER, False)
 
     @property
     def told(self) -> Clipped:
@@ -103,7 +103,7 @@ class Exchange:
 
     def victim(self) -> VictimModel:
         """The attacker's model, had it also what the client keeps to itself."""
-        client, uploads = self.client(), parts.method(self.experiment)[0].uploads
+        client, uploads = self.client(), resolve(self.experiment).method.uploads
         known, told = tensors(client.model), self.told
         plain = PlainVictim(client.model, known, uploads, Task.of(self.experiment, None).inputs)
         return told.victim(plain, known, told.local_steps)
@@ -335,7 +335,7 @@ def stands(
 ) -> Standing:
     vantage = CLIENT if at.point == EXAMPLE else SERVER
     job = Job("ig", at, (), Path("none"), {}, (1, 8, 8), 10, (0.5,), (0.5,), vantage=vantage, adaptive=adaptive)
-    return standing(of, job, attack or IG(), defended)
+    return standing(resolve(of), job, attack or IG(), defended)
 
 
 def test_an_attacker_is_adaptive_only_where_it_models_all_that_is_done() -> None:
@@ -361,12 +361,12 @@ def test_an_attacker_is_adaptive_only_where_it_models_all_that_is_done() -> None
 def test_where_nothing_is_done_to_what_is_read_there_is_nothing_to_adapt_to() -> None:
     example = ticket(on_client=True)
     for of in (asked("fed_sdp"), asked("fed_cdp", "observed=bare"), asked("dp_fedavg", "unit=client")):
-        assert hiding(of, example, CLIENT, False).how == "nothing to adapt to"
+        assert hiding(resolve(of), example, CLIENT, False).how == "nothing to adapt to"
         bare = stands(of, example, False)
         assert bare.adaptive and bare.hidden_by is None
         assert bare.granted[-1].endswith("which does nothing to what is read here")
-    assert hiding(asked("fed_cdp"), EASY, SERVER, False) == Hiding(asked("fed_cdp"), EASY, SERVER)
-    assert hiding(asked("fedavg"), ticket(), SERVER, False).by == ""
+    assert hiding(resolve(asked("fed_cdp")), EASY, SERVER, False) == Hiding(asked("fed_cdp"), EASY, SERVER)
+    assert hiding(resolve(asked("fedavg")), ticket(), SERVER, False).by == ""
 
 
 @pytest.mark.parametrize(
@@ -380,7 +380,10 @@ def test_where_nothing_is_done_to_what_is_read_there_is_nothing_to_adapt_to() ->
     ],
 )
 def test_what_is_not_adapted_to_is_static_and_that_is_said(of: Experiment, at: Ticket, words: str) -> None:
-    assert hiding(of, at, SERVER, False).how == "none" and hiding(of, at, SERVER, False).through(1.0) is None
+    assert (
+        hiding(resolve(of), at, SERVER, False).how == "none"
+        and hiding(resolve(of), at, SERVER, False).through(1.0) is None
+    )
     found = stands(of, at, False)
     assert not found.adaptive and found.granted[-1].startswith("not made use of: ") and words in found.granted[-1]
 

@@ -12,7 +12,6 @@ import torch
 
 from attacks.ig import IG
 from clients.defences.prune import Prune, PruneSettings
-from flfw import resolve as parts
 from flfw.adversary.observation import Reconstruction
 from flfw.audit.adaptation import adaptation, mechanism
 from flfw.audit.auditor import Auditor
@@ -24,6 +23,7 @@ from flfw.experiment import Experiment
 from flfw.inversion.automatic import Automatic
 from flfw.nets import Tensors
 from flfw.nets.net import tensors
+from flfw.resolve import resolve
 from flfw.rng import torch_generator
 from flfw.runs import run as whole
 from flfw.victims.operator import Operator, Scaled
@@ -108,7 +108,9 @@ def test_an_attack_that_makes_nothing_of_a_defence_runs_once(tmp_path: Path) -> 
 def test_who_normalises_by_the_batch_is_not_seen_through() -> None:
     job = Job("ig", TARGET, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), vantage="server")
     colour = {"dataset": "cifar10", "side": 0}
-    plain, normalised = (standing(asked(net=net, **colour), job, IG(), False) for net in ("lenet", "convnet32"))
+    plain, normalised = (
+        standing(resolve(asked(net=net, **colour)), job, IG(), False) for net in ("lenet", "convnet32")
+    )
     assert plain.adaptive and not normalised.adaptive
     assert any("BatchNorm" in words for words in normalised.granted)
 
@@ -123,23 +125,23 @@ def test_a_search_that_does_not_fit_is_said_once_and_not_tried_again(tmp_path: P
 
 def test_how_one_adapts() -> None:
     prune, foreign = asked(defence="prune"), asked(defence=own(OwnPrune))
-    assert adaptation(prune, TARGET, "server") == "written"
-    assert adaptation(asked(defence="prune", adaptation="automatic"), TARGET, "server") == "automatic"
-    assert adaptation(asked(defence="prune", adaptation="none"), TARGET, "server") == "none"
-    assert adaptation(foreign, TARGET, "server") == "automatic"
+    assert adaptation(resolve(prune), TARGET, "server") == "written"
+    assert adaptation(resolve(asked(defence="prune", adaptation="automatic")), TARGET, "server") == "automatic"
+    assert adaptation(resolve(asked(defence="prune", adaptation="none")), TARGET, "server") == "none"
+    assert adaptation(resolve(foreign), TARGET, "server") == "automatic"
     example = Ticket("target", 0, "", 1, 1, EXAMPLE)
-    assert adaptation(prune, example, "client_example") == "nothing to adapt to"
+    assert adaptation(resolve(prune), example, "client_example") == "nothing to adapt to"
     each = asked(defence=own(EachStep))
-    assert adaptation(each, example, "client_example") == "automatic"
-    assert adaptation(each, Ticket("target", 0, "", 1, 4, "target"), "server") == "none"
-    assert adaptation(asked(defence=own(Blurs)), TARGET, "server") == "none"
+    assert adaptation(resolve(each), example, "client_example") == "automatic"
+    assert adaptation(resolve(each), Ticket("target", 0, "", 1, 4, "target"), "server") == "none"
+    assert adaptation(resolve(asked(defence=own(Blurs))), TARGET, "server") == "none"
 
 
 def test_what_stands_in_the_objective() -> None:
-    assert isinstance(mechanism(asked(defence="prune"), TARGET, "server", 1.0), Operator)
-    assert isinstance(mechanism(asked(defence="prune"), TARGET, "server", -0.5), Scaled)
-    assert isinstance(mechanism(asked(defence=own(OwnPrune)), TARGET, "server", 1.0), Automatic)
-    assert mechanism(asked(defence=own(Blurs)), TARGET, "server", 1.0) is None
+    assert isinstance(mechanism(resolve(asked(defence="prune")), TARGET, "server", 1.0), Operator)
+    assert isinstance(mechanism(resolve(asked(defence="prune")), TARGET, "server", -0.5), Scaled)
+    assert isinstance(mechanism(resolve(asked(defence=own(OwnPrune))), TARGET, "server", 1.0), Automatic)
+    assert mechanism(resolve(asked(defence=own(Blurs))), TARGET, "server", 1.0) is None
 
 
 def test_a_defence_that_changes_the_data_is_attacked_statically_and_that_is_said(tmp_path: Path) -> None:
@@ -166,12 +168,13 @@ def test_unrolled_steps_are_those_of_the_client(method: str, tmp_path: Path) -> 
     from flfw.recording.reader import Recordings
 
     of = ("ig.iterations=1", "momentum=0.5", "weight_decay=0.1", *(["mu=5"] if method == "fedprox" else []))
-    experiment, task, _ = whole.check(asked(method=method, victim_steps=4, lr=0.1, set=of, out=tmp_path / "run"))
+    resolved, task, _ = whole.check(asked(method=method, victim_steps=4, lr=0.1, set=of, out=tmp_path / "run"))
+    experiment = resolved.experiment
     train_by_engine(experiment, tmp_path / "run")
-    auditor = Auditor(experiment, task, tmp_path / "run", tmp_path / "run")
+    auditor = Auditor(resolve(experiment), task, tmp_path / "run", tmp_path / "run")
     (job,) = auditor.jobs(auditor.tickets()[1])
     seen = [o for o in Recordings(job.recordings).observations([e.id for e in job.exchanges]) if o is not None]
-    observations, knowledge = grant(job, experiment, IG(), seen)
+    observations, knowledge = grant(job, resolve(experiment), IG(), seen)
     for o, known in zip(observations, knowledge, strict=True):
         truth = read_truth(tmp_path / "run" / "truth", o.key)
         assert truth is not None and known.unrolled
@@ -187,9 +190,9 @@ def client_model(experiment: Experiment, task: Any) -> torch.nn.Module:
     """What a client that has not trained yet holds."""
     from flfw.client.workplace import Workplace
 
-    method, settings = parts.method(experiment)
+    method, settings = resolve(experiment).method, resolve(experiment).settings
     at = Workplace(experiment, task, method, settings, 0, 0, None, None)
-    return parts.client(experiment)(at).model
+    return resolve(experiment).client(at).model
 
 
 def test_labels_that_an_attack_recovers_are_counted(tmp_path: Path) -> None:
@@ -202,9 +205,10 @@ def test_labels_that_an_attack_recovers_are_counted(tmp_path: Path) -> None:
 
 def test_labels_that_are_not_granted_are_not_in_the_job(tmp_path: Path) -> None:
     of = ("ig.iterations=1", "idlg.iterations=1", "idlg.restarts=1")
-    experiment, task, _ = whole.check(asked(attack=("ig", "idlg"), set=of, out=tmp_path / "run"))
+    resolved, task, _ = whole.check(asked(attack=("ig", "idlg"), set=of, out=tmp_path / "run"))
+    experiment = resolved.experiment
     train_by_engine(experiment, tmp_path / "run")
-    auditor = Auditor(experiment, task, tmp_path / "run", tmp_path / "run")
+    auditor = Auditor(resolve(experiment), task, tmp_path / "run", tmp_path / "run")
     granted = {job.attack: [e.labels for e in job.exchanges] for job in auditor.jobs(auditor.tickets()[1])}
     assert granted["idlg"] == [None, None]
     assert all(labels is not None and len(labels) == 1 for labels in granted["ig"])
@@ -221,9 +225,9 @@ def test_labels_of_a_reconstruction_survive_the_queue(tmp_path: Path) -> None:
     found = [Reconstruction(torch.zeros(2, 2), 0.5, 3, torch.tensor([2, 0])), Reconstruction(torch.ones(2, 2))]
     queue.solve(job, solved(job, found, 1.0))
     solution = queue.solution(job)
-    assert solution is not None and solution.found[0] is not None and solution.found[1] is not None
-    assert solution.found[0].labels is not None and solution.found[0].labels.tolist() == [2, 0]
-    assert solution.found[1].labels is None
+    assert solution is not None and solution.reconstructions[0] is not None and solution.reconstructions[1] is not None
+    assert solution.reconstructions[0].labels is not None and solution.reconstructions[0].labels.tolist() == [2, 0]
+    assert solution.reconstructions[1].labels is None
 
 
 def test_no_two_probes_bear_the_same_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from flfw.audit.jobs import EASY, Job, Solution
 from flfw.audit.queue import Queue
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
+from flfw.resolve import resolve
 from tests.support.small_runs import ByGuess, tiny
 
 # What a server process need not import to find the attacks here is imported where it is used: it counts as their time.
@@ -113,8 +114,9 @@ def job_of(recorded: tuple[Path, Experiment], tmp_path: Path) -> JobOf:
     def job(attack: type[Attack] | str, retries: int = 0) -> Job:
         name = attack if isinstance(attack, str) else f"{__name__}:{attack.__name__}"
         asked = dataclasses.replace(experiment, attack=(name,), attack_retries=retries)
-        checked, task, _ = whole.check(asked, new=False)
-        (found,) = Auditor(checked, task, folder, tmp_path).jobs(EASY)
+        resolved, task, _ = whole.check(asked, new=False)
+        checked = resolved.experiment
+        (found,) = Auditor(resolve(checked), task, folder, tmp_path).jobs(EASY)
         return found
 
     return job
@@ -166,7 +168,7 @@ def until(holds: Callable[[], Any], seconds: float = 60) -> Any:
 
 
 def guessed(solution: Solution) -> bool:
-    return solution.stopped is None and all(found is not None for found in solution.found)
+    return solution.stopped is None and all(found is not None for found in solution.reconstructions)
 
 
 # --- one server, and what it bears ---
@@ -193,7 +195,7 @@ def test_a_server_bears_what_attacks_do(job_of: JobOf, tmp_path: Path, monkeypat
         assert (raising.stopped, raising.tries) == ("crashed: ArithmeticError: told [] in queue", 3)
         (first,) = workers(queue.folder)  # which has gone on
         raised, own, stuck, grey = map(solve, once)
-        assert raised.stopped == raising.stopped and raised.tries == 1 and raised.found == (None, None)
+        assert raised.stopped == raising.stopped and raised.tries == 1 and raised.reconstructions == (None, None)
         assert guessed(own)
         assert (stuck.stopped, stuck.tries) == ("ended after 4 s, its budget", 1)
         assert guessed(grey)

@@ -29,7 +29,7 @@ from flfw.audit.auditor import Auditor
 from flfw.defence import Defence
 from flfw.experiment import Experiment
 from flfw.nets import Net, Tensors
-from flfw.resolve import resolve
+from flfw.resolve import resolve, without_auto
 from flfw.runs import run as whole
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
@@ -156,7 +156,7 @@ class NearestPublic(_Known):
 
 
 def _public() -> tuple[Tensor, Tensor]:
-    experiment = resolve(Experiment(net="linear", clients=2, method="fedavg"))
+    experiment = without_auto(Experiment(net="linear", clients=2, method="fedavg"))
     task = Task.of(experiment, None)
     return task.examples("test", task.split.public)
 
@@ -622,8 +622,8 @@ class Laboratory:
                 copy = Path(place) / "run"
                 shutil.copytree(folder, copy)
                 setup.doctor(copy)
-                again = resolve(dataclasses.replace(experiment, attack=(setup.attack,), out=copy))
-                with Auditor(again, Task.of(again, None), copy, copy) as auditor:
+                again = without_auto(dataclasses.replace(experiment, attack=(setup.attack,), out=copy))
+                with Auditor(resolve(again), Task.of(again, None), copy, copy) as auditor:
                     entries = auditor.run()[0]
             json.dumps(entries, allow_nan=False)  # as result.json is written
         found = [e for e in entries if (e["attack"], e["round"]) == (setup.attack, setup.round)]

@@ -76,10 +76,10 @@ def test_a_job_is_offered_until_it_is_solved(queue: Queue) -> None:
     queue.solve(asked, solved(asked, guesses(), 1.5, refused=("a file",)))
     assert queue.next() is None and queue.started() == []
     found = queue.solution(asked)
-    assert found is not None and found.found[1] is None
+    assert found is not None and found.reconstructions[1] is None
     assert (found.seconds, found.refused) == (1.5, ("a file",))
     assert (found.tries, found.stopped) == (1, None)
-    one = found.found[0]
+    one = found.reconstructions[0]
     assert one is not None and torch.equal(one.samples, torch.full((1, 1, 2, 2), 0.5))
     assert (one.matching_loss, one.iterations) == (0.125, 3)
 
@@ -116,7 +116,11 @@ def test_another_job_of_the_same_name_is_done_anew(queue: Queue) -> None:
     assert queue.next() == other
     queue.solve(other, solved(other, guesses(0.75), 1.0))
     found = queue.solution(other)
-    assert found is not None and found.found[0] is not None and float(found.found[0].samples.max()) == 0.75
+    assert (
+        found is not None
+        and found.reconstructions[0] is not None
+        and float(found.reconstructions[0].samples.max()) == 0.75
+    )
     assert queue.solution(job()) is None  # what came of the first one is no answer to it any more
 
 
@@ -151,7 +155,7 @@ def test_a_job_is_offered_again_as_often_as_was_asked_for(queue: Queue) -> None:
     queue.fail(asked, "crashed: for the last time")
     found = queue.solution(asked)
     assert found is not None and queue.next() is None
-    assert (found.stopped, found.tries, found.found) == ("crashed: for the last time", 3, (None, None))
+    assert (found.stopped, found.tries, found.reconstructions) == ("crashed: for the last time", 3, (None, None))
 
 
 def test_without_retries_the_first_failure_is_the_last(queue: Queue) -> None:
@@ -187,7 +191,7 @@ def test_a_solution_that_arrived_in_time_is_not_given_up(queue: Queue) -> None:
     queue.solve(asked, solved(asked, guesses(), 1.0))
     queue.fail(asked, "ended after 1 s, its budget")  # whoever watches looked a moment before
     found = queue.solution(asked)
-    assert found is not None and found.stopped is None and found.found[0] is not None
+    assert found is not None and found.stopped is None and found.reconstructions[0] is not None
 
 
 # --- closing and opening again ---
@@ -233,7 +237,7 @@ def test_a_result_whose_tensors_are_torn_counts_as_none(queue: Queue) -> None:
         tensors.unlink()
         tensors.write_bytes(damaged)
         found = queue.solution(job())
-        assert found is not None and found.found == (None, None)
+        assert found is not None and found.reconstructions == (None, None)
         assert found.stopped is not None and found.stopped.startswith("its result cannot be read: ")
     tensors.unlink()
     found = queue.solution(job())
@@ -257,7 +261,9 @@ def test_one_tensor_for_all_exchanges_can_be_written_down(queue: Queue) -> None:
     queue.put(job())
     queue.solve(job(), solved(job(), [guess, guess], 1.0))
     found = queue.solution(job())
-    assert found is not None and all(one is not None and torch.equal(one.samples, guess.samples) for one in found.found)
+    assert found is not None and all(
+        one is not None and torch.equal(one.samples, guess.samples) for one in found.reconstructions
+    )
 
 
 def test_losses_that_are_tensors_or_nan_can_be_written_down(queue: Queue) -> None:
@@ -266,9 +272,9 @@ def test_losses_that_are_tensors_or_nan_can_be_written_down(queue: Queue) -> Non
     queue.put(job())
     queue.solve(job(), solved(job(), [Reconstruction(samples + i, loss) for i, loss in enumerate(losses)], 1.0))
     found = queue.solution(job())
-    assert found is not None and found.found[0] is not None and found.found[1] is not None
-    assert found.found[0].matching_loss == 0.25
-    assert found.found[1].matching_loss != found.found[1].matching_loss
+    assert found is not None and found.reconstructions[0] is not None and found.reconstructions[1] is not None
+    assert found.reconstructions[0].matching_loss == 0.25
+    assert found.reconstructions[1].matching_loss != found.reconstructions[1].matching_loss
 
 
 def test_reconstructions_are_kept_in_single_precision_and_without_their_history(queue: Queue) -> None:

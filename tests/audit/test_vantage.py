@@ -36,7 +36,7 @@ from flfw.nets.inputs import Inputs
 from flfw.recording import client_examples as examples
 from flfw.recording.reader import Recordings
 from flfw.recording.retention import keep_last, purge
-from flfw.resolve import resolve
+from flfw.resolve import resolve, without_auto
 from flfw.runs import capability, results
 from flfw.runs import estimate as estimation
 from flfw.runs import run as whole
@@ -288,7 +288,7 @@ def test_nothing_is_written_unless_the_audit_asks(
 def test_a_client_lets_nobody_read_what_its_audit_does_not(
     tmp_path: Path, changes: dict[str, Any], vantage: str
 ) -> None:
-    experiment = resolve(asked(tmp_path, vantage=(vantage,)))
+    experiment = without_auto(asked(tmp_path, vantage=(vantage,)))
     config = {"rung": "target", "round": 0, "slot": 0, "own_slot": 0, "batch": 1, "steps": 1}
     config |= {"point": "example", "vantage": EXAMPLE, **changes}
     site, task = Site(truth=tmp_path / "truth", examples=tmp_path / "examples"), Task.of(experiment, None)
@@ -298,7 +298,7 @@ def test_a_client_lets_nobody_read_what_its_audit_does_not(
 
 
 def test_a_site_without_a_folder_answers_no_such_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment = resolve(asked(tmp_path / "run", vantage=(EXAMPLE,), audit_rounds="0"))
+    experiment = without_auto(asked(tmp_path / "run", vantage=(EXAMPLE,), audit_rounds="0"))
     monkeypatch.setenv("FLFW_TRUTH", str(tmp_path / "truth"))
     with pytest.raises(RunFailed, match=r"lets nobody read its local training: its site names no examples folder$"):
         federation.federate(InProcessGrid(apps.client, 2, experiment.to_run_config()), experiment)
@@ -424,12 +424,13 @@ def test_it_is_kept_thinned_out_and_purged_like_all_recordings(watched: Watched,
 def test_a_client_that_wrote_nothing_is_a_failure_and_no_crash(watched: Watched, tmp_path: Path) -> None:
     shutil.copytree(watched.folder, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "examples" / "client-001")
-    experiment, task, _ = whole.check(whole.stored(tmp_path / "run"), new=False)
-    with Auditor(experiment, task, tmp_path / "run", tmp_path / "run") as auditor:
+    resolved, task, _ = whole.check(whole.stored(tmp_path / "run"), new=False)
+    experiment = resolved.experiment
+    with Auditor(resolve(experiment), task, tmp_path / "run", tmp_path / "run") as auditor:
         entries = [e for e in auditor.run()[0] if e["vantage"] == EXAMPLE]
     assert [(e["images"], e["failures"], e["share_recovered"]) for e in entries] == [(3, 1, 1.0)] * 2
     shutil.rmtree(tmp_path / "run" / "examples")
-    with Auditor(experiment, task, tmp_path / "run", tmp_path / "run") as auditor:
+    with Auditor(resolve(experiment), task, tmp_path / "run", tmp_path / "run") as auditor:
         entries = [e for e in auditor.run()[0] if e["vantage"] == EXAMPLE]
     assert [(e["failures"], e["stopped"]) for e in entries] == [(3, "none of its recordings could be used")] * 2
 

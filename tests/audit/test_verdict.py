@@ -22,7 +22,7 @@ from flfw.experiment import Experiment
 from flfw.nets import Tensors
 from flfw.recording import format as tape
 from flfw.recording.reader import Recordings
-from flfw.resolve import resolve
+from flfw.resolve import resolve, without_auto
 from flfw.runs import run as whole
 from flfw.task import Task
 from tests.support.silent_defences import Blanks, SendsNothing
@@ -198,8 +198,8 @@ def test_an_attack_that_cannot_work_on_a_generated_net_concludes_nothing_there(t
 
 def audited_again(folder: Path, experiment: Experiment) -> dict[str, Any]:
     """The verdict on the recordings as they now are."""
-    experiment = resolve(experiment)
-    with auditing(experiment, Task.of(experiment, None), folder) as auditor:
+    experiment = without_auto(experiment)
+    with auditing(resolve(experiment), Task.of(experiment, None), folder) as auditor:
         assert auditor is not None
         return auditor.run()[0][0]
 

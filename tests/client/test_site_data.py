@@ -25,6 +25,7 @@ from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import unpack
+from flfw.resolve import resolve
 from flfw.rng import initialising
 from flfw.runs import run
 from flfw.storage.checkpoint import Checkpoints, require_same_data
@@ -63,7 +64,8 @@ def trained(experiment: Experiment, roots: Sequence[Path], **own: str) -> Experi
 
     It is what `flfw.runs.run.run` does, with another way to the sites than Flower's SuperLink.
     """
-    checked, task, _ = run.check(experiment)
+    resolved, task, _ = run.check(experiment)
+    checked = resolved.experiment
     assert checked.out is not None
     checked.out.mkdir()
     Checkpoints(checked.out, checked)
@@ -383,7 +385,7 @@ def test_an_epsilon_takes_the_number_of_examples(tmp_path: Path, method: str) ->
 def test_an_epsilon_is_claimed_where_the_numbers_are_known(tmp_path: Path) -> None:
     experiment = asked(tmp_path, method="fed_cdp", split="whole")
     known = Task.of(experiment, written(tmp_path / "own")).split
-    assert settle(experiment, known)[0] == experiment
+    assert settle(resolve(experiment), known)[0].experiment == experiment
 
 
 @pytest.mark.parametrize("flag", ["--show-split", "--estimate"])

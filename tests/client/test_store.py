@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import random
 import re
 import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from flfw.client.store import ClientStore, StateMissing
+from flfw.messages.sharing import SharingViolation
 
 
 def holding(value: float) -> dict[str, torch.Tensor]:
@@ -190,3 +194,83 @@ def test_state_of_another_shape_is_refused(tmp_path, shape: tuple[int, ...]) -> 
         StateMissing, match=r"Expected private embedding to be one of this method's, got \(3,\); restore"
     ):
         store.load(1, {"other": torch.zeros(3)})
+
+
+# --- which versions a server may name -----------------------------------------------------------------------------
+
+
+def allowed(store: ClientStore, most: int) -> list[int]:
+    """The rounds, 0 among them, that a server may name and that are on the disk."""
+    found = []
+    for version in range(most + 1):
+        try:
+            store.allow(version)
+            if version:
+                store.load(version)
+        except (SharingViolation, StateMissing):
+            continue
+        found.append(version)
+    return found
+
+
+def test_a_server_may_name_the_newest_version_and_the_one_that_was_made_from(tmp_path) -> None:
+    store = ClientStore(tmp_path, "run", 3)
+    assert allowed(store, 9) == [0]  # a fresh start; the others are not there
+    store.save(2, holding(2.0), after=0)
+    assert allowed(store, 9) == [0, 2]  # the server was killed in round 2, or went on
+    store.save(5, holding(5.0), after=0)
+    assert allowed(store, 9) == [0, 5]  # the update of round 2 was dropped
+    store.save(6, holding(6.0), after=5)
+    assert allowed(store, 9) == [5, 6]
+    store.save(7, holding(7.0), after=5)
+    assert allowed(store, 9) == [5, 7]
+
+
+def test_the_refusal_names_the_client_and_where_it_goes_on_from(tmp_path) -> None:
+    store = ClientStore(tmp_path, "run", 3)
+    store.save(1, holding(1.0), after=0)
+    store.save(4, holding(4.0), after=1)
+    with pytest.raises(SharingViolation) as caught:
+        store.allow(0)
+    assert str(caught.value) == (
+        "client 3 was told to go on from its start, but its last step, of round 4, was made from its state of round 1: "
+        "it goes on from one of these two"
+    )
+    store.save(3, holding(3.0), after=1)  # late: round 4 is newer
+    with pytest.raises(SharingViolation, match="was told to go on from its state of round 3, but its last step, of "):
+        store.allow(3)
+    assert allowed(store, 9) == [1, 4]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_honest_course_is_refused(tmp_path, seed: int) -> None:
+    """Rounds in which the client is left out or its update dropped, and a server that is killed and resumes."""
+    dice, store = random.Random(seed), ClientStore(tmp_path, "run", 3)
+    last = kept = 0  # what the server says, and what its checkpoint does
+    server_round = 0
+    for _ in range(60):
+        server_round += 1
+        for _ in range(1 + (dice.random() < 0.3)):  # the second time after a resume from the last checkpoint
+            last = kept
+            if dice.random() < 0.7:
+                store.allow(last)
+                assert last == 0 or store.load(last)["embedding"][0] == last
+                store.save(server_round, holding(server_round), after=last)
+                last = server_round if dice.random() < 0.6 else last
+                store.allow(last)  # of a probe after the round
+        kept = last
+    assert kept > 1
+    assert 0 not in allowed(store, server_round)
+
+
+def test_a_file_of_an_earlier_flfw_says_nothing_of_its_origin_and_is_read(tmp_path) -> None:
+    store = ClientStore(tmp_path, "run", 3)
+    store.save(4, holding(4.0), after=0)
+    store.save(5, holding(5.0), after=4)
+    for path in (tmp_path / "run" / "client-0003").iterdir():
+        version, data = int(path.stem[6:11]), load_file(path)
+        path.unlink()
+        save_file(data, path, {"experiment": "run", "client": "3", "round": str(version)})
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        path.rename(path.with_name(f"round-{version:05d}-{digest}.safetensors"))
+    assert allowed(store, 5) == [0, 4, 5]

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings, bounded
 from clients.defences.low_precision import LowPrecision, LowPrecisionSettings, nearest, stochastic
-from flfw import resolve as parts
 from flfw.client.federated_client import FederatedClient
 from flfw.client.workplace import Workplace
 from flfw.defence import Defence
@@ -20,6 +19,7 @@ from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
 from flfw.plugins import settings
+from flfw.resolve import resolve
 from flfw.task import Task
 
 Rounding = Literal["nearest", "stochastic"]
@@ -282,9 +282,9 @@ def test_defaults() -> None:
 
 def worker(experiment: Experiment, *assignments: str, defence: str = "none") -> FederatedClient:
     experiment = replace(experiment, defence=defence, set=assignments)
-    task, (method, chosen) = Task.of(experiment, None), parts.method(experiment)
-    at = Workplace(experiment, task, method, chosen, 1, 1, parts.defence(experiment), None)
-    return parts.client(experiment)(at)
+    task, (method, chosen) = Task.of(experiment, None), resolve(experiment).method, resolve(experiment).settings
+    at = Workplace(experiment, task, method, chosen, 1, 1, resolve(experiment).new_defence(), None)
+    return resolve(experiment).client(at)
 
 
 def probed(client: FederatedClient) -> Tensors:

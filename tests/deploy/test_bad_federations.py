@@ -17,7 +17,7 @@ from flfw.engines import federation
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
-from flfw.resolve import resolve
+from flfw.resolve import without_auto
 from flfw.server.roster import Roster
 from tests.support.pictures import noise, save
 
@@ -62,7 +62,7 @@ def federated(tmp_path: Path, others: Path, **changes: object) -> tuple[Experime
         method="fedavg", dataset=f"folder:{place}", net="linear", clients=3, rounds=1, local_epochs=1, engine="inproc",
         attack=("none",), out=tmp_path / "run",
     )  # fmt: skip
-    experiment = dataclasses.replace(resolve(asked), **changes)  # type: ignore[arg-type]
+    experiment = dataclasses.replace(without_auto(asked), **changes)  # type: ignore[arg-type]
     grid = InProcessGrid(sites, 3, experiment.to_run_config())  # type: ignore[arg-type]
     for context in grid._contexts.values():
         own = others if context.node_config["partition-id"] == 1 else usual

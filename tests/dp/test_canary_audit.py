@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import sim
-from flfw import resolve as parts
 from flfw.client.workplace import Workplace
 from flfw.data.canaries import Canaries, draw, relabelled, without_left_out
 from flfw.data.files.dataset import Dataset
@@ -29,7 +28,7 @@ from flfw.experiment import Experiment
 from flfw.privacy.accountants import epsilon
 from flfw.privacy.lower_bound import correct_guesses, gaussian_lower_bound, gaussian_rejects, p_value
 from flfw.privacy.mechanism import Mechanism
-from flfw.resolve import resolve
+from flfw.resolve import resolve, without_auto
 from flfw.rng import numpy_generator
 from flfw.server.aggregation import Update
 from flfw.storage.checkpoint import Checkpoints, Snapshot
@@ -126,8 +125,8 @@ def test_of_more_canaries_than_numbers_and_of_a_run_that_diverged_something_is_t
 @pytest.mark.parametrize(("grouping", "clip"), [("layer", 0.3), ("flat", 0.3), ("flat", 100.0)])
 def test_gradients_are_clipped_as_the_method_clips(small: Experiment, grouping: str, clip: float) -> None:
     fields = (f"grouping={grouping}", f"clip={clip}")
-    asked = resolve(replace(small, method="dp_fedavg", net="mlp", canaries=20, set=fields))
-    task, (method, settings) = Task.of(asked, None), parts.method(asked)
+    asked = without_auto(replace(small, method="dp_fedavg", net="mlp", canaries=20, set=fields))
+    task, (method, settings) = Task.of(asked, None), resolve(asked).method, resolve(asked).settings
     listener = Listener(asked, task, method, settings)
     model = listener._model
     sent = {name: value.detach() for name, value in model.state_dict().items()}
@@ -195,7 +194,7 @@ def heard(client: type[NoisyClient], clients: int, pixels: int, multiplier: floa
         method="dp_fedavg", net="linear", split="iid", clients=clients, rounds=1, local_epochs=1, batch_size=pixels,
         lr=1.0, seed=seed, canaries=clients * pixels, set=fields,
     )  # fmt: skip
-    method, settings = parts.method(asked)
+    method, settings = resolve(asked).method, resolve(asked).settings
     listener = Listener(asked, task, method, settings)
     for partition in range(clients):
         worker = client(Workplace(asked, task, method, settings, partition, 1, None, None))

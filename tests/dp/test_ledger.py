@@ -15,7 +15,6 @@ from torch import nn
 
 import sim
 from flfw import nets
-from flfw import resolve as parts
 from flfw.data.splits.partition import Split
 from flfw.dp.ledger import Ledger, course, settle
 from flfw.dp.settings import NoisySteps
@@ -26,7 +25,8 @@ from flfw.privacy.accountants import account
 from flfw.privacy.claims import Claim
 from flfw.privacy.course import Course
 from flfw.privacy.mechanism import Phase
-from flfw.resolve import resolve
+from flfw.resolve import check as check_names
+from flfw.resolve import resolve, without_auto
 from flfw.server.cohorts import Sampling, drawn
 from papers import published
 from strategies.fed_cdp import FedCDP, FedCDPSettings
@@ -38,10 +38,16 @@ STEPS = ("fed_cdp", "dp_fedavg", "centaur", "ppsgd")
 OTHERS = ("another client", "outsider")
 
 
+def settled_as(experiment: Experiment, split: Any) -> tuple[Experiment, list[str]]:
+    """The experiment that `settle` makes of one, and its notes."""
+    resolved, notes = settle(resolve(experiment), split)
+    return resolved.experiment, notes
+
+
 def asked(method: str, *assignments: str, **changes: Any) -> Experiment:
     """Two clients, five rounds of two passes in batches of 10."""
     own = {"clients": 2, "rounds": 5, "local_epochs": 2, "batch_size": 10, "net": "mlp", "attack": ("none",)}
-    return resolve(Experiment(method=method, engine="inproc", set=assignments, **{**own, **changes}))
+    return without_auto(Experiment(method=method, engine="inproc", set=assignments, **{**own, **changes}))
 
 
 def held(*train: Sequence[int]) -> Split:
@@ -61,7 +67,7 @@ UNEVEN = apart(25, 20)
 
 
 def claims(experiment: Experiment, split: Split = UNEVEN) -> dict[tuple[str, str], Claim]:
-    return {(one.unit, one.adversary): one for one in Ledger(experiment, split).claims()}
+    return {(one.unit, one.adversary): one for one in Ledger(resolve(experiment), split).claims()}
 
 
 def epsilon(multiplier: float, rate: float, steps: int, delta: float = DELTA, accountant: Any = "prv") -> float:
@@ -88,7 +94,7 @@ def test_the_course_by_hand() -> None:
         counts[drawn(range(4), 2, "fixed", 0, server_round)] += 1
     weights = {"extractor.1.weight": 64 * 64, "extractor.1.bias": 64, "extractor.3.weight": 4096}
     weights |= {"extractor.3.bias": 64, "classifier.weight": 640, "classifier.bias": 10}
-    found = course(experiment, split)
+    found = course(resolve(experiment), split)
     assert found == Course(
         rounds=6,
         participations=counts.max(),
@@ -108,9 +114,9 @@ def test_the_course_by_hand() -> None:
 
 def test_everybody_in_every_round_is_no_sampling() -> None:
     for sample in (0, 2):
-        found = course(asked("fed_sdp", sample=sample, sampling="poisson"), UNEVEN)
+        found = course(resolve(asked("fed_sdp", sample=sample, sampling="poisson")), UNEVEN)
         assert (found.poisson, found.participations, found.client_rate) == (False, 5, 1.0)
-    assert course(asked("fed_sdp", sample=1, sampling="poisson"), UNEVEN).poisson
+    assert course(resolve(asked("fed_sdp", sample=1, sampling="poisson")), UNEVEN).poisson
 
 
 # --- examples ---
@@ -230,7 +236,7 @@ def test_a_head_that_learns_without_noise_lets_one_example_change_the_gradients_
     experiment = asked(method, "noise_multiplier=6", "batches=poisson", accounting="paper")
     for one in claims(experiment).values():
         assert isinf(one.epsilon) and one.assumptions[0].startswith("The head learns from the same examples")
-    (told,) = (entry for entry in Ledger(experiment, UNEVEN).entries() if entry["counted"] == "as published")
+    (told,) = (entry for entry in Ledger(resolve(experiment), UNEVEN).entries() if entry["counted"] == "as published")
     assert told["epsilon"] == epsilon(6, 0.5, 20, accountant="rdp")  # 5 rounds of 2 passes at a half
 
 
@@ -241,7 +247,7 @@ def test_no_noise_is_no_claim(method: str) -> None:
         found = claims(asked(method, "noise_multiplier=0", *own))
         assert all(isinf(one.epsilon) for one in found.values())
         assert "There is no noise" in found["example", "outsider"].assumptions[0]
-        entries = Ledger(asked(method, "noise_multiplier=0", *own), UNEVEN).entries()
+        entries = Ledger(resolve(asked(method, "noise_multiplier=0", *own)), UNEVEN).entries()
         assert {entry["epsilon"] for entry in json.loads(json.dumps(entries, allow_nan=False))} == {"inf"}
 
 
@@ -269,12 +275,12 @@ def test_what_reads_the_data_besides_is_no_claim(assignments: tuple[str, ...], w
 def test_methods_without_a_mechanism_claim_nothing() -> None:
     for method in ("fedavg", "hyperfl", "fedper"):
         experiment = asked(method, accounting="paper")
-        assert Ledger(experiment, UNEVEN).claims() == Ledger(experiment, UNEVEN).entries() == []
+        assert Ledger(resolve(experiment), UNEVEN).claims() == Ledger(resolve(experiment), UNEVEN).entries() == []
 
 
 def test_every_claim_says_under_which_delta_by_which_accountant_and_for_how_long() -> None:
     experiment = asked("fed_cdp", "batches=poisson", delta=1e-6, accountant="rdp", rounds=7)
-    for entry in Ledger(experiment, UNEVEN).entries():
+    for entry in Ledger(resolve(experiment), UNEVEN).entries():
         assert (entry["delta"], entry["rounds"], entry["counted"]) == (1e-6, 7, "exact")
         assert len(entry["assumptions"]) >= 6 and all(line.endswith(".") for line in entry["assumptions"])
     found = claims(experiment)["example", "server"]
@@ -326,7 +332,7 @@ def test_the_papers_count_stands_beside_the_true_one(method: str) -> None:
     changes = {"clients": 100, "sample": 10, "rounds": 100, "local_epochs": 1, "batch_size": 5}
     experiment = asked(method, accounting="paper", **changes)
     split = apart(*[500] * 100)
-    entries = Ledger(experiment, split).entries()
+    entries = Ledger(resolve(experiment), split).entries()
     told = {entry["unit"]: entry for entry in entries if entry["counted"] == "as published"}
     value = {"fed_cdp": 0.8227, "fed_sdp": 0.8536}[method]
     assert set(told) == {"fed_cdp": {"example", "client"}, "fed_sdp": {"client"}}[method]
@@ -334,7 +340,7 @@ def test_the_papers_count_stands_beside_the_true_one(method: str) -> None:
     assert all(entry["accountant"] == "moments" and entry["assumptions"] for entry in told.values())
     exact = [entry for entry in entries if entry["counted"] == "exact"]
     assert len(exact) == 6 and all(entry["epsilon"] > 3 * value for entry in exact)
-    without = Ledger(dataclasses.replace(experiment, accounting="exact"), split).entries()
+    without = Ledger(resolve(dataclasses.replace(experiment, accounting="exact")), split).entries()
     assert without == exact
 
 
@@ -356,24 +362,24 @@ def test_a_target_is_reached_from_below_and_settling_again_changes_nothing(
     method: str, own: tuple[str, ...], unit: str, adversary: str, changes: dict[str, Any]
 ) -> None:
     experiment = asked(method, *own, target_epsilon=2.0, **changes)
-    settled, notes = settle(experiment, UNEVEN)
+    settled, notes = settled_as(experiment, UNEVEN)
     assert notes == [] and settled.rounds == experiment.rounds
     assert 2.0 - 1e-3 <= claims(settled)[unit, adversary].epsilon <= 2.0
-    assert settle(settled, UNEVEN) == (settled, [])
-    assert settle(Experiment.from_run_config(settled.to_run_config()), UNEVEN)[0] == settled
+    assert settled_as(settled, UNEVEN) == (settled, [])
+    assert settled_as(Experiment.from_run_config(settled.to_run_config()), UNEVEN)[0] == settled
 
 
 def test_copies_of_an_example_are_no_copies_of_a_client() -> None:
     """What protects a client needs no more noise for examples that two clients hold."""
     copies = held(range(25), range(5, 25))
     for own, adversary in (((), "server"), (("noised_by=server",), "outsider")):
-        settled, _ = settle(asked("fed_sdp", *own, target_epsilon=2.0), copies)
+        settled, _ = settled_as(asked("fed_sdp", *own, target_epsilon=2.0), copies)
         assert 2.0 - 1e-3 <= claims(settled, copies)["client", adversary].epsilon <= 2.0
 
 
 def test_a_target_by_the_papers_count_is_the_papers() -> None:
-    settled, _ = settle(asked("fed_cdp", target_epsilon=0.5, accounting="paper"), UNEVEN)
-    told = Ledger(settled, UNEVEN).published
+    settled, _ = settled_as(asked("fed_cdp", target_epsilon=0.5, accounting="paper"), UNEVEN)
+    told = Ledger(resolve(settled), UNEVEN).published
     assert told is not None and 0.5 - 1e-3 <= told.epsilon("example", DELTA) <= 0.5
     assert claims(settled)["example", "server"].epsilon > 1  # the true one
 
@@ -381,16 +387,16 @@ def test_a_target_by_the_papers_count_is_the_papers() -> None:
 def test_a_target_and_noise_of_ones_own_do_not_go_together() -> None:
     for name in ("noise_multiplier", "fed_cdp.noise_multiplier"):
         with pytest.raises(BadInput, match="Expected either --target-epsilon or --set noise_multiplier, got both"):
-            settle(asked("fed_cdp", f"{name}=6", target_epsilon=2.0), UNEVEN)
+            settled_as(asked("fed_cdp", f"{name}=6", target_epsilon=2.0), UNEVEN)
 
 
 @pytest.mark.parametrize("flag", ["target_epsilon", "epsilon_budget"])
 def test_targets_and_budgets_need_something_that_can_be_claimed(flag: str) -> None:
     said = f"--{flag.replace('_', '-')}"
     with pytest.raises(BadInput, match=f"Expected a method that claims privacy for {said}, got method=fedavg"):
-        settle(asked("fedavg", **{flag: 1.0}), UNEVEN)
+        settled_as(asked("fedavg", **{flag: 1.0}), UNEVEN)
     with pytest.raises(BadInput, match=f"can be claimed for {said}.*median"):
-        settle(asked("fed_cdp", "bound=median", **{flag: 1.0}), UNEVEN)
+        settled_as(asked("fed_cdp", "bound=median", **{flag: 1.0}), UNEVEN)
 
 
 @pytest.mark.parametrize("changes", [{}, {"sampling": "poisson"}])
@@ -398,7 +404,7 @@ def test_targets_and_budgets_need_something_that_can_be_claimed(flag: str) -> No
 def test_a_budget_ends_training_with_the_last_round_that_keeps_it(method: str, changes: dict[str, Any]) -> None:
     experiment = asked(method, clients=3, sample=1, rounds=60, epsilon_budget=4.0, seed=4, **changes)
     split, unit = apart(25, 20, 20), {"fed_cdp": "example", "fed_sdp": "client"}[method]
-    settled, notes = settle(experiment, split)
+    settled, notes = settled_as(experiment, split)
     assert 1 < settled.rounds < 60
 
     def spent(rounds: int) -> float:
@@ -406,12 +412,12 @@ def test_a_budget_ends_training_with_the_last_round_that_keeps_it(method: str, c
 
     assert spent(settled.rounds) <= 4.0 < spent(settled.rounds + 1)
     assert len(notes) == 1 and f"after round {settled.rounds} of 60" in notes[0]
-    assert settle(settled, split) == (settled, [])
+    assert settled_as(settled, split) == (settled, [])
 
 
 def test_a_budget_by_the_papers_count() -> None:
     experiment = asked("fed_cdp", rounds=60, epsilon_budget=0.12, accounting="paper")
-    settled, _ = settle(experiment, UNEVEN)
+    settled, _ = settled_as(experiment, UNEVEN)
     assert 1 < settled.rounds < 60
 
     def counted(rounds: int) -> float:
@@ -422,26 +428,26 @@ def test_a_budget_by_the_papers_count() -> None:
 
 def test_a_budget_that_all_rounds_keep_changes_nothing() -> None:
     experiment = asked("fed_cdp", epsilon_budget=1000.0)
-    assert settle(experiment, UNEVEN) == (experiment, [])
+    assert settled_as(experiment, UNEVEN) == (experiment, [])
 
 
 def test_a_budget_that_one_round_exceeds_is_refused() -> None:
     with pytest.raises(BadInput, match="epsilon-budget"):
-        settle(asked("fed_cdp", epsilon_budget=0.01), UNEVEN)
+        settled_as(asked("fed_cdp", epsilon_budget=0.01), UNEVEN)
 
 
 def test_a_target_and_a_budget_do_not_go_together() -> None:
     """The noise would be for all rounds, of which the budget leaves fewer: a resumed run would find another one."""
     with pytest.raises(BadInput, match="Expected either --target-epsilon or --epsilon-budget, got both"):
-        settle(asked("fed_cdp", rounds=40, target_epsilon=2.0, epsilon_budget=1.0), UNEVEN)
+        settled_as(asked("fed_cdp", rounds=40, target_epsilon=2.0, epsilon_budget=1.0), UNEVEN)
 
 
 @pytest.mark.parametrize("method", ["centaur", "ppsgd"])
 def test_where_nothing_can_be_claimed_a_target_may_be_the_comparisons(method: str) -> None:
     with pytest.raises(BadInput, match="can be claimed for --target-epsilon"):
-        settle(asked(method, target_epsilon=4.0), UNEVEN)
-    settled, _ = settle(asked(method, target_epsilon=4.0, accounting="paper"), UNEVEN)
-    told = Ledger(settled, UNEVEN).published
+        settled_as(asked(method, target_epsilon=4.0), UNEVEN)
+    settled, _ = settled_as(asked(method, target_epsilon=4.0, accounting="paper"), UNEVEN)
+    told = Ledger(resolve(settled), UNEVEN).published
     assert told is not None and 4.0 - 1e-3 <= told.epsilon("example", DELTA) <= 4.0
 
 
@@ -520,7 +526,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(
 
 
 def test_batch_norm_that_no_gradient_is_sent_of_is_refused_by_nobody(nobodys: Path) -> None:
-    parts.check(asked("fedavg", net="batchnorm"))
+    check_names(resolve(asked("fedavg", net="batchnorm")))
 
 
 def test_poisson_batches_count_the_rounds_in_which_a_client_takes_part() -> None:

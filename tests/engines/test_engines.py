@@ -12,13 +12,13 @@ import pytest
 import torch
 from flwr.app import ArrayRecord
 
-from flfw import plugins
-from flfw import resolve as parts
+from flfw import nets, plugins
 from flfw.client.store import ClientStore, StateMissing
 from flfw.engines import machine
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
 from flfw.recording.reader import Recordings
+from flfw.resolve import resolve
 from tests.support.engine_runs import BROKEN, rows_without_times, train_by_engine
 from tests.support.method_rounds import by_method
 
@@ -88,12 +88,12 @@ def test_lost_private_state_is_an_error_not_a_fresh_start(small: Experiment, tmp
 
 def test_the_object_store_is_sized_by_the_messages(small: Experiment) -> None:
     actors = len(os.sched_getaffinity(0))
-    method, settings = parts.method(dataclasses.replace(small, method="hyperfl"))
-    assert method.uploads == ("hypernet.*",) and settings.hidden == 128
+    large = resolve(dataclasses.replace(small, method="hyperfl", engine="ray"))
+    assert large.method.uploads == ("hypernet.*",) and large.settings.hidden == 128
     dense = 14_943_424 * 4
-    found = machine.object_store_bytes(dataclasses.replace(small, method="hyperfl", engine="ray"))
+    found = machine.object_store_bytes(large.experiment, nets.numel(large.model.state_dict()))
     assert 2.2 * actors * dense <= found < 2.3 * actors * dense
-    assert machine.object_store_bytes(dataclasses.replace(small, engine="ray")) == 100_000_000
+    assert machine.object_store_bytes(large.experiment, 117_000) == 100_000_000
 
 
 def test_in_process_clients_cannot_change_what_others_receive() -> None:

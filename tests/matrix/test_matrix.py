@@ -16,7 +16,6 @@ import pytest
 import torch
 
 from flfw import matrix
-from flfw import resolve as parts
 from flfw.audit.measures.statistics import share_interval
 from flfw.defence import Defence
 from flfw.errors import BadInput, RunFailed
@@ -29,6 +28,7 @@ from flfw.matrix.picture import PlotMark, Scatter, draw, place
 from flfw.matrix.question import MatrixCell
 from flfw.matrix.rows import read
 from flfw.nets import Tensors
+from flfw.resolve import resolve
 from flfw.runs import results
 from flfw.runs.run import run as run_one
 from tests.support.matrix_runs import HALVES, SMALL, entry, row, written
@@ -103,8 +103,8 @@ def test_an_attack_that_bears_a_methods_name_keeps_its_settings_where_that_metho
     cells = Matrix(("hyperfl", "fedper"), ("none",), ("ig", "hyperfl"), (0,)).cells(given, tmp_path)
     assert [cell.experiment.set for cell in cells] == [given.set, ("hyperfl.iterations=3",)]
     for cell in cells:
-        assert parts.attacks(cell.experiment)["hyperfl"].settings.iterations == 3
-    assert parts.method(cells[0].experiment)[1].hidden == 16
+        assert resolve(cell.experiment).attacks["hyperfl"].settings.iterations == 3
+    assert resolve(cells[0].experiment).settings.hidden == 16
 
 
 def test_attacks_are_the_same_for_all_methods(tmp_path: Path) -> None:

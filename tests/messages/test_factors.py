@@ -19,7 +19,6 @@ from torch import Tensor
 
 import sim
 from clients.defences.prune import Prune
-from flfw import resolve as parts
 from flfw.client.federated_client import FederatedClient
 from flfw.client.site import Site
 from flfw.client.store import ClientStore
@@ -37,7 +36,7 @@ from flfw.nets import Tensors
 from flfw.recording.format import FORMAT, MANIFEST, encode
 from flfw.recording.grid import RecordingGrid
 from flfw.recording.reader import Recordings
-from flfw.resolve import resolve
+from flfw.resolve import resolve, without_auto
 from flfw.runs import engine
 from flfw.server.aggregation import Update
 from flfw.task import Task
@@ -420,10 +419,10 @@ def hyperfl(small: Experiment, *settings: str) -> Experiment:
 
 
 def client_of(experiment: Experiment, folder: Path, defence: Defence | None = None) -> FederatedClient:
-    method, settings = parts.method(experiment)
+    method, settings = resolve(experiment).method, resolve(experiment).settings
     store = ClientStore(folder, "test", 0)
     at = Workplace(experiment, Task.of(experiment, None), method, settings, 0, 1, defence, store)
-    return parts.client(experiment)(at)
+    return resolve(experiment).client(at)
 
 
 def received_by(client: FederatedClient) -> dict[str, np.ndarray]:
@@ -469,7 +468,7 @@ def test_private_tensors_stay_at_home(small: Experiment, tmp_path: Path, monkeyp
     received = received_by(client)
     monkeypatch.setattr(client, "outgoing", lambda: dict(client.model.state_dict()))
     with pytest.raises(SharingViolation, match="would send embedding, but hyperfl uploads only"):
-        client.fit_named(received, 0)
+        client.fit(list(received.values()), {"version": 0})
 
 
 @final
@@ -510,7 +509,7 @@ def test_a_run_counts_the_bytes_that_were_sent(small: Experiment, tmp_path: Path
         folder = tmp_path / upload
         experiment = dataclasses.replace(hyperfl(small, f"upload={upload}"), clients=2, rounds=1, out=folder)
         folder.mkdir()
-        engine.run(experiment, Site(state=folder / "state"))
+        engine.run(resolve(experiment), Site(state=folder / "state"))
         rows[upload] = json.loads((folder / "training.json").read_text())["rounds"]
     for dense, coded in zip(rows["dense"], rows["factors"], strict=True):
         assert coded["upload_bytes"] < dense["upload_bytes"] / 4
@@ -567,11 +566,11 @@ def test_recorded_factors_that_do_not_fit_are_left_out_by_name(tmp_path: Path) -
 @pytest.mark.skipif(not (REAL / "FashionMNIST" / "raw").is_dir(), reason="real data are not here: set FLFW_DATA")
 def test_on_real_images_factors_are_a_tenth_at_most(tmp_path: Path) -> None:
     asked = Experiment(method="hyperfl", dataset="fmnist", clients=20, local_epochs=1, attack=("none",))
-    experiment = dataclasses.replace(resolve(asked), set=("upload=factors",))
-    method, settings = parts.method(experiment)
+    experiment = dataclasses.replace(without_auto(asked), set=("upload=factors",))
+    method, settings = resolve(experiment).method, resolve(experiment).settings
     task = Task.of(experiment, REAL)
     at = Workplace(experiment, task, method, settings, 0, 1, None, ClientStore(tmp_path, "test", 0))
-    client = parts.client(experiment)(at)
+    client = resolve(experiment).client(at)
     received = received_by(client)
     sent, _ = client.fit_named(received, 0)
     after = {n: v for n, v in client.model.state_dict().items() if n in received}

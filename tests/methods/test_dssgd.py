@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from clients.dssgd import selected
-from flfw import resolve as parts
 from flfw.client.site import Site
 from flfw.client.store import ClientStore
 from flfw.client.workplace import Workplace
@@ -21,6 +20,8 @@ from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.messages.wire import pack
 from flfw.nets import Net
+from flfw.resolve import check as check_names
+from flfw.resolve import resolve
 from flfw.rng import initialising, torch_generator
 from flfw.runs import engine
 from flfw.server.aggregation import Update
@@ -35,7 +36,7 @@ def asked(small: Experiment, *settings: str, **more: Any) -> Experiment:
 
 def run(experiment: Experiment, folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
-    engine.run(dataclasses.replace(experiment, out=folder), Site(state=folder / "state"))
+    engine.run(resolve(dataclasses.replace(experiment, out=folder)), Site(state=folder / "state"))
     return folder
 
 
@@ -152,10 +153,10 @@ def test_rounds_equal_a_loop(small: Experiment, tmp_path: Path, settings: DSSGDS
 
 
 def client(experiment: Experiment, folder: Path, partition: int = 0, server_round: int = 1) -> Any:
-    method, settings = parts.method(experiment)
+    method, settings = resolve(experiment).method, resolve(experiment).settings
     store = ClientStore(folder, "test", partition)
     at = Workplace(experiment, Task.of(experiment, None), method, settings, partition, server_round, None, store)
-    return parts.client(experiment)(at)
+    return resolve(experiment).client(at)
 
 
 def received(of: Any) -> dict[str, Any]:
@@ -193,7 +194,7 @@ def test_a_copy_goes_on_where_it_is_not_overwritten(small: Experiment, tmp_path:
     expected = copy["own.classifier.weight"].clone()
     expected[3] = 7.0
     assert torch.equal(second.model.state_dict()["own.classifier.weight"], expected)
-    x = second.examples("train", second.own("train")[:2])[0]
+    x = second.examples("train", second.indices("train")[:2])[0]
     inputs = second.at.task.inputs.normalise(x)
     bias = torch.tensor(came["shared.classifier.bias"])  # all of it is fresh
     torch.testing.assert_close(second.model(inputs), inputs.flatten(1) @ expected.T + bias)
@@ -289,7 +290,7 @@ def test_changes_are_added_or_averaged_and_counted() -> None:
 )
 def test_what_is_out_of_range_is_refused(small: Experiment, setting: str, expected: str) -> None:
     with pytest.raises(BadInput, match=expected):
-        parts.check(asked(small, setting))
+        check_names(resolve(asked(small, setting)))
 
 
 def test_a_network_with_buffers_is_refused_by_their_names() -> None:
@@ -302,7 +303,7 @@ def test_a_network_with_buffers_is_refused_by_their_names() -> None:
 
 def probed(small: Experiment, folder: Path, *settings: str) -> tuple[Any, Tensor, Tensor, dict[str, Tensor]]:
     one = client(asked(small, *settings), folder)
-    x, y = one.examples("train", one.own("train")[:1])
+    x, y = one.examples("train", one.indices("train")[:1])
     loss = cross_entropy(one.model(one.at.task.inputs.normalise(x)), y)
     moving = {n: p for n, p in one.model.named_parameters() if n.startswith("shared.")}
     return one, x, y, dict(zip(moving, torch.autograd.grad(loss, list(moving.values())), strict=True))
@@ -332,7 +333,7 @@ def test_the_victim_gives_what_was_sent_for_the_true_data(small: Experiment, tmp
     sent, known = one.gradient(x, y), {name: torch.tensor(value) for name, value in came.items()}
     with initialising(1, "attacker"):
         model = DSSGD.build_model(one.at.task.build_net(), one.at.settings)
-    victim = DSSGD.victim_model(model, known, one.at.task.inputs)
+    victim = DSSGD.victim_model(model, known, one.at.task.inputs, one.at.settings)
     assert set(victim.unknown) == {name for name in one.model.state_dict() if name.startswith("own.")}
     observed, constants = victim.observed(sent)
     right = {name: value for name, value in one.model.state_dict().items() if name.startswith("own.")}

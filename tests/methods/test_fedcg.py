@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy, cross_entropy, kl_div, log_softmax, mse_loss, softmax
 
-from flfw import resolve as parts
 from flfw.client.store import ClientStore
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.nets.conditional_gan import GeneratingNet
+from flfw.resolve import check as check_names
+from flfw.resolve import resolve
 from flfw.rng import torch_generator
 from flfw.runs import run
 from tests.support import rounds
@@ -214,7 +215,7 @@ def test_private_parts_start_alike_or_each_by_itself(small: Experiment, tmp_path
         assert all(torch.equal(one[n], other[n]) == alike for n in drawn)
         shared = [n for n in one if n.startswith(("classifier.", "generator."))]
         assert all(torch.equal(one[n], other[n]) for n in shared)
-        method_class, settings = parts.method(experiment)
+        method_class, settings = resolve(experiment).method, resolve(experiment).settings
         assert method_class.common_start(settings) is alike
 
 
@@ -243,4 +244,4 @@ def test_a_client_without_a_class_is_refused_before_anything_is_written(small: E
 )
 def test_what_is_out_of_range_is_refused(small: Experiment, setting: str, expected: str) -> None:
     with pytest.raises(BadInput, match=expected):
-        parts.check(asked(small, setting))
+        check_names(resolve(asked(small, setting)))

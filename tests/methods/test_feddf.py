@@ -15,9 +15,9 @@ from torch.nn.functional import cross_entropy, kl_div, log_softmax, softmax
 
 import sim
 from flfw import nets
-from flfw import resolve as parts
 from flfw.experiment import Experiment
 from flfw.nets import Net, NetCard
+from flfw.resolve import resolve
 from flfw.rng import torch_generator
 from flfw.task import Task
 from strategies import feddf
@@ -191,6 +191,6 @@ def test_a_data_set_of_several_shares_its_domains(asked: Experiment) -> None:
 
 
 def test_an_attacker_can_write_out_the_clients_steps(asked: Experiment) -> None:
-    cls, settings = parts.method(asked)
+    cls, settings = resolve(asked).method, resolve(asked).settings
     steps = cls.local_steps(settings, 0.1, 3)
     assert steps is not None and (steps.lr, steps.momentum) == (0.1, 0.5)

@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from flfw import resolve as parts
 from flfw.client.store import ClientStore
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.nets.conditional_gan import GeneratingNet
+from flfw.resolve import check as check_names
+from flfw.resolve import resolve
 from flfw.rng import torch_generator
 from flfw.task import Task
 from tests.support import rounds
@@ -123,9 +124,9 @@ def test_a_client_asks_only_for_labels_that_it_has(small: Experiment, tmp_path: 
 )
 def test_what_is_out_of_range_is_refused(small: Experiment, setting: str, expected: str) -> None:
     with pytest.raises(BadInput, match=expected):
-        parts.check(asked(small, setting))
+        check_names(resolve(asked(small, setting)))
 
 
 def test_a_network_without_maps_in_0_1_is_refused(small: Experiment) -> None:
     with pytest.raises(BadInput, match=r"^Expected a network whose extractor makes square maps in \(0, 1\)"):
-        parts.check(dataclasses.replace(asked(small), net="cnn1"))
+        check_names(resolve(dataclasses.replace(asked(small), net="cnn1")))

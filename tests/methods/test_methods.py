@@ -13,13 +13,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, leaky_relu, max_pool2d
 
 from flfw import plugins
-from flfw import resolve as parts
 from flfw.client.store import ClientStore
 from flfw.client.workplace import Workplace
 from flfw.data import feed
 from flfw.experiment import Experiment
 from flfw.messages.sharing import SharingViolation, matches
-from flfw.resolve import resolve
+from flfw.resolve import resolve, without_auto
 from flfw.rng import initialising, torch_generator
 from flfw.server.strategy import FederatedStrategy
 from flfw.task import Task
@@ -127,7 +126,7 @@ def test_local_only_trains_alone_and_sends_nothing(small: Experiment, tmp_path: 
 
 def hyperfl_loop(experiment: Experiment, partition: int) -> dict[str, Tensor]:
     """Steps A and B of the paper with a network written out by hand, in float64; all tensors under flfw's names."""
-    method, settings = parts.method(experiment)
+    method, settings = resolve(experiment).method, resolve(experiment).settings
     with initialising(experiment.seed, "model"):
         state = method.build_model(Task.of(experiment, None).build_net(), settings).state_dict()
     w = {name: value.double().requires_grad_() for name, value in state.items()}
@@ -192,13 +191,13 @@ def relative_error_of_change(found: dict[str, Tensor], expected: dict[str, Tenso
 @pytest.mark.parametrize("method", METHODS)
 def test_sends_what_it_declares_and_keeps_the_rest(small: Experiment, tmp_path: Path, method: str) -> None:
     experiment = by_method(small, method)
-    strategy, _ = parts.method(experiment)
     client = make_client(experiment, 0, tmp_path)
+    sharing = client.at.method.shared(client.model, client.at.settings)
     sent, metrics = client.fit_named(initial_tensors(experiment), version=0)
     everything = set(client.model.state_dict())
-    assert set(sent) == {name for name in everything if matches(name, strategy.uploads)}
+    assert set(sent) == {name for name in everything if matches(name, sharing.uploads)}
     assert metrics["num-examples"] == 150 and np.isfinite(metrics["loss"])
-    private = {name for name in everything if not matches(name, strategy.downloads)}
+    private = {name for name in everything if not matches(name, sharing.downloads)}
     kept = ClientStore(tmp_path, "test", 0).load(1) if client.private() else {}
     assert set(kept) == set(client.private()) >= private
     for name, value in client.private().items():
@@ -216,17 +215,17 @@ def test_hyperfl_sends_the_hypernetwork_and_nothing_else(small: Experiment, tmp_
 
 def test_sending_the_classifier_fails(small: Experiment, tmp_path: Path) -> None:
     experiment = dataclasses.replace(small, method="hyperfl")
-    honest = parts.client(experiment)
+    honest = resolve(experiment).client
 
     class Careless(honest):  # type: ignore[misc, valid-type]
         def outgoing(self) -> dict[str, Tensor]:
             return {**super().outgoing(), "classifier.weight": self.model.state_dict()["classifier.weight"]}
 
-    method, settings = parts.method(experiment)
+    method, settings = resolve(experiment).method, resolve(experiment).settings
     store = ClientStore(tmp_path, "test", 3)
     at = Workplace(experiment, Task.of(experiment, None), method, settings, 2, 1, None, store)
     with pytest.raises(SharingViolation) as refusal:
-        Careless(at).fit_named(initial_tensors(experiment), version=0)
+        Careless(at).fit(list(initial_tensors(experiment).values()), {"version": 0})
     assert str(refusal.value) == "client 2 would send classifier.weight, but hyperfl uploads only hypernet.*"
 
 
@@ -263,11 +262,11 @@ def test_training_sees_varied_images_and_nothing_else_does(
 def test_the_papers_data_are_varied_as_theirs(small: Experiment) -> None:
     asked = dataclasses.replace(small, net="auto", augment="auto", split="auto")
     names = ("cifar10", "cinic10", "mnist", "digit5")
-    found = [resolve(dataclasses.replace(asked, dataset=name)) for name in names]
+    found = [without_auto(dataclasses.replace(asked, dataset=name)) for name in names]
     assert [e.augment for e in found] == ["crop_flip", "crop_flip", "none", "none"]
     assert [e.net for e in found] == ["cnn2", "cnn2", "cnn1", "lenet5"]
     assert [e.split for e in found] == ["dominant", "dominant", "dominant", "domains"]
-    assert resolve(dataclasses.replace(asked, dataset="cifar10", augment="none")).augment == "none"
+    assert without_auto(dataclasses.replace(asked, dataset="cifar10", augment="none")).augment == "none"
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -296,10 +295,10 @@ def test_a_probe_is_the_gradient_of_what_is_shared_and_changes_nothing(
     before = {n: v.clone() for n, v in client.model.state_dict().items()}
     task = Task.of(experiment, None)
     x, y = task.examples("train", task.split.train[0][:2])
-    found = client.gradient(x, y) if parts.method(experiment)[0].uploads else {}
+    found = client.gradient(x, y) if resolve(experiment).method.uploads else {}
     loss = cross_entropy(client.model(task.inputs.normalise(x)), y)
     moving = {n: p for n, p in client.model.named_parameters() if n in found}
-    assert set(found) == {n for n in before if matches(n, parts.method(experiment)[0].descended())}
+    assert set(found) == {n for n in before if matches(n, client.at.method.descended(client.model, client.at.settings))}
     if moving:
         assert_equal(found, dict(zip(moving, torch.autograd.grad(loss, list(moving.values())), strict=True)))
     for name, value in client.model.state_dict().items():

@@ -22,7 +22,6 @@ from torch.nn.functional import cross_entropy
 
 import sim
 from flfw import nets
-from flfw import resolve as parts
 from flfw.dp.client import NoisyClient
 from flfw.dp.noisy_mean import noisy_mean
 from flfw.dp.settings import Noise, clipped_change
@@ -30,6 +29,7 @@ from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack, unpack
 from flfw.nets import Net
+from flfw.resolve import resolve
 from flfw.rng import numpy_generator, secret_generator, torch_generator
 from flfw.server.aggregation import Update
 from flfw.server.cohorts import drawn, most_participations
@@ -60,7 +60,7 @@ def client_of(experiment: Experiment, partition: int, folder: Path, server_round
 
 def strategy_of(experiment: Experiment, server_round: int = 1) -> FederatedStrategy:
     """The server half as it is when it combines a round, having sent what all begin with."""
-    method, settings = parts.method(experiment)
+    method, settings = resolve(experiment).method, resolve(experiment).settings
     strategy = method(settings, sample=experiment.sample, sampling=experiment.sampling, seed=experiment.seed)
     received = pack({name: torch.tensor(value) for name, value in initial_tensors(experiment).items()})
     strategy.configure_train(server_round, received, ConfigRecord(), InProcessGrid(ClientApp(), experiment.clients, {}))
@@ -259,7 +259,7 @@ def test_methods_that_protect_examples_equal_a_loop(tiny: Experiment, tmp_path: 
     """Momentum and weight decay act after clipping; the norm is that of what is sent."""
     experiment = of(tiny, method, "noise_multiplier=0", "clip=0.3", "weight_decay=0.01", *OWN[method])
     nets = [local_dp_loop(experiment, partition, method, 0.3) for partition in range(3)]
-    uploads = parts.method(experiment)[0].uploads
+    uploads = resolve(experiment).method.uploads
     shared = [n for n in nets[0].state_dict() if uploads == ("*",) or n.startswith("extractor.")]
     found, sent = a_round(experiment, tmp_path)
     for partition, net in enumerate(nets):
@@ -393,7 +393,7 @@ def test_a_last_batch_that_is_smaller_has_no_less_noise(tiny: Experiment, tmp_pa
         for sigma in (3, 0):
             settings = ("clip=0.5", f"noise_multiplier={sigma}", f"draws={draws}")
             client = client_of(of(tiny, "fed_cdp", *settings), 0, tmp_path)
-            x, y = client.examples("train", client.own("train")[:4])
+            x, y = client.examples("train", client.indices("train")[:4])
             found.append(client.follow(client.moving(), x, y)[1])
         scale_is({name: 4 * (value - found[1][name]) for name, value in found[0].items()}, deviation)
 
@@ -409,7 +409,7 @@ def test_compression_before_the_noise_leaves_no_zeros_and_after_it_many(tiny: Ex
     zeros = {}
     for where in ("before", "after"):
         client = client_of(of(tiny, "fed_cdp", f"compress={where}", "compress_ratio=0.5"), 0, tmp_path)
-        x, y = client.examples("train", client.own("train")[:4])
+        x, y = client.examples("train", client.indices("train")[:4])
         found = torch.cat([value.flatten() for value in client.gradient(x, y).values()])
         zeros[where] = float((found == 0).float().mean())
     assert zeros["before"] == 0 and zeros["after"] == pytest.approx(0.5, abs=1e-3)
@@ -444,7 +444,7 @@ def test_clients_rounds_steps_and_layers_have_independent_noise(tiny: Experiment
     series = {(n, layer): value[f"{layer}.weight"].flatten() for n, value in enumerate(some) for layer in LAYERS}
     if method == "fed_cdp":
         client = client_of(experiment, 2, tmp_path)
-        x, y = client.examples("train", client.own("train")[:0])
+        x, y = client.examples("train", client.indices("train")[:0])
         for step in (3, 4):
             series |= {(step, layer): client.gradient(x, y)[f"{layer}.weight"].flatten() for layer in LAYERS}
     for one, other in ((a, b) for a in series for b in series if a < b):
@@ -482,7 +482,7 @@ def test_probes_of_one_client_have_noise_of_their_own_and_so_has_training(tiny: 
     for probe in ((), (0, 1, 1), (1, 1, 1), (0, 2, 1)):
         client = client_of(experiment, 0, tmp_path)
         client.at = dataclasses.replace(client.at, probe=probe)
-        x, y = client.examples("train", client.own("train")[:0])
+        x, y = client.examples("train", client.indices("train")[:0])
         found.append(client.gradient(x, y)["extractor.1.weight"])
     for one, other in ((a, b) for a in range(4) for b in range(a)):
         assert not torch.equal(found[one], found[other])
@@ -492,7 +492,7 @@ def test_a_probe_of_a_clipped_update_is_a_step_as_it_would_be_sent(tiny: Experim
     """-lr g, clipped, with the client's own noise; over -lr. What is read on the client itself is bare."""
     experiment = of(tiny, "fed_sdp", "clip=0.05", "noise_multiplier=0")
     client = client_of(experiment, 0, tmp_path)
-    x, y = client.examples("train", client.own("train")[:1])
+    x, y = client.examples("train", client.indices("train")[:1])
     net = plain_net(experiment)
     inputs, labels = own_examples(experiment, 0)
     (bare,) = gradients(net, inputs[:1], labels[:1], [name for name, _ in net.named_parameters()])
@@ -509,8 +509,8 @@ def test_a_defence_acts_on_what_has_noise_in_a_probe_as_in_training(
 ) -> None:
     experiment = of(tiny, method, "prune.ratio=0.5", defence="prune")
     client = client_of(experiment, 0, tmp_path)
-    client.at = dataclasses.replace(client.at, defence=parts.defence(experiment))
-    x, y = client.examples("train", client.own("train")[:2])
+    client.at = dataclasses.replace(client.at, defence=resolve(experiment).new_defence())
+    x, y = client.examples("train", client.indices("train")[:2])
     probe = torch.cat([value.flatten() for value in client.gradient(x, y).values()])
     received = initial_tensors(experiment)
     sent, _ = client.fit_named(received, version=0)
@@ -526,7 +526,7 @@ def test_what_is_read_of_one_example_is_with_noise_or_bare(tiny: Experiment, tmp
     found = {}
     for observed in ("sanitised", "bare"):
         client = client_of(of(tiny, "fed_cdp", f"observed={observed}", "clip=0.5", "noise_multiplier=3"), 0, tmp_path)
-        x, y = client.examples("train", client.own("train")[:1])
+        x, y = client.examples("train", client.indices("train")[:1])
         found[observed] = client.observed(x, y, torch.Generator())
     assert_equal(found["bare"], bare, 1e-5)
     kept = clipped(bare, 0.5, "layer")
@@ -586,7 +586,7 @@ def test_heads_without_noise_take_plain_passes_or_no_step_at_all(tiny: Experimen
 def test_poisson_batches_are_independent_coins(tiny: Experiment, tmp_path: Path) -> None:
     experiment = of(tiny, "fed_cdp", "batches=poisson", batch_size=5)
     client, held = client_of(experiment, 0, tmp_path), []
-    own, _ = client.examples("train", client.own("train"))
+    own, _ = client.examples("train", client.indices("train"))
     for _ in range(1000):
         for x, _ in client.batches(torch.Generator()):
             held.append([bool((x == one).flatten(1).all(1).any()) for one in own])
@@ -619,7 +619,7 @@ def test_a_poisson_sum_is_divided_by_the_expected_number_of_a_clients_own_exampl
     for size, expected in ((8, 8), (50, 20)):  # of 20 examples no more than 20 can be expected
         experiment = of(tiny, "fed_cdp", "batches=poisson", "noise_multiplier=0", "clip=0.5", batch_size=size)
         client = client_of(experiment, 0, tmp_path)
-        x, y = client.examples("train", client.own("train")[:3])
+        x, y = client.examples("train", client.indices("train")[:3])
         net, (inputs, labels) = plain_net(experiment), own_examples(experiment, 0)
         total = clipped_sum(net, inputs[:3], labels[:3], [n for n, _ in net.named_parameters()], 0.5, "layer")
         _, found = client.follow(client.moving(), x, y)
@@ -808,7 +808,7 @@ def test_what_is_frozen_stays(tiny: Experiment, tmp_path: Path, monkeypatch: pyt
 )
 def test_clip_and_noise_out_of_range(tiny: Experiment, method: str, assignment: str, said: str) -> None:
     with pytest.raises(ValueError) as refusal:
-        parts.method(of(tiny, method, assignment))
+        resolve(of(tiny, method, assignment)).method, resolve(of(tiny, method, assignment)).settings
     assert str(refusal.value) == said
 
 
@@ -821,10 +821,10 @@ def test_the_rest_out_of_range(tiny: Experiment) -> None:
     for method, assignments in wrong.items():
         for assignment in assignments:
             with pytest.raises(ValueError, match=rf"Expected .*{assignment.partition('=')[0]}"):
-                parts.method(of(tiny, method, assignment))
+                resolve(of(tiny, method, assignment)).method, resolve(of(tiny, method, assignment)).settings
 
 
 def test_there_is_noise_for_whoever_sets_nothing() -> None:
     for method in ("fed_cdp", "fed_sdp", *OWN):
-        settings = parts.method(Experiment(method=method))[1]
+        settings = resolve(Experiment(method=method)).settings
         assert isinstance(settings, Noise) and settings.noise_multiplier > 1

@@ -21,7 +21,7 @@ from flfw.data.splits.partition import Split
 from flfw.dp.ledger import Ledger
 from flfw.experiment import Experiment
 from flfw.recording.reader import Recordings
-from flfw.resolve import resolve
+from flfw.resolve import resolve, without_auto
 from flfw.runs import run
 from flfw.runs.estimate import Estimate, Memory, Seconds, lines
 from flfw.server.history import is_out_of_patience, last_rise
@@ -213,9 +213,11 @@ def test_uploads_are_recorded_of_a_round_that_turns_out_to_be_the_last(tmp_path:
 def test_epsilons_count_all_the_rounds_that_there_may_be() -> None:
     """When training ends depends on the data, so what the rounds that there were would cost is no bound."""
     split = Split((np.arange(50),) * 2, (np.arange(5),) * 2, (np.arange(5),) * 2, *[np.arange(0)] * 3)
-    asked = resolve(Experiment(method="fed_cdp", clients=2, rounds=3, attack=("none",), net="lenet"))
+    asked = without_auto(Experiment(method="fed_cdp", clients=2, rounds=3, attack=("none",), net="lenet"))
     patient = dataclasses.replace(asked, patience=1)
-    for one, other in zip(Ledger(asked, split).entries(), Ledger(patient, split).entries(), strict=True):
+    for one, other in zip(
+        Ledger(resolve(asked), split).entries(), Ledger(resolve(patient), split).entries(), strict=True
+    ):
         assert one["epsilon"] == other["epsilon"] and one["rounds"] == other["rounds"] == 3
         told = [said for said in other["assumptions"] if said not in one["assumptions"]]
         assert (len(told) == 1 and "all the rounds there may be" in told[0]) or one["epsilon"] == "inf"

@@ -81,7 +81,6 @@ def test_a_run_killed_while_its_server_trains_resumes_bit_equal(
 # Every tensor of more than 64 KB is given back at once, so that the largest size is that of what was alive.
 PEAKS = """
 from pathlib import Path
-from flfw import resolve as parts
 from flfw.server.aggregation import Update
 from flfw.experiment import Experiment
 from flfw.messages.sharing import matches
@@ -95,8 +94,8 @@ def kilobytes(what):
 
 settings = ("iterations=40", "server_batch=16", "sampled.train=60")
 experiment = Experiment(method="fedcg", net="lenet5", split="sampled", clients=2, set=settings)
-experiment = resolve(experiment)
-cls, chosen = parts.method(experiment)
+resolved = resolve(experiment)
+experiment, cls, chosen = resolved.experiment, resolved.method, resolved.settings
 for count in (2, 2, 6, 2, 6):
     strategy = cls(chosen)
     strategy.at = ServerPlace(experiment, cls, chosen)

@@ -355,7 +355,7 @@ def test_norms_are_those_of_single_examples_along_plain_steps(small: Experiment)
             optimiser.zero_grad()
             client.loss(x, y).backward()
             optimiser.step()
-        assert mine == pytest.approx(steps, rel=1e-4) and len(steps) == -(-len(client.own("train")) // 20) > 3
+        assert mine == pytest.approx(steps, rel=1e-4) and len(steps) == -(-len(client.indices("train")) // 20) > 3
 
 
 def test_norms_are_of_the_fresh_and_of_the_trained_model(small: Experiment, tmp_path: Path) -> None:

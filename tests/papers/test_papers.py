@@ -19,7 +19,6 @@ import pandas as pd
 import pytest
 
 from flfw import data, plugins
-from flfw import resolve as parts
 from flfw.data.splits import partition
 from flfw.defence import Defence
 from flfw.errors import BadInput
@@ -27,6 +26,7 @@ from flfw.experiment import Experiment
 from flfw.plugins import settings
 from flfw.privacy.accountants import epsilon
 from flfw.privacy.mechanism import Mechanism
+from flfw.resolve import resolve
 from flfw.storage.checkpoint import locked
 from flfw.storage.provenance import code_hash
 from papers import cells, command, fed_cdp, fedcg, hyperfl, published, show
@@ -132,7 +132,7 @@ def test_every_cell_resolves_to_experiments_that_fit_what_there_is(table: str, s
             assert experiment.net != "auto" and experiment.split != "auto"
             assert Experiment.from_run_config(experiment.to_run_config()) == experiment
             if experiment.method in plugins.names(plugins.METHOD):
-                parts.method(experiment)
+                resolve(experiment).method, resolve(experiment).settings
             if experiment.split in partition.schemes():
                 settings(partition.scheme(experiment.split), experiment.split, experiment.set)
 

@@ -15,11 +15,11 @@ import pandas as pd
 import pytest
 
 from flfw import data
-from flfw import resolve as parts
 from flfw.data import Dataset
 from flfw.data.splits.partition import Split
 from flfw.experiment import Experiment
-from flfw.resolve import resolve
+from flfw.resolve import check as check_names
+from flfw.resolve import resolve, without_auto
 from flfw.storage.provenance import code_hash
 from flfw.task import Task
 from papers import cells, command, fed_cdp, fed_cdp_runs, planned, published, show, timing
@@ -104,7 +104,7 @@ def test_every_cell_is_an_experiment_that_fits_what_there_is(table: str, scale: 
     for cell in published.table(table).cells:
         preset = fed_cdp.TABLES[table](cell, scale)
         (run,) = preset.experiments
-        parts.check(resolve(run))
+        check_names(resolve(without_auto(run)))
         assert cells.obstacle(cell, preset) == ""
         assert (preset.source == "run") == (table in WITH_A_RUN or cell.metric == "non_private_accuracy")
 
@@ -164,7 +164,7 @@ def sized(run: Experiment) -> Task:
 @pytest.mark.parametrize("cell", published.table("fed_cdp.6").cells, ids=lambda cell: cell.path)
 def test_table_6_is_the_paper_s_count_with_the_true_figure_beside_it(cell: Cell) -> None:
     preset = fed_cdp.spent(cell, "quick")
-    run, unit = resolve(preset.experiments[0]), fed_cdp.UNITS[str(cell.keys["level"])]
+    run, unit = without_auto(preset.experiments[0]), fed_cdp.UNITS[str(cell.keys["level"])]
     assert preset.source == "plan" and run.rounds == cell.keys["T"]
     entries = planned.plan(run, sized(run))["privacy"]
     counted = {one["unit"]: one["epsilon"] for one in entries if one["counted"] == "as published"}
@@ -217,7 +217,7 @@ def test_table_1_is_what_the_data_and_the_split_really_have(tmp_path: Path) -> N
 
 
 def test_an_iteration_s_time_is_that_of_training_and_its_ratio_that_of_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = resolve(preset_of("fed_cdp.3/Fed-CDP/Cancer", "quick").experiments[0])
+    run = without_auto(preset_of("fed_cdp.3/Fed-CDP/Cancer", "quick").experiments[0])
     assert timing.plain(run) == replace(
         run, method="fedavg", set=("shards.train=400", "optimiser=sgd", "momentum=0.0", "weight_decay=0.0")
     )
@@ -230,7 +230,7 @@ def test_an_iteration_s_time_is_that_of_training_and_its_ratio_that_of_turns(mon
 
 
 def test_every_turn_starts_from_the_same_weights() -> None:
-    run = resolve(replace(preset_of("fed_cdp.3/Fed-CDP/Cancer", "quick").experiments[0], seed=3))
+    run = without_auto(replace(preset_of("fed_cdp.3/Fed-CDP/Cancer", "quick").experiments[0], seed=3))
     trainee = timing.Trainee(run, Task.of(run, None))
     trained = trainee._client.train  # what a turn calls
     starts: list[float] = []

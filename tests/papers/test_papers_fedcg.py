@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from flfw import plugins
-from flfw import resolve as parts
 from flfw.experiment import Experiment
-from flfw.resolve import resolve
+from flfw.resolve import check as check_names
+from flfw.resolve import resolve, without_auto
 from papers import cells, fedcg, published
 from papers.layout import sheet
 from papers.preset import Preset, Scale
@@ -38,8 +38,8 @@ def test_every_cell_has_a_preset_whose_parts_there_are(scale: Scale) -> None:
         assert cells.obstacle(cell, preset) == ("paper value not available" if cell.value is None else "")
         for experiment in {replace(run, seed=0) for run in preset.experiments}:
             assert experiment.method in plugins.names(plugins.METHOD)
-            assert resolve(experiment) == experiment
-            parts.check(experiment)
+            assert without_auto(experiment) == experiment
+            check_names(resolve(experiment))
 
 
 def test_the_paper_s_settings() -> None:
@@ -64,7 +64,7 @@ def test_what_a_method_sets_is_the_paper_s(method: str) -> None:
     """Among them what stands at the method's own defaults, and so is not named by the preset."""
     (run, *_), *_ = preset_of(f"fedcg.1/{method}/CIFAR10/8", "full").variants
     assert run.clients == 8
-    chosen: Any = parts.method(run)[1]
+    chosen: Any = resolve(run).settings
     assert chosen.weight_decay == 1e-4
     if method != "FedCG":
         assert (chosen.optimiser, chosen.lasting) == ("adam", True)
@@ -123,7 +123,7 @@ def test_the_second_table_s_runs_are_the_first_one_s_with_an_audit() -> None:
 def test_noise_has_the_paper_s_variance(variance: float) -> None:
     run = preset_of(f"fedcg.2/FedAvg + Gaussian noise variance {variance}/CIFAR10", "full").experiments[0]
     assert (run.method, run.defence) == ("fedavg", "dp_gaussian")
-    defence = parts.defence(run)
+    defence = resolve(run).new_defence()
     assert defence is not None and defence.settings.std**2 == pytest.approx(variance, rel=1e-4)
     assert defence.settings.clip == 0
 

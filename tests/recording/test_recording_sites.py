@@ -18,6 +18,7 @@ from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.recording.reader import Recordings
+from flfw.resolve import resolve
 from flfw.runs import engine, run
 from flfw.runs.results import finish
 from flfw.task import Task
@@ -61,7 +62,7 @@ def test_sites_that_give_examples_away_are_probed_for_these_and_can_be_audited(
         own = task.split.train[client]
         assert found == set(own[list(places[: 2 if client == 0 else 1])].tolist())  # 4 probes of 3 clients
     assert not (out / "truth").exists()  # nothing of it came here
-    finish(recorded, task, [], None)
+    finish(resolve(recorded), task, [], None)
     assert json.loads((out / "result.json").read_text())["audit"] == []
 
     asked = dataclasses.replace(recorded, attack=("analytic",), out=None)

@@ -130,13 +130,13 @@ def test_the_highest_rung_is_what_the_settings_ask_of_this_site(own: Path) -> No
         "target", "ladder-1x1", "ladder-4x1", "ladder-10x1", "ladder-10x4",
     ]  # fmt: skip
     assert (of.victim_batch, of.victim_steps) == (10, 12)
-    assert found.said == ()
+    assert found.messages == ()
 
 
 def test_what_is_lowered_is_said(own: Path) -> None:
     found = planned(own, most_steps=2, local_epochs=3, batch_size=10, images=8)
     assert (found.rungs[-1], found.real, found.experiment.images) == ((10, 2), (10, 12), 3)
-    capped, images = found.said
+    capped, images = found.messages
     assert capped.startswith("The ladder ends at 2 local steps and not at the real 12: --most-steps 12")
     assert images == "Probes on each rung: 3 and not 8; the client's data fill no more."
 
@@ -144,12 +144,12 @@ def test_what_is_lowered_is_said(own: Path) -> None:
 def test_a_batch_is_no_larger_than_what_the_site_holds(own: Path) -> None:
     found = planned(own, local_epochs=2, batch_size=100, images=1)
     assert (found.rungs[-1], found.real) == ((32, 2), (32, 2))
-    assert found.said == ("A local step has 32 examples, all that the client holds, and not 100.",)
+    assert found.messages == ("A local step has 32 examples, all that the client holds, and not 100.",)
 
 
 def test_a_split_that_leaves_examples_out_is_named(own: Path) -> None:
     found = planned(own, split="pathological", batch_size=4, local_epochs=1)
-    assert found.said[0] == "The site's client holds 16 of the 32 training examples (split pathological)."
+    assert found.messages[0] == "The site's client holds 16 of the 32 training examples (split pathological)."
 
 
 @pytest.mark.parametrize(

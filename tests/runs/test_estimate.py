@@ -15,6 +15,7 @@ import torch
 
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
+from flfw.resolve import resolve
 from flfw.runs import costs
 from flfw.runs import estimate as module
 from flfw.runs.estimate import Estimate, estimate, lines
@@ -51,11 +52,12 @@ def seconds(experiment: Experiment, actors: int = 1) -> module.Seconds:
 @pytest.mark.slow
 def test_close_to_what_running_it_takes_and_leaves_nothing_behind(audited: Experiment, tmp_path: Path) -> None:
     experiment = dataclasses.replace(audited, rounds=3, local_epochs=3)
-    checked, _, _ = check(experiment)
+    resolved, _, _ = check(experiment)
+    checked = resolved.experiment
     threads, random, cwd, temporary = torch.get_num_threads(), torch.get_rng_state(), Path.cwd(), tempfile.gettempdir()
     before = set(cwd.iterdir()) | set(Path(temporary).glob("flfw-estimate-*"))
     environment = dict(os.environ)
-    found = estimate(checked)
+    found = estimate(resolve(checked))
     assert (torch.get_num_threads(), Path.cwd(), dict(os.environ)) == (threads, cwd, environment)
     assert torch.equal(torch.get_rng_state(), random)
     assert set(cwd.iterdir()) | set(Path(temporary).glob("flfw-estimate-*")) == before

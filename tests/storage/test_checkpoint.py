@@ -25,7 +25,7 @@ from flfw import task
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from flfw.messages.wire import pack
-from flfw.resolve import resolve
+from flfw.resolve import without_auto
 from flfw.runs import results, run
 from flfw.storage import sealed
 from flfw.storage.checkpoint import Checkpoints, Snapshot, locked, require_same_data, stored_experiment
@@ -263,7 +263,7 @@ def test_lost_client_state_is_an_error_that_names_it(
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Checkpoints:
-    return Checkpoints(tmp_path, resolve(Experiment()))
+    return Checkpoints(tmp_path, without_auto(Experiment()))
 
 
 def some(server_round: int) -> Snapshot:
@@ -285,7 +285,7 @@ def same_arrays(one: ArrayRecord, two: ArrayRecord) -> bool:
 def test_what_was_saved_is_loaded(kept: Checkpoints, tmp_path: Path) -> None:
     kept.save(some(0), {})
     kept.save(some(1), {"rounds": [{"loss": 1 / 3}], "clients": [{"client": 3}]})
-    again = Checkpoints(tmp_path, resolve(Experiment()))
+    again = Checkpoints(tmp_path, without_auto(Experiment()))
     assert again.id == kept.id and again.last is not None
     assert again.history == [{}, {"rounds": [{"loss": 1 / 3}], "clients": [{"client": 3}]}]
     assert same_arrays(again.last.arrays, some(1).arrays)
@@ -308,7 +308,7 @@ def test_of_two_rounds_that_a_kill_left_the_later_one_counts(kept: Checkpoints, 
     copy = first.read_bytes()
     kept.save(some(2), {})
     first.write_bytes(copy)
-    last = Checkpoints(tmp_path, resolve(Experiment())).last
+    last = Checkpoints(tmp_path, without_auto(Experiment())).last
     assert last is not None and last.round == 2
 
 
@@ -330,23 +330,23 @@ def test_a_journal_forgets_what_came_after_its_mark(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_another_experiment_is_refused(tmp_path: Path) -> None:
     for name in ("one", "two"):
-        Checkpoints(tmp_path / name, resolve(Experiment())).save(some(1), {})
+        Checkpoints(tmp_path / name, without_auto(Experiment())).save(some(1), {})
     (_, foreign), *_ = sealed.sealed(tmp_path / "two" / "checkpoint", "round-*")
     (_, own), *_ = sealed.sealed(tmp_path / "one" / "checkpoint", "round-*")
     own.unlink()
     shutil.copy(foreign, own.parent)
     with pytest.raises(BadInput, match="of another experiment; remove it"):
-        Checkpoints(tmp_path / "one", resolve(Experiment()))
+        Checkpoints(tmp_path / "one", without_auto(Experiment()))
 
 
 def test_a_lost_round_is_an_error_and_no_fresh_start(tmp_path: Path) -> None:
-    kept = Checkpoints(tmp_path, resolve(Experiment()))
+    kept = Checkpoints(tmp_path, without_auto(Experiment()))
     for server_round in range(2):
         kept.save(some(server_round), {})
     (_, path), *_ = sealed.sealed(tmp_path / "checkpoint", "round-*")
     path.unlink()
     with pytest.raises(BadInput, match="Expected the last round's checkpoint in "):
-        Checkpoints(tmp_path, resolve(Experiment()))
+        Checkpoints(tmp_path, without_auto(Experiment()))
     assert (tmp_path / "checkpoint" / "history.jsonl").stat().st_size, "what is left must not be cut off"
 
 
@@ -420,7 +420,7 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
 
 def test_of_a_thousand_mutations_none_is_gone_on_from_and_none_crashes(tmp_path: Path) -> None:
     """Any file of the checkpoint: the run's experiment, the last round, the history before it."""
-    rng, experiment = random.Random(0), resolve(Experiment())
+    rng, experiment = random.Random(0), without_auto(Experiment())
     kept = Checkpoints(tmp_path, experiment)
     kept.save(some(1), {"round": {"loss": 0.5}, "clients": []})
     files = [path for _, path in sealed.sealed(tmp_path / "checkpoint")] + [tmp_path / "checkpoint" / "history.jsonl"]
@@ -440,7 +440,7 @@ def test_of_a_thousand_mutations_none_is_gone_on_from_and_none_crashes(tmp_path:
 
 def test_a_mutation_under_a_matching_name_does_not_crash_either(tmp_path: Path) -> None:
     """Somebody who changes a file and names it by its new SHA-256: what cannot be read is refused in one line."""
-    rng, experiment = random.Random(1), resolve(Experiment())
+    rng, experiment = random.Random(1), without_auto(Experiment())
     Checkpoints(tmp_path, experiment).save(some(1), {})
     refused = 0
     for i in range(600):
@@ -481,7 +481,7 @@ def test_a_moved_run_is_resumed_where_it_lies_now(
 
 
 def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
-    Checkpoints(tmp_path, resolve(Experiment()))
+    Checkpoints(tmp_path, without_auto(Experiment()))
     require_same_data(tmp_path, "abc")
     require_same_data(tmp_path, "abc")
     with pytest.raises(BadInput, match=r"the data that .* began with \(digest abc\), got others \(abd\); restore them"):

@@ -10,13 +10,13 @@ import numpy as np
 from torch import Tensor
 
 from flfw import plugins
-from flfw import resolve as parts
 from flfw.client.federated_client import FederatedClient
 from flfw.client.store import ClientStore
 from flfw.client.workplace import Workplace
 from flfw.experiment import Experiment
 from flfw.messages.sharing import matches
 from flfw.nets import Net
+from flfw.resolve import resolve
 from flfw.rng import initialising
 from flfw.server.aggregation import Update
 from flfw.server.distillation import ServerTraining
@@ -42,24 +42,25 @@ def by_method(experiment: Experiment, method: str, **changes: Any) -> Experiment
 
 def make_client(experiment: Experiment, partition: int, folder: Path, server_round: int = 1) -> FederatedClient:
     """Build one client of a round."""
-    method, settings = parts.method(experiment)
+    method, settings = resolve(experiment).method, resolve(experiment).settings
     task = Task.of(experiment, None)
     store = ClientStore(folder, "test", partition)
     at = Workplace(experiment, task, method, settings, partition, server_round, None, store)
-    return parts.client(experiment)(at)
+    return resolve(experiment).client(at)
 
 
 def initial_tensors(experiment: Experiment) -> dict[str, np.ndarray]:
     """Build what the server sends in the first round."""
-    method, settings = parts.method(experiment)
+    method, settings = resolve(experiment).method, resolve(experiment).settings
     with initialising(experiment.seed, "model"):
         model = method.build_model(Task.of(experiment, None).build_net(), settings)
-    return {n: v.numpy().copy() for n, v in model.state_dict().items() if matches(n, method.downloads)}
+    downloads = method.shared(model, settings).downloads
+    return {n: v.numpy().copy() for n, v in model.state_dict().items() if matches(n, downloads)}
 
 
 def one_round(experiment: Experiment, folder: Path) -> tuple[dict[str, Tensor], list[FederatedClient]]:
     """Run one round of all clients: the server's next tensors, and the clients as they are then."""
-    method, settings = parts.method(experiment)
+    method, settings = resolve(experiment).method, resolve(experiment).settings
     received, updates, clients = initial_tensors(experiment), [], []
     for partition in range(experiment.clients):
         client = make_client(experiment, partition, folder)

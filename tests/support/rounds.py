@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flfw import resolve as parts
 from flfw.client.federated_client import FederatedClient
 from flfw.client.store import ClientStore
 from flfw.client.workplace import Workplace
 from flfw.experiment import Experiment
 from flfw.messages.sharing import matches
 from flfw.messages.wire import pack
+from flfw.resolve import resolve
 from flfw.rng import initialising, torch_generator
 from flfw.server.aggregation import Update
 from flfw.server.place import ServerPlace
@@ -62,18 +62,21 @@ def exactly() -> Iterator[None]:
 
 def play(experiment: Experiment, folder: Path, rounds: int = 1) -> Rounds:
     """So many rounds of both clients."""
-    cls, settings = parts.method(experiment)
+    cls, settings = resolve(experiment).method, resolve(experiment).settings
     strategy = cls(settings, seed=experiment.seed)
     strategy.at = place(experiment)
-    first = {n: v.clone() for n, v in fresh(experiment).state_dict().items() if matches(n, cls.downloads)}
+    model = fresh(experiment)
+    downloads = cls.shared(model, settings).downloads
+    first = {n: v.clone() for n, v in model.state_dict().items() if matches(n, downloads)}
     found = Rounds(strategy, [first])
     for now in range(1, rounds + 1):
         found.clients = [client(experiment, folder, partition, now) for partition in range(len(COUNTS))]
         sent = {name: value.numpy().copy() for name, value in found.broadcasts[-1].items()}
         uploads = []
         for partition, one in enumerate(found.clients):
-            tensors, _ = one.fit_named(sent, version=now - 1)
-            uploads.append(Update(partition, COUNTS[partition], {n: v.clone() for n, v in tensors.items()}))
+            tensors, metrics = one.fit_named(sent, version=now - 1)
+            tensors = {n: v.clone() for n, v in tensors.items()}
+            uploads.append(Update(partition, COUNTS[partition], tensors, metrics))
         found.uploads.append(uploads)
         found.broadcasts.append(strategy.combined(pack(found.broadcasts[-1]), iter(uploads), now))
     return found
@@ -81,20 +84,20 @@ def play(experiment: Experiment, folder: Path, rounds: int = 1) -> Rounds:
 
 def place(experiment: Experiment) -> ServerPlace:
     """Where the experiment's server works."""
-    return ServerPlace(experiment, *parts.method(experiment))
+    return ServerPlace(experiment, resolve(experiment).method, resolve(experiment).settings)
 
 
 def client(experiment: Experiment, folder: Path, partition: int, server_round: int = 1) -> FederatedClient:
     """One client in one round."""
-    cls, settings = parts.method(experiment)
+    cls, settings = resolve(experiment).method, resolve(experiment).settings
     store = ClientStore(folder, "test", partition)
     task = Task.of(experiment, None)
-    return parts.client(experiment)(Workplace(experiment, task, cls, settings, partition, server_round, None, store))
+    return resolve(experiment).client(Workplace(experiment, task, cls, settings, partition, server_round, None, store))
 
 
 def fresh(experiment: Experiment, *numbers: int) -> nn.Module:
     """The method's model as all begin with it; with a client's number, as that one would by itself."""
-    cls, settings = parts.method(experiment)
+    cls, settings = resolve(experiment).method, resolve(experiment).settings
     with initialising(experiment.seed, "model", *numbers):
         return cls.build_model(Task.of(experiment, None).build_net(), settings)
 

@@ -17,7 +17,6 @@ from torch.nn.functional import cross_entropy
 from benchmarks import hyperfl as benchmark
 from benchmarks.hyperfl import HyperFLSection
 from clients.hyperfl import HyperFLClient
-from flfw import resolve as parts
 from flfw.client.workplace import Workplace
 from flfw.data import Dataset
 from flfw.data.splits.partition import Split
@@ -25,6 +24,7 @@ from flfw.defence import Defence
 from flfw.experiment import Experiment
 from flfw.nets import Net, Tensors
 from flfw.nets.hypernetwork import GeneratedNet
+from flfw.resolve import resolve
 from flfw.rng import initialising, numpy_generator, torch_generator
 from flfw.task import Task
 from flfw.training.low_rank import FactoredHeads, LowRankSGD
@@ -265,7 +265,7 @@ def client(
     dataset, nobody = Dataset("rows", x, y, test_x, test_y, 3, zeros, ones, "made up", None), np.zeros(0, np.int64)
     split = Split((np.arange(100),), (np.arange(tests),), (nobody,), nobody, nobody, nobody)
     experiment = Experiment(method="hyperfl", net="mlp", batch_size=10, local_epochs=6, lr=0.05, set=assignments)
-    method, settings = parts.method(experiment)
+    method, settings = resolve(experiment).method, resolve(experiment).settings
     task = Task(dataset, split, "mlp")
     made = HyperFLClient(Workplace(experiment, task, method, settings, 0, 1, defence, None))
     made.model.to(precision)

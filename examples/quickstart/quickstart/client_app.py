@@ -1,9 +1,9 @@
-"""What a client does with a message: train on its own images, or test on its own."""
+"""Client: trains on its own images, or tests on the images that no client trains on."""
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from quickstart.task import Net, load_data
+from quickstart.task import SmallNet, load_data
 from quickstart.task import test as test_fn
 from quickstart.task import train as train_fn
 
@@ -12,8 +12,8 @@ app = ClientApp()
 
 @app.train()
 def train(msg: Message, context: Context):
-    """Train the model that came on this client's images, and send it back."""
-    model, config = Net(), msg.content["config"]
+    """Train the received model on this client's images, and send it back."""
+    model, config = SmallNet(), msg.content["config"]
     model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
     partition_id = context.node_config["partition-id"]
     loader, _ = load_data(partition_id, context.run_config["images"], config["batch-size"])
@@ -25,8 +25,8 @@ def train(msg: Message, context: Context):
 
 @app.evaluate()
 def evaluate(msg: Message, context: Context):
-    """Test the model that came."""
-    model = Net()
+    """Test the received model."""
+    model = SmallNet()
     model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
     _, loader = load_data(context.node_config["partition-id"], context.run_config["images"], 1)
     loss, accuracy = test_fn(model, loader)

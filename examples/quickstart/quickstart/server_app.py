@@ -1,4 +1,4 @@
-"""The server: federated averaging as Flower brings it, and two lines that record what the clients send."""
+"""Server: Flower's federated averaging, and two lines that record the updates of the clients."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from flfw.recording.grid import RecordingGrid  # recorder, line 1 of 2
-from quickstart.task import Net
+from quickstart.task import SmallNet
 
 app = ServerApp()
 
@@ -23,7 +23,7 @@ def main(grid: Grid, context: Context) -> None:
     strategy = FedAvg(min_train_nodes=clients, min_evaluate_nodes=clients, min_available_nodes=clients)
     strategy.start(
         grid=grid,
-        initial_arrays=ArrayRecord(Net().state_dict()),
+        initial_arrays=ArrayRecord(SmallNet().state_dict()),
         train_config=ConfigRecord({name: run[name] for name in ("lr", "local-epochs", "batch-size")}),
         num_rounds=run["num-server-rounds"],
     )

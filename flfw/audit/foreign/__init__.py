@@ -1,4 +1,4 @@
-"""Audits of apps that know nothing of this project: `audit` of what clients sent, `knowledge` about one update."""
+"""Audits of apps that know nothing of this project: `audit` of the clients' updates, `knowledge` about one update."""
 
 from flfw.audit.foreign.audit import audit
 from flfw.audit.foreign.knowledge import knowledge, named

@@ -1,4 +1,4 @@
-"""One attack on one round of a foreign app's updates, in this process."""
+"""Execution of one attack on one round of a foreign app's updates, in this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Pair = tuple[Observation, Knowledge]
 
 
 def standing(pairs: Sequence[Pair | None], hidden: bool) -> Standing:
-    """What is granted about some updates; ``hidden``: whether something is not that stands between data and update."""
+    """Return the grants about some updates; ``hidden``: an operation between data and update is not granted."""
     given = [known for _, known in filter(None, pairs)]
     sentences = tuple(dict.fromkeys(sentence for known in given for sentence in known.granted))
     return Standing(sentences, bool(given) and not hidden and all(map(_is_enough, given)))
@@ -27,8 +27,8 @@ def attempt(job: Job, attack: Attack, pairs: Sequence[Pair | None], seed: int) -
     Args:
         job: names the attack and the exchanges.
         attack: to run.
-        pairs: what was seen and granted, an entry for each exchange; None for what was refused.
-        seed: of its generators.
+        pairs: observation and knowledge for each exchange; None for a refused one.
+        seed: seed of its generators.
     """
     at = [i for i, pair in enumerate(pairs) if pair is not None]
     given = [pair for pair in pairs if pair is not None]
@@ -36,16 +36,16 @@ def attempt(job: Job, attack: Attack, pairs: Sequence[Pair | None], seed: int) -
     everything: list[Reconstruction | None] = [None] * len(pairs)
     started = time.monotonic()
     try:
-        found = attack.run([o for o, _ in given], [k for _, k in given], rngs) if given else []
+        reconstructions = attack.run([o for o, _ in given], [k for _, k in given], rngs) if given else []
         seconds = time.monotonic() - started
-        if len(found) != len(given):
-            raise RuntimeError(f"it returned {len(found)} reconstructions of {len(given)}")
-        for i, reconstruction in zip(at, found, strict=True):
+        if len(reconstructions) != len(given):
+            raise RuntimeError(f"it returned {len(reconstructions)} reconstructions of {len(given)}")
+        for i, reconstruction in zip(at, reconstructions, strict=True):
             everything[i] = reconstruction
         return solved(job, everything, seconds, stopped=None if given else "none of its recordings could be used")
     except NotApplicable as error:
         stopped = f"not applicable: {error}"
-    except Exception as error:  # an attack is anybody's code: whatever it raises is reported as its failure
+    except Exception as error:  # an attack is third-party code: any exception is reported as its failure
         stopped = f"crashed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
     nothing = [None] * len(pairs)
     seconds = time.monotonic() - started
@@ -53,5 +53,5 @@ def attempt(job: Job, attack: Attack, pairs: Sequence[Pair | None], seed: int) -
 
 
 def _is_enough(known: Knowledge) -> bool:
-    """Whether an attack that makes full use of what it is granted knows the gradient; of several steps none does."""
+    """Return whether an attack that uses all its grants knows the gradient; with several steps none does."""
     return not known.model.unknown and known.steps == 1 and not (known.weights and known.lr is None)

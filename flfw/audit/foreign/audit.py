@@ -1,7 +1,7 @@
-"""Audits what the clients of any Flower app sent: the app knows nothing of this project but the recorder in its server.
+"""Audit of the updates of any Flower app: the app knows nothing of this project but the recorder in its server.
 
-Who calls `audit` has the recordings, the network and, for scoring, what the clients trained on; `knowledge` alone says
-what an attacker may know of one recorded update. `docs/recording.md` shows both.
+The caller of `audit` has the recordings, the network and, for scoring, the clients' training data. `knowledge` alone
+gives the knowledge of an attacker about one recorded update. `docs/recording.md` shows both.
 """
 
 from __future__ import annotations
@@ -65,38 +65,38 @@ def audit(
     victims: int = 8,
     pictures: bool = False,
 ) -> Path:
-    """Attack recorded updates, score what comes of it, and write ``result.json``, ``audit.csv`` and ``report.html``.
+    """Attack recorded updates, score the results, and write ``result.json``, ``audit.csv`` and ``report.html``.
 
-    Call it once the app has ended. The attacks run in this process, one after the other; one that raises gave nothing,
-    which counts as its failure, and the others go on.
+    Call it once the app has ended. The attacks run in this process, one after the other. An attack that raises counts
+    as failed, and the others go on.
 
     Args:
         recordings: the folder of the recorder.
         net: builds a fresh network, as `knowledge` takes it.
         attacks: by the name under which they are reported.
-        truth: what a client, by its number in the recordings, trained on; None: nobody knows, and it is left out.
-            An example's ``indices`` name it among all clients'.
-        public: data that an attacker may hold; no client's.
+        truth: gives a client's training data by its number in the recordings; None: unknown, the client is left out.
+            An example's ``indices`` name it among all clients' examples.
+        public: data that an attacker may hold, none of them a client's.
         inputs: the input space.
-        name: of the app, for the report.
+        name: the app's name, for the report.
         dataset: the name of its data, for the report.
-        lr: of the local steps, taken for plain SGD; None for any other optimiser: then attacks count as static.
+        lr: learning rate of the local steps, taken as plain SGD; None: any other optimiser, attacks count as static.
         out: a new folder.
-        rounds: which to audit; None: all that were recorded.
-        batch: how many examples every client trained on, if that is to be checked against the truth.
-        steps: how many local steps an update took.
-        mode: of the network in local training, ``train`` or ``eval``; see `knowledge`.
-        defence: what the clients do to an update before they send it, such as noise; attacks then count as static.
-        seed: of the attacks, floors and intervals.
-        victims: how many clients of a round are audited, those with the lowest numbers.
+        rounds: the rounds to audit; None: all recorded rounds.
+        batch: number of examples that every client trained on, to be checked against the truth.
+        steps: number of local steps of an update.
+        mode: mode of the network in local training, ``train`` or ``eval``; see `knowledge`.
+        defence: operation of the clients on an update before it is sent, such as noise; attacks then count as static.
+        seed: seed of the attacks, floors and intervals.
+        victims: number of audited clients of a round, those with the lowest numbers.
         pictures: whether the report shows the examples.
 
     Returns:
         ``out``.
 
     Raises:
-        BadInput: there are no such recordings, nothing is known of what the clients trained on, or the network, a truth
-            or the public data do not fit.
+        BadInput: there are no such recordings, no client's training data are known, or the network, a truth or the
+            public data do not fit.
     """
     folder = Path(out)
     if folder.exists():
@@ -115,13 +115,13 @@ def audit(
 
 @final
 class _Audit:
-    """One audit: its ladder, its attacks and what they leave.
+    """An audit: its ladder, its attacks and their results.
 
     Args:
         case: the setting.
         kept: the recordings.
-        chosen: which of them are attacked, by round.
-        out: where everything goes; made once it is known that the network fits.
+        chosen: the attacked ones, by round.
+        out: the folder of all output; made once it is known that the network fits.
     """
 
     def __init__(self, case: ForeignCase, kept: Recordings, chosen: Chosen, out: Path) -> None:
@@ -132,7 +132,7 @@ class _Audit:
         out.mkdir(parents=True, mode=0o700)
 
     def run(self, attacks: Mapping[str, Attack]) -> tuple[list[dict[str, Any]], list[ScoreRow]]:
-        """The entries of result.json, attack by attack, and a row an example."""
+        """Run all attacks; return the entries of result.json, attack by attack, and a row per example."""
         lone = lone_examples(self._chosen)
         for i, (_, single) in enumerate(lone):
             single.write(self._out / "truth", key(0, "easy", i))
@@ -141,43 +141,46 @@ class _Audit:
         easy, rows = {}, []
         with Steps("attack", len(attacks) * (1 + len(self._chosen))) as steps:
             for name, attack in attacks.items():
-                easy[name], found = self._easy(name, attack, lone)
-                rows += found
+                easy[name], scored = self._easy(name, attack, lone)
+                rows += scored
                 steps.done(f"{name} on the easy rung: {easy[name].psnr:.1f} dB")
             for number in self._chosen:
                 for name, attack in attacks.items():
-                    about, found = self._round(name, attack, number, (checked, easy[name]))
-                    entries[name].append(about)
-                    rows += found
-                    steps.done(f"{name} at round {number}: {about['verdict']}")
-        return [about for several in entries.values() for about in several], rows
+                    summary, scored = self._round(name, attack, number, (checked, easy[name]))
+                    entries[name].append(summary)
+                    rows += scored
+                    steps.done(f"{name} at round {number}: {summary['verdict']}")
+        return [summary for summaries in entries.values() for summary in summaries], rows
 
     def _grant(self, group: Sequence[Victim]) -> list[Pair | None]:
-        """The observations of a round with what is granted about them; None for what is refused."""
+        """Return the observations of a round with the knowledge granted about each; None for a refused one."""
         models: dict[tuple[int, tuple[str, ...]], PlainVictim] = {}
-        found: list[Pair | None] = []
+        pairs: list[Pair | None] = []
         withheld = () if self._case.defence == "none" else (f"not granted: that the clients use {self._case.defence}",)
         for v, o in zip(group, self._kept.observations([v.line["id"] for v in group]), strict=True):
             if o is None:
-                found.append(None)
+                pairs.append(None)
                 continue
-            place = (id(o.received), tuple(sorted(o.sent)))  # an attack works on all at once that share a model
+            place = (
+                id(o.received),
+                tuple(sorted(o.sent)),
+            )  # an attack handles all observations that share a model at once
             seen = named(self._model, o)
             if place not in models:
                 models[place] = victim(self._model, seen, self._case.inputs, self._case.mode)
-            about = self._case.update(seen, len(v.truth.labels))
-            known = granted(models[place], about, v.truth.labels.clone(), self._case.random)
-            found.append((seen, replace(known, granted=known.granted + withheld)))
-        return found
+            description = self._case.update(seen, len(v.truth.labels))
+            known = granted(models[place], description, v.truth.labels.clone(), self._case.random)
+            pairs.append((seen, replace(known, granted=known.granted + withheld)))
+        return pairs
 
     def _easy(self, name: str, attack: Attack, lone: Sequence[tuple[int, Truth]]) -> tuple[Rung, list[ScoreRow]]:
         net = self._case.fresh("easy")
         seen = probes("easy", net, [single for _, single in lone], self._case.inputs)
-        model, about = (
+        model, description = (
             victim(net, seen[0], self._case.inputs, "eval"),
             UpdateDescription(1, 1, 1.0, "eval", weights=False),
         )
-        pairs: list[Pair | None] = [(o, granted(model, about, lone[o.slot][1].labels, False)) for o in seen]
+        pairs: list[Pair | None] = [(o, granted(model, description, lone[o.slot][1].labels, False)) for o in seen]
         exchanges = [Exchange(f"easy-{i}", client, i, None) for i, (client, _) in enumerate(lone)]
         job = self._job(name, EASY, exchanges)
         solution = attempt(job, attack, pairs, self._case.seed)
@@ -188,7 +191,7 @@ class _Audit:
         self, name: str, attack: Attack, number: int, ladder: tuple[Rung, Rung]
     ) -> tuple[dict[str, Any], list[ScoreRow]]:
         group = self._chosen[number]
-        pairs = self._grant(group)  # anew, for an attack may have worked on the tensors in place
+        pairs = self._grant(group)  # again, because an attack may have changed the tensors in place
         for v in group:
             v.truth.write(self._out / "truth", key(number, "update", v.slot))
         sizes = [len(v.truth.labels) for v in group]
@@ -198,7 +201,7 @@ class _Audit:
         stands, solution = standing(pairs, self._case.hidden), attempt(job, attack, pairs, self._case.seed)
         started = time.monotonic()
         rows = self._rows(job, pairs, solution, stands)
-        about = {
+        description = {
             "attack": name,
             "adaptive": stands.adaptive,
             "vantage": "server",
@@ -214,27 +217,27 @@ class _Audit:
             **asdict(attack.budget),
             "seeds": [self._case.seed],
         }
-        found = entry(about, solution, rows, sum(sizes), ladder, self._case.seed)
-        return found | {"scoring_seconds": round(time.monotonic() - started, 3)}, rows
+        summary = entry(description, solution, rows, sum(sizes), ladder, self._case.seed)
+        return summary | {"scoring_seconds": round(time.monotonic() - started, 3)}, rows
 
     def _job(self, attack: str, ticket: Ticket, exchanges: Sequence[Exchange]) -> Job:
         inputs = self._case.inputs
         mean, std = (tuple(value.flatten().tolist()) for value in (inputs.mean, inputs.std))
-        of = (self._kept.folder.absolute(), {}, inputs.shape, self._case.classes, mean, std)
-        return Job(attack, ticket, tuple(exchanges), *of)
+        setting = (self._kept.folder.absolute(), {}, inputs.shape, self._case.classes, mean, std)
+        return Job(attack, ticket, tuple(exchanges), *setting)
 
     def _rows(self, job: Job, pairs: Sequence[Pair | None], solution: Solution, stands: Standing) -> list[ScoreRow]:
         ticket, rows = job.ticket, []
         source = "update" if ticket.rung == "target" else "probe"
-        about: ScoreRow = {"attack": job.attack, "adaptive": stands.adaptive, "vantage": "server", "source": source}
-        about |= {"rung": ticket.rung, "curve": "", "round": ticket.round, "seed": self._case.seed}
-        for exchange, pair, found in zip(job.exchanges, pairs, solution.found, strict=True):
-            # Floors are kept by an example's number, which callers may count anew for each client.
+        common: ScoreRow = {"attack": job.attack, "adaptive": stands.adaptive, "vantage": "server", "source": source}
+        common |= {"rung": ticket.rung, "curve": "", "round": ticket.round, "seed": self._case.seed}
+        for exchange, pair, reconstruction in zip(job.exchanges, pairs, solution.reconstructions, strict=True):
+            # Floors are kept by an example's index, and callers may count these anew for each client.
             scorer = self._scorers.setdefault(exchange.client, self._scorer())
             where = {"client": exchange.client, "victim": exchange.slot}
             where |= {"batch": pair[1].batch, "steps": pair[1].steps} if pair else {"batch": None, "steps": None}
             name = key(ticket.round, ticket.point, exchange.slot)
-            rows += scorer.rows(job, exchange, about | where, name, found)
+            rows += scorer.rows(job, exchange, common | where, name, reconstruction)
         return rows
 
     def _scorer(self) -> Scorer:
@@ -278,11 +281,11 @@ def _write(
 
 
 def _traffic(kept: Recordings) -> list[dict[str, Any]]:
-    """What the recordings know of each round of training; accuracy is not among it."""
-    found = []
+    """Return the recorded traffic of each round of training; accuracy is not recorded."""
+    rows = []
     for number in sorted({line["round"] for line in kept.lines if line["type"] == "train"}):
         lines = kept.update_lines(number)
         up, down = (sum(line[side]["bytes"] for line in lines) for side in ("sent_by_client", "sent_to_client"))
         row = {"round": number, "loss": None, "acc_global": None, "acc_local": None, "clients": len(lines)}
-        found.append(row | {"upload_bytes": up, "download_bytes": down, "seconds": None, "failures": None})
-    return found
+        rows.append(row | {"upload_bytes": up, "download_bytes": down, "seconds": None, "failures": None})
+    return rows

@@ -1,4 +1,4 @@
-"""Which recorded updates of a foreign app are attacked, and what holds for all of them."""
+"""Choice of the recorded updates of a foreign app that are attacked, and their common setting."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from flfw.rng import initialising
 @final
 @dataclass(frozen=True)
 class ForeignCase:
-    """What is the same for all updates: the arguments of `flfw.audit.foreign.audit` of the same names, checked."""
+    """Setting of all updates: the arguments of `flfw.audit.foreign.audit` of the same names, checked."""
 
     net: Callable[[], nn.Module]
     inputs: Inputs
@@ -41,38 +41,38 @@ class ForeignCase:
 
     @cached_property
     def classes(self) -> int:
-        """How many the network tells apart."""
+        """Number of classes of the network."""
         return classes(self.fresh("classes"), self.inputs)
 
     @property
     def hidden(self) -> bool:
-        """Whether something stands between the data and an update that no attacker is granted."""
+        """True if an operation between the data and an update is granted to no attacker."""
         return self.random or self.defence != "none"
 
     @cached_property
     def random(self) -> bool:
-        """Whether training draws random numbers within the network."""
+        """True if training draws random numbers within the network."""
         return is_random(self.fresh("random"), self.inputs, self.mode)
 
     def fresh(self, purpose: str) -> nn.Module:
-        """A network with the attacker's own seed."""
+        """Build a network with the attacker's own seed."""
         with initialising(self.seed, purpose):
             return self.net()
 
     def update(self, seen: Observation, batch: int) -> UpdateDescription:
-        """What stands behind an update of so many examples."""
+        """Describe an update of ``batch`` examples."""
         return UpdateDescription(batch, self.steps(seen) if callable(self.steps) else self.steps, self.lr, self.mode)
 
     def checked(self, client: int, truth: Truth, batch: int | None) -> Truth:
-        """A client's truth, if it can be what the client trained on."""
-        of, count = f"client {client}", len(truth.labels)
+        """Check that a client's truth can be its training data, and return it."""
+        owner, count = f"client {client}", len(truth.labels)
         shape, low, high = tuple(truth.samples.shape), float(truth.samples.min()), float(truth.samples.max())
-        require(count > 0 and batch in (None, count), f"{batch or 'some'} examples of {of}", examples=count)
-        require(shape == (count, *self.inputs.shape), f"inputs of {of} in {self.inputs.shape}", shape=shape)
-        require(low >= 0 and high <= 1, f"inputs of {of} within [0, 1]", lowest=low, highest=high)
+        require(count > 0 and batch in (None, count), f"{batch or 'some'} examples of {owner}", examples=count)
+        require(shape == (count, *self.inputs.shape), f"inputs of {owner} in {self.inputs.shape}", shape=shape)
+        require(low >= 0 and high <= 1, f"inputs of {owner} within [0, 1]", lowest=low, highest=high)
         labels, indices = truth.labels.tolist(), truth.indices.tolist()
-        require(all(0 <= y < self.classes for y in labels), f"0 <= labels < {self.classes} of {of}", labels=labels)
-        require(len(set(indices)) == count, f"a place of its own for every example of {of}", indices=indices)
+        require(all(0 <= y < self.classes for y in labels), f"0 <= labels < {self.classes} of {owner}", labels=labels)
+        require(len(set(indices)) == count, f"a place of its own for every example of {owner}", indices=indices)
         return Truth(truth.samples.float(), truth.labels, truth.indices)
 
 
@@ -82,9 +82,9 @@ class Victim:
     """A recorded update that is attacked.
 
     Attributes:
-        line: the manifest's.
+        line: its line of the manifest.
         slot: its place in the round.
-        truth: what its client trained on.
+        truth: its client's training data.
     """
 
     line: Line
@@ -93,7 +93,7 @@ class Victim:
 
     @property
     def exchange(self) -> Exchange:
-        """For a job."""
+        """The update as an exchange of a job."""
         labels = tuple(int(label) for label in self.truth.labels)
         return Exchange(self.line["id"], self.line["client"], self.slot, labels)
 
@@ -109,15 +109,15 @@ def choose(
     batch: int | None,
     most: int,
 ) -> Chosen:
-    """Which updates are attacked, by round; rounds of which nothing is known are left out.
+    """Choose the updates to attack, by round; rounds without any known truth are left out.
 
     Args:
         case: the setting.
         kept: the recordings.
-        rounds: those wanted; None: all.
-        truth: what a client trained on.
-        batch: how many examples that must be, if anybody says.
-        most: clients of a round, those with the lowest numbers.
+        rounds: the wanted rounds; None: all.
+        truth: gives a client's training data.
+        batch: required number of these examples; None: any.
+        most: most clients of a round, those with the lowest numbers.
 
     Raises:
         BadInput: there are no such rounds, a truth does not fit, or there is none.
@@ -134,8 +134,8 @@ def choose(
         for slot, line in enumerate(kept.update_lines(number)):
             client = line["client"]
             if client not in truths:
-                told = truth(client)
-                truths[client] = None if told is None else case.checked(client, told, batch)
+                given = truth(client)
+                truths[client] = None if given is None else case.checked(client, given, batch)
             known = truths[client]
             if known is not None and len(chosen[number]) < most:
                 chosen[number].append(Victim(line, slot, known))
@@ -145,7 +145,7 @@ def choose(
 
 
 def lone_examples(chosen: Chosen, most: int = 8) -> list[tuple[int, Truth]]:
-    """Single examples for the ladder, one of each client in turn, with whose it is."""
+    """Return single examples for the ladder, one of each client in turn, each with its client."""
     by_client = {v.line["client"]: v.truth for group in chosen.values() for v in group}
     turns = max(len(truth.labels) for truth in by_client.values())
     lone = [

@@ -1,6 +1,6 @@
-"""The ladder below an audit of recorded updates, climbed here: nobody can ask the clients of a foreign app for probes.
+"""The ladder below an audit of recorded updates, computed here: the clients of a foreign app answer no probes.
 
-Gradients are written and read back as the recorder's files, so that what reads recordings is under test as well.
+Gradients are written and read back as the recorder's files, so that the reader of recordings is tested as well.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from flfw.rng import initialising
 
 
 def probes(rung: str, net: nn.Module, singles: Sequence[Truth], inputs: Inputs) -> list[Observation]:
-    """The gradient of each single example, as if it had been asked for and recorded; slots are places in ``singles``.
+    """Return the gradient of each single example as a recorded probe; slots are places in ``singles``.
 
     Args:
         rung: ``control`` or ``easy``.
-        net: wholly shared; it computes in evaluation mode.
-        singles: of one example each.
+        net: the network, wholly shared, in evaluation mode.
+        singles: truths of one example each.
         inputs: the input space.
     """
     app, net = ClientApp(), net.eval()
@@ -58,7 +58,7 @@ def probes(rung: str, net: nn.Module, singles: Sequence[Truth], inputs: Inputs) 
 
 
 def control(singles: Sequence[Truth], inputs: Inputs, classes: int, seed: int) -> Rung:
-    """The closed form on softmax regression, which must find every example."""
+    """Run the closed form on softmax regression, which must recover every example."""
     with initialising(seed, "control"):
         net = nets.build("linear", inputs.shape, classes)
     pairs = [(seen, singles[seen.slot]) for seen in probes("control", net, singles, inputs)]
@@ -68,5 +68,5 @@ def control(singles: Sequence[Truth], inputs: Inputs, classes: int, seed: int) -
 def _gradient(net: nn.Module, single: Truth, inputs: Inputs) -> nets.Tensors:
     moving = {name: parameter for name, parameter in net.named_parameters() if parameter.requires_grad}
     loss = cross_entropy(net(inputs.normalise(single.samples)), single.labels)
-    found = torch.autograd.grad(loss, list(moving.values()), allow_unused=True, materialize_grads=True)
-    return dict(zip(moving, found, strict=True))
+    gradients = torch.autograd.grad(loss, list(moving.values()), allow_unused=True, materialize_grads=True)
+    return dict(zip(moving, gradients, strict=True))

@@ -1,7 +1,7 @@
-"""How alike two images look: LPIPS (Zhang et al., CVPR 2018) with AlexNet, its backbone read from a file.
+"""Perceptual distance of two images: LPIPS (Zhang et al., CVPR 2018) with AlexNet, its backbone read from a file.
 
 The linear heads are part of the ``lpips`` package; the backbone is not, and is never downloaded. Without a file of it
-there is no value: no other number takes its place.
+there is no value, and no other measure replaces it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RESIZE_RULE = (
     "is 64; grey images are repeated to three channels; values go from [0, 1] to [-1, 1]."
 )
 
-_SIDE = 64  # pixels; below, little is left of an image behind the last layer
+_SIDE = 64  # pixels; of a smaller image the last layer keeps little
 _AT_ONCE = 64  # pairs of images that are compared together
 _OFFICIAL = "7be5be79"  # torchvision names its file, alexnet-owt-7be5be79.pth, by the start of its SHA-256
 _WAY_OUT = "give torchvision's AlexNet weights, such as alexnet-owt-7be5be79.pth"
@@ -34,46 +34,48 @@ _WAY_OUT = "give torchvision's AlexNet weights, such as alexnet-owt-7be5be79.pth
 
 @final
 class Perceptual:
-    """LPIPS v0.1 of AlexNet; `load` makes one.
+    """LPIPS v0.1 with AlexNet, made by `load`.
 
     Images with a side under 64 pixels are enlarged bilinearly (without aligned corners) so that the shorter side is
     64; grey images are repeated to three channels; values go from [0, 1] to [-1, 1].
 
     Attributes:
-        sha256: of the weights' file, in hex digits.
-        official: whether it is torchvision's own ``alexnet-owt-7be5be79.pth``; None for a .safetensors file, whose
-            digest cannot tell.
+        sha256: SHA-256 of the weights' file, in hex digits.
+        official: whether the file is torchvision's own ``alexnet-owt-7be5be79.pth``; None for a .safetensors file,
+            whose digest cannot tell.
     """
 
     def __init__(self, net: nn.Module, sha256: str, official: bool | None) -> None:
         self._net, self.sha256, self.official = net, sha256, official
 
-    def __call__(self, truth: np.ndarray, found: np.ndarray) -> float:
-        """LPIPS of two images (C, H, W) with one or three channels in [0, 1], the found one clamped; 0 for equal ones.
+    def __call__(self, truth: np.ndarray, reconstruction: np.ndarray) -> float:
+        """Compute LPIPS of two images (C, H, W) with one or three channels, clamped to [0, 1]; 0 for equal ones.
 
         Raises:
             BadInput: they are not two such images of one shape.
         """
-        return float(self.many(truth[None], found[None])[0])
+        return float(self.many(truth[None], reconstruction[None])[0])
 
-    def many(self, truth: np.ndarray, found: np.ndarray) -> np.ndarray:
-        """LPIPS of each pair (N,) of images (N, C, H, W), as of one pair.
+    def many(self, truth: np.ndarray, reconstruction: np.ndarray) -> np.ndarray:
+        """Compute LPIPS (N,) of each pair of images (N, C, H, W); the values are those of single pairs.
 
         Raises:
             BadInput: they are not such images of one shape.
         """
-        require(truth.shape == found.shape, "images of one shape", truth=truth.shape, found=found.shape)
+        require(
+            truth.shape == reconstruction.shape, "images of one shape", truth=truth.shape, found=reconstruction.shape
+        )
         require(truth.ndim == 4 and truth.shape[1] in (1, 3), "images of 1 or 3 channels", shape=truth.shape[1:])
         values = [np.zeros(0)]
         with torch.no_grad():
             for i in range(0, len(truth), _AT_ONCE):
-                a, b = (_prepared(x[i : i + _AT_ONCE]) for x in (truth, found))
+                a, b = (_prepared(x[i : i + _AT_ONCE]) for x in (truth, reconstruction))
                 values.append(self._net(a, b).flatten().double().numpy())
         return np.concatenate(values)
 
 
 def load(path: Path) -> Perceptual:
-    """LPIPS with the AlexNet of a file.
+    """Load LPIPS with the AlexNet of a file.
 
     Args:
         path: a state dict of torchvision's AlexNet, .pth or .pt (read as data, never as code) or .safetensors; the
@@ -113,7 +115,7 @@ def _state(path: Path, data: bytes) -> Mapping[str, Any]:
             state = safetensors(data)
         else:
             state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception as error:  # a file that is something else fails in a way of its own
+    except Exception as error:  # other files fail with any exception
         raise BadInput(f"Expected a state dict in {path}, got a file that cannot be read: {_WAY_OUT}.") from error
     if not isinstance(state, Mapping):
         raise BadInput(f"Expected a state dict in {path}, got a {type(state).__name__}: {_WAY_OUT}.")
@@ -121,20 +123,20 @@ def _state(path: Path, data: bytes) -> Mapping[str, Any]:
 
 
 def _weights(state: Mapping[str, Any], key: str, shape: torch.Size, path: Path) -> Tensor:
-    found = state.get(key)
-    if not isinstance(found, Tensor):
+    value = state.get(key)
+    if not isinstance(value, Tensor):
         got = "none"
-    elif found.shape != shape:
-        got = str(tuple(found.shape))
-    elif not found.is_floating_point() or not bool(found.isfinite().all()):
+    elif value.shape != shape:
+        got = str(tuple(value.shape))
+    elif not value.is_floating_point() or not bool(value.isfinite().all()):
         got = "values that are not finite numbers"
     else:
-        return found
+        return value
     raise BadInput(f"Expected {key} of shape {tuple(shape)} in {path}, got {got}: {_WAY_OUT}.")
 
 
 def _metric() -> Any:
-    """LPIPS with a backbone of random weights, for otherwise the package would download one."""
+    """Build LPIPS with a backbone of random weights; otherwise the package would download one."""
     try:
         import lpips
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Data an attacker may hold, and how close one gets with them alone, without seeing what a client sent."""
+"""Public data that an attacker may hold, and the scores of guesses from these data alone."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 from flfw.audit.measures.metrics import psnr
 from flfw.errors import require
 
-_ROWS = 64  # that are compared in float64 at a time
+_ROWS = 64  # rows that are compared in float64 at a time
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Public:
-    """Data an attacker may hold: never a victim.
+    """Public data that an attacker may hold; no example of them is a victim.
 
-    `Public.of` checks what it is given; the constructor does not.
+    `Public.of` checks its arguments; the constructor does not.
 
     Attributes:
         samples: (N, ...) raw inputs in [0, 1], images (N, C, H, W) or rows (N, d).
@@ -31,7 +31,7 @@ class Public:
 
     @classmethod
     def of(cls, samples: np.ndarray, labels: np.ndarray) -> Public:
-        """The public data, checked.
+        """Check the arrays and return them as public data.
 
         Raises:
             BadInput: no examples, another number of labels than of examples, or values outside [0, 1] or not finite.
@@ -45,11 +45,11 @@ class Public:
         return cls(samples, labels)
 
     def floors(self, truth: np.ndarray, label: int, rng: np.random.Generator) -> dict[str, float]:
-        """PSNR in dB of guesses made without seeing the client's update.
+        """Compute the PSNR in dB of guesses made without the client's update.
 
         ``noise`` is uniform, ``grey`` is 0.5 everywhere, ``mean`` and ``class_mean`` are averages of the public data,
-        ``random_public`` is one of them, and ``nearest_public`` is the closest of them: an oracle's choice, the most
-        that public data could be mistaken for a reconstruction. A class without public examples has the mean of all.
+        ``random_public`` is one of their examples, and ``nearest_public`` is the closest one, chosen by an oracle: the
+        best score of public data. A class without public examples has the mean of all.
 
         Args:
             truth: one input of the public data's shape.
@@ -67,10 +67,10 @@ class Public:
         return {name: psnr(truth, guess) for name, guess in guesses.items()}
 
     def lookalikes(self, label: int, rng: np.random.Generator, most: int = 99) -> np.ndarray:
-        """Random public examples of a class (N, ...), each at most once; N is ``most`` or as many as there are.
+        """Draw random public examples of a class (N, ...), each at most once; N is ``most`` or as many as there are.
 
         They are drawn at random, not as the nearest to the truth. Only then is the true example exchangeable with
-        them, so that a guess that knows nothing ranks it first at most once in N + 1 times; see
+        them: a guess without knowledge ranks it first with a probability of at most 1 / (N + 1); see
         `flfw.audit.measures.recovery.identification`.
 
         Raises:
@@ -82,7 +82,7 @@ class Public:
 
     @cached_property
     def binary(self) -> np.ndarray:
-        """Which features of rows are 0 or 1 in all public examples, (d,) of bool.
+        """Mask (d,) of the features of rows that are 0 or 1 in all public examples.
 
         >>> Public(np.array([[0.0, 0.3], [1.0, 1.0]]), np.array([0, 0])).binary.tolist()
         [True, False]
@@ -94,7 +94,7 @@ class Public:
         return ((self.samples == 0) | (self.samples == 1)).all(0)
 
     def typical(self, label: int | None = None) -> np.ndarray:
-        """One constant guess for rows, (d,): the majority of a binary feature (1 in a tie), the median of another one.
+        """Return a constant guess (d,) for rows: the majority of a binary feature (1 in a tie), the median of others.
 
         The share of features it matches is the floor of the attacks' share.
 
@@ -122,9 +122,9 @@ class Public:
 
     @cached_property
     def _typical(self) -> dict[int | None, np.ndarray]:
-        of = {None: self.samples} | {int(c): self.samples[self.labels == c] for c in np.unique(self.labels)}
+        groups = {None: self.samples} | {int(c): self.samples[self.labels == c] for c in np.unique(self.labels)}
         binary = self.binary
-        return {c: np.where(binary, x.mean(0) >= 0.5, np.median(x, 0)) for c, x in of.items()}
+        return {c: np.where(binary, x.mean(0) >= 0.5, np.median(x, 0)) for c, x in groups.items()}
 
     @cached_property
     def _flat(self) -> np.ndarray:
@@ -136,9 +136,9 @@ class Public:
         return np.einsum("nd,nd->n", flat, flat, dtype=np.float64)
 
     def _nearest(self, truth: np.ndarray) -> int:
-        """Index of the public example of least squares to the truth; the first of several.
+        """Return the index of the public example of least squares to the truth; the first of equals.
 
-        One product in float32 finds those that can be it, whatever the rounding, and float64 decides among them.
+        A product in float32 selects all candidates, whatever the rounding, and float64 decides among them.
         """
         flat = truth.reshape(-1).astype(np.float64)
         square = float(flat @ flat)

@@ -1,6 +1,6 @@
-"""How close a reconstruction is to the truth, and what a guess that knows nothing reaches; pure functions of arrays.
+"""Closeness of a reconstruction to the truth, and of a guess without knowledge; pure functions of arrays.
 
-Everything is measured on raw inputs in [0, 1] in float64, with the found values clamped, one example at a time.
+All measures are on raw inputs in [0, 1] in float64, with reconstructions clamped, one example at a time.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ IMAGE_RECOVERED_DB = 20.0
 ROW_RECOVERED_RMSD = 0.1
 SUCCESS_RMSD = 0.3
 FEATURE_TOLERANCE = 0.05
-GAIN_DB = 1.0  # above every guess without the update; a constant that happens to suit a flat image is above by less
+GAIN_DB = 1.0  # above every guess without the update; a constant that happens to fit a flat image gains less
 
 
-def assign(truth: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """Which of the found examples (B, ...) is compared with each true one: the one-to-one match of least squares.
+def assign(truth: np.ndarray, reconstructions: np.ndarray) -> np.ndarray:
+    """Match true examples (B, ...) with reconstructions one to one by least squares; return the latter's indices.
 
     >>> assign(np.array([[0.0], [1.0]]), np.array([[0.9], [0.2]])).tolist()
     [1, 0]
@@ -32,32 +32,32 @@ def assign(truth: np.ndarray, found: np.ndarray) -> np.ndarray:
     from scipy.optimize import linear_sum_assignment
     from scipy.spatial.distance import cdist
 
-    a, b = (x.reshape(len(x), -1).astype(np.float64) for x in (truth, np.clip(found, 0, 1)))
+    a, b = (x.reshape(len(x), -1).astype(np.float64) for x in (truth, np.clip(reconstructions, 0, 1)))
     return linear_sum_assignment(cdist(a, b, "sqeuclidean"))[1]
 
 
 def assignment_null(truth: np.ndarray, public: Public, rng: np.random.Generator, draws: int = 8) -> float:
-    """What the rule of `assign` gives by itself: mean PSNR in dB of random public examples, assigned by it.
+    """Compute the mean PSNR in dB of random public examples that are matched by `assign`.
 
-    Of a batch of many, unrelated images look better matched than in order: the figure to compare a batch's PSNR with.
+    In a batch of many, unrelated images score better matched than in order: compare a batch's PSNR with this value.
     For one example it is the mean PSNR of a random public one.
 
     Args:
         truth: the batch (B, ...).
-        public: where the guesses come from; a draw repeats an example only where there are fewer than B.
-        rng: draws them.
-        draws: batches of guesses to average over.
+        public: source of the guesses; a draw repeats an example only where there are fewer than B.
+        rng: generator of the draws.
+        draws: number of batches of guesses to average over.
     """
     count = len(public.samples)
     values = []
     for _ in range(draws):
-        found = public.samples[rng.choice(count, len(truth), replace=len(truth) > count)]
-        values += [psnr(true, guess) for true, guess in zip(truth, found[assign(truth, found)], strict=True)]
+        guesses = public.samples[rng.choice(count, len(truth), replace=len(truth) > count)]
+        values += [psnr(true, guess) for true, guess in zip(truth, guesses[assign(truth, guesses)], strict=True)]
     return float(np.mean(values))
 
 
 def gain(db: float, floors: Mapping[str, float]) -> float:
-    """How far a PSNR is above the best floor, in dB; negative below it.
+    """Return the difference of a PSNR to the best floor, in dB; negative below it.
 
     >>> gain(21.0, {"grey": 12.5, "nearest_public": 15.0})
     6.0
@@ -65,23 +65,23 @@ def gain(db: float, floors: Mapping[str, float]) -> float:
     return db - max(floors.values())
 
 
-def recovered(truth: np.ndarray, found: np.ndarray, floors: Mapping[str, float]) -> bool:
-    """Whether an example counts as reconstructed: recognisable, and clearly closer than any guess without the update.
+def recovered(truth: np.ndarray, reconstruction: np.ndarray, floors: Mapping[str, float]) -> bool:
+    """Return whether an example counts as reconstructed: recognisable, and closer than any guess without the update.
 
     An image is recognisable from 20 dB on, a row of numbers up to a deviation of 0.1; closer means by 1 dB or more.
 
     Args:
         truth: (C, H, W) or (d,).
-        found: of the same shape.
-        floors: PSNR in dB of the guesses, as of `flfw.audit.measures.public.Public.floors`.
+        reconstruction: array of the same shape.
+        floors: PSNR in dB of the guesses, from `flfw.audit.measures.public.Public.floors`.
     """
-    db = psnr(truth, found)
-    close = db >= IMAGE_RECOVERED_DB if truth.ndim > 1 else rmsd(truth, found) <= ROW_RECOVERED_RMSD
+    db = psnr(truth, reconstruction)
+    close = db >= IMAGE_RECOVERED_DB if truth.ndim > 1 else rmsd(truth, reconstruction) <= ROW_RECOVERED_RMSD
     return bool(close and gain(db, floors) >= GAIN_DB)
 
 
-def succeeded(truth: np.ndarray, found: np.ndarray) -> bool:
-    """Whether an attack counts as successful by distance alone: a deviation below 0.3.
+def succeeded(truth: np.ndarray, reconstruction: np.ndarray) -> bool:
+    """Return whether an attack counts as successful by distance alone: a deviation below 0.3.
 
     This is for comparison with Table VII of Fed-CDP (Wei et al.), which counts attack successes beside this distance.
     The paper states no threshold: 0.3 is this project's choice. A constant guess may pass it; see `recovered`.
@@ -89,50 +89,50 @@ def succeeded(truth: np.ndarray, found: np.ndarray) -> bool:
     >>> succeeded(np.zeros(4), np.full(4, 0.2)), succeeded(np.zeros(4), np.full(4, 0.4))
     (True, False)
     """
-    return rmsd(truth, found) < SUCCESS_RMSD
+    return rmsd(truth, reconstruction) < SUCCESS_RMSD
 
 
-def matched_features(truth: np.ndarray, found: np.ndarray, binary: np.ndarray) -> float:
-    """Share of a row's features (d,) that were found, in [0, 1].
+def matched_features(truth: np.ndarray, reconstruction: np.ndarray, binary: np.ndarray) -> float:
+    """Return the share of a row's features (d,) that were recovered, in [0, 1].
 
-    A binary feature is found when rounding gives the true one (from 0.5 on up), a number when it is off by at most
+    A binary feature is recovered if rounding gives the true one (0.5 rounds up), a number if it is off by at most
     0.05, where its range is [0, 1].
 
     Args:
         truth: (d,).
-        found: (d,).
-        binary: (d,) of bool; which features are 0 or 1.
+        reconstruction: (d,).
+        binary: (d,) of bool; the features that are 0 or 1.
 
     >>> matched_features(np.array([1.0, 0.0, 0.5]), np.array([0.6, 0.1, 0.6]), np.array([True, True, False])) == 2 / 3
     True
     """
-    guess = np.clip(found, 0, 1).astype(np.float64)
+    guess = np.clip(reconstruction, 0, 1).astype(np.float64)
     same = (guess >= 0.5) == (truth >= 0.5)
     near = np.abs(guess - truth) <= FEATURE_TOLERANCE + _ROUNDING
     return float(np.mean(np.where(binary, same & ~np.isnan(guess), near)))
 
 
-def exact_match(truth: np.ndarray, found: np.ndarray, binary: np.ndarray) -> bool:
-    """Whether every feature of a row was found, as `matched_features` counts."""
-    return matched_features(truth, found, binary) == 1.0
+def exact_match(truth: np.ndarray, reconstruction: np.ndarray, binary: np.ndarray) -> bool:
+    """Return whether every feature of a row was recovered, as `matched_features` counts."""
+    return matched_features(truth, reconstruction, binary) == 1.0
 
 
-def identification(truth: np.ndarray, found: np.ndarray, lookalikes: np.ndarray) -> tuple[int, int]:
-    """Whom a reconstruction points to: (rank, candidates) of the true example among itself and N look-alikes.
+def identification(truth: np.ndarray, reconstruction: np.ndarray, lookalikes: np.ndarray) -> tuple[int, int]:
+    """Rank the true example among itself and N look-alikes by its distance; return (rank, candidates).
 
-    Rank 1 is the least squared distance to the found example, and means identified; candidates is N + 1. A look-alike
-    as far as the truth stands before it, so that a guess that is as close to all identifies nobody. Where truth and
+    Rank 1 is the least squared distance to the reconstruction, and means identified; candidates is N + 1. A look-alike
+    as far away as the truth ranks before it, so that a guess equally close to all identifies nobody. Where truth and
     look-alikes are exchangeable and the guess does not depend on which of them is true, rank 1 has a probability of
     at most 1 / (N + 1).
 
     Args:
         truth: one input.
-        found: of the same shape.
-        lookalikes: (N, ...), as of `flfw.audit.measures.public.Public.lookalikes`.
+        reconstruction: array of the same shape.
+        lookalikes: (N, ...), from `flfw.audit.measures.public.Public.lookalikes`.
 
     >>> identification(np.array([0.5]), np.array([0.6]), np.array([[0.0], [0.65], [1.0]]))
     (2, 4)
     """
     candidates = np.concatenate([truth[None], lookalikes]).astype(np.float64)
-    distances = ((candidates - np.clip(found, 0, 1)) ** 2).reshape(len(candidates), -1).sum(1)
+    distances = ((candidates - np.clip(reconstruction, 0, 1)) ** 2).reshape(len(candidates), -1).sum(1)
     return 1 + int((~(distances[1:] > distances[0])).sum()), len(candidates)

@@ -1,4 +1,4 @@
-"""What may be said of more than the images that were probed: intervals, shares and paired differences at 95 %."""
+"""Statistics beyond the probed images: intervals, shares and paired differences at 95 %."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from flfw.errors import require
 
 _TAILS = (0.025, 0.975)
-_FLIPS = 9999  # sign flips drawn where there are too many for all of them
+_FLIPS = 9999  # sign flips drawn where all of them are too many
 
 
 @final
@@ -19,7 +19,7 @@ class Interval:
     """A mean and its 95 % interval.
 
     Attributes:
-        mean: of the values, in their unit.
+        mean: mean of the values, in their unit.
         low: the lower end; None where there is one value only, for which there is no interval.
         high: the upper end; None likewise.
     """
@@ -29,22 +29,22 @@ class Interval:
     high: float | None
 
     def as_dict(self) -> dict[str, float | None]:
-        """As result.json holds it."""
+        """Return the interval as result.json holds it."""
         return asdict(self)
 
 
 @final
 @dataclass(frozen=True)
 class Paired:
-    """The same images in two settings, a and b.
+    """Comparison of the same images in two settings, a and b.
 
     Attributes:
         difference: mean of a - b with its interval.
         better: images for which a is larger.
         worse: images for which b is larger.
         ties: images for which they are equal.
-        p: two-sided, of a sign-flip permutation test: how often a mean difference at least as large would arise if
-            the settings were interchangeable for each image.
+        p: two-sided p-value of a sign-flip permutation test: how often a mean difference at least as large would arise
+            if the settings were interchangeable for each image.
     """
 
     difference: Interval
@@ -55,7 +55,7 @@ class Paired:
 
 
 def interval(values: np.ndarray, groups: np.ndarray | None, rng: np.random.Generator, draws: int = 2000) -> Interval:
-    """Percentile bootstrap of a mean over images and seeds.
+    """Compute the percentile bootstrap of a mean over images and seeds.
 
     Images of one seed share one trained model, so they are not independent: seeds are drawn first, with replacement,
     and then images within each drawn seed (a two-stage cluster bootstrap, Davison and Hinkley 1997, section 3.8). With
@@ -64,10 +64,10 @@ def interval(values: np.ndarray, groups: np.ndarray | None, rng: np.random.Gener
     still much wider, and nearer the truth, than one that ignores the seeds.
 
     Args:
-        values: (n,) one an image.
-        groups: (n,) its seed, any type that sorts; None: all of one seed.
-        rng: what draws.
-        draws: resamples.
+        values: (n,) a value per image.
+        groups: (n,) the image's seed, of any type that sorts; None: all of one seed.
+        rng: generator of the resamples.
+        draws: number of resamples.
 
     Raises:
         BadInput: no values, values that are not finite, or groups of another length.
@@ -95,7 +95,7 @@ def _resampled_means(values: np.ndarray, numbers: np.ndarray, rng: np.random.Gen
     ordered = values[np.argsort(numbers, kind="stable")]
     starts = np.cumsum(sizes) - sizes
     drawn = rng.integers(len(sizes), size=(draws, len(sizes)))
-    # Seeds may have different numbers of images: all get the largest number's places, and the surplus counts nothing.
+    # Seeds may have different numbers of images: all get the largest number of places, and surplus places count 0.
     places = rng.random((draws, len(sizes), sizes.max()))
     picked = starts[drawn][..., None] + (places * sizes[drawn][..., None]).astype(np.intp)
     taken = ordered[picked]
@@ -105,9 +105,9 @@ def _resampled_means(values: np.ndarray, numbers: np.ndarray, rng: np.random.Gen
 
 
 def share_interval(successes: int, total: int) -> tuple[float, float]:
-    """The exact (Clopper and Pearson, 1934) two-sided 95 % interval of a share, both ends in [0, 1].
+    """Compute the exact (Clopper and Pearson, 1934) two-sided 95 % interval of a share, both ends in [0, 1].
 
-    It takes the trials for independent; of several seeds it is therefore too narrow where seeds differ.
+    It takes the trials as independent; with several seeds it is therefore too narrow where seeds differ.
 
     Raises:
         BadInput: no trials, or more successes than trials.
@@ -127,14 +127,14 @@ def share_interval(successes: int, total: int) -> tuple[float, float]:
 def paired(a: np.ndarray, b: np.ndarray, groups: np.ndarray | None, rng: np.random.Generator) -> Paired:
     """Compare two settings on the same images.
 
-    An image whose attack failed is counted, never dropped: the caller gives it the value that one gets knowing
-    nothing, its best floor. Dropping it would let a setting gain by failing.
+    An image whose attack failed is counted, never dropped: the caller gives it the value of a guess without
+    knowledge, its best floor. Dropping it would let a setting gain by failing.
 
     Args:
         a: (n,) values of the first setting.
         b: (n,) values of the second, in the order of the same images.
         groups: (n,) seeds, or None; the interval is over seeds and images as in `interval`.
-        rng: what draws.
+        rng: generator of the resamples and sign flips.
 
     The test takes each image by itself, given the seeds that were run: of n images its smallest p is 2 / 2^n. It
     goes through all flips for up to 13 images and draws 9999 for more.
@@ -151,9 +151,9 @@ def paired(a: np.ndarray, b: np.ndarray, groups: np.ndarray | None, rng: np.rand
     a, b = _checked(a, "a"), _checked(b, "b")
     require(len(a) == len(b), f"{len(a)} values of b, as many as of a", b=len(b))
     gaps = a - b
-    p = 1.0  # of one image both flips are equally far from 0, and SciPy takes no fewer than two
+    p = 1.0  # with one image both flips are equally far from 0, and SciPy takes no fewer than two
     if len(gaps) > 1:
-        # With one sample and permutation type "samples", what is permuted is the signs.
+        # With one sample and permutation type "samples", SciPy permutes the signs.
         options: dict[str, Any] = {"permutation_type": "samples", "vectorized": True, "n_resamples": _FLIPS}
         p = float(permutation_test((gaps,), np.mean, rng=rng, **options).pvalue)
     better, worse, ties = (int((np.sign(gaps) == sign).sum()) for sign in (1, -1, 0))
@@ -161,7 +161,7 @@ def paired(a: np.ndarray, b: np.ndarray, groups: np.ndarray | None, rng: np.rand
 
 
 def worst(values: np.ndarray) -> int:
-    """The index of the largest of (n,) values, the image that leaks most; the first of equals.
+    """Return the index of the largest of (n,) values, the image that leaks most; the first of equals.
 
     >>> worst(np.array([8.0, 31.0, 12.0]))
     1
@@ -170,7 +170,7 @@ def worst(values: np.ndarray) -> int:
 
 
 def share_above(values: np.ndarray, threshold: float) -> float:
-    """The share, in [0, 1], of (n,) values strictly above a threshold.
+    """Return the share, in [0, 1], of (n,) values strictly above a threshold.
 
     >>> share_above(np.array([8.0, 31.0, 20.0, 24.0]), 20.0)
     0.5

@@ -1,4 +1,4 @@
-"""What one process worked out and the others read: pixels and splits below the user's cache folder."""
+"""Cache of pixels and splits below the user's cache folder: one process computes them, the others read them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import numpy as np
 
 from flfw.errors import BadInput
 
-_FORMAT = 3  # of the files in here; raise it when they change meaning
+_FORMAT = 3  # version of the cached files; raise it when their meaning changes
 
 
 def user_cache() -> Path:
-    """``$XDG_CACHE_HOME/flfw``, by default ``~/.cache/flfw``."""
+    """Return ``$XDG_CACHE_HOME/flfw``, by default ``~/.cache/flfw``."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flfw"
 
 
 def digest(*parts: object) -> str:
-    """16 hexadecimal digits that stand for ``parts`` (bytes, or anything with a telling ``repr``)."""
+    """Return a hash of ``parts`` (bytes, or objects that their ``repr`` identifies) as 16 hexadecimal digits."""
     total = hashlib.blake2b(repr(_FORMAT).encode(), digest_size=8)
     for part in parts:
         content = part if isinstance(part, bytes) else repr(part).encode()
@@ -32,18 +32,18 @@ def digest(*parts: object) -> str:
 
 
 def fingerprint(paths: Iterable[Path]) -> str:
-    """A digest of the files' (and of folders, all folders' below them) places, sizes and times; reads no file."""
+    """Return a digest of the paths, sizes and times of files, folders and the folders below them; no file is read."""
     stats = [(str(place.absolute()), place.stat()) for path in paths for place in (path, *_below(path))]
     return digest(*((place, stat.st_size, stat.st_mtime_ns) for place, stat in stats))
 
 
 def _below(path: Path) -> list[Path]:
-    """The folders below a folder; the time of each changes when files come or go in it."""
+    """Return the folders below a folder; the time of each changes when files are added or removed in it."""
     return sorted(Path(inside) for inside, _, _ in os.walk(path) if inside != str(path)) if path.is_dir() else []
 
 
 def publish(target: Path, write: Callable[[Path], None]) -> None:
-    """Let ``write(path)`` make a file or folder and move it to ``target`` whole; whoever comes first wins.
+    """Let ``write(path)`` make a file or folder and move it to ``target`` as a whole; the first process wins.
 
     Raises:
         BadInput: the cache folder cannot be written.
@@ -74,7 +74,7 @@ def publish(target: Path, write: Callable[[Path], None]) -> None:
 
 
 def write_arrays(folder: Path, arrays: dict[str, np.ndarray], meta: dict[str, object]) -> None:
-    """``folder/NAME.npy`` for each array, and ``folder/meta.json``."""
+    """Write ``folder/NAME.npy`` for each array, and ``folder/meta.json``."""
     folder.mkdir()
     for name, array in arrays.items():
         np.save(folder / f"{name}.npy", array)
@@ -82,6 +82,6 @@ def write_arrays(folder: Path, arrays: dict[str, np.ndarray], meta: dict[str, ob
 
 
 def read_arrays(folder: Path, names: Sequence[str]) -> tuple[list[np.ndarray], dict[str, Any]]:
-    """The arrays ``names``, mapped read-only, and what ``meta.json`` says of them."""
+    """Return the arrays ``names``, mapped read-only, and the content of ``meta.json``."""
     arrays = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in names]
     return arrays, json.loads((folder / "meta.json").read_text())

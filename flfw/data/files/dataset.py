@@ -1,4 +1,4 @@
-"""What a data set is here: arrays on disk, and a card that says how to read them and how it is usually used."""
+"""Data set records: arrays on disk, and a card with the reader and the default settings of a data set."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Augmentation = Literal["none", "flip", "crop_flip"]
 class Arrays(NamedTuple):
     """The two official parts: inputs ``(N, C, H, W)`` uint8 or ``(N, d)`` float32 in [0, 1], labels ``(N,)`` int64.
 
-    Data of several domains say with each example which one it is of: ``(N,)`` int64, its place in the card's domains.
+    Data of several domains have a domain for each example: ``(N,)`` int64, its place in the card's domains.
     """
 
     train_x: np.ndarray
@@ -29,32 +29,32 @@ class Arrays(NamedTuple):
 
 @dataclass(frozen=True)
 class DatasetCard:
-    """How a data set is read and what it is used with by default.
+    """Card of a data set: its files, its reader and its default settings.
 
     Attributes:
-        shape: of one input as published, (C, H, W) in pixels or (d,) features; of images of many sizes: as the papers
-            use them.
-        classes: labels are 0 to ``classes - 1``.
-        files: files and folders below the root -> published md5 sum, None where nobody published one.
-        read: root of the files, pixels of a side or None -> arrays. Images that were published in one size come in
-            that size; those of many sizes are brought to the side asked for, or to that of ``shape``.
-        source: where the data come from.
-        fetch: gets the missing files into a root; or says in words how they are got by hand.
-        package: the installed package that ships the files; None: they lie below the data root.
-        root: where the files lie whatever the data root is, for somebody's own.
-        look: data root -> the card with the files that are in it, of data that are other ones on each machine and that
-            no server has; None: they are the same everywhere. Raises `BadInput` where they are not of the card's kind.
-        labels: a digest of what the classes are called where that was looked up; empty: it was not.
+        shape: shape of one published input, (C, H, W) in pixels or (d,) features; for images of many sizes: the
+            shape that the papers use.
+        classes: number of classes; labels are 0 to ``classes - 1``.
+        files: files and folders below the root -> published md5 sum, None if none is published.
+        read: root of the files, side in pixels or None -> arrays. Images published in one size keep that size; images
+            of many sizes are resized to the given side, or to that of ``shape``.
+        source: origin of the data.
+        fetch: function that downloads the missing files into a root; or instructions to get them by hand.
+        package: installed package that ships the files; None: they are below the data root.
+        root: fixed folder of a user's own files, whatever the data root is.
+        look: data root -> the card with the files in it, for data that differ between machines and that no server
+            has; None: the data are the same everywhere. Raises `BadInput` if the files do not match the card.
+        labels: digest of the class names if they were read; empty: they were not.
         net: default network.
         split: default scheme of ``flfw.data.splits.partition``.
-        per_client: scheme -> training and test examples a client holds by default, for schemes that ask.
-        mean: per channel, of inputs scaled to [0, 1]; empty: mean and std are computed from the training part.
-        std: as ``mean``.
-        augment: how the papers vary training images, a name of ``flfw.data.feed``.
-        victims: that many first training images are kept for the audit, no client trains on them.
+        per_client: scheme -> default numbers of training and test examples of a client, for schemes that need them.
+        mean: mean per channel of inputs scaled to [0, 1]; empty: mean and std are computed from the training part.
+        std: standard deviation per channel, as ``mean``.
+        augment: the papers' augmentation of training images, a name of ``flfw.data.feed``.
+        victims: number of first training images kept for the audit; no client trains on them.
         test_start: image of the test part at which the dominant split's pointers start.
-        domains: where the examples come from, if the set is made of several; empty: it is not.
-        held_out: the domain no client holds, from which a server may distil; empty: none.
+        domains: names of the domains of a set with several; empty: it has none.
+        held_out: the domain that no client holds and that a server may distil from; empty: none.
     """
 
     shape: tuple[int, ...]
@@ -84,24 +84,24 @@ class Dataset:
     """A data set, its arrays mapped read-only from disk: processes of one machine share the pages.
 
     Attributes:
-        name: as in ``flfw.data.names()``.
+        name: name as in ``flfw.data.names()``.
         train_x: (N, C, H, W) uint8 for images, (N, d) float32 in [0, 1] for rows.
         train_y: (N,) int64, 0 to ``classes - 1``.
         test_x: as ``train_x``.
         test_y: as ``train_y``.
         classes: number of labels.
-        mean: per channel or feature, of inputs scaled to [0, 1].
-        std: as ``mean``.
-        source: where the data come from.
-        md5_ok: whether every file has its published md5 sum; None: none has a wrong one, but not all have one at all.
-        digest: of inputs, labels and domains, the same on every machine.
+        mean: mean per channel or feature of inputs scaled to [0, 1].
+        std: standard deviation, as ``mean``.
+        source: origin of the data.
+        md5_ok: whether every file has its published md5 sum; None: no sum is wrong, but some are not published.
+        digest: digest of inputs, labels and domains, the same on every machine.
         victims: training images that no client trains on, kept for the audit.
         test_start: image of the test part at which the dominant split's pointers start.
         domains: names of the domains; empty: there are none.
-        train_domain: (N,) int64, place in ``domains`` of each training example; all 0 without domains.
+        train_domain: (N,) int64, index into ``domains`` of each training example; all 0 without domains.
         test_domain: as ``train_domain``.
-        held_out: the domain no client holds; empty: none.
-        per_client: scheme -> training and test examples a client holds by default.
+        held_out: the domain that no client holds; empty: none.
+        per_client: scheme -> default numbers of training and test examples of a client.
     """
 
     name: str
@@ -125,10 +125,10 @@ class Dataset:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one input: (C, H, W) or (d,)."""
+        """Shape of one input: (C, H, W) or (d,)."""
         return self.train_x.shape[1:]
 
     @property
     def is_image(self) -> bool:
-        """Whether inputs are images rather than rows of features."""
+        """True for images, False for rows of features."""
         return len(self.shape) == 3

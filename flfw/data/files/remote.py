@@ -1,4 +1,4 @@
-"""Published files onto this disk: whole or not at all, checked by their sums, gone on with after a break."""
+"""Downloads of published files: complete or not at all, checked by their sums, resumed after a broken transfer."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Remote:
     """A published file.
 
     Attributes:
-        url: where it is.
-        file: its place below the data root.
-        md5: published sum of its bytes; None: there is none.
-        unpack: the folder below the data root its content goes into once it is here; None: it is used as it is.
+        url: address of the file.
+        file: path of the file below the data root.
+        md5: published md5 sum; None: there is none.
+        unpack: folder below the data root to unpack the archive into; None: the file is used as it is.
     """
 
     url: str
@@ -42,7 +42,7 @@ class Remote:
 
 
 def torchvision_set(name: str, folder: str = "", **options: object) -> Callable[[Path], None]:
-    """Gets the files of ``torchvision.datasets.NAME`` by its own means into a folder below the data root."""
+    """Return a function that lets torchvision download its data set NAME into a folder below a data root."""
 
     def fetch(root: Path) -> None:
         _announce(name, root)
@@ -58,7 +58,7 @@ def torchvision_set(name: str, folder: str = "", **options: object) -> Callable[
 
 
 def remotes(*wanted: Remote) -> Callable[[Path], None]:
-    """Gets files, and unpacks those that are archives, into a data root."""
+    """Return a function that downloads files into a data root and unpacks the archives among them."""
 
     def fetch(root: Path) -> None:
         for remote in wanted:
@@ -73,7 +73,7 @@ def remotes(*wanted: Remote) -> Callable[[Path], None]:
 
 
 def download(remote: Remote, root: Path) -> Path:
-    """The file below ``root``; a transfer that broke off is gone on with from what is there.
+    """Download a file below ``root`` and return its path; a broken transfer is resumed.
 
     Raises:
         BadInput: the file cannot be reached, ends early, or is not the published one.
@@ -94,7 +94,7 @@ def download(remote: Remote, root: Path) -> Path:
 
 
 def _transfer(url: str, part: Path) -> None:
-    """The bytes at ``url`` into ``part``, behind those it has if the server can go on there."""
+    """Download ``url`` into ``part``, after the bytes it already has if the server can resume there."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
@@ -104,7 +104,7 @@ def _transfer(url: str, part: Path) -> None:
             if error.code != 416 or not have:
                 raise
             span = error.headers.get("Content-Range", "")
-        if span == f"bytes */{have}":  # nothing lies behind what is here: it is all of it
+        if span == f"bytes */{have}":  # the server has no more bytes: the file is complete
             return
     else:
         with answer:
@@ -112,12 +112,12 @@ def _transfer(url: str, part: Path) -> None:
             if not have or answer.status != 206 or span.startswith(f"bytes {have}-"):
                 _write(answer, part, have if answer.status == 206 else 0)
                 return
-    part.unlink()  # it is not the beginning of what the server has
+    part.unlink()  # the part is not the beginning of the server's file
     _transfer(url, part)
 
 
 def _write(answer: HTTPResponse, part: Path, start: int) -> None:
-    """The rest of a file behind its first ``start`` bytes."""
+    """Write the rest of a file after its first ``start`` bytes."""
     rest = int(answer.headers.get("Content-Length") or 0)
     with part.open("ab" if start else "wb") as file:
         got = _copy(answer, file, part.name, start, start + rest if rest else None)
@@ -126,8 +126,8 @@ def _write(answer: HTTPResponse, part: Path, start: int) -> None:
 
 
 def _copy(answer: IO[bytes], file: IO[bytes], name: str, start: int, total: int | None) -> int:
-    """Bytes copied; a bar shows them on a terminal."""
-    # Every client process imports the cards and this file with them, and none of them draws bars.
+    """Copy the answer to the file with a progress bar on a terminal, and return the number of bytes."""
+    # Imported here: every client process imports this file with the cards, and none of them draws bars.
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
@@ -146,19 +146,19 @@ def _check(remote: Remote, path: Path) -> None:
     if remote.md5 is None:
         return
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, "md5").hexdigest()
-    if found != remote.md5:
+        md5 = hashlib.file_digest(file, "md5").hexdigest()
+    if md5 != remote.md5:
         size = path.stat().st_size
         path.unlink()
         raise BadInput(
-            f"Expected {remote.url} with md5 {remote.md5}, got {size} bytes with {found}; they were removed, try again."
+            f"Expected {remote.url} with md5 {remote.md5}, got {size} bytes with {md5}; they were removed, try again."
         )
 
 
 def unpack(archive: Path, target: Path) -> None:
-    """The content of a tar or zip archive as the folder ``target``, whole or not at all.
+    """Unpack a tar or zip archive as the folder ``target``, completely or not at all.
 
-    An archive that holds one folder of the target's name is that folder.
+    If the archive holds only a folder of the target's name, that folder becomes the target.
 
     Raises:
         BadInput: the archive is truncated, no archive, or would write outside the folder.
@@ -185,9 +185,9 @@ def unpack(archive: Path, target: Path) -> None:
 def _extract(archive: Path, folder: Path) -> None:
     if not zipfile.is_zipfile(archive):
         with tarfile.open(archive) as packed:
-            packed.extractall(folder, filter="data")  # which refuses what lies outside; zipfile would move it inside
+            packed.extractall(folder, filter="data")  # this filter refuses paths outside the folder
             while packed.fileobj and packed.fileobj.read(_BLOCK):
-                pass  # tarfile stops before the end, and there gzip keeps its sum
+                pass  # tarfile stops before the end of the file, but gzip's checksum is there
         return
     with zipfile.ZipFile(archive) as packed:
         for place in map(PurePosixPath, packed.namelist()):
@@ -198,7 +198,7 @@ def _extract(archive: Path, folder: Path) -> None:
 
 @contextmanager
 def alone(root: Path) -> Iterator[None]:
-    """Wait until no other process gets files into this data root, and keep others out.
+    """Wait until no other process downloads into this data root, and lock it.
 
     Raises:
         BadInput: the data root cannot be written.

@@ -1,4 +1,4 @@
-"""UCI Adult: who earns more than 50,000 dollars a year, from a census (Becker and Kohavi, 1996)."""
+"""UCI Adult: income above 50,000 dollars a year, predicted from census data (Becker and Kohavi, 1996)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _UNKNOWN = "?"
 
 
 def _features(words: list[str]) -> Iterator[float]:
-    """The numbers of one row, in the order of the columns; a ValueError says what is wrong with it."""
+    """Yield the features of one row in the order of the columns; raise ValueError for a wrong row."""
     if len(words) != len(_COLUMNS):
         raise ValueError(f"{len(words) + 1} columns")
     for word, (column, known) in zip(words, _COLUMNS.items(), strict=True):
@@ -58,13 +58,13 @@ def _features(words: list[str]) -> Iterator[float]:
 
 
 def _rows(path: Path) -> Iterator[list[float]]:
-    """The features of each row and, last, its label."""
+    """Yield the features of each row followed by its label."""
     for number, line in enumerate(path.read_text().splitlines(), 1):
         if not line or line.startswith("|"):  # adult.test begins with a comment, and both files end in an empty line
             continue
         *words, label = (word.strip() for word in line.split(","))
         try:
-            if label.removesuffix(".") not in _LABELS:  # adult.test puts a full stop there
+            if label.removesuffix(".") not in _LABELS:  # adult.test has a full stop after the label
                 raise ValueError(f"label {label!r}")
             yield [*_features(words), _LABELS.index(label.removesuffix("."))]
         except ValueError as error:
@@ -75,12 +75,12 @@ def _rows(path: Path) -> Iterator[list[float]]:
 
 
 def adult(root: Path, side: int | None) -> Arrays:
-    """48,842 people of 105 features in [0, 1], 1 for more than 50,000 dollars: 36,631 rows train, 12,211 test.
+    """Read 48,842 people with 105 features in [0, 1], label 1 above 50,000 dollars: 36,631 rows train, 12,211 test.
 
-    Fed-CDP (Wei et al., ICDCS 2021) counts 105 features and as many rows, so both published parts with all their
-    rows are one table here, shuffled (always alike) and cut 3:1. The features are the 6 numeric columns and 99
-    categories, one column each. An unknown value, written ``?``, is none of them: all zeros in its group. To give it a
-    column of its own in the 3 groups where it occurs, as is more usual, would make 108.
+    Fed-CDP (Wei et al., ICDCS 2021) reports 105 features and this number of rows. So both published parts form one
+    table here, shuffled with a fixed seed and cut 3:1. The features are the 6 numeric columns and 99 categories, one
+    column each. An unknown value, written ``?``, is all zeros in its group. A separate column for it in the 3 groups
+    with unknown values, as is more usual, would make 108 features.
 
     Numeric columns are scaled with the training part's minimum and maximum; test values outside are clipped.
     """
@@ -111,7 +111,7 @@ ADULT = DatasetCard(
     net="mlp",
     split="iid",
     per_client={"shards": (300, 0)},
-    # Left as they are: a country of one person, divided by its standard deviation, would be worth 200 in that row.
+    # Not normalised: the column of a country with one person, divided by its standard deviation, would be 200 there.
     mean=(0.0,) * len(_NUMERIC),
     std=(1.0,) * len(_NUMERIC),
 )

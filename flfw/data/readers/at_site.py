@@ -1,8 +1,8 @@
-"""Data that only the sites of a federation have: ``--dataset site:CxHxW:CLASSES`` or ``site:D:CLASSES``.
+"""Data of the sites of a federation, on no other machine: ``--dataset site:CxHxW:CLASSES`` or ``site:D:CLASSES``.
 
-The name says all that a server and whoever submits a run need to know; neither has any of the data. Each site has its
-own below its data root: images, in folders as of ``folder:PATH``, or rows of numbers, in CSV files. They are brought to
-what the name says, and all sites normalise with 0.5 and 0.5, for nobody knows the constants of all.
+The name gives shape and classes to the server and to the user that submits a run; neither has any of the data. Each
+site has its own data below its data root: images, in folders as for ``folder:PATH``, or rows of numbers, in CSV files.
+They are converted to the named shape. All sites normalise with mean and deviation 0.5, as the global ones are unknown.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from flfw.data.readers.images import Example
 from flfw.errors import BadInput
 
 SPLIT = "whole"
-"""The one split there can be: each site's clients hold all that is there."""
+"""The only possible split: each site's clients hold all data of the site."""
 
 _FORM = re.compile(r"(?:([13])x([1-9]\d*)x([1-9]\d*)|([1-9]\d*)):([1-9]\d*)")
 _MADE_FOR: dict[tuple[int, ...], str] = {(1, 28, 28): "cnn1", (3, 32, 32): "cnn2"}
@@ -32,26 +32,26 @@ _WAY_OUT = "set the site's data root (--data-root, data-root in its node config)
 
 
 def site(word: str) -> DatasetCard:
-    """The card of ``CxHxW:CLASSES``, images of C = 1 (grey) or 3 (RGB) channels, or of ``D:CLASSES``, rows of numbers.
+    """Return the card of ``CxHxW:CLASSES``, images of C = 1 (grey) or 3 (RGB) channels, or of ``D:CLASSES``, rows.
 
-    Images are found and parted as those of `flfw.data.readers.folder.folder`; each is resized to H x W pixels and made
-    grey or RGB, whatever it was. Labels are places in the classes' names, sorted.
+    Images are listed and divided into training and test part as by `flfw.data.readers.folder.folder`. Each is resized
+    to H x W pixels and converted to grey or RGB. Labels are places in the sorted names of the classes.
 
-    Rows stand in ``train.csv`` and ``test.csv``, or in ``rows.csv``, of which every fifth row of a class, from the
-    second on, is of the test part. A line is D numbers in [0, 1] and the class, 0 to CLASSES - 1, with commas between;
-    there is no line of titles.
+    Rows are in ``train.csv`` and ``test.csv``, or in ``rows.csv``; there, every fifth row of a class, from the second
+    on, belongs to the test part. A line has D numbers in [0, 1] and the class, 0 to CLASSES - 1, separated by commas;
+    there is no header line.
 
     Raises:
-        BadInput: the word is neither.
+        BadInput: the word has neither form.
     """
-    found = _FORM.fullmatch(word)
-    if not found or int(found[5]) < 2:
+    parsed = _FORM.fullmatch(word)
+    if not parsed or int(parsed[5]) < 2:
         raise BadInput(
             "Expected site:CxHxW:CLASSES, of images with C = 1 or 3 channels, or site:D:CLASSES, of rows of D numbers, "
             f"and two classes or more, got site:{word}; for example site:1x28x28:10."
         )
-    shape = tuple(int(number) for number in found.groups()[:4] if number)
-    classes, image = int(found[5]), len(shape) == 3
+    shape = tuple(int(number) for number in parsed.groups()[:4] if number)
+    classes, image = int(parsed[5]), len(shape) == 3
     card = DatasetCard(
         shape=shape,
         classes=classes,
@@ -68,7 +68,7 @@ def site(word: str) -> DatasetCard:
 
 
 def _look(root: Path, card: DatasetCard) -> DatasetCard:
-    """The card with the site's files, which are looked through anew by each call."""
+    """Return the card with the site's files, which are listed again by each call."""
     if not root.is_dir():
         raise BadInput(f"Expected data of this site's own in {root}, got no folder there; {_WAY_OUT}.")
     if len(card.shape) == 3:
@@ -104,7 +104,7 @@ def _read_images(root: Path, side: int | None, shape: tuple[int, int, int], clas
 
 
 def _tables(root: Path) -> list[Path]:
-    """The one table, or those of the two parts."""
+    """Return the path of the single table, or the paths of the two parts."""
     parts = [root / name for name in _PARTS]
     if all(path.is_file() for path in parts):
         return parts
@@ -127,7 +127,7 @@ def _read_rows(root: Path, side: int | None, shape: tuple[int], classes: int) ->
 
 
 def _rows(path: Path, features: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs (N, d) float32 and labels (N,) int64 of one table."""
+    """Read the inputs (N, d) float32 and labels (N,) int64 of one table."""
     try:
         table = np.loadtxt(path, delimiter=",", ndmin=2)
     except ValueError as error:
@@ -144,7 +144,7 @@ def _rows(path: Path, features: int, classes: int) -> tuple[np.ndarray, np.ndarr
 
 
 def _parted(x: np.ndarray, y: np.ndarray) -> Sequence[tuple[np.ndarray, np.ndarray]]:
-    """The training and the test part of one table: every fifth row of a class, from the second on, is for testing."""
+    """Divide one table into training and test part: every fifth row of a class, from the second on, is for testing."""
     test = np.sort(np.concatenate([np.flatnonzero(y == label)[1::5] for label in np.unique(y)]))
     train = np.setdiff1d(np.arange(len(y)), test)
     return [(x[train], y[train]), (x[test], y[test])]

@@ -1,4 +1,4 @@
-"""Images of the same classes from several domains: which domains are asked for, and each cut into halves."""
+"""Images of the same classes from several domains: parsing the chosen domains and halving each one."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 def chosen(family: str, word: str, domains: tuple[str, ...]) -> tuple[str, ...]:
-    """The domains of ``word``, as in ``amazon,webcam``, in its order; of an empty one all.
+    """Return the domains listed in ``word``, such as ``amazon,webcam``, in its order; all for an empty word.
 
     Raises:
-        BadInput: a domain there is not, or one twice.
+        BadInput: an unknown domain, or one twice.
     """
     asked = tuple(word.split(",")) if word else domains
     if len({*asked} & {*domains}) < len(asked):
@@ -28,13 +28,13 @@ def chosen(family: str, word: str, domains: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def halves(examples: Sequence[Sequence[Example]], side: int | None, purpose: str, numbers: Sequence[int]) -> Arrays:
-    """Half of each domain's images to train with and half to test with, resized to (N, 3, side, side).
+    """Divide each domain's images into halves for training and testing, resized to (N, 3, side, side).
 
     Args:
-        examples: of each domain.
-        side: pixels; None: 32, as FedCG takes them.
-        purpose: of the generators that shuffle the domains first.
-        numbers: of each domain's generator; the same number gives the same halves whatever other domains there are.
+        examples: examples of each domain.
+        side: side in pixels; None: 32, as in FedCG.
+        purpose: name of the generators that shuffle the domains first.
+        numbers: number of each domain's generator; the same number gives the same halves with any other domains.
     """
     parts: tuple[list[Example], list[Example]] = [], []
     places: tuple[list[int], list[int]] = [], []

@@ -1,4 +1,4 @@
-"""CIFAR-10's pickled batches, read without trusting them: a pickle may otherwise run any code."""
+"""CIFAR-10's pickled batches, read with a restricted unpickler: an unrestricted one may run any code."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from flfw.errors import BadInput
 
 
 def _latin1(text: str, encoding: str) -> bytes:
-    """Bytes as Python 3 writes them in the old protocols; the real ``_codecs.encode`` would take any codec."""
+    """Decode bytes that Python 3 wrote in an old pickle protocol; the real ``_codecs.encode`` would take any codec."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"bytes encoded as {encoding}")
     return text.encode("latin1")
 
 
-# Asked of numpy itself: the module that holds it was renamed in numpy 2, and both names occur in files.
+# Taken from numpy at run time: its module was renamed in numpy 2, and both names occur in files.
 _rebuild_array = np.zeros(0).__reduce__()[0]
 
 _ADMITTED = {
@@ -33,10 +33,10 @@ _ADMITTED = {
 
 
 class ArrayUnpickler(pickle.Unpickler):
-    """Reads arrays, numbers, text, lists and dicts; raises BadInput at anything else, before it is looked up."""
+    """Unpickler of arrays, numbers, text, lists and dicts; anything else raises BadInput before it is imported."""
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
-        """The admitted object of that name."""
+        """Return the admitted object of that name."""
         wanted = f"{module_name}.{global_name}"
         if wanted not in _ADMITTED:
             raise BadInput(
@@ -47,14 +47,14 @@ class ArrayUnpickler(pickle.Unpickler):
 
 
 def _batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Images (N, 3, 32, 32) uint8 and labels (N,) int64 of one file."""
+    """Read the images (N, 3, 32, 32) uint8 and labels (N,) int64 of one file."""
     with path.open("rb") as file:
         entry = ArrayUnpickler(file, encoding="latin1").load()
     return entry["data"].reshape(-1, 3, 32, 32), np.asarray(entry["labels"], dtype=np.int64)
 
 
 def cifar10(root: Path, side: int | None) -> Arrays:
-    """Images (N, 3, 32, 32) of the training batches, in order, and of the test batch, which comes last."""
+    """Read the images (N, 3, 32, 32) of the training batches, in order, and of the test batch, the last file."""
     *train, test = (_batch(root / file) for file in CIFAR10.files)
     train_x, train_y = zip(*train, strict=True)
     return Arrays(np.concatenate(train_x), np.concatenate(train_y), *test)
@@ -79,7 +79,7 @@ CIFAR10 = DatasetCard(
     augment="crop_flip",
     mean=(0.4914, 0.4822, 0.4465),
     std=(0.2023, 0.1994, 0.2010),
-    # Lossless even in the project's JPEG-coded copy, and left out by the papers' pointers, which start behind them.
+    # Lossless even in the project's JPEG-coded copy; the pointers of the papers' split start after them.
     victims=2000,
     test_start=500,
 )

@@ -1,4 +1,4 @@
-"""CINIC-10: CIFAR-10's classes and size, its 60,000 images and 210,000 from ImageNet."""
+"""CINIC-10: CIFAR-10's 60,000 images and 210,000 from ImageNet, in CIFAR-10's classes and size."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hor
 
 
 def cinic10(root: Path, side: int | None) -> Arrays:
-    """Images (N, 3, 32, 32) of the parts ``train`` and ``test``, 90,000 each; ``valid`` is not used.
+    """Read the images (N, 3, 32, 32) of the parts ``train`` and ``test``, 90,000 each; ``valid`` is not used.
 
-    The papers take the folders' order, class by class, in which the first 2,000 images, the victims, would all be
-    airplanes. Here it is the first image of each class, by the files' names, then the second of each, and so on.
+    The papers use the folders' order, class by class. The first 2,000 images, the victims, would then all be airplanes.
+    Here the order is the first image of each class, by file name, then the second of each, and so on.
     """
     from torchvision.datasets import ImageFolder
 
@@ -26,7 +26,7 @@ def cinic10(root: Path, side: int | None) -> Arrays:
 CINIC10 = DatasetCard(
     shape=(3, 32, 32),
     classes=10,
-    # Each class by itself: a folder's time says whether files came or went in it, but not below it.
+    # One entry per class: a folder's time changes when files are added or removed in it, but not below it.
     files={f"CINIC-10/{part}/{label}": None for part in ("train", "test") for label in _CLASSES},
     read=cinic10,
     source="https://datashare.ed.ac.uk/handle/10283/3192",

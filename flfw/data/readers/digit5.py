@@ -1,4 +1,4 @@
-"""Digit5, one task in five looks: the domains between which FedCG's clients differ (Wu et al., IJCAI 2022)."""
+"""Digit5, digits in five domains, one for each of FedCG's clients (Wu et al., IJCAI 2022)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _HELD_OUT = "mnist"
 
 
 def digit5(word: str) -> DatasetCard:
-    """The card of all five domains, or of those that ``word`` lists, in its order: ``usps,mnist``.
+    """Return the card of all five domains, or of those listed in ``word``, in its order: ``usps,mnist``.
 
-    Every image becomes 3 x 32 x 32: resized, grey ones with three equal channels. Clients hold the other domains,
-    MNIST is the server's own where it is among them.
+    Every image is resized to 3 x 32 x 32; grey ones get three equal channels. If MNIST is among the domains, the server
+    holds it and the clients hold the others.
 
     Raises:
         BadInput: an unknown or repeated domain, or fewer than two.

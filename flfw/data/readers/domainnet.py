@@ -1,4 +1,4 @@
-"""DomainNet: things drawn, painted, photographed and sketched; the ten classes of which there is most."""
+"""DomainNet: drawings, paintings, photographs and sketches of things; the ten classes with most images."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _HELD_OUT = "painting"
 
 
 def _listed(root: Path, domain: str) -> list[tuple[Path, str]]:
-    """Path and class of each image that the domain's two lists name, in their order."""
-    found = []
+    """Return path and class of each image in the domain's two lists, in their order."""
+    images = []
     for part in ("train", "test"):
         file = root / "domainnet" / f"{domain}_{part}.txt"
         for line in file.read_text().splitlines():
             match line.rpartition(" ")[0].split("/"):
                 case [first, name, image] if first == domain:
-                    found.append((root / "domainnet" / domain / name / image, name))
+                    images.append((root / "domainnet" / domain / name / image, name))
                 case _:
                     raise BadInput(
                         f'Expected lines as "{domain}/CLASS/IMAGE NUMBER" in {file}, got {line!r}; get the list again.'
                     )
-    return found
+    return images
 
 
 def _read(root: Path, side: int | None, domains: tuple[str, ...]) -> Arrays:
-    """Images (N, 3, side, side) of the ten classes with most images; labels are places in their names, sorted."""
+    """Read images (N, 3, side, side) of the ten classes with most images; labels are places in their sorted names."""
     listed = [_listed(root, domain) for domain in domains]
     images = Counter(name for domain in listed for _, name in domain)
     most = sorted(images, key=lambda name: (-images[name], name))[:_CLASSES]
@@ -46,7 +46,7 @@ def _read(root: Path, side: int | None, domains: tuple[str, ...]) -> Arrays:
 
 
 def _published(domain: str) -> list[Remote]:
-    """The domain's images, gigabytes of them, and its two lists; no sums are published."""
+    """Return the domain's archive, gigabytes of images, and its two lists; no sums are published."""
     images = f"{_SITE}/groundtruth" if domain in _CLEANED else _SITE
     return [
         Remote(f"{images}/{domain}.zip", f"domainnet/{domain}.zip", unpack=f"domainnet/{domain}"),
@@ -58,11 +58,11 @@ def _published(domain: str) -> list[Remote]:
 
 
 def domainnet(word: str) -> DatasetCard:
-    """Images of the domains of ``word``, ``clipart,real``; "": all six. No client holds ``painting``.
+    """Return the card of the domains listed in ``word``, ``clipart,real``; "": all six. No client holds ``painting``.
 
-    Its 345 classes are cut down to the ten with most images over these domains; of equals the first in the alphabet.
-    As FedCG does, each domain's images, of both published lists, are shuffled, always alike, and cut into halves, one
-    to train with and one to test with.
+    Of the 345 classes, the ten with most images over these domains are kept; ties are broken alphabetically. As in
+    FedCG, each domain's images, of both published lists, are shuffled with a fixed seed and cut into halves, one for
+    training and one for testing.
 
     Raises:
         BadInput: there is no such domain.

@@ -1,4 +1,4 @@
-"""Data sets that scikit-learn ships as small files; read without importing it, which costs 95 MB and 3 s a process."""
+"""Data sets shipped with scikit-learn as small files; scikit-learn is not imported (95 MB and 3 s a process)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _CANCER_TRAIN = 426
 
 
 def digits(root: Path, side: int | None) -> Arrays:
-    """1,797 handwritten digits, (1, 8, 8): the first 1,500 rows train, the last 297 test.
+    """Read 1,797 handwritten digits, (1, 8, 8): the first 1,500 rows train, the last 297 test.
 
-    The file mixes the classes evenly (146-153 a class in the first part, 27-33 in the second), so that a cut in file
-    order is balanced. Its 17 grey levels 0..16 are spread over 0..255.
+    The file mixes the classes evenly (146-153 a class in the first part, 27-33 in the second), so a cut in file order
+    is balanced. Its 17 grey levels 0..16 are scaled to 0..255.
     """
     table = np.loadtxt(root / _DIGITS_FILE, delimiter=",")
     x = np.rint(table[:, :64] * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
@@ -28,10 +28,10 @@ def digits(root: Path, side: int | None) -> Arrays:
 
 
 def cancer(root: Path, side: int | None) -> Arrays:
-    """569 tumours of 30 features, 0 malignant and 1 benign: 426 rows train, 143 test.
+    """Read 569 tumours with 30 features, 0 malignant and 1 benign: 426 rows train, 143 test.
 
-    The file is ordered in blocks, so the rows are shuffled first, always alike. Features are scaled to [0, 1] with the
-    training part's minimum and maximum; test values outside are clipped.
+    The file is ordered in blocks, so the rows are shuffled first, with a fixed seed. Features are scaled to [0, 1] with
+    the training part's minimum and maximum; test values outside are clipped.
     """
     table = np.loadtxt(root / _CANCER_FILE, delimiter=",", skiprows=1)
     table = table[numpy_generator(0, "cancer cut").permutation(len(table))]

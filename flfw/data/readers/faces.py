@@ -1,4 +1,4 @@
-"""Faces: CelebA with any of its attributes as label, and the people of LFW with at least twenty images."""
+"""Face data sets: CelebA with one of its attributes as label, and the people of LFW with at least twenty images."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _ATTRIBUTES = (  # of CelebA, in its order
     "Wearing_Necktie Young"
 )
 
-_SIDE = 32  # pixels, as DCS^2 and Fed-CDP take them
+_SIDE = 32  # pixels, as in DCS^2 and Fed-CDP
 _LFW_PEOPLE = 62
-_LFW_IMAGES = 20  # a person's, at least
-_LFW_EDGE = 125  # pixels in the middle of 250, most of which is the face
+_LFW_IMAGES = 20  # least number of images of a person
+_LFW_EDGE = 125  # middle pixels of 250: mostly the face
 
 
 def _celeba(root: Path, side: int | None, attribute: str) -> Arrays:
-    """The official parts ``train``, 162,770 images, and ``test``, 19,962; ``valid`` is not used."""
+    """Read the official parts ``train``, 162,770 images, and ``test``, 19,962; ``valid`` is not used."""
     from torchvision.datasets import CelebA
 
     class UncheckedCelebA(CelebA):
         def _check_integrity(self) -> bool:
-            return True  # flfw.data.readers.pixels says which sums are wrong; CelebA would say no more than that one is
+            return True  # flfw.data.readers.pixels names the files with wrong sums; CelebA would not
 
     arrays = []
     for part in ("train", "test"):
@@ -45,10 +45,10 @@ def _celeba(root: Path, side: int | None, attribute: str) -> Arrays:
 
 
 def celeba(attribute: str) -> DatasetCard:
-    """CelebA's aligned faces, their middle 178 x 178 pixels resized; label 1 where they have ``attribute``, else 0.
+    """Return the card of CelebA's aligned faces, middle 178 x 178 pixels resized; label 1 with ``attribute``, else 0.
 
     Args:
-        attribute: one of CelebA's 40, such as ``Smiling``; "": ``Male``, its twenty-first, as DCS^2 takes.
+        attribute: one of CelebA's 40, such as ``Smiling``; "": ``Male``, its twenty-first, as in DCS^2.
 
     Raises:
         BadInput: there is no such attribute.
@@ -80,10 +80,10 @@ def celeba(attribute: str) -> DatasetCard:
 
 
 def lfw(root: Path, side: int | None) -> Arrays:
-    """Funneled faces, their middle 125 x 125 pixels resized, of the people with at least 20: 2,267 train, 756 test.
+    """Read funneled faces of the people with at least 20, middle 125 x 125 pixels resized: 2,267 train, 756 test.
 
-    Fed-CDP says "more than 20", but its 62 people and 3,023 images are those with 20 or more. Labels are places in the
-    kept people's names in alphabetical order. The images are shuffled, always alike, and cut 3:1.
+    Fed-CDP states "more than 20", but its 62 people and 3,023 images are those with 20 or more. Labels are places in
+    the sorted names of these people. The images are shuffled with a fixed seed and cut 3:1.
     """
     from torchvision.datasets import LFWPeople
 
@@ -100,7 +100,7 @@ def lfw(root: Path, side: int | None) -> Arrays:
             f"got {kept.sum()} of {len(people)}; get the published list."
         )
     label = np.cumsum(kept) - 1
-    examples = [(path, int(label[who])) for path, who in zip(paths, person, strict=True) if kept[who]]
+    examples = [(path, int(label[number])) for path, number in zip(paths, person, strict=True) if kept[number]]
     order = numpy_generator(0, "lfw cut").permutation(len(examples))
     x, y = decode_labelled([examples[row] for row in order], side or _SIDE, crop=partial(center_square, edge=_LFW_EDGE))
     train = len(x) * 3 // 4

@@ -1,4 +1,4 @@
-"""Anybody's own images, a folder for each class: ``--dataset folder:PATH``."""
+"""Images of a user, one folder for each class: ``--dataset folder:PATH``."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from flfw.data.readers.images import Example
 from flfw.errors import BadInput
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""What torchvision takes for an image; describing a folder, as every client process does, does not import it."""
+"""torchvision's image extensions, copied: every client process describes the folder and must not import torchvision."""
 
 _LAYOUT = "one folder of images per class, or train and test (or val) with one folder per class each"
 
 
 def _folders(place: Path) -> list[str]:
-    """The names of the folders in a folder, sorted; of none, or of what is no folder, none."""
+    """Return the sorted names of the folders in a folder; an empty list if the path is no folder."""
     return sorted(entry.name for entry in os.scandir(place) if entry.is_dir()) if place.is_dir() else []
 
 
 def _images(place: Path, label: int) -> list[Example]:
-    """The images in a class's folder and below it, in order, as `torchvision.datasets.ImageFolder` has them."""
+    """Return the images in and below a class's folder, in the order of `torchvision.datasets.ImageFolder`."""
     return [
         (Path(inside) / name, label)
         for inside, _, names in sorted(os.walk(place, followlinks=True))
@@ -35,19 +35,19 @@ def _images(place: Path, label: int) -> list[Example]:
 
 
 def _by_class(place: Path, classes: Sequence[str], least: int) -> list[list[Example]]:
-    """The images of each class, at least ``least`` of them."""
-    found = [_images(place / name, label) for label, name in enumerate(classes)]
-    for name, listed in zip(classes, found, strict=True):
+    """Return the images of each class; refuse a class with fewer than ``least``."""
+    examples = [_images(place / name, label) for label, name in enumerate(classes)]
+    for name, listed in zip(classes, examples, strict=True):
         if len(listed) < least:
             raise BadInput(
                 f"Expected {least} images or more ({', '.join(EXTENSIONS)}) of each class, got {len(listed)} in "
                 f"{place / name}; add some or remove the folder."
             )
-    return found
+    return examples
 
 
 def parts(place: Path) -> tuple[list[str], list[Example], list[Example]]:
-    """The classes, and the images of the training and of the test part, of each the classes in turn.
+    """Return the classes and the images of the training and the test part, each with the classes in turn.
 
     Raises:
         BadInput: the folder is laid out otherwise, or a class is short of images.
@@ -76,16 +76,16 @@ def _read(root: Path, side: int | None, train: list[Example], test: list[Example
 
 
 def folder(path: str) -> DatasetCard:
-    """The images of ``PATH/CLASS/*.png`` (or .jpg, ...), or of ``PATH/train/CLASS`` and ``PATH/test/CLASS`` (or val).
+    """Return the card of ``PATH/CLASS/*.png`` (.jpg, ...), or of ``PATH/train/CLASS`` and ``PATH/test/CLASS`` (or val).
 
-    Labels are places in the classes' names, sorted; the order is the first image of each class, then the second of
-    each, and so on. A ``train`` with folders in it is a part, one with images alone a class like others. Without parts
-    every fifth image of a class in the order of names, from the second on, is of the test part.
+    Labels are places in the sorted names of the classes. The order is the first image of each class, then the second
+    of each, and so on. A ``train`` that contains folders is a part; a ``train`` with images only is a class. Without
+    parts, every fifth image of a class in the order of names, from the second on, belongs to the test part.
 
-    The first image says what shape all have: grey or RGB, height and width. Without a side asked for, images stay as
-    they are, and one of another size is refused; with one each is resized, whatever its size. Grey images become RGB
-    where the first is in colour; a colour image is refused where the first is grey. The folder is looked through anew
-    by each call, so that images that come, go or change are noticed.
+    The first image sets the shape: grey or RGB, height and width. Without a given side, images keep their size, and one
+    of another size is refused; with a side, every image is resized. Grey images become RGB if the first is in colour; a
+    colour image is refused if the first is grey. Each call lists the folder again, so that added, removed and changed
+    images are noticed.
 
     Raises:
         BadInput: there is no such folder, it is laid out otherwise, a class is short of images, or the first image

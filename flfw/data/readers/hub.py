@@ -1,8 +1,8 @@
 """Data sets of the Hugging Face Hub: ``--dataset hf:NAME``, through flwr-datasets.
 
 The first use on a machine downloads the set (the library keeps its own copy) and writes plain arrays into the user's
-cache; later ones read these and import nothing heavy. ``hf:NAME@COLUMN`` names the column of labels where a set has
-several, such as ``hf:uoft-cs/cifar100@fine_label``. A folder on disk in a layout that the library reads is a NAME too.
+cache; later uses read these and import nothing heavy. If a set has several columns of labels, ``hf:NAME@COLUMN``
+chooses one: ``hf:uoft-cs/cifar100@fine_label``. NAME may also be a folder on disk in a layout that the library reads.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ if TYPE_CHECKING:
     from datasets import Dataset as Table
 
 _PARTS = ("train_x", "train_y", "test_x", "test_y")
-_HELD_OUT = ("test", "validation", "valid", "val")  # in this order
-_MOST_CLASSES = 65_536  # more are no classes
-_EVERY = 5  # one row in so many is held out where a set has no such part
+_HELD_OUT = ("test", "validation", "valid", "val")  # tried in this order
+_MOST_CLASSES = 65_536  # a column with more values is not taken for labels
+_EVERY = 5  # one row in so many is held out if a set has no such part
 
 
 def hub(word: str) -> DatasetCard:
-    """The card of the set ``NAME`` or ``NAME@COLUMN``, of images of one size with one label each.
+    """Return the card of the set ``NAME`` or ``NAME@COLUMN``, with images of one size and one label each.
 
-    The official training part trains. The test part tests, else the validation part, else every fifth row.
+    The official training part is for training. The test part, else the validation part, else every fifth row is for
+    testing.
 
     Raises:
-        BadInput: there is no such set, no network, no such column, or it holds something else.
+        BadInput: there is no such set, no network, no such column, or the column holds something else.
     """
     name, _, column = word.partition("@")
     if not name:
@@ -60,7 +61,7 @@ def hub(word: str) -> DatasetCard:
 
 
 def _read(name: str, column: str) -> tuple[list[np.ndarray], dict[str, Any]]:
-    """Inputs and labels of both parts, and what is to be known of them."""
+    """Read inputs and labels of both parts, and their metadata."""
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # read when flwr_datasets is imported
     from datasets.exceptions import DatasetsError
     from flwr_datasets import FederatedDataset
@@ -95,7 +96,7 @@ def _held_out(federated: Any, train: Table) -> tuple[Table | None, str]:
 
 
 def _columns(name: str, table: Table, asked: str) -> tuple[str, str]:
-    """The column of images and that of labels."""
+    """Return the names of the image column and the label column."""
     from datasets import ClassLabel, Image, Value
 
     kinds = table.features
@@ -115,7 +116,7 @@ def _columns(name: str, table: Table, asked: str) -> tuple[str, str]:
 
 
 def _arrays(name: str, table: Table, image: str, label: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images (N, C, H, W) uint8, grey or RGB as the first one is, and labels (N,) int64 of one part."""
+    """Return images (N, C, H, W) uint8, grey or RGB like the first one, and labels (N,) int64 of one part."""
     labels = np.asarray(table[label][:])
     if labels.dtype.kind not in "iu":
         raise BadInput(f"Expected whole numbers as labels in hf:{name}, got {label} of type {labels.dtype}.")
@@ -125,7 +126,7 @@ def _arrays(name: str, table: Table, image: str, label: str) -> tuple[np.ndarray
             f"Expected 0 <= {label} < {_MOST_CLASSES} in hf:{name}, got {labels[outside[0]]} in row {outside[0]}."
         )
     first = _pixels(name, table, image, 0, channels=0)
-    found = np.empty((len(labels), *first.shape), dtype=np.uint8)
+    stacked = np.empty((len(labels), *first.shape), dtype=np.uint8)
     for row in range(len(labels)):
         pixels = _pixels(name, table, image, row, len(first))
         if pixels.shape != first.shape:
@@ -134,12 +135,12 @@ def _arrays(name: str, table: Table, image: str, label: str) -> tuple[np.ndarray
                 f"Expected images of one size in hf:{name}, got {sizes[0]} and, in row {row}, {sizes[1]} pixels; "
                 "bring them to one size and take --dataset folder:PATH."
             )
-        found[row] = pixels
-    return found, labels.astype(np.int64)
+        stacked[row] = pixels
+    return stacked, labels.astype(np.int64)
 
 
 def _pixels(name: str, table: Table, column: str, row: int, channels: int) -> np.ndarray:
-    """(C, H, W) uint8 of one row, with so many channels; 0: as it has."""
+    """Return the pixels (C, H, W) uint8 of one row in ``channels`` channels; 0: the image's own number."""
     try:
         picture = table[row][column]
         return images.array(images.plain(picture, channels or (1 if images.is_grey(picture) else 3)))

@@ -1,4 +1,4 @@
-"""Files of pictures to one array of pixels, and the order that mixes their classes."""
+"""Decoder of image files into one array of pixels, and an order that interleaves their classes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:  # Every client process imports the cards and this file with t
 
 Example: TypeAlias = tuple[str | Path, int]  # file and label
 Crop: TypeAlias = "Callable[[Image], Image]"
-Size: TypeAlias = int | tuple[int, int]  # of both sides, or height and width
+Size: TypeAlias = int | tuple[int, int]  # side of a square, or height and width
 
-_MANY = 2000  # images that take long enough to show how far they are
+_MANY = 2000  # number of images from which a progress bar is shown
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Image]:
-    """The picture of a file, closed afterwards."""
+    """Open an image file and close it afterwards."""
     from PIL import Image
 
     try:
@@ -40,34 +40,34 @@ def _opened(path: Path) -> Iterator[Image]:
 
 
 def _is_deep(image: Image) -> bool:
-    """Whether its grey levels have 16 bits; PIL's own conversion would clip these to 8."""
+    """Return whether the grey levels have 16 bits; PIL's own conversion would clip these to 8."""
     return image.mode.startswith("I")
 
 
 def is_grey(image: Image) -> bool:
-    """Whether it is grey, or black and white."""
+    """Return whether the image is grey, or black and white."""
     return image.mode in {"1", "L", "LA"} or _is_deep(image)
 
 
 def shape(path: Path) -> tuple[int, int, int]:
-    """(C, H, W) of an image, C = 1 if it is grey or black and white and 3 otherwise; decodes no pixels.
+    """Return (C, H, W) of an image, C = 1 for grey or black and white, else 3; no pixels are decoded.
 
     Raises:
-        BadInput: it cannot be read.
+        BadInput: the image cannot be read.
     """
     with _opened(path) as image:
         return 1 if is_grey(image) else 3, image.height, image.width
 
 
 def center_square(image: Image, edge: int | None = None) -> Image:
-    """The square of ``edge`` x ``edge`` pixels in the middle of an image; None: the largest there is."""
+    """Crop the square of ``edge`` x ``edge`` pixels in the middle of an image; None: the largest square."""
     edge = edge or min(image.size)
     left, top = (image.width - edge) // 2, (image.height - edge) // 2
     return image.crop((left, top, left + edge, top + edge))
 
 
 def _pixels(path: Path, side: Size | None, channels: int, crop: Crop | None, lossy: bool) -> np.ndarray:
-    """(C, H, W) uint8 of one file."""
+    """Decode the pixels (C, H, W) uint8 of one file."""
     from PIL import Image
 
     with _opened(path) as image:
@@ -84,7 +84,7 @@ def _pixels(path: Path, side: Size | None, channels: int, crop: Crop | None, los
 
 
 def plain(image: Image, channels: int) -> Image:
-    """The image in 8 bits, grey (1 channel) or RGB (3); of 16-bit grey levels the upper 8 bits."""
+    """Convert an image to 8 bits, grey (1 channel) or RGB (3); 16-bit grey levels keep their upper 8 bits."""
     from PIL import Image
 
     if _is_deep(image):
@@ -93,7 +93,7 @@ def plain(image: Image, channels: int) -> Image:
 
 
 def array(image: Image) -> np.ndarray:
-    """Pixels (C, H, W) uint8 of a `plain` image."""
+    """Return the pixels (C, H, W) uint8 of a `plain` image."""
     return np.atleast_3d(np.asarray(image)).transpose(2, 0, 1)
 
 
@@ -104,18 +104,18 @@ def _size(pixels: np.ndarray) -> str:
 def decode(
     paths: Sequence[Path], side: Size | None, channels: int = 3, crop: Crop | None = None, *, lossy: bool = False
 ) -> np.ndarray:
-    """Pixels (N, C, H, W) uint8 of image files, decoded on all cores; a bar shows them on a terminal.
+    """Decode image files to pixels (N, C, H, W) uint8 on all cores, with a progress bar on a terminal.
 
     Args:
-        paths: of N files.
-        side: pixels of a side, or height and width, that they are resized to, by PIL: bilinear, antialiased; None:
-            they stay as they are, and all must be of one size.
-        channels: 3: they are converted to RGB; 1: to grey, of 16-bit grey levels the upper 8 bits.
-        crop: what is kept of each, before it is resized.
-        lossy: whether images in colour may become grey ones.
+        paths: paths of N files.
+        side: side, or height and width, in pixels to resize to, by PIL: bilinear, antialiased; None: no resizing, and
+            all images must have one size.
+        channels: 3: convert to RGB; 1: to grey, with the upper 8 bits of 16-bit grey levels.
+        crop: function that crops each image before it is resized.
+        lossy: whether colour images may be converted to grey.
 
     Raises:
-        BadInput: an image is missing, damaged, of another size than the first one, or in colour where it may not be.
+        BadInput: an image is missing, damaged, of another size than the first one, or in colour when not allowed.
     """
     if not paths:
         height, width = side if isinstance(side, tuple) else (side or 0, side or 0)
@@ -132,14 +132,14 @@ def decode(
             )
         images[row] = pixels
 
-    with ThreadPoolExecutor() as pool:  # PIL lets go of the interpreter's lock while it decodes and resizes
+    with ThreadPoolExecutor() as pool:  # PIL releases the interpreter's lock while it decodes and resizes
         for _ in _shown(pool.map(place, range(len(paths))), len(paths)):
             pass
     return images
 
 
 def _shown(done: Iterable[None], total: int) -> Iterable[None]:
-    """The same; a bar on a terminal shows how many of ``total`` there were if there are many."""
+    """Return ``done``, with a progress bar on a terminal if ``total`` is large."""
     if total <= _MANY:
         return done
     from rich.console import Console
@@ -157,15 +157,15 @@ def decode_labelled(
     *,
     lossy: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Pixels (N, C, H, W) uint8, as of `decode`, and labels (N,) int64 of N examples."""
+    """Decode N examples to pixels (N, C, H, W) uint8, as `decode` does, and labels (N,) int64."""
     pixels = decode([Path(path) for path, _ in examples], side, channels, crop, lossy=lossy)
     return pixels, np.array([label for _, label in examples], dtype=np.int64)
 
 
 def interleaved(examples: Iterable[Example]) -> list[Example]:
-    """The first example of each class, then the second of each, and so on, the classes in turn.
+    """Return the first example of each class, then the second of each, and so on, the classes in turn.
 
-    Folders list their files class by class, but a set's first examples (its victims, say) are to be of all classes.
+    Folders list their files class by class, but a set's first examples (the victims) must mix all classes.
 
     >>> interleaved([("a", 0), ("b", 0), ("c", 0), ("d", 1), ("e", 1), ("f", 2)])
     [('a', 0), ('d', 1), ('f', 2), ('b', 0), ('e', 1), ('c', 0)]

@@ -12,18 +12,18 @@ from flfw.data.files.remote import torchvision_set
 def _idx(
     folder: str, prefix: str = "", test: str = "t10k", transposed: bool = False
 ) -> Callable[[Path, int | None], Arrays]:
-    """A reader of four idx files below ``ROOT/folder/raw``, images (N, 1, H, W) and labels of both parts.
+    """Return a reader of four idx files below ``ROOT/folder/raw``: images (N, 1, H, W) and labels of both parts.
 
     Args:
-        folder: of the set.
-        prefix: what the files' names begin with.
-        test: what the test part is called in them.
-        transposed: whether the files hold each image column by column, so that it lies on its side.
+        folder: folder of the set.
+        prefix: prefix of the file names.
+        test: name of the test part in the file names.
+        transposed: whether the files store each image column by column, i.e. transposed.
     """
 
     def read(root: Path, side: int | None) -> Arrays:
-        # torchvision costs 160 MB and 3 s: only the process that fills the cache pays for it. Its readers rather than
-        # its MNIST class, which prefers an old processed/training.pt to the files whose sums were checked.
+        # torchvision costs 160 MB and 3 s, so only the process that fills the cache imports it. Its MNIST class is not
+        # used, as that prefers an old processed/training.pt to the files with checked sums.
         from torchvision.datasets.mnist import read_image_file, read_label_file
 
         raw = root / folder / "raw"
@@ -38,7 +38,7 @@ def _idx(
     return read
 
 
-# torchvision publishes the sums of the packed files; these are the sums of what the packed files hold.
+# torchvision publishes the sums of the packed files; these are the sums of the unpacked files.
 MNIST = DatasetCard(
     shape=(1, 28, 28),
     classes=10,

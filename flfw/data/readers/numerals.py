@@ -1,4 +1,4 @@
-"""Digits beyond MNIST's file format: house numbers, postcodes, MNIST on coloured grounds, and synthetic ones."""
+"""Digit data sets outside MNIST's file format: house numbers, postcodes, MNIST on coloured grounds, synthetic ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Half = tuple[np.ndarray, np.ndarray]  # images (N, C, H, W) uint8, labels (N,) 
 
 
 def _both(half: Callable[[Path, str], _Half]) -> Callable[[Path, int | None], Arrays]:
-    """A reader of a set whose two parts are read alike."""
+    """Return a reader for a set with both parts in the same format."""
     return lambda root, side: Arrays(*half(root, "train"), *half(root, "test"))
 
 
@@ -36,25 +36,25 @@ def _svhn(root: Path, part: str) -> _Half:
     from torchvision.datasets import SVHN
 
     class UncheckedSVHN(SVHN):
-        # A file with another sum than the published one is said and noted here; torchvision would refuse it.
+        # flfw.data.readers.pixels warns of a file with another sum than the published one; torchvision would refuse it.
         def _check_integrity(self) -> bool:
             return True
 
     with _reading(root / "SVHN" / f"{part}_32x32.mat"):
-        found = UncheckedSVHN(root / "SVHN", split=part)
-    return found.data, found.labels
+        half = UncheckedSVHN(root / "SVHN", split=part)
+    return half.data, half.labels
 
 
 def _usps(root: Path, part: str) -> _Half:
     from torchvision.datasets import USPS
 
     with _reading(root / "USPS" / ("usps.bz2" if part == "train" else "usps.t.bz2")):
-        found = USPS(root / "USPS", train=part == "train")
-    return found.data[:, None], np.array(found.targets)
+        half = USPS(root / "USPS", train=part == "train")
+    return half.data[:, None], np.array(half.targets)
 
 
 def _mnist_m(root: Path, part: str) -> _Half:
-    """The images that the list of labels names, in its order."""
+    """Read the images in the list of labels, in its order."""
     folder, listing = root / "mnist_m" / f"mnist_m_{part}", root / "mnist_m" / f"mnist_m_{part}_labels.txt"
     paths, labels = [], []
     for number, line in enumerate(listing.read_text().splitlines(), 1):
@@ -73,14 +73,14 @@ def _synthetic_digits(root: Path, part: str) -> _Half:
 
     path = root / "SynthDigits" / f"synth_{part}_32x32.mat"
     with _reading(path):
-        found = loadmat(path, variable_names=["X", "y"])
-        return found["X"].transpose(3, 2, 0, 1), found["y"].reshape(-1).astype(np.int64)
+        content = loadmat(path, variable_names=["X", "y"])
+        return content["X"].transpose(3, 2, 0, 1), content["y"].reshape(-1).astype(np.int64)
 
 
 _HOUSE_NUMBERS = "http://ufldl.stanford.edu/housenumbers"
 _LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass"
 
-# Both are published file by file, and these are torchvision's sums.
+# Both are published file by file; these are torchvision's sums.
 _SVHN_FILES = (
     Remote(f"{_HOUSE_NUMBERS}/train_32x32.mat", "SVHN/train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373"),
     Remote(f"{_HOUSE_NUMBERS}/test_32x32.mat", "SVHN/test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3"),

@@ -1,4 +1,4 @@
-"""Office-Caltech10: ten kinds of things in an office, as shops, a library of pictures and two cameras show them."""
+"""Office-Caltech10: ten classes of office objects in images of shops, of Caltech-256 and of two cameras."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ _CLASSES = 10
 
 
 def _read(root: Path, side: int | None, domains: tuple[str, ...]) -> Arrays:
-    """Images (N, 3, side, side) of ``DOMAIN/CLASS/*.jpg``; labels are places in the classes' names, sorted."""
+    """Read images (N, 3, side, side) of ``DOMAIN/CLASS/*.jpg``; labels are places in the sorted class names."""
     from torchvision.datasets import ImageFolder
 
     listed = [ImageFolder(root / _FOLDER / domain) for domain in domains]
-    for domain, found in zip(domains, listed, strict=True):
-        odd = {*found.classes} ^ {*listed[0].classes}
-        if odd or len(found.classes) != _CLASSES:
+    for domain, images in zip(domains, listed, strict=True):
+        odd = {*images.classes} ^ {*listed[0].classes}
+        if odd or len(images.classes) != _CLASSES:
             raise BadInput(
-                f"Expected the same {_CLASSES} classes in every domain of {root / _FOLDER}, got {len(found.classes)} "
+                f"Expected the same {_CLASSES} classes in every domain of {root / _FOLDER}, got {len(images.classes)} "
                 f"in {domain} (in it or in {domains[0]} alone: {', '.join(sorted(odd)) or 'none'}); rename or remove "
                 "the folders that do not belong."
             )
     numbers = [_DOMAINS.index(domain) for domain in domains]
-    return by_domain.halves([found.samples for found in listed], side, "office cut", numbers)
+    return by_domain.halves([images.samples for images in listed], side, "office cut", numbers)
 
 
 def office_caltech(word: str) -> DatasetCard:
-    """Images of the domains of ``word``, ``amazon,webcam``; "": all four.
+    """Return the card of the domains listed in ``word``, ``amazon,webcam``; "": all four.
 
-    Each domain is shuffled, always alike, and cut into halves, one to train with and one to test with. FedCG trains
-    with 50 %, validates with 25 % and tests with 25 %: the latter two are the halves of this test part.
+    Each domain is shuffled with a fixed seed and cut into halves, one for training and one for testing. FedCG trains on
+    50 %, validates on 25 % and tests on 25 %: the latter two are the halves of this test part.
 
     Raises:
         BadInput: there is no such domain.

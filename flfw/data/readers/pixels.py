@@ -1,4 +1,4 @@
-"""A data set's first load on a machine: read the published files, check and resize them, keep plain arrays."""
+"""Conversion of a data set at its first load on a machine: published files, checked and resized, to cached arrays."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from flfw.data.files import cache
 from flfw.data.files.dataset import Arrays, DatasetCard
 from flfw.errors import BadInput
 
-_BLOCK = 1000  # images resized at a time: as floats they take four times their space
+_BLOCK = 1000  # images resized at a time, as floats need four times the memory
 
 
 def resize(images: np.ndarray, side: int) -> np.ndarray:
-    """Images (N, C, H, W) uint8 as (N, C, side, side): bilinear, antialiased, rounded to whole grey levels."""
+    """Resize images (N, C, H, W) uint8 to (N, C, side, side): bilinear, antialiased, rounded to whole grey levels."""
     if images.shape[2:] == (side, side):
         return images
     resized = np.empty((*images.shape[:2], side, side), dtype=np.uint8)
@@ -30,9 +30,9 @@ def resize(images: np.ndarray, side: int) -> np.ndarray:
 
 
 def moments(x: np.ndarray) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation per channel of images (N, C, H, W) uint8, or per feature of rows (N, d) in [0, 1]."""
+    """Compute mean and standard deviation per channel of images (N, C, H, W) uint8 or per feature of rows (N, d)."""
     if x.dtype == np.uint8:
-        # By how often each level occurs: as floats the images would take eight times their space.
+        # Computed from a histogram of the levels: as floats the images would need eight times the memory.
         blocks = (x[start : start + _BLOCK].swapaxes(0, 1) for start in range(0, len(x), _BLOCK))
         counts = sum(np.stack([np.bincount(channel.ravel(), minlength=256) for channel in block]) for block in blocks)
         weights, levels = counts / np.sum(counts, axis=1, keepdims=True), np.arange(256) / 255
@@ -40,11 +40,11 @@ def moments(x: np.ndarray) -> tuple[list[float], list[float]]:
         std = np.sqrt((weights * (levels - mean[:, None]) ** 2).sum(axis=1))
     else:
         mean, std = x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64)
-    return mean.tolist(), np.where(std > 0, std, 1.0).tolist()  # what is the same everywhere is only centred
+    return mean.tolist(), np.where(std > 0, std, 1.0).tolist()  # a constant feature is only centred
 
 
 def wrong_sums(card: DatasetCard, root: Path) -> list[str]:
-    """The files whose md5 sum is not the published one."""
+    """Return the names of the files with another md5 sum than the published one."""
     wrong = []
     for name, published in card.files.items():
         if published is not None:
@@ -60,10 +60,10 @@ def _again(card: DatasetCard) -> str:
 
 
 def read(name: str, card: DatasetCard, root: Path, side: int | None) -> Arrays:
-    """The arrays of the files, of the kind the card promises.
+    """Read the arrays of the files and check them against the card.
 
     Raises:
-        BadInput: a damaged file, or inputs and labels of another kind.
+        BadInput: a damaged file, or inputs or labels that do not match the card.
     """
     try:
         arrays = card.read(root, side)
@@ -89,15 +89,15 @@ def read(name: str, card: DatasetCard, root: Path, side: int | None) -> Arrays:
 
 
 def convert(name: str, card: DatasetCard, root: Path, side: int | None, target: Path) -> None:
-    """Write the folder ``target``: an array each for the inputs, labels and domains of both parts, and ``meta.json``.
+    """Write the folder ``target``: arrays of the inputs, labels and domains of both parts, and ``meta.json``.
 
-    Warns (once, as this runs once) when a file is not the published one.
+    Warn (once, as this runs once) when a file is not the published one.
 
     Args:
-        name: of the data set.
-        card: of the data set.
-        root: of its files.
-        side: pixels its images are brought to; None: as the card says.
+        name: name of the data set.
+        card: card of the data set.
+        root: folder of its files.
+        side: side in pixels to resize the images to; None: the card's.
         target: a folder that does not exist.
     """
     wrong = wrong_sums(card, root)
@@ -121,7 +121,7 @@ def convert(name: str, card: DatasetCard, root: Path, side: int | None, target: 
 
 
 def _sums_ok(card: DatasetCard, wrong: list[str]) -> bool | None:
-    """Whether every file is the published one; None where that cannot be said of all."""
+    """Return whether every file is the published one; None if some sums are not published."""
     return False if wrong else True if all(card.files.values()) else None
 
 
@@ -133,5 +133,5 @@ def _digest(arrays: dict[str, np.ndarray]) -> str:
     return total.hexdigest()
 
 
-def _domains(found: np.ndarray | None, labels: np.ndarray) -> np.ndarray:
-    return np.zeros(len(labels), np.int64) if found is None else found
+def _domains(domains: np.ndarray | None, labels: np.ndarray) -> np.ndarray:
+    return np.zeros(len(labels), np.int64) if domains is None else domains

@@ -13,8 +13,8 @@ _FOLDER = "tiny-imagenet-200"
 
 
 def _val(folder: Path, classes: dict[str, int]) -> list[Example]:
-    """Path and label of each image of ``val``, as its list of annotations has them."""
-    found = []
+    """Return path and label of each image of ``val``, from its list of annotations."""
+    examples = []
     for line in (folder / "val" / "val_annotations.txt").read_text().splitlines():
         file, wnid = line.split("\t")[:2]
         if wnid not in classes:
@@ -22,15 +22,15 @@ def _val(folder: Path, classes: dict[str, int]) -> list[Example]:
                 f"Expected classes of {folder / 'wnids.txt'} in val_annotations.txt, got {wnid} for {file}; "
                 "get the set again."
             )
-        found.append((folder / "val" / "images" / file, classes[wnid]))
-    return found
+        examples.append((folder / "val" / "images" / file, classes[wnid]))
+    return examples
 
 
 def tiny_imagenet(root: Path, side: int | None) -> Arrays:
-    """Images (N, 3, 64, 64) of ``train``, 100,000, and of ``val``, 10,000, as test part: ``test`` has no labels.
+    """Read images (N, 3, 64, 64) of ``train``, 100,000, and ``val``, 10,000, as test part: ``test`` has no labels.
 
-    Labels are places in ``wnids.txt``. Grey files become RGB. The order of either part is the first image of each
-    class, then the second of each, and so on, so that any first images are of all classes.
+    Labels are places in ``wnids.txt``. Grey files become RGB. The order in both parts is the first image of each class,
+    then the second of each, and so on, so that the first images mix all classes.
     """
     from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
 

@@ -1,4 +1,4 @@
-"""What every scheme cuts a data set into, and the cuts that several of them share."""
+"""Result type of all split schemes, and the cuts that several schemes share."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _NOTHING = np.zeros(0, dtype=np.int64)
 
 
 class Cut(NamedTuple):
-    """What a scheme decides: indices of examples, those of the clients one array a client.
+    """Result of a split scheme: indices of examples, with one array for each client.
 
     Attributes:
         train: training examples of each client.
         test: test examples of each client.
-        validation: test examples of each client that it does not test on; empty: the scheme sets none aside.
+        validation: validation examples of each client, from the test part; empty: the scheme has none.
         distillation: training examples for the server.
         proxy: training examples for the clients' defences.
     """
@@ -32,37 +32,37 @@ class Cut(NamedTuple):
 
 
 def trainable(dataset: Dataset) -> np.ndarray:
-    """Indices of the training examples that are no victims, in order."""
+    """Return the indices of the training examples that are no victims, in order."""
     return np.setdiff1d(np.arange(len(dataset.train_y)), dataset.victims)
 
 
 def even(examples: int, parts: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """The positions below ``examples``, shuffled and cut into parts whose sizes differ by at most one."""
+    """Shuffle the positions below ``examples`` and cut them into parts with sizes that differ by at most one."""
     return np.array_split(rng.permutation(examples), parts)
 
 
 def test_parts(dataset: Dataset, clients: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """The test part cut evenly; where there are more clients than examples, they take the parts in turn again."""
+    """Cut the test part evenly; with more clients than examples, clients reuse the parts in turn."""
     parts = even(len(dataset.test_y), max(1, min(clients, len(dataset.test_y))), rng)
     return [parts[client % len(parts)] for client in range(clients)]
 
 
 def own_train(dataset: Dataset, scheme: str, train: int) -> int:
-    """``train`` examples a client, or the data set's own number for that scheme where it is 0.
+    """Return ``train``, the number of examples a client; 0 is replaced by the data set's default for that scheme.
 
     Raises:
-        BadInput: it is 0 and the data set has no number of its own.
+        BadInput: ``train`` is 0 and the data set has no default.
     """
-    own = train or dataset.per_client.get(scheme, (0, 0))[0]
-    if not own:
+    examples = train or dataset.per_client.get(scheme, (0, 0))[0]
+    if not examples:
         raise BadInput(
             f"Expected the number of training examples a client, as {dataset.name} has none of its own for {scheme}, "
             f"got {scheme}.train=0; pass --set {scheme}.train=500."
         )
-    return own
+    return examples
 
 
 def at_most(most: int, clients: int, reason: str) -> None:
-    """Refuse more than ``most`` clients, saying why there is no more room."""
+    """Refuse more than ``most`` clients; the error gives the reason."""
     if clients > most:
         raise BadInput(f"Expected at most {most} clients, as {reason}, got clients={clients}; take fewer --clients.")

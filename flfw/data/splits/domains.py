@@ -1,9 +1,9 @@
-"""FedCG's split of a data set of several domains: each client holds one domain, the server another, unlabelled.
+"""FedCG's split of a data set of several domains: one domain for each client, another, unlabelled, for the server.
 
-Wu et al., IJCAI 2022. Client i holds examples of domain i of those that are not held out, in the data set's order;
-from the domain held out the server may distil. The official test part of a domain is halved into validation and test.
-With more clients than domains, client i shares domain ``i mod D`` with others, in disjoint pieces; with fewer, the
-last domains are left out.
+Wu et al., IJCAI 2022. One domain is held out, and the server may distil from it. Client i holds examples of the i-th
+other domain, in the data set's order. The official test part of a domain is halved into validation and test. With more
+clients than domains, client i shares domain ``i mod D`` with others, in disjoint pieces; with fewer, the last domains
+are left out.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from flfw.errors import BadInput
 def draw(
     domains: np.ndarray, given: Sequence[str], clients: int, train: int, rng: np.random.Generator, most: int = 0
 ) -> list[np.ndarray]:
-    """For each client random positions in ``domains`` (N,), the domain of each example.
+    """Draw for each client random positions in ``domains`` (N,), the domain of each example.
 
     Args:
-        domains: names, or numbers.
-        given: the domains that the clients hold: client i the one in place ``i mod len(given)``.
-        clients: how many there are.
+        domains: names or numbers of the domains.
+        given: domains of the clients: client i holds the one in place ``i mod len(given)``.
+        clients: number of clients.
         train: examples a client; 0: the domain is cut evenly among its clients.
-        rng: what is random.
-        most: with ``train=0``, examples a client holds at most; 0: any number.
+        rng: generator of the draws.
+        most: with ``train=0``, the largest number of examples a client; 0: no limit.
 
     Raises:
-        BadInput: a domain has not ``train`` examples for each of its clients.
+        BadInput: a domain has fewer than ``train`` examples for each of its clients.
     """
     pieces = []
     for place, domain in enumerate(given[:clients]):
@@ -49,7 +49,7 @@ def draw(
 
 
 def divide(dataset: Dataset, scheme: Domains, clients: int, rng: np.random.Generator) -> Cut:
-    """The split of a data set; no victim is drawn for anybody.
+    """Split a data set by domains; no client or server holds a victim.
 
     Raises:
         BadInput: no domains, an unknown one, none left for the clients, or too few examples in one.
@@ -63,9 +63,9 @@ def divide(dataset: Dataset, scheme: Domains, clients: int, rng: np.random.Gener
         )
     names = np.asarray(dataset.domains)
     train_domain, test_domain = names[dataset.train_domain], names[dataset.test_domain]
-    train_domain[list(dataset.victims)] = ""  # of no domain, so that nobody draws them
-    own = dataset.per_client.get("domains", (0, 0))[0]
-    train = draw(train_domain, given, clients, scheme.train, rng, most=0 if scheme.train else own)
+    train_domain[list(dataset.victims)] = ""  # no domain, so victims are never drawn
+    usual = dataset.per_client.get("domains", (0, 0))[0]
+    train = draw(train_domain, given, clients, scheme.train, rng, most=0 if scheme.train else usual)
     halves = [np.array_split(part, 2) for part in draw(test_domain, given, clients, 0, rng)]
     spare = rng.permutation(np.flatnonzero(train_domain == held_out))[: scheme.distillation]
     return Cut(
@@ -77,7 +77,7 @@ def divide(dataset: Dataset, scheme: Domains, clients: int, rng: np.random.Gener
 
 
 def _held_out(dataset: Dataset, scheme: Domains) -> str:
-    """The domain that no client holds, or ``none``."""
+    """Return the domain that no client holds, or ``none``."""
     if not dataset.domains:
         raise BadInput(
             f"Expected a data set of several domains, got dataset={dataset.name}; take another --split or --dataset."

@@ -1,12 +1,12 @@
-"""The papers' dominant-class split: a client holds some of every class and most of its group's few.
+"""Dominant-class split of the papers: a client holds a few examples of every class and most of its group's classes.
 
-HyperFL (Guo et al., AAAI 2025), after FedPAC. Client i is of group ``i mod G``; 20 % of its examples are spread evenly
+HyperFL (Guo et al., AAAI 2025), after FedPAC. Client i is in group ``i mod G``; 20 % of its examples are spread evenly
 over all classes, 80 % evenly over the group's dominant classes. In each share every class gets
-``max(1, share // classes)``, and what then remains of the share goes to the last class; so a share smaller than its
-number of classes is rounded up to one each.
+``max(1, share // classes)``, and the remainder of the share goes to the last class; so a share smaller than its number
+of classes is rounded up to one example each.
 
-In the papers clients share training examples once a class is used up. With ``disjoint=true`` none does: there are as
-many clients as the scarcest class has quotas for. Test examples may be shared in both.
+In the papers clients share training examples once a class is used up. With ``disjoint=true`` no example is shared: the
+scarcest class then limits the number of clients. Test examples may be shared in both cases.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _GROUPS: dict[int, tuple[Sequence[int], ...]] = {
 
 
 def groups(classes: int) -> tuple[Sequence[int], ...]:
-    """The dominant classes of each group.
+    """Return the dominant classes of each group.
 
     Raises:
-        BadInput: the papers define no groups for so many classes.
+        BadInput: the papers define no groups for this number of classes.
     """
     if classes not in _GROUPS:
         raise BadInput(
@@ -43,7 +43,7 @@ def groups(classes: int) -> tuple[Sequence[int], ...]:
 
 
 def _share(examples: int, among: Sequence[int], classes: int) -> np.ndarray:
-    """Examples of each class (classes,) when ``examples`` are spread evenly over the classes ``among``."""
+    """Return the numbers of examples (classes,) when ``examples`` are spread evenly over the classes ``among``."""
     each = max(1, examples // len(among))
     counts = np.zeros(classes, dtype=np.int64)
     counts[list(among)] = each
@@ -52,7 +52,7 @@ def _share(examples: int, among: Sequence[int], classes: int) -> np.ndarray:
 
 
 def quotas(classes: int, client: int, examples: int) -> np.ndarray:
-    """How many examples of each class (classes,) int64 the client holds.
+    """Return the number of examples of each class (classes,) int64 that the client holds.
 
     >>> quotas(10, client=1, examples=600).tolist()
     [12, 12, 172, 172, 172, 12, 12, 12, 12, 12]
@@ -63,18 +63,18 @@ def quotas(classes: int, client: int, examples: int) -> np.ndarray:
 
 
 def assign(pools: Sequence[np.ndarray], client_quotas: Iterable[np.ndarray], starts: Sequence[int]) -> list[np.ndarray]:
-    """Give each client in turn its quota of every class, taken where the client before it stopped.
+    """Give each client in turn its quota of every class, starting at the end of the previous client's run.
 
-    A quota is one run of its class's pool; where the run would pass the end, the pointer first goes back to 0. So no
-    client holds an example twice, while clients share examples once a pool is used up, as in the papers.
+    A quota is one run of its class's pool; if the run would pass the end, the pointer first goes back to 0. So no
+    client holds an example twice, but clients share examples once a pool is used up, as in the papers.
 
     Args:
         pools: indices of each class, in the order of the data set.
-        client_quotas: for each client its quotas (classes,), none larger than its pool.
-        starts: position in each pool of the first client's run.
+        client_quotas: quotas (classes,) of each client, none larger than its pool.
+        starts: start of the first client's run in each pool.
 
     Returns:
-        for each client its indices (sum of quotas,), class by class.
+        Indices (sum of quotas,) of each client, class by class.
     """
     pointers = list(starts)
     partitions = []
@@ -89,20 +89,20 @@ def assign(pools: Sequence[np.ndarray], client_quotas: Iterable[np.ndarray], sta
 
 
 def by_class(labels: np.ndarray, classes: int, leave_out: range = range(0)) -> list[np.ndarray]:
-    """For each class its indices in ``labels`` (N,), in order, without those of ``leave_out``."""
+    """Return the indices of each class in ``labels`` (N,), in order, without those in ``leave_out``."""
     return [np.setdiff1d(np.flatnonzero(labels == label), leave_out) for label in range(classes)]
 
 
 def divide(dataset: Dataset, scheme: Dominant, clients: int, rng: np.random.Generator) -> Cut:
-    """The papers' split; no client trains on a victim, and nothing is random.
+    """Split a data set as the papers do; no client trains on a victim, and nothing is random.
 
-    HyperFL's code starts CIFAR-10's pointers at 2000 (train) and 500 (test); the paper does not say of what. Here
-    they count images of the whole part, so that training begins behind the 2,000 victims and, as these are left out of
-    the pools, never returns to them. Counted within each class (5,000 and 1,000 images) they would give clients the
-    same numbers of other images, and from client 36 on wrap into the victims.
+    HyperFL's code starts CIFAR-10's pointers at 2000 (train) and 500 (test); the paper does not give their unit. Here
+    they count images of the whole part: training begins after the 2,000 victims, and as these are not in the pools, it
+    never returns to them. Counted within each class (5,000 and 1,000 images), the pointers would give clients the same
+    numbers of other images, and from client 36 on they would wrap into the victims.
 
     Raises:
-        BadInput: no numbers of examples, more of a class than there are, or more disjoint clients than there is room.
+        BadInput: no numbers of examples, more of a class than it has, or too many disjoint clients.
     """
     scheme = _sized(scheme, dataset)
     train_pools = by_class(dataset.train_y, dataset.classes, leave_out=dataset.victims)
@@ -130,14 +130,14 @@ def divide(dataset: Dataset, scheme: Dominant, clients: int, rng: np.random.Gene
 
 
 def _sized(scheme: Dominant, dataset: Dataset) -> Dominant:
-    """The scheme with the data set's own numbers in place of zeros."""
+    """Return the scheme with zeros replaced by the data set's default numbers."""
     groups(dataset.classes)
     if scheme.train and scheme.test:
         return scheme
-    own = dataset.per_client.get("dominant")
-    if own is None:
+    default = dataset.per_client.get("dominant")
+    if default is None:
         raise BadInput(
             f"Expected the numbers of examples a client, as {dataset.name} has none of its own, got {scheme}; "
             "pass --set dominant.train=600 dominant.test=600."
         )
-    return replace(scheme, train=scheme.train or own[0], test=scheme.test or own[1])
+    return replace(scheme, train=scheme.train or default[0], test=scheme.test or default[1])

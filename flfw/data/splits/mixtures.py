@@ -1,6 +1,6 @@
-"""The usual benchmark splits, by Flower's partitioners: iid, Dirichlet proportions, a few classes a client.
+"""Benchmark splits by Flower's partitioners: iid, Dirichlet proportions, a few classes a client.
 
-Training data are disjoint. Where classes are shared out unevenly, a client tests on its own mix of them.
+Training data are disjoint. With uneven classes, a client tests on the class proportions of its training data.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flfw.data.splits.schemes import IID, Dirichlet, Pathological
 
 
 def iid(dataset: Dataset, scheme: IID, clients: int, rng: np.random.Generator) -> Cut:
-    """Both parts shuffled and cut evenly."""
+    """Shuffle both parts and cut them evenly."""
     pool = _pool(dataset, clients)
     from flfw.data.splits import partitioners  # imports flwr_datasets, 6 s and 250 MB
 
@@ -25,7 +25,7 @@ def iid(dataset: Dataset, scheme: IID, clients: int, rng: np.random.Generator) -
 
 
 def dirichlet(dataset: Dataset, scheme: Dirichlet, clients: int, rng: np.random.Generator) -> Cut:
-    """Each class in proportions drawn from Dir(alpha); a client may be left empty."""
+    """Divide each class in proportions drawn from Dir(alpha); a client may be left empty."""
     pool = _pool(dataset, clients)
     from flfw.data.splits import partitioners
 
@@ -34,7 +34,7 @@ def dirichlet(dataset: Dataset, scheme: Dirichlet, clients: int, rng: np.random.
 
 
 def pathological(dataset: Dataset, scheme: Pathological, clients: int, rng: np.random.Generator) -> Cut:
-    """``scheme.classes`` random classes a client."""
+    """Give each client ``scheme.classes`` random classes."""
     pool = _pool(dataset, clients)
     from flfw.data.splits import partitioners
 
@@ -43,7 +43,7 @@ def pathological(dataset: Dataset, scheme: Pathological, clients: int, rng: np.r
 
 
 def _pool(dataset: Dataset, clients: int) -> np.ndarray:
-    """Indices of what may be trained on, enough that nobody need go without."""
+    """Return the indices of the training examples without victims; refuse too few examples for the clients."""
     pool, tests = trainable(dataset), len(dataset.test_y)
     reason = f"{dataset.name} has {len(pool)} training examples that are no victims and {tests} test examples"
     at_most(min(len(pool), tests), clients, reason)
@@ -51,9 +51,9 @@ def _pool(dataset: Dataset, clients: int) -> np.ndarray:
 
 
 def _alike(dataset: Dataset, train: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Test indices of each client, about its share of the test part, in the class proportions of its training data.
+    """Return each client's test indices: its share of the test part, in the class proportions of its training data.
 
-    A class asked for more often than the test part has it is given whole, so that nothing is repeated.
+    If a client needs more test examples of a class than there are, it gets the whole class, so nothing is repeated.
     """
     pools = dominant.by_class(dataset.test_y, dataset.classes)
     size = len(dataset.test_y) // len(train)
@@ -62,7 +62,7 @@ def _alike(dataset: Dataset, train: Sequence[np.ndarray]) -> list[np.ndarray]:
     for indices in train:
         exact = np.bincount(dataset.train_y[indices], minlength=dataset.classes) * size / max(1, len(indices))
         quota = np.floor(exact).astype(np.int64)
-        # Largest remainders: what flooring lost goes to the classes that lost most.
+        # Largest remainders: the examples lost by rounding down go to the classes with the largest loss.
         quota[np.argsort(quota - exact, kind="stable")[: round(exact.sum()) - quota.sum()]] += 1
         client_quotas.append(np.minimum(quota, most))
     return dominant.assign(pools, client_quotas, [0] * len(pools))

@@ -1,4 +1,4 @@
-"""Which examples each client holds, and what the server, a defence and an attacker hold: one of ``schemes()``.
+"""Split of a data set over clients, server, defences and attackers, by one of ``schemes()``.
 
 A split is computed once and kept in the user's cache, so that client processes read it without Flower's partitioners.
 """
@@ -58,19 +58,19 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Split:
-    """Who holds what; all indices are int64.
+    """Indices (int64) of the examples that each party holds.
 
     Attributes:
         train: for each client indices into ``train_x``, none twice, never a victim.
         test: for each client indices into ``test_x``, none twice.
-        validation: for each client indices into ``test_x`` it does not test on; empty where the scheme sets none aside.
-        distillation: indices into ``train_x`` that the server may use, without their labels; none is a client's or a
-            victim. Empty where the scheme has none.
-        proxy: indices into ``train_x`` from which a client's defence may start; none is trained on or a victim. Empty
-            where the scheme has none.
-        public: indices into ``test_x`` that an attacker may hold: the official test part without inputs that equal,
-            byte for byte, a client's training example or a victim, so that nobody holds what is to be found. Clients
-            may test on them.
+        validation: for each client other indices into ``test_x``; empty if the scheme has no validation data.
+        distillation: indices into ``train_x`` that the server may use without labels; none is a client's or a victim.
+            Empty if the scheme has none.
+        proxy: indices into ``train_x`` for the clients' defences; none is trained on or a victim. Empty if the scheme
+            has none.
+        public: indices into ``test_x`` that an attacker may hold: the official test part without inputs equal, byte
+            for byte, to a client's training example or a victim, as an attacker must not hold its target. Clients may
+            test on them.
     """
 
     train: tuple[np.ndarray, ...]
@@ -96,14 +96,14 @@ _DIVIDE: Mapping[type[Scheme], Callable[[Dataset, Any, int, np.random.Generator]
 
 
 def split(dataset: Dataset, scheme: Scheme, clients: int, seed: int) -> Split:
-    """Share the data set out to ``clients`` clients; the same arguments give the same split, in any process.
+    """Split the data set over ``clients`` clients; the same arguments give the same split in any process.
 
     Raises:
-        BadInput: no clients, one left without training, test or validation data, or a scheme the data cannot fill.
+        BadInput: no clients, a client without training, test or validation data, or too few data for the scheme.
     """
     if clients < 1:
         raise BadInput(f"Expected clients >= 1, got clients={clients}; pass --clients.")
-    family = dataset.name.partition(":")[0]  # what follows may be a path
+    family = dataset.name.partition(":")[0]  # the rest may be a path
     file = cache.user_cache() / "splits" / f"{family}-{_key(dataset, scheme, clients, seed)}.npz"
     if not file.exists():
         cut = _DIVIDE[type(scheme)](dataset, scheme, clients, numpy_generator(seed, "split"))
@@ -119,22 +119,22 @@ def split(dataset: Dataset, scheme: Scheme, clients: int, seed: int) -> Split:
     return _read(file)
 
 
-def for_each(own: Split, clients: int) -> Split:
-    """The split of one client as that of each of so many, for data that are other ones at each client.
+def for_each(one: Split, clients: int) -> Split:
+    """Repeat the split of one client for ``clients`` clients, for data that differ from client to client.
 
-    Nothing is copied: the part of a client, whichever, is the same array.
+    Nothing is copied: all clients have the same arrays.
     """
-    return replace(own, train=own.train * clients, test=own.test * clients, validation=own.validation * clients)
+    return replace(one, train=one.train * clients, test=one.test * clients, validation=one.validation * clients)
 
 
 def nobodys(clients: int) -> Split:
-    """The split of data that are elsewhere: no example for anybody."""
+    """Return an empty split, for data on other machines."""
     none = np.zeros(0, dtype=np.int64)
     return for_each(Split((none,), (none,), (none,), none, none, none), clients)
 
 
 def _key(dataset: Dataset, scheme: Scheme, clients: int, seed: int) -> str:
-    """A digest of all that a split depends on."""
+    """Compute a digest of everything that a split depends on."""
     columns = dataset.train_y, dataset.test_y, dataset.train_domain, dataset.test_domain
     numbers = dataset.classes, dataset.victims, dataset.test_start
     names = dataset.domains, dataset.held_out, dict(dataset.per_client)
@@ -145,15 +145,15 @@ def _key(dataset: Dataset, scheme: Scheme, clients: int, seed: int) -> str:
 
 
 def _identity(inputs: np.ndarray) -> object:
-    """What tells inputs from others: their bytes, or the file they are mapped from, since reading it takes long."""
-    if isinstance(inputs, np.memmap) and isinstance(inputs.base, mmap):  # all of the map, and no view of a part
+    """Return the identity of the inputs: their bytes, or the fingerprint of the mapped file, as reading takes long."""
+    if isinstance(inputs, np.memmap) and isinstance(inputs.base, mmap):  # the whole map, not a view of a part
         return cache.fingerprint([Path(str(inputs.filename))])
     return inputs.tobytes()
 
 
 def _public(dataset: Dataset, train: Sequence[np.ndarray]) -> np.ndarray:
-    """Indices into ``test_x`` of the inputs that are nobody's training example and no victim."""
-    held = np.asarray(dataset.train_x)  # a plain array: each row of a mapped one is an object that takes long to make
+    """Return the indices into ``test_x`` of the inputs that are no client's training example and no victim."""
+    held = np.asarray(dataset.train_x)  # a plain array: slicing rows of a mapped array is slow
     test = [row.tobytes() for row in np.asarray(dataset.test_x)]
     watched = set(test)
     secret = np.union1d(np.concatenate(train), np.asarray(dataset.victims, dtype=np.int64))
@@ -162,7 +162,7 @@ def _public(dataset: Dataset, train: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _write(path: Path, cut: Cut, public: np.ndarray) -> None:
-    """An array a field of `Split`; where it is the clients', theirs behind each other, and how many each has."""
+    """Write one array for each field of `Split`; per-client arrays are concatenated, with their sizes beside them."""
     parts = cut._asdict() | {"public": public, "validation": cut.validation or [public[:0]] * len(cut.train)}
     arrays: dict[str, Any] = {}
     for name, part in parts.items():
@@ -175,7 +175,7 @@ def _write(path: Path, cut: Cut, public: np.ndarray) -> None:
 
 
 def _read(path: Path) -> Split:
-    """What `_write` wrote."""
+    """Read a split written by `_write`."""
     with np.load(path) as stored:
         parts = dict(stored)
     ends = {name: np.cumsum(parts[f"{name}_sizes"]) for name in parts if f"{name}_sizes" in parts}

@@ -1,7 +1,7 @@
-"""Partitioners over columns alone: the papers' splits for any Flower app, and Flower's own for ours.
+"""Partitioners of a table by its columns: the papers' splits for any Flower app, and Flower's own for flfw.
 
-Imported only where a split is computed: flwr_datasets takes seconds. Each draws as ``flfw.data.splits.partition.split``
-does with the same seed.
+Imported only to compute a split, as flwr_datasets takes seconds. With the same seed each partitioner draws the same as
+``flfw.data.splits.partition.split``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flfw.rng import numpy_generator
 
 
 class _AtOnce(Partitioner, ABC):
-    """A partitioner that works out all its partitions when the first of them is asked for."""
+    """A partitioner that computes all its partitions at the first request."""
 
     def __init__(self, num_partitions: int) -> None:
         super().__init__()
@@ -30,16 +30,16 @@ class _AtOnce(Partitioner, ABC):
 
     @abstractmethod
     def _assign(self) -> Sequence[np.ndarray]:
-        """For each client its row numbers."""
+        """Return the row numbers of each client."""
 
     def load_partition(self, partition_id: int) -> Table:
-        """The rows of one client."""
+        """Return the rows of one client."""
         self._partitions = self._partitions or self._assign()
         return self.dataset.select(self._partitions[partition_id])
 
     @property
     def num_partitions(self) -> int:
-        """Clients."""
+        """Number of clients."""
         return self._num_partitions
 
     def _column(self, name: str) -> np.ndarray:
@@ -48,7 +48,7 @@ class _AtOnce(Partitioner, ABC):
 
 @final
 class DominantPartitioner(_AtOnce):
-    """The papers' dominant-class split; see ``flfw.data.splits.dominant`` for the rule.
+    """Dominant-class split of the papers; see ``flfw.data.splits.dominant`` for the rule.
 
     Args:
         num_partitions: clients.
@@ -74,7 +74,7 @@ class SampledPartitioner(_AtOnce):
     Args:
         num_partitions: clients.
         examples: per client.
-        seed: what is random is derived from it.
+        seed: seed of the draws.
     """
 
     def __init__(self, num_partitions: int, examples: int, seed: int = 0) -> None:
@@ -91,11 +91,11 @@ class DomainPartitioner(_AtOnce):
     """A domain a client; see ``flfw.data.splits.domains``.
 
     Args:
-        num_partitions: clients; client i holds the domain in place ``i mod len(domains)``.
+        num_partitions: number of clients; client i holds the domain in place ``i mod len(domains)``.
         partition_by: the column of domains.
-        domains: those that are given to clients, in order; the others are nobody's.
+        domains: the domains that clients hold, in order; no client holds the others.
         examples: per client; 0: each domain is cut evenly among its clients.
-        seed: what is random is derived from it.
+        seed: seed of the draws.
     """
 
     def __init__(
@@ -111,16 +111,16 @@ class DomainPartitioner(_AtOnce):
 
 @final
 class ShardCopiesPartitioner(_AtOnce):
-    """Shards of as many copies of the table as the clients need; see ``flfw.data.splits.shards``.
+    """Shards of the table, copied as often as the clients need; see ``flfw.data.splits.shards``.
 
-    Flower's ShardPartitioner does not copy, and of a table of copies it would give a client the same example twice.
+    Flower's ShardPartitioner does not copy; on a table of copies it would give a client the same example twice.
 
     Args:
         num_partitions: clients.
         partition_by: the column of labels, 0 and up.
         examples: per client, before rounding down to whole shards.
-        num_shards_per_partition: shards of each client.
-        seed: what is random is derived from it.
+        num_shards_per_partition: number of shards of each client.
+        seed: seed of the draws.
     """
 
     def __init__(
@@ -143,9 +143,9 @@ class PoolPartitioner(_AtOnce):
         num_partitions: clients.
         partition_by: the column of labels.
         examples: per client.
-        share: of the table that is the sensitive pool, 0 < share <= 1.
-        classes: of each client, drawn at random; 0: a client draws from all alike.
-        seed: what is random is derived from it.
+        share: share of the table in the sensitive pool, 0 < share <= 1.
+        classes: number of random classes of each client; 0: a client draws from all classes alike.
+        seed: seed of the draws.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class PoolPartitioner(_AtOnce):
 
 
 def _rows(partitioner: Partitioner, labels: np.ndarray) -> list[np.ndarray]:
-    """For each client the positions in ``labels`` (N,) that the partitioner gives it."""
+    """Return for each client the positions in ``labels`` (N,) that the partitioner gives it."""
     partitioner.dataset = Table.from_dict({"label": labels, "index": np.arange(len(labels))})
     return [
         np.asarray(partitioner.load_partition(client)["index"][:], dtype=np.int64)
@@ -176,15 +176,15 @@ def _rows(partitioner: Partitioner, labels: np.ndarray) -> list[np.ndarray]:
 
 
 def iid(labels: np.ndarray, clients: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Positions in ``labels`` (N,) of each client: shuffled, then cut into nearly equal parts."""
+    """Return each client's positions in ``labels`` (N,): shuffled, then cut into nearly equal parts."""
     order = rng.permutation(len(labels))  # Flower's partitioner cuts the table as it is
     return [order[rows] for rows in _rows(IidPartitioner(clients), labels[order])]
 
 
 def dirichlet(labels: np.ndarray, clients: int, alpha: float, rng: np.random.Generator) -> list[np.ndarray]:
-    """Positions in ``labels`` (N,) of each client: each class is shared out in proportions drawn from Dir(alpha).
+    """Return each client's positions in ``labels`` (N,): each class is divided in proportions drawn from Dir(alpha).
 
-    A draw that leaves a client empty is not repeated, as that would change the distribution: the caller says so.
+    A draw that leaves a client empty is not repeated, as that would change the distribution: the caller refuses it.
     """
     order = rng.permutation(len(labels))
     seed = int(rng.integers(2**32))
@@ -193,10 +193,10 @@ def dirichlet(labels: np.ndarray, clients: int, alpha: float, rng: np.random.Gen
 
 
 def pathological(labels: np.ndarray, clients: int, classes: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Positions in ``labels`` (N,) of each client: of ``classes`` random classes, each cut evenly among its clients.
+    """Return each client's positions in ``labels`` (N,): ``classes`` random classes, each cut evenly over its clients.
 
     Raises:
-        BadInput: there are not so many classes, or more clients drew a class than it has examples.
+        BadInput: ``classes`` exceeds the number of classes, or more clients drew a class than it has examples.
     """
     known = len(np.unique(labels))
     if classes > known:
@@ -205,12 +205,12 @@ def pathological(labels: np.ndarray, clients: int, classes: int, rng: np.random.
     seed = int(rng.integers(2**32))
     partitioner = PathologicalPartitioner(clients, "label", classes, "random", shuffle=False, seed=seed)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Classes: .* will NOT be used")  # as the scheme says
+        warnings.filterwarnings("ignore", message="Classes: .* will NOT be used")  # part of the scheme
         try:
             rows = _rows(partitioner, labels[order])
-        except ValueError as error:  # all that is left for Flower to refuse
+        except ValueError as error:  # the only case that Flower still refuses
             raise BadInput(
                 f"Expected an example of each class for every client that draws it, got clients={clients} "
                 f"pathological.classes={classes} of {len(labels)} examples; take fewer --clients or another --seed."
             ) from error
-    return [order[own] for own in rows]
+    return [order[positions] for positions in rows]

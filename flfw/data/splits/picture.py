@@ -1,4 +1,4 @@
-"""Who holds what of a data set, as a table for the terminal and as a picture."""
+"""Table for the terminal and picture of a split: the examples that each client holds."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from rich.table import Table
 from flfw.data.files.dataset import Dataset
 from flfw.data.splits.partition import Split
 
-_MOST_CLASSES = 12  # with a column each; of more, only a client's most frequent ones are named
+_MOST_CLASSES = 12  # one column each; with more, only a client's most frequent classes are listed
 _NAMED_CLASSES = 5
-_MOST_CLIENTS = 40  # with a row each; of more, the first ones and the last
+_MOST_CLIENTS = 40  # one row each; with more, only the first ones and the last
 _LEGIBLE_CELLS = 150  # cells of the picture with their number inside
 _TONES = ["#e3edf7", "#6ba3d0", "#1f5f9e", "#08264d"]
 
 
 def holdings(dataset: Dataset, split: Split) -> np.ndarray:
-    """Training examples of each client and class, (clients, classes) int64."""
+    """Count the training examples of each client and class, (clients, classes) int64."""
     labels = np.asarray(dataset.train_y)
-    return np.stack([np.bincount(labels[own], minlength=dataset.classes) for own in split.train])
+    return np.stack([np.bincount(labels[indices], minlength=dataset.classes) for indices in split.train])
 
 
 def table(dataset: Dataset, split: Split) -> str:
-    """A row a client: how many examples it trains on, of which classes, and how many it validates and tests on.
+    """Return a table with a row for each client: numbers of training examples by class, validation and test examples.
 
-    Below stand what is in several hands, and what the server, a defence and an attacker hold.
+    Below it are the numbers of examples that several clients, the server, a defence and an attacker hold.
     """
     counts = holdings(dataset, split)
     many = dataset.classes > _MOST_CLASSES
@@ -45,39 +45,39 @@ def table(dataset: Dataset, split: Split) -> str:
         if client is None:
             drawn.add_row(*["⋮"] * len(drawn.columns))
             continue
-        own = counts[client]
+        row = counts[client]
         sizes = [f"{len(part[client]):,}" for part in parts.values()]
-        mix = [str((own > 0).sum()), _largest(own)] if many else [f"{n:,}" if n else "·" for n in own]
+        mix = [str((row > 0).sum()), _largest(row)] if many else [f"{n:,}" if n else "·" for n in row]
         drawn.add_row(str(client), *sizes, *mix)
     text = io.StringIO()
-    # Wide enough that no number is ever broken; a terminal may cut what it cannot show.
+    # Wide enough that no number is broken; a terminal may cut long lines.
     Console(file=text, width=400, color_system=None).print(drawn)
     return "\n".join([*(line.rstrip() for line in text.getvalue().splitlines()), "", *_beside(dataset, split)])
 
 
 def _shown(clients: int) -> list[int | None]:
-    """The clients with a row of their own; None where some are left out."""
+    """Return the clients that get a row; None marks the omitted ones."""
     if clients <= _MOST_CLIENTS:
         return list(range(clients))
     return [*range(_MOST_CLIENTS - 2), None, clients - 1]
 
 
 def _largest(counts: np.ndarray) -> str:
-    """``3: 172, 4: 172, ...``: the most frequent classes, the lower label first where two are as frequent."""
+    """List the most frequent classes, ``3: 172, 4: 172, ...``; ties are broken by the lower label."""
     order = np.argsort(-counts, kind="stable")
     named = [f"{label}: {counts[label]:,}" for label in order[:_NAMED_CLASSES] if counts[label]]
     return ", ".join([*named, "..."] if (counts > 0).sum() > len(named) else named)
 
 
 def _beside(dataset: Dataset, split: Split) -> list[str]:
-    """What the rows do not say."""
-    sizes = np.array([len(own) for own in split.train])
+    """Return the lines below the table: totals, and the examples of the server, a defence and an attacker."""
+    sizes = np.array([len(indices) for indices in split.train])
     times = np.bincount(np.concatenate(split.train), minlength=len(dataset.train_y))
     shared = int((times > 1).sum())
-    several = f"{shared:,} in more than one client" + (f", at most in {times.max():,}" if shared else "")
+    overlap = f"{shared:,} in more than one client" + (f", at most in {times.max():,}" if shared else "")
     return [
         f"training      {np.median(sizes):,.0f} examples in the middle client ({sizes.min():,} to {sizes.max():,})",
-        f"              {(times > 0).sum():,} of {len(times):,} examples held, {several}",
+        f"              {(times > 0).sum():,} of {len(times):,} examples held, {overlap}",
         f"distillation  {len(split.distillation):,} training examples, unlabelled, with the server",
         f"proxy         {len(split.proxy):,} training examples with the clients' defences",
         f"public        {len(split.public):,} of {len(dataset.test_y):,} test examples with an attacker",
@@ -86,20 +86,20 @@ def _beside(dataset: Dataset, split: Split) -> list[str]:
 
 
 def picture(dataset: Dataset, split: Split, path: Path, scheme: str = "") -> None:
-    """A PNG of the training examples of each client and class: the darker a cell the more, white where there is none.
+    """Draw a PNG of the training examples of each client and class: a darker cell means more, white means none.
 
     Args:
-        dataset: for labels and name.
-        split: who holds what.
-        path: where the PNG is written.
-        scheme: its name, for the title.
+        dataset: data set, for labels and name.
+        split: split of it.
+        path: path of the PNG.
+        scheme: name of the scheme, for the title.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import LinearSegmentedColormap, PowerNorm
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    counts = holdings(dataset, split).T  # a row a class
+    counts = holdings(dataset, split).T  # one row per class
     (classes, clients), top = counts.shape, max(1, counts.max())
     legible = counts.size <= _LEGIBLE_CELLS
     wide, tall = np.clip(0.45 * clients, 4.5, 13.0), np.clip(0.32 * classes, 2.0, 9.0)
@@ -111,7 +111,7 @@ def picture(dataset: Dataset, split: Split, path: Path, scheme: str = "") -> Non
         np.arange(classes + 1) - 0.5,
         np.ma.masked_equal(counts, 0),
         cmap=LinearSegmentedColormap.from_list("ink", _TONES),
-        # Else one large class would leave all others equally pale.
+        # Otherwise one large class would make all others equally pale.
         norm=PowerNorm(0.5, vmin=0, vmax=top),
         edgecolors="white" if legible else "none",
         linewidth=1.0 if legible else 0.0,

@@ -1,12 +1,11 @@
-"""DCS^2's split: clients draw from a sensitive pool, and the rest of the training part is public.
+"""Split of DCS^2: clients draw from a sensitive pool, and the rest of the training part is public.
 
-A random ``share`` of the training part is the sensitive pool, from which clients draw: iid, or each from a few classes
-of its own. The rest is the proxy pool, from which a client's defence may start. The test part is shuffled and cut
-evenly.
+A random ``share`` of the training part is the sensitive pool. Clients draw from it: iid, or each from a few random
+classes. The rest is the proxy pool for the clients' defences. The test part is shuffled and cut evenly.
 
-Clients draw without replacement, one after the other, and begin again once the pool is used up, so that then examples
-are in more than one client: the paper's own 10 clients of 2,000 CIFAR-10 images do not fit into a quarter of 50,000. No
-client holds an example twice.
+Clients draw without replacement, one after the other. Once the pool is used up, they begin again, and then clients
+share examples: the paper's 10 clients with 2,000 CIFAR-10 images each do not fit into a quarter of 50,000. No client
+holds an example twice.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from flfw.errors import BadInput
 def draw(
     labels: np.ndarray, clients: int, train: int, share: float, classes: int, rng: np.random.Generator
 ) -> tuple[list[np.ndarray], np.ndarray]:
-    """Positions in ``labels`` (N,): ``train`` for each client, and the proxy pool, disjoint from all of these.
+    """Draw positions in ``labels`` (N,): ``train`` for each client, and the proxy pool, disjoint from all of these.
 
     Args:
-        labels: of all examples.
-        clients: how many there are.
+        labels: labels of all examples.
+        clients: number of clients.
         train: examples a client.
-        share: of the examples that are the sensitive pool, 0 < share <= 1.
-        classes: of each client, as evenly as can be; 0: the client draws from all classes alike.
-        rng: what is random.
+        share: share of the examples in the sensitive pool, 0 < share <= 1.
+        classes: number of classes of each client, in nearly equal parts; 0: a client draws from all classes alike.
+        rng: generator of the draws.
 
     Raises:
-        BadInput: the sensitive pool has too few examples, or classes of enough examples, for one client.
+        BadInput: the sensitive pool has too few examples, or too few classes with enough examples, for one client.
     """
     sensitive, proxy = np.split(rng.permutation(len(labels)), [round(share * len(labels))])
     if classes:
@@ -47,14 +46,14 @@ def draw(
 
 
 def _next(pool: np.ndarray, start: int, count: int) -> np.ndarray:
-    """``count`` <= len(pool) entries from ``start`` on; behind the last one comes the first again."""
+    """Return ``count`` <= len(pool) entries from ``start`` on, wrapping around at the end."""
     return pool.take(np.arange(start, start + count), mode="wrap")
 
 
 def _by_classes(
     labels: np.ndarray, sensitive: np.ndarray, clients: int, train: int, classes: int, rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """Each client draws its classes among those that are large enough, and takes its share of each."""
+    """Draw each client's classes among the large enough ones, and take its share of each."""
     shares = [len(part) for part in np.array_split(np.arange(train), classes)]
     pools = [sensitive[labels[sensitive] == label] for label in np.unique(labels)]
     pools = [pool for pool in pools if len(pool) >= max(1, shares[0])]
@@ -66,16 +65,16 @@ def _by_classes(
     taken = [0] * len(pools)
     partitions = []
     for _ in range(clients):
-        own = []
+        indices = []
         for place, count in zip(rng.choice(len(pools), classes, replace=False).tolist(), shares, strict=True):
-            own.append(_next(pools[place], taken[place], count))
+            indices.append(_next(pools[place], taken[place], count))
             taken[place] += count
-        partitions.append(np.concatenate(own))
+        partitions.append(np.concatenate(indices))
     return partitions
 
 
 def divide(dataset: Dataset, scheme: Pools, clients: int, rng: np.random.Generator) -> Cut:
-    """The split of a data set; victims are in neither pool."""
+    """Split a data set into pools; victims are in neither pool."""
     at_most(len(dataset.test_y), clients, f"{dataset.name} has {len(dataset.test_y)} test examples")
     pool, train = trainable(dataset), own_train(dataset, "pools", scheme.train)
     drawn, proxy = draw(np.asarray(dataset.train_y)[pool], clients, train, scheme.share, scheme.classes, rng)

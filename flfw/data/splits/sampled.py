@@ -1,4 +1,4 @@
-"""FedCG's split of one data set: a random sample for each client and one, unlabelled, for the server.
+"""Split of one data set in FedCG: a random sample for each client and one, unlabelled, for the server.
 
 Wu et al., IJCAI 2022. Each client holds 2,000 training examples, the server at most 32,000 others to distil from; the
 official test part is halved into validation and test, and each half is cut evenly among the clients.
@@ -16,7 +16,7 @@ from flfw.data.splits.schemes import Sampled
 def draw(
     examples: int, clients: int, train: int, distillation: int, rng: np.random.Generator
 ) -> tuple[list[np.ndarray], np.ndarray]:
-    """Disjoint positions below ``examples``: ``train`` for each client, and of the rest at most ``distillation``.
+    """Draw disjoint positions below ``examples``: ``train`` for each client, and at most ``distillation`` of the rest.
 
     Raises:
         BadInput: there are not ``train`` examples for each client.
@@ -28,7 +28,7 @@ def draw(
 
 
 def divide(dataset: Dataset, scheme: Sampled, clients: int, rng: np.random.Generator) -> Cut:
-    """The split of a data set; no victim is drawn for anybody."""
+    """Split a data set into random samples; no client or server holds a victim."""
     pool, train = trainable(dataset), own_train(dataset, "sampled", scheme.train)
     drawn, spare = draw(len(pool), clients, train, scheme.distillation, rng)
     parts = even(len(dataset.test_y), 2 * clients, rng)

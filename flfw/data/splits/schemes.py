@@ -1,4 +1,4 @@
-"""The ways to share a data set out to clients, and their settings; 0 examples stand for the data set's own number."""
+"""Split schemes and their settings; 0 examples means the data set's default number."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from flfw.errors import BadInput, require
 
 @dataclass(frozen=True)
 class IID:
-    """Training and test part are each shuffled and cut into nearly equal, disjoint parts."""
+    """Training and test part, each shuffled and cut into nearly equal, disjoint parts."""
 
 
 @dataclass(frozen=True)
 class Dirichlet:
-    """Each class of the training part is shared out, disjointly, in proportions drawn from Dir(alpha)."""
+    """Classes of the training part divided disjointly, each in proportions drawn from Dir(alpha)."""
 
-    alpha: float = 0.5  # > 0; small: few classes a client
+    alpha: float = 0.5  # > 0; a small value gives few classes a client
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha < math.inf:
@@ -27,9 +27,9 @@ class Dirichlet:
 
 @dataclass(frozen=True)
 class Pathological:
-    """Each client draws its classes; a class is cut evenly among those who drew it, and unused if nobody did."""
+    """Random classes for each client; a class is cut evenly over the clients that drew it, and else unused."""
 
-    classes: int = 2  # of each client, exactly
+    classes: int = 2  # number of classes of each client
 
     def __post_init__(self) -> None:
         require(self.classes >= 1, "pathological.classes >= 1", classes=self.classes)
@@ -37,11 +37,11 @@ class Pathological:
 
 @dataclass(frozen=True)
 class Dominant:
-    """The papers' split, see ``flfw.data.splits.dominant``: clients may share examples, see ``assign`` there."""
+    """Dominant-class split, see ``flfw.data.splits.dominant``: clients may share examples, see ``assign`` there."""
 
     train: int = 0  # examples a client, before rounding
     test: int = 0  # likewise
-    disjoint: bool = False  # whether no training example may be in two clients; test examples still may
+    disjoint: bool = False  # whether clients must not share training examples; they may still share test examples
 
     def __post_init__(self) -> None:
         if min(self.train, self.test) < 0:
@@ -56,7 +56,7 @@ class Sampled:
     """Random disjoint samples for the clients and one for the server, see ``flfw.data.splits.sampled``."""
 
     train: int = 2000  # examples a client
-    distillation: int = 32_000  # at most; of what the clients leave
+    distillation: int = 32_000  # at most; from the examples that no client holds
 
     def __post_init__(self) -> None:
         _counts("sampled", train=self.train, distillation=self.distillation)
@@ -64,11 +64,11 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Domains:
-    """A domain a client, and one for the server, see ``flfw.data.splits.domains``."""
+    """A domain for each client and one for the server, see ``flfw.data.splits.domains``."""
 
-    train: int = 0  # examples a client; without an own number of the data set: all of its domain
-    distillation: int = 32_000  # at most; of the domain held out
-    held_out: str = ""  # the server's domain; empty: the data set's own; none: there is none
+    train: int = 0  # examples a client; 0 without a default of the data set: the whole domain
+    distillation: int = 32_000  # at most; from the held-out domain
+    held_out: str = ""  # the server's domain; empty: the data set's default; none: there is none
 
     def __post_init__(self) -> None:
         _counts("domains", train=self.train, distillation=self.distillation)
@@ -79,8 +79,8 @@ class Shards:
     """Random runs of the training part sorted by label, see ``flfw.data.splits.shards``."""
 
     train: int = 0  # examples a client, before rounding down to whole shards
-    shards: int = 2  # of each client; 15 for LFW
-    pool: int = 0  # first examples of the training part that are dealt; 0: all
+    shards: int = 2  # number of shards of each client; 15 for LFW
+    pool: int = 0  # number of first training examples that are dealt; 0: all
 
     def __post_init__(self) -> None:
         _counts("shards", train=self.train, pool=self.pool)
@@ -89,16 +89,16 @@ class Shards:
 
 @dataclass(frozen=True)
 class Everything:
-    """Every client holds the whole training part; the test part is cut evenly. See ``flfw.data.splits.shards``."""
+    """Whole training part for every client; the test part is cut evenly. See ``flfw.data.splits.shards``."""
 
 
 @dataclass(frozen=True)
 class Pools:
-    """Samples from a sensitive pool, the rest of the data being public, see ``flfw.data.splits.pools``."""
+    """Samples from a sensitive pool; the rest of the data is public, see ``flfw.data.splits.pools``."""
 
     train: int = 0  # examples a client
-    share: float = 0.25  # of the training part that is the sensitive pool; 0 < share <= 1
-    classes: int = 0  # of each client, drawn at random; 0: iid
+    share: float = 0.25  # share of the training part in the sensitive pool; 0 < share <= 1
+    classes: int = 0  # number of random classes of each client; 0: iid
 
     def __post_init__(self) -> None:
         _counts("pools", train=self.train, classes=self.classes)
@@ -107,7 +107,7 @@ class Pools:
 
 @dataclass(frozen=True)
 class Whole:
-    """Each client has a data set of its own and holds all of it, see ``flfw.data.splits.whole``."""
+    """Whole data set for each client, on data that differ from client to client, see ``flfw.data.splits.whole``."""
 
 
 def _counts(scheme: str, **counts: int) -> None:
@@ -132,12 +132,12 @@ _SCHEMES: dict[str, type[Scheme]] = {
 
 
 def schemes() -> tuple[str, ...]:
-    """The ways to split there are."""
+    """Return the names of the split schemes."""
     return tuple(_SCHEMES)
 
 
 def scheme(name: str) -> type[Scheme]:
-    """The configuration class of that name; an unknown name says which ones there are."""
+    """Return the settings class of a scheme; the error for an unknown name lists the known ones."""
     if name not in _SCHEMES:
         raise BadInput(f"Expected a split among {', '.join(_SCHEMES)}; got split={name}.")
     return _SCHEMES[name]

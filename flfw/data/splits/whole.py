@@ -1,8 +1,8 @@
-"""The split of data that lie apart from the start: whoever has a data set holds all of it.
+"""Split of data that are separate from the start: a client holds its whole data set.
 
-All of the training part is the client's; the test part is halved at random into validation and test. On one machine
-that is one client. Data that only the sites have (`flfw.data.readers.at_site`) are another set at each site, and there
-every client of that site holds all of it.
+The client gets the whole training part; the test part is halved at random into validation and test. On one machine
+there is only one client. Data that only the sites have (`flfw.data.readers.at_site`) differ between sites, and every
+client of a site holds all data of that site.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from flfw.errors import require
 
 
 def divide(dataset: Dataset, scheme: Whole, clients: int, rng: np.random.Generator) -> Cut:
-    """The split of a data set of one client.
+    """Split a data set of one client into training, validation and test indices.
 
     Raises:
-        BadInput: there are several, who would hold the same.
+        BadInput: there are several clients, which would hold the same data.
     """
     alone = f"clients=1 with split=whole, as all of {dataset.name} is one client's; choose another --split"
     require(clients == 1, alone, clients=clients)

@@ -1,1 +1,1 @@
-"""What is read off an update in closed form, without a search."""
+"""Closed forms that read data off an update, without a search."""

@@ -1,11 +1,11 @@
-"""What the gradient of a shared classifier says of the features below it, where their extractor is private.
+"""Features below a shared classifier, read off its gradient, where the extractor is private.
 
     z = W f + b, the classifier's first layer
-        dL/dW = d f^T,  dL/db = d with d = dL/dz      hence, of one example, f = (dL/dW)^T dL/db / ||dL/db||^2, exactly
+        dL/dW = d f^T,  dL/db = d with d = dL/dz      hence, for one example, f = (dL/dW)^T dL/db / ||dL/db||^2, exactly
 
-Neither labels nor the rest of the classifier are needed for it. Of several examples the gradient is a sum of such
-products: as the classifier is known, the features are searched for like data, `feature_victim`. From features back to
-inputs leads a search, `ExtractorVictim`, for who knows the extractor; for others see
+This needs neither labels nor the rest of the classifier. For several examples the gradient is a sum of such products.
+The classifier is known, so the features are searched for like data: `feature_victim`. An attacker who knows the
+extractor searches for the inputs of the features: `ExtractorVictim`. For a private extractor see
 `flfw.inversion.private.surrogate`.
 """
 
@@ -28,11 +28,11 @@ CLASSIFIER, EXTRACTOR = "classifier", "extractor"
 _FEATURES = "features"
 _PASSES_ON = (nn.Flatten, nn.Identity, nn.Dropout)
 _RANGES: dict[type[nn.Module], tuple[float, float]] = {nn.Sigmoid: (0.0, 1.0), nn.ReLU: (0.0, inf)}
-_MIDDLE, _SPREAD = 0.5, 0.25  # of features of which nothing is known, in whose units they are searched for
+_MIDDLE, _SPREAD = 0.5, 0.25  # units of the search for features without known statistics
 
 
 def first_linear(model: nn.Module) -> str | None:
-    """The name of the fully connected layer that the classifier begins with; None: with another one, or without bias.
+    """Return the name of the classifier's first layer if it is fully connected with a bias, else None.
 
     >>> first_linear(nn.ModuleDict({"classifier": nn.Sequential(nn.Flatten(), nn.Linear(4, 2))}))
     'classifier.1'
@@ -46,7 +46,7 @@ def first_linear(model: nn.Module) -> str | None:
 
 
 def read_features(weight_gradient: Tensor, bias_gradient: Tensor) -> Tensor:
-    """The one example's inputs of a fully connected layer, from all of its units at once.
+    """Read the inputs of a fully connected layer off its gradient for one example, from all units at once.
 
     Args:
         weight_gradient: (units, d).
@@ -64,24 +64,24 @@ def read_features(weight_gradient: Tensor, bias_gradient: Tensor) -> Tensor:
 
 
 def features_shape(model: nn.Module, inputs: Inputs) -> tuple[int, ...]:
-    """Of one input."""
+    """Return the shape of one input's features."""
     with torch.no_grad():
         return tuple(model.get_submodule(EXTRACTOR)(_blank(inputs)).shape[1:])
 
 
 def features_range(model: nn.Module) -> tuple[float, float]:
-    """Between which values features can be, by the extractor's last layer."""
+    """Return the bounds of the features, by the extractor's last layer."""
     *_, last = (module for module in model.get_submodule(EXTRACTOR).modules())
     return _RANGES.get(type(last), (-inf, inf))
 
 
 def feature_victim(victim: VictimModel) -> PlainVictim:
-    """A client whose data are the features: its classifier alone, which is known.
+    """Build a victim whose data are the features: the classifier alone, which is known.
 
-    Features are its raw inputs; a search has them in units of `_SPREAD` about `_MIDDLE`.
+    Features are its raw inputs; the search uses units of `_SPREAD` about `_MIDDLE`.
 
     Args:
-        victim: of a network with extractor and classifier, the latter known and its gradient sent.
+        victim: victim with extractor and classifier; the classifier is known and its gradient sent.
     """
     model, device = victim.model, victim.inputs.mean.device
     inputs = Inputs(features_shape(model, victim.inputs), *(torch.tensor(v, device=device) for v in (_MIDDLE, _SPREAD)))
@@ -92,7 +92,7 @@ def feature_victim(victim: VictimModel) -> PlainVictim:
 
 @final
 class _Units(nn.Module):
-    """From the units of a search to those of features."""
+    """Layer from the units of a search to those of features."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x * _SPREAD + _MIDDLE
@@ -100,13 +100,13 @@ class _Units(nn.Module):
 
 @final
 class ExtractorVictim(VictimModel):
-    """A client that sends the features of its data, through an extractor that is known.
+    """Victim that sends the features of its data, through a known extractor.
 
-    What is sent is named ``features``, (B, ...). Its coordinates are in units of how far features are from those of a
-    blank input, so that distances are of order 1.
+    The sent tensor is named ``features``, (B, ...). Its coordinates are differences from the features of a blank input,
+    so that distances are of order 1.
 
     Args:
-        model: with an extractor.
+        model: a network with an extractor.
         known: all tensors of the extractor, by their names in the model.
         inputs: the input space.
     """
@@ -121,20 +121,20 @@ class ExtractorVictim(VictimModel):
             self._middle = self._of(_blank(inputs))
 
     def check(self, sent: Tensors) -> None:
-        """Refuse features that are not finite, or none."""
+        """Refuse missing features, and features that are not finite."""
         if _FEATURES not in sent or not torch.isfinite(sent[_FEATURES]).all():
             raise BadInput("Expected finite features, got NaN, infinity or none: nothing can be searched for.")
 
     def sent(self, features: Tensor) -> Tensors:
-        """Features (B, ...), as `check` and `observed` take them."""
+        """Wrap features (B, ...) for `check` and `observed`."""
         return {_FEATURES: features}
 
     def observed(self, sent: Tensors) -> tuple[Tensors, Tensors]:
-        """The features."""
+        """Return the features, relative to those of a blank input."""
         return {_FEATURES: sent[_FEATURES] - self._middle}, {}
 
     def gradient(self, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensors:
-        """The features of a guess; neither labels nor unknown tensors play a part."""
+        """Compute the features of a guess; labels and unknown tensors are ignored."""
         return {_FEATURES: self._of(self.inputs.normalise(x)) - self._middle}
 
     def _of(self, x: Tensor) -> Tensor:
@@ -142,5 +142,5 @@ class ExtractorVictim(VictimModel):
 
 
 def _blank(inputs: Inputs) -> Tensor:
-    """One network input whose normalised values are 0."""
+    """Build one network input whose normalised values are 0."""
     return torch.zeros(1, *inputs.shape, device=inputs.mean.device)

@@ -1,10 +1,10 @@
-"""Weights that a malicious server hands out so that a batch's gradient holds single examples.
+"""Weights that a malicious server sends so that a batch's gradient holds single examples.
 
 Fowl et al., "Robbing the Fed: Directly Obtaining Private Data in Federated Learning with Modified Models", ICLR 2022:
-the units of the first layer all measure one quantity, here the mean of the inputs, and switch on one after the other.
-What two neighbouring units differ by are then the examples of one bin, and of an example alone in its bin the
-difference of the units' gradients is the example, times a number that the biases' gradients tell.
-`flfw.inversion.closed_form.shared_gradient.serving` has a hypernetwork generate such weights for every client.
+all units of the first layer measure one quantity, here the mean of the inputs, with increasing thresholds. The
+difference of two neighbouring units' gradients belongs to the examples of one bin. If a bin holds one example, the
+difference is that example times the difference of the biases' gradients.
+`flfw.inversion.closed_form.shared_gradient.serving` makes a hypernetwork generate such weights for every client.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from flfw.errors import BadInput
 from flfw.inversion.closed_form.linear import linear_inputs
 from flfw.nets.net import Tensors
 
-_PRESENT = 1e-3  # of the largest difference of the biases' gradients, below which a bin holds nobody
+_PRESENT = 1e-3  # a bin below this share of the largest difference of the biases' gradients is empty
 
 
 def imprint(extractor: nn.Module, means: Tensor) -> Tensors:
-    """Weights of a fully connected extractor whose first layer sorts examples into bins.
+    """Compute weights of a fully connected extractor whose first layer sorts examples into bins.
 
     Args:
         extractor: `nn.Sequential` of fully connected layers with biases and rectifiers.
-        means: (n,) of public inputs, each normalised as the network is given it: the bins lie between their quantiles.
+        means: (n,) means of public inputs, normalised like the network's inputs: their quantiles bound the bins.
 
     Raises:
         BadInput: the extractor has other layers with weights, such as convolutions.
@@ -34,18 +34,18 @@ def imprint(extractor: nn.Module, means: Tensor) -> Tensors:
     units, inputs = weights[f"{first}.weight"].shape
     weights[f"{first}.weight"] += 1 / inputs
     weights[f"{first}.bias"] -= torch.quantile(means, torch.linspace(0, 1, units, device=means.device))
-    for name in others:  # which pass all units on alike, and are never off
+    for name in others:  # these layers pass on all units alike, and are never off
         weights[f"{name}.weight"] += 1 / weights[f"{name}.weight"].shape[1]
         weights[f"{name}.bias"] += 1
     return weights
 
 
 def alone_in_their_bins(extractor: nn.Module, gradient: Tensors) -> Tensor:
-    """What the bins of an imprinted extractor hold: (k, d) inputs, those of bins with several examples mixed.
+    """Read the examples off the bins of an imprinted extractor: (k, d) inputs; a shared bin gives a mixture.
 
     Args:
         extractor: see `imprint`.
-        gradient: of its weights, for a batch.
+        gradient: gradient of its weights, for a batch.
     """
     first = _layers(extractor)[0]
     weight, bias = (gradient[f"{first}.{part}"].diff(dim=0) for part in ("weight", "bias"))
@@ -54,9 +54,9 @@ def alone_in_their_bins(extractor: nn.Module, gradient: Tensors) -> Tensor:
 
 
 def _layers(extractor: nn.Module) -> list[str]:
-    """The names of the layers with weights."""
-    found = [(name, layer) for name, layer in extractor.named_children() if list(layer.parameters())]
-    kinds = [type(layer).__name__ for _, layer in found if not isinstance(layer, nn.Linear)]
-    if kinds or not found:
+    """Return the names of the layers with weights."""
+    layers = [(name, layer) for name, layer in extractor.named_children() if list(layer.parameters())]
+    kinds = [type(layer).__name__ for _, layer in layers if not isinstance(layer, nn.Linear)]
+    if kinds or not layers:
         raise BadInput(f"Expected an extractor of fully connected layers, got {', '.join(kinds) or 'none'}.")
-    return [name for name, _ in found]
+    return [name for name, _ in layers]

@@ -1,4 +1,4 @@
-"""The labels of a batch, read off the gradient of the last layer.
+"""Labels of a batch, read off the gradient of the last layer.
 
 Under cross entropy the last layer's bias has the gradient ``mean over examples of softmax_c - [label = c]``, and a row
 of its weight the same mean with each example's features as a factor.
@@ -15,21 +15,21 @@ from flfw.nets.net import Tensors
 from flfw.victims.victim import VictimModel
 
 WAYS = ("recovered", "single", "unique", "counts")
-"""What `recovered` can be asked for."""
+"""Values of ``how`` in `recovered`."""
 
-_RANDOM_INPUTS, _AT_ONCE = 256, 32  # at once few, for large images
+_RANDOM_INPUTS, _AT_ONCE = 256, 32  # few at once, because images may be large
 
 
 class NoLabels(RuntimeError):
-    """Labels cannot be recovered in this way; the message says why."""
+    """Failure to recover labels in this way; the message says why."""
 
 
 def single(weight_gradient: Tensor, bias_gradient: Tensor | None) -> Tensor:
-    """The label of a single example: iDLG (Zhao et al., 2020, arXiv 2001.02610).
+    """Read the label of a single example: iDLG (Zhao et al., 2020, arXiv 2001.02610).
 
-    Only the label's own entry of the bias gradient is negative: exact for any features. Without a bias the sums of the
-    weight gradient's rows are read instead, which are that gradient times the sum of the features: exact where that sum
-    is positive, as it is behind a ReLU or a sigmoid.
+    Only the label's entry of the bias gradient is negative: exact for any features. Without a bias the sums of the
+    weight gradient's rows are used. They equal the bias gradient times the sum of the features: exact where that sum
+    is positive, as after a ReLU or a sigmoid.
 
     Args:
         weight_gradient: (K, d).
@@ -45,13 +45,13 @@ def single(weight_gradient: Tensor, bias_gradient: Tensor | None) -> Tensor:
 
 
 def unique(weight_gradient: Tensor, batch: int) -> Tensor:
-    """Labels of which no two are equal: the rows with the smallest entries (Yin et al., CVPR 2021, section 3.1).
+    """Read distinct labels: the rows with the smallest entries (Yin et al., CVPR 2021, section 3.1).
 
-    Needs features that are not negative; a class that occurs twice is found once, and a wrong one fills its place.
+    It needs features >= 0. A class that occurs twice is found once, and a wrong class takes the other place.
 
     Args:
         weight_gradient: (K, d).
-        batch: how many examples, at most K.
+        batch: number of examples, at most K.
 
     Returns:
         (batch,) in ascending order.
@@ -63,15 +63,15 @@ def unique(weight_gradient: Tensor, batch: int) -> Tensor:
 
 
 def counts(bias_gradient: Tensor, probabilities: Tensor, batch: int) -> Tensor:
-    """Labels of any batch, of which some may be equal, from how often each class occurs in it.
+    """Estimate the labels of any batch, with repeated classes, from the count of each class.
 
-    The bias gradient is ``probabilities - count / batch``, had the batch these mean probabilities. The counts are made
-    whole by largest remainders, those below 0 counting as 0; of equal remainders the lower class comes first.
+    The bias gradient is ``probabilities - count / batch`` for a batch with these mean probabilities. Counts below 0 are
+    set to 0; then largest remainders make them whole. Among equal remainders the lower class comes first.
 
     Args:
         bias_gradient: (K,).
         probabilities: (K,) the network's mean softmax on inputs like the batch's.
-        batch: how many examples, >= 1.
+        batch: number of examples, >= 1.
 
     Returns:
         (batch,) in ascending order.
@@ -93,16 +93,16 @@ def counts(bias_gradient: Tensor, probabilities: Tensor, batch: int) -> Tensor:
 
 
 def recovered(victim: VictimModel, sent: Tensors, batch: int, how: str, rng: torch.Generator) -> Tensor:
-    """The labels behind what a client sent.
+    """Recover the labels behind an observation.
 
-    Of several local steps their mean gradient is read, as if the weights had not moved in between.
+    For several local steps their mean gradient is used, as if the weights had not moved in between.
 
     Args:
         victim: the client's model.
-        sent: what the client sent, by name.
-        batch: how many examples stand behind it, >= 1.
-        how: `single`, `unique` or `counts`, whose probabilities are those of random inputs N(0, 1) in normalised units;
-            ``recovered``: `single` of a single example, `counts` of several.
+        sent: the tensors the client sent, by name.
+        batch: number of examples, >= 1.
+        how: `single`, `unique` or `counts`, with probabilities from random inputs N(0, 1) in normalised units;
+            ``recovered``: `single` for one example, `counts` for more.
         rng: draws these inputs.
 
     Returns:
@@ -110,7 +110,7 @@ def recovered(victim: VictimModel, sent: Tensors, batch: int, how: str, rng: tor
 
     Raises:
         NoLabels: the last layer's gradient was not sent, or does not serve for this.
-        BadInput: there is no such way, or what was sent is not this client's.
+        BadInput: ``how`` is unknown, or the observation is of another network.
     """
     require(how in WAYS, f"how in {', '.join(WAYS)}", how=how)
     victim.check(sent)
@@ -129,7 +129,7 @@ def recovered(victim: VictimModel, sent: Tensors, batch: int, how: str, rng: tor
 
 
 def _head(victim: VictimModel, sent: Tensors) -> tuple[Tensor, Tensor | None]:
-    """The gradients of the last layer's weight (K, d) and, where it is sent, bias (K,)."""
+    """Return the gradients of the last layer's weight (K, d) and, where it is sent, bias (K,)."""
     parameters, rows = dict(victim.model.named_parameters()), victim.classes
     matrices = [n for n, p in parameters.items() if n.endswith("weight") and p.dim() == 2 and len(p) == rows]
     if not matrices or matrices[-1] not in victim.shared:
@@ -141,7 +141,7 @@ def _head(victim: VictimModel, sent: Tensors) -> tuple[Tensor, Tensor | None]:
 
 @torch.no_grad()
 def _mean_softmax(victim: VictimModel, rng: torch.Generator) -> Tensor:
-    """(K,) over random inputs; tensors the attacker does not hold are at its first guess."""
+    """Compute the mean softmax (K,) over random inputs; unknown tensors have the attacker's first guess."""
     weights, device = {**victim.known, **victim.unknown}, victim.inputs.mean.device
     scores = [
         functional_call(victim.model, weights, (torch.randn(_AT_ONCE, *victim.inputs.shape, generator=rng).to(device),))

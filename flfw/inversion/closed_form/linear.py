@@ -1,4 +1,4 @@
-"""What a fully connected first layer gives away without any search."""
+"""Inputs of a fully connected first layer, without a search."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from torch import Tensor
 
 
 def linear_inputs(weight_gradient: Tensor, bias_gradient: Tensor, count: int) -> Tensor:
-    """Inputs of a linear layer from its gradient: for one example ``dL/dW_k = dL/db_k x``, for every unit k.
+    """Read inputs of a linear layer off its gradient: for one example ``dL/dW_k = dL/db_k x``, for each unit k.
 
-    With several examples each unit holds a mixture of those that excite it; the units with the largest bias
+    With several examples each unit holds a mixture of the examples that activate it. The units with the largest bias
     gradients are read off.
 
     Args:
         weight_gradient: (units, d).
         bias_gradient: (units,).
-        count: how many inputs to read off, at most ``units``.
+        count: number of inputs to read off, at most ``units``.
 
     Returns:
         (count, d).

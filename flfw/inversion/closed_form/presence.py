@@ -1,11 +1,11 @@
-"""Which classes a client holds examples of, read off what it uploaded: closed forms, no search.
+"""Classes that a client holds examples of, read off its upload: closed forms, no search.
 
-A generator with an embedding for each label is trained on the client's own labels alone. A row of that embedding whose
-label never occurs has no gradient, and optimisers that know no weight decay leave it where it is, to the bit.
+A generator with an embedding for each label is trained only on the client's labels. The row of an absent label has no
+gradient, and an optimiser without weight decay leaves it unchanged, to the bit.
 
-Without a generator the last layer is looked at. Under cross entropy an example of another class moves the row and the
-bias of class c by -softmax_c times its features, and 1; only an example of class c itself moves them the other way. Of
-features that are not negative, a class that does not occur therefore has nothing but decreases, but for weight decay.
+Without a generator the last layer is used. Under cross entropy an example of another class moves the row and the bias
+of class c by -softmax_c times its features, and 1; only an example of class c moves them the other way. With features
+>= 0, the row of an absent class therefore only decreases, apart from weight decay.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from torch import Tensor, nn
 
 from flfw.nets.net import Tensors
 
-_RISING = 0.05  # of what moved in a class's row: the share that has to have risen for the class to be there
+_RISING = 0.05  # least share of increases in the change of a present class's row
 
 
 def classes_held(model: nn.Module, received: Tensors, sent: Tensors) -> Tensor | None:
-    """For each class whether the client holds it, (classes,) of bool; None: nothing was sent that says so.
+    """Return for each class whether the client holds it, (classes,) of bool; None: the tensors needed were not sent.
 
     Args:
-        model: of the client, for its layers, with or without numbers in it.
-        received: before local training, by name.
-        sent: after it.
+        model: the client's model, for its layers, with or without values.
+        received: the tensors before local training, by name.
+        sent: the tensors after it, by name.
     """
     both = [name for name in sent if name in received]
     embedding = next((f"{n}.weight" for n, m in model.named_modules() if isinstance(m, nn.Embedding)), "")
@@ -39,7 +39,7 @@ def classes_held(model: nn.Module, received: Tensors, sent: Tensors) -> Tensor |
 
 
 def moved_rows(before: Tensor, after: Tensor) -> Tensor:
-    """Which rows of (classes, d) are not what they were, to the bit.
+    """Return which rows of (classes, d) changed, to the bit.
 
     >>> moved_rows(torch.zeros(2, 2), torch.tensor([[0.0, 0.0], [0.0, 1e-30]]))
     tensor([False,  True])
@@ -48,7 +48,7 @@ def moved_rows(before: Tensor, after: Tensor) -> Tensor:
 
 
 def rising_rows(change: Tensor) -> Tensor:
-    """Which rows of a last layer's change (classes, features + 1) have risen somewhere, and not by rounding.
+    """Return which rows of a last layer's change (classes, features + 1) rose in some entry, beyond rounding.
 
     >>> rising_rows(torch.tensor([[-0.1, -0.2], [0.3, -0.1], [0.0, 0.0]]))
     tensor([False,  True, False])

@@ -1,12 +1,12 @@
-"""Tells the examples of a batch apart in the gradient of a fully connected layer.
+"""Separation of a batch's examples in the gradient of a fully connected layer.
 
 The layer's gradient is G = D^T A with a row for each of B examples: D (B, n) the loss's gradients at the layer's
 outputs, A (B, d) its inputs. So D = M Q^T for the B left singular vectors Q (n, B) of G, and only M (B, B) is unknown:
-A = M^-T Q^T G, and the bias's gradient, the sum of D's rows, fixes the lengths. Behind a rectifier a row of D is 0 (or
-small, if it leaks) wherever that example's output is negative: directions q with a sparse Q q are looked for, and B of
-them chosen so that each one's zeros stand where its own inputs make the outputs negative. That agreement is also the
-proof of what was found. The idea is that of SPEAR (Dimitrov et al., NeurIPS 2024, arXiv 2403.03945), which samples the
-zeros; here they are found by reweighted least squares, which a leak does not disturb.
+A = M^-T Q^T G, and the bias's gradient, the sum of D's rows, fixes the lengths. Before a rectifier a row of D is 0 (or
+small, if it leaks) wherever that example's output is negative. So directions q with a sparse Q q are searched for. B
+of them are chosen so that the zeros of each stand where its inputs make the outputs negative. This agreement also
+verifies the result. The idea is that of SPEAR (Dimitrov et al., NeurIPS 2024, arXiv 2403.03945), which samples the
+zeros; here reweighted least squares finds them, also with a leaky rectifier.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ import torch
 from torch import Tensor
 
 MOST = 12
-"""Examples up to which a separation is tried; of more, among 128 units, few were found."""
+"""Largest batch for which a separation is tried; in larger ones, with 128 units, few examples were found."""
 
 PROVEN = 0.9
-"""Agreement from which on a separation counts; 0.5 is what chance gives."""
+"""Least agreement of an accepted separation; chance gives 0.5."""
 
 _STARTS, _STEPS = 1000, 100
-_WIDTH, _NARROWER, _NARROWEST = 0.3, 0.9, 5e-4  # below which an entry counts as 0, over the root mean square entry
-_SAME = 0.995  # cosine from which on two directions are one
-_INDEPENDENT = 0.05  # least singular value of directions that a choice may begin with
+_WIDTH, _NARROWER, _NARROWEST = 0.3, 0.9, 5e-4  # entries below it count as 0; over the root mean square entry
+_SAME = 0.995  # least cosine of two directions that count as one
+_INDEPENDENT = 0.05  # least singular value of the first choice of directions
 _CANDIDATES, _SWAPS = 200, 30
-_ABSENT = 1e-6  # of the largest singular value, below which a direction is rounding
+_ABSENT = 1e-6  # a direction below this share of the largest singular value is rounding
 
 
 @dataclass(frozen=True)
 class Separation:
-    """The examples of a batch at a fully connected layer.
+    """Separated examples of a batch at a fully connected layer.
 
     Attributes:
-        outputs: (B, n) the loss's gradient at each one's outputs.
-        inputs: (B, d) each one's inputs.
-        agreement: in [0, 1], the mean over examples of how far the gradient's size is found at outputs that are
-            positive: its mean size there over the sum of that and its mean size at the others.
+        outputs: (B, n) the loss's gradient at each example's outputs.
+        inputs: (B, d) each example's inputs.
+        agreement: in [0, 1], mean over examples: the gradient's mean size at positive outputs over the sum of its mean
+            sizes at positive and at other outputs.
     """
 
     outputs: Tensor
@@ -47,11 +47,11 @@ class Separation:
 
 
 def directions(weight_gradient: Tensor, count: int) -> Tensor:
-    """(r, n): an orthonormal basis in which the gradients at the outputs lie; r is ``count`` or less.
+    """Compute an orthonormal basis (r, n) of the gradients at the outputs; r is ``count`` or less.
 
     Args:
         weight_gradient: (n, d).
-        count: how many examples it is of.
+        count: number of examples.
     """
     left, sizes, _ = torch.linalg.svd(weight_gradient.double(), full_matrices=False)
     present = int((sizes > _ABSENT * sizes[0]).sum())
@@ -61,15 +61,15 @@ def directions(weight_gradient: Tensor, count: int) -> Tensor:
 def separate(
     weight_gradient: Tensor, bias_gradient: Tensor, weight: Tensor, bias: Tensor, count: int, rng: torch.Generator
 ) -> Separation | None:
-    """Tell the examples apart; None where that is not possible or its result does not agree with itself.
+    """Separate the examples; None where that is impossible or the agreement is too low.
 
     Args:
         weight_gradient: (n, d).
         bias_gradient: (n,).
         weight: (n, d) of the layer.
         bias: (n,) of the layer.
-        count: how many examples.
-        rng: of the directions from which sparse ones are looked for.
+        count: number of examples.
+        rng: generator of the start directions.
     """
     basis = directions(weight_gradient, count)
     if count > MOST or len(basis) < count:
@@ -88,10 +88,10 @@ def separate(
 
 @dataclass(frozen=True)
 class _SeparatedLayer:
-    """What a choice of directions, (K, B, B) with one in each row, is judged by.
+    """Criterion for a choice of directions, (K, B, B) with one in each row.
 
     Attributes:
-        basis: (B, n) of the gradients at the outputs.
+        basis: (B, n) basis of the gradients at the outputs.
         spanned: (B, n) the layer's outputs, without its bias, for inputs Q^T G.
         bias: (n,) of the layer.
         total: (B,) the bias's gradient in the basis.
@@ -103,12 +103,12 @@ class _SeparatedLayer:
     total: Tensor
 
     def scaled(self, chosen: Tensor) -> Tensor:
-        """M: the directions at the lengths with which they add up to the bias's gradient."""
+        """Scale the directions so that they add up to the bias's gradient: M."""
         total = self.total.expand(len(chosen), -1)[..., None]
         return chosen * torch.linalg.solve_ex(chosen.transpose(1, 2), total)[0]
 
     def agreement(self, chosen: Tensor) -> Tensor:
-        """(K,) see `Separation`; 0 for what has no solution, or outputs of one sign alone."""
+        """Compute the agreement (K,) of `Separation`; 0 without a solution, or for outputs of one sign only."""
         mixing = self.scaled(chosen)
         spanned = self.spanned.expand(len(chosen), -1, -1)
         on = torch.linalg.solve_ex(mixing.transpose(1, 2), spanned)[0] + self.bias > 0
@@ -118,32 +118,32 @@ class _SeparatedLayer:
 
 
 def _sparse(basis: Tensor, rng: torch.Generator) -> Tensor:
-    """(K, B) unit vectors q for which Q q is sparse, the sparsest first, no two alike.
+    """Search for unit vectors q (K, B) with a sparse Q q, the sparsest first, no two alike.
 
-    From random starts, by iteratively reweighted least squares on the sphere: an entry counts as the less the larger it
-    is, and each step is one of inverse iteration.
+    It runs iteratively reweighted least squares on the sphere, from random starts. A larger entry has a smaller weight,
+    and each step is one of inverse iteration.
     """
     count, n = basis.shape
-    found = torch.randn(_STARTS, count, generator=rng, dtype=torch.float64).to(basis.device)
+    vectors = torch.randn(_STARTS, count, generator=rng, dtype=torch.float64).to(basis.device)
     narrowest, width = _NARROWEST * n**-0.5, _WIDTH * n**-0.5
     for _ in range(_STEPS):
-        found = found / found.norm(dim=1, keepdim=True)
-        nearness = 1 / ((found @ basis) ** 2 + width**2)
-        found = torch.linalg.solve(torch.einsum("kn,in,jn->kij", nearness, basis, basis), found)
+        vectors = vectors / vectors.norm(dim=1, keepdim=True)
+        nearness = 1 / ((vectors @ basis) ** 2 + width**2)
+        vectors = torch.linalg.solve(torch.einsum("kn,in,jn->kij", nearness, basis, basis), vectors)
         width = max(narrowest, _NARROWER * width)
-    found = found / found.norm(dim=1, keepdim=True)
-    order = torch.log((found @ basis) ** 2 + (0.01**2) / n).sum(1).argsort()
-    found = found[order]
-    alike = (found @ found.T).abs() > _SAME
+    vectors = vectors / vectors.norm(dim=1, keepdim=True)
+    order = torch.log((vectors @ basis) ** 2 + (0.01**2) / n).sum(1).argsort()
+    vectors = vectors[order]
+    alike = (vectors @ vectors.T).abs() > _SAME
     kept: list[int] = []
-    for k in range(len(found)):
+    for k in range(len(vectors)):
         if not bool(alike[k, kept].any()):
             kept.append(k)
-    return found[kept[:_CANDIDATES]]
+    return vectors[kept[:_CANDIDATES]]
 
 
 def _chosen(candidates: Tensor, layer: _SeparatedLayer) -> Tensor | None:
-    """(B, B): as many candidates as there are examples, which agree with the layer as well as any swap of one."""
+    """Choose B candidates (B, B) whose agreement with the layer no swap of one candidate improves."""
     chosen = _independent(candidates)
     if chosen is None:
         return None
@@ -162,7 +162,7 @@ def _chosen(candidates: Tensor, layer: _SeparatedLayer) -> Tensor | None:
 
 
 def _independent(candidates: Tensor) -> list[int] | None:
-    """The first candidates that are linearly independent, as many as they have entries; None: there are not so many."""
+    """Return the first linearly independent candidates, one for each entry; None: there are too few."""
     chosen: list[int] = []
     for k in range(len(candidates)):
         if float(torch.linalg.svdvals(candidates[[*chosen, k]])[-1]) > _INDEPENDENT:

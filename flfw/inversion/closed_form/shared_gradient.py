@@ -1,13 +1,13 @@
-"""What the gradient of a hypernetwork says of the network it generated: closed forms, no search.
+"""Generated network, read off the gradient of its hypernetwork: closed forms, no search.
 
 The hypernetwork is h = ReLU(A v + c) with a linear head theta_k = W_k h + b_k for each generated tensor. So
 
-    dL/db_k = dL/dtheta_k               a head's bias hands on the gradient of what the head generates;
-    dL/dW_k = dL/dtheta_k h^T           which is of rank one, and gives h;
-    dL/dA   = d v^T with d = dL/dc      likewise, and gives the embedding v;
+    dL/db_k = dL/dtheta_k               the bias of a head has the gradient of the generated tensor;
+    dL/dW_k = dL/dtheta_k h^T           it has rank one, and gives h;
+    dL/dA   = d v^T with d = dL/dc      it has rank one too, and gives the embedding v.
 
-and whoever holds the hypernetwork can then generate theta itself. All of it is exact for one gradient, of any batch and
-for any loss. Of several local steps the embedding is a mean over the steps, weighted by the gradients.
+With the hypernetwork an attacker can then generate theta. All of this is exact for one gradient, for any batch and any
+loss. For several local steps the embedding is a mean over the steps, weighted by the gradients.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from torch import Tensor
 
 from flfw.nets.net import Tensors
 
-_PURE, _ROUNDING = 1e-3, 1e-6  # of the largest change of a column, of its length: what decay alone may leave of one
-_RANK_ONE = 0.5  # of the trunk's gradient, what an embedding may leave unexplained
+_PURE, _ROUNDING = 1e-3, 1e-6  # residual of a column that only decay moved: over the largest change, over its length
+_RANK_ONE = 0.5  # largest share of the trunk's gradient that an embedding may leave unexplained
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A network and its gradient, as far as they could be read off.
+    """Network and gradient that were read off.
 
     Attributes:
         weights: the network's tensors, by the names they have in it.
-        gradient: of the loss with respect to them.
-        embedding: that the network was generated from; None: nothing is known of it.
+        gradient: the loss's gradient with respect to them.
+        embedding: the embedding that generated the network; None: unknown.
     """
 
     weights: Tensors
@@ -40,30 +40,30 @@ class Reading:
 
     @property
     def silent(self) -> bool:
-        """Whether the gradient is zero, and says nothing."""
+        """True where the gradient is zero, and holds no information."""
         return not any(bool(value.any()) for value in self.gradient.values())
 
 
 def read(targets: Mapping[str, torch.Size], hypernetwork: Tensors, gradient: Tensors) -> Reading:
-    """The generated network, its gradient and the embedding, from a hypernetwork and its gradient.
+    """Read the generated network, its gradient and the embedding off a hypernetwork and its gradient.
 
     The network is generated from v, which changes less in several steps than h. Where the hidden layer is dead, h = 0,
-    nothing is said of v, and the network is known all the same: it consists of the heads' biases.
+    v stays unknown, but the network is known: it consists of the heads' biases.
 
     Args:
         targets: shape of each generated tensor by its name, in the order of the heads.
         hypernetwork: its tensors, ``hypernet.*``, as they were before the gradient was taken.
-        gradient: the same names.
+        gradient: their gradients, by the same names.
     """
-    own = {name: gradient[f"hypernet.heads.{k}.bias"].view(shape) for k, (name, shape) in enumerate(targets.items())}
+    slopes = {name: gradient[f"hypernet.heads.{k}.bias"].view(shape) for k, (name, shape) in enumerate(targets.items())}
     embedding = _embedding(gradient)
     if embedding is None:
-        return Reading(_from_hidden(targets, hypernetwork, _hidden(gradient, len(targets))), own)
-    return Reading(generate(targets, hypernetwork, embedding), own, embedding)
+        return Reading(_from_hidden(targets, hypernetwork, _hidden(gradient, len(targets))), slopes)
+    return Reading(generate(targets, hypernetwork, embedding), slopes, embedding)
 
 
 def generate(targets: Mapping[str, torch.Size], hypernetwork: Tensors, embedding: Tensor) -> Tensors:
-    """The network that a hypernetwork generates from an embedding.
+    """Generate the network from an embedding.
 
     Args:
         targets: see `read`.
@@ -81,7 +81,7 @@ def _from_hidden(targets: Mapping[str, torch.Size], hypernetwork: Tensors, hidde
 
 
 def _embedding(gradient: Tensors) -> Tensor | None:
-    """V (embedding,) from dL/dA = d v^T and d = dL/dc; None where these are 0, or rounding, which has no such form."""
+    """Compute v (embedding,) from dL/dA = d v^T and d = dL/dc; None where these are 0 or only rounding."""
     trunk, d = (gradient[f"hypernet.trunk.{part}"].double() for part in ("weight", "bias"))
     if not bool(d.any()):
         return None
@@ -91,7 +91,7 @@ def _embedding(gradient: Tensors) -> Tensor | None:
 
 
 def _hidden(gradient: Tensors, heads: int) -> Tensor:
-    """H (hidden,), the least-squares solution of all dL/dW_k = dL/db_k h^T; 0 where all of them are 0."""
+    """Compute h (hidden,), the least-squares solution of all dL/dW_k = dL/db_k h^T; 0 where all of them are 0."""
     both = [[gradient[f"hypernet.heads.{k}.{part}"].double() for part in ("weight", "bias")] for k in range(heads)]
     length = torch.stack([bias @ bias for _, bias in both]).sum()
     product = torch.stack([weight.T @ bias for weight, bias in both]).sum(0)
@@ -100,15 +100,15 @@ def _hidden(gradient: Tensors, heads: int) -> Tensor:
 
 
 def without_decay(received: Tensors, sent: Tensors) -> Tensors:
-    """What several steps of SGD moved a hypernetwork by, but for weight decay: a weighted sum of the gradients.
+    """Compute a hypernetwork's change in several steps of SGD without weight decay: a weighted sum of gradients.
 
-    With momentum or without, decay alone multiplies every weight by one factor. A hidden unit that is 0 for the client
-    leaves its column of the heads' weights without any gradient, so that the factor is read off there, to rounding.
-    Where no unit is 0 in all steps, decay stays in the result.
+    With momentum or without, decay alone multiplies every weight by one factor. If a hidden unit is 0 for the client,
+    its column of the heads' weights has no gradient. There the factor is read off, up to rounding. If no unit is 0 in
+    all steps, decay stays in the result.
 
     Args:
         received: the hypernetwork's tensors, ``hypernet.*``, before the steps.
-        sent: the same after them.
+        sent: the same tensors after the steps.
 
     Returns:
         By name, at a scale that depends on the learning rate.
@@ -124,14 +124,14 @@ def without_decay(received: Tensors, sent: Tensors) -> Tensors:
 
 
 def serving(hypernetwork: Tensors, weights: Tensors) -> Tensors:
-    """A hypernetwork that generates the same network from every embedding: what a malicious server sends.
+    """Build a hypernetwork of a malicious server, which generates the same network from every embedding.
 
-    The trunk and the heads' weights are 0 and the heads' biases are the network, so that a client's gradient of them is
-    that of a network of the server's choice. A client that looks finds the zeros; the protocol does not have it look.
+    The trunk and the heads' weights are 0, and the heads' biases are the network. So a client's gradient of them is
+    that of a network of the server's choice. A client could see the zeros, but the protocol has no check.
 
     Args:
         hypernetwork: an honest one's tensors, ``hypernet.*``, for their names and shapes.
-        weights: of the network to be generated, in the order of the heads.
+        weights: tensors of the network to be generated, in the order of the heads.
     """
     biases = {f"hypernet.heads.{k}.bias": value.flatten().clone() for k, value in enumerate(weights.values())}
     return {name: biases.get(name, torch.zeros_like(value)) for name, value in hypernetwork.items()}

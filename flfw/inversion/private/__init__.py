@@ -1,1 +1,1 @@
-"""Attacks on extractors, embeddings and features that a client keeps to itself."""
+"""Attacks on private extractors, embeddings and features."""

@@ -1,7 +1,7 @@
-"""Searches for the embedding behind a hypernetwork's gradient, together with the gradient that was handed to it.
+"""Search for the embedding behind a hypernetwork's gradient, together with the generated network's gradient.
 
-The first stage of the attack that Guo et al. (AAAI 2025) tailor to their own method: embedding and generated gradient
-are free variables, and what a hypernetwork would have sent for them is to be what was sent.
+This is the first stage of the attack that Guo et al. (AAAI 2025) design for their own method. Embedding and generated
+gradient are free variables; the hypernetwork's gradient for them has to match the observation.
 `flfw.inversion.closed_form.shared_gradient` has the closed form of both.
 """
 
@@ -26,30 +26,30 @@ from flfw.victims.generated import GeneratedVictim
 
 def search(
     victim: GeneratedVictim,
-    several: Sequence[Tensors],
+    batch: Sequence[Tensors],
     rngs: Sequence[torch.Generator],
     descent: Descent,
     compute: Compute,
 ) -> list[Reading]:
-    """A reading of each gradient, by search, for all at once.
+    """Search for a reading of each gradient, all at once.
 
-    The squared distance is minimised, relative to the squared length of what was sent. The generated gradient starts
-    from noise of the size of what was sent, the embedding where the attacker's own model has it.
+    The squared distance is minimised, relative to the observation's squared length. The generated gradient starts from
+    noise of the observation's size, the embedding from that of the attacker's model.
 
     Args:
-        victim: of the client.
-        several: what was sent, by name.
+        victim: model of the client.
+        batch: the observations, each by name.
         rngs: a generator for each.
-        descent: how to move.
-        compute: what may be used of the machine.
+        descent: the optimiser.
+        compute: limits of memory, and compilation.
     """
-    observed, constants = zip(*(victim.observed(sent) for sent in several), strict=True)
+    observed, constants = zip(*(victim.observed(sent) for sent in batch), strict=True)
     sizes = [seen["heads.bias"].square().mean().sqrt() for seen in observed]
     given = {"observed": stacked(observed), "constants": stacked(constants), "size": torch.stack(sizes)}
     start = torch.stack(
         [torch.randn(len(seen["heads.bias"]), generator=g) for seen, g in zip(observed, rngs, strict=True)]
     )
-    embedding = victim.unknown["embedding"].expand(len(several), -1)
+    embedding = victim.unknown["embedding"].expand(len(batch), -1)
     # A descent calls the first of its variables x; here it is the embedding.
     guess = {"x": embedding, "gradient": start.to(embedding.device)}
 
@@ -64,8 +64,8 @@ def search(
         gradients, (objective, matched) = graph(guess, given)
         return gradients, objective, matched
 
-    found = descent.descend(evaluate, guess, None, 0.0).guess
-    return [_reading(victim, found["x"][i], size * found["gradient"][i]) for i, size in enumerate(sizes)]
+    best = descent.descend(evaluate, guess, None, 0.0).guess
+    return [_reading(victim, best["x"][i], size * best["gradient"][i]) for i, size in enumerate(sizes)]
 
 
 def _first(records: Any) -> Any:
@@ -75,5 +75,5 @@ def _first(records: Any) -> Any:
 def _reading(victim: GeneratedVictim, embedding: Tensor, gradient: Tensor) -> Reading:
     targets = victim.targets
     parts = gradient.split([shape.numel() for shape in targets.values()])
-    own = {name: part.view(shape) for (name, shape), part in zip(targets.items(), parts, strict=True)}
-    return Reading(generate(targets, victim.known, embedding), own, embedding)
+    gradients = {name: part.view(shape) for (name, shape), part in zip(targets.items(), parts, strict=True)}
+    return Reading(generate(targets, victim.known, embedding), gradients, embedding)

@@ -1,4 +1,4 @@
-"""Victims whose extractor and its gradient an attacker has read off: what lies above it is left, and the data.
+"""Victims whose extractor and its gradient were read off; the classifier and the data remain unknown.
 
 reading = read_off(known_model, gradient)
 victim = SurrogateVictim(extractor_of(known_model), inputs, batch)
@@ -26,21 +26,21 @@ from flfw.victims.victim import VictimModel
 
 _EXTRACTOR, _CLASSIFIER, _WEIGHTS, _GRADIENT = "extractor.", "classifier.", "weights.", "gradient."
 _COTANGENTS, _FREE, _SIZE = "cotangents", "directions", "size"
-_OFF = 0.1  # of a cotangent's length, by which a search corrects those that were told apart
-_SMALL = 0.1  # of the extractor's gradient, over its root of outputs: where a search for all of delta begins
+_OFF = 0.1  # scale of a search's correction of separated cotangents, over their length
+_SMALL = 0.1  # size of the start of a search for all of delta: over the gradient's length and the root of the outputs
 
 
 def extractor_of(model: nn.Module) -> nn.Module:
-    """The architecture whose weights are read off, of a `GeneratedNet` or a `Net`."""
+    """Return the extractor of a `GeneratedNet` or a `Net`, as architecture only."""
     return model._extractor[0] if isinstance(model, GeneratedNet) else model.get_submodule("extractor")
 
 
 def read_off(victim: VictimModel, gradient: Tensors) -> Reading:
-    """A client's extractor and its gradient: in closed form where it is generated, else as it is shared.
+    """Read a client's extractor and its gradient: in closed form where it is generated, else from the shared tensors.
 
     Args:
-        victim: of a `GeneratedNet`, with its hypernetwork known; or of a `Net`, with its extractor known.
-        gradient: of the tensors shared, by name.
+        victim: victim with a `GeneratedNet` and a known hypernetwork, or with a `Net` and a known extractor.
+        gradient: gradient of the shared tensors, by name.
     """
     if isinstance(victim.model, GeneratedNet):
         return read(victim.model.hypernet.targets, victim.known, gradient)
@@ -51,15 +51,15 @@ def read_off(victim: VictimModel, gradient: Tensors) -> Reading:
 
 
 class ReadVictim(VictimModel, ABC):
-    """A `VictimModel` of an extractor that was read off, so that its weights differ from client to client.
+    """Victim of an extractor that was read off, so that its weights differ from client to client.
 
-    What was sent is, to it, a `Reading` with names: `named`. The coordinates are the extractor's parameters; buffers,
-    such as the running statistics of BatchNorm, are taken from the reading where it has them.
+    Its observation is a `Reading` with names: `named`. The coordinates are the extractor's parameters. Buffers, such as
+    the running statistics of BatchNorm, come from the reading where it has them.
 
     Args:
         model: see `VictimModel`.
         known: see `VictimModel`.
-        names: of the extractor's tensors.
+        names: names of the extractor's tensors.
         inputs: the input space.
     """
 
@@ -69,7 +69,7 @@ class ReadVictim(VictimModel, ABC):
         self._buffers = tuple(name for name, _ in model.named_buffers())
 
     def check(self, sent: Tensors) -> None:
-        """Refuse what is no reading of this extractor, or not finite; see `VictimModel.check`."""
+        """Refuse an incomplete reading, and one that is not finite; see `VictimModel.check`."""
         for name in (part + name for name in self._names for part in (_WEIGHTS, _GRADIENT)):
             if name not in sent:
                 raise BadInput(f"Expected {name} of the extractor, got {', '.join(sent) or 'nothing'}.")
@@ -77,12 +77,12 @@ class ReadVictim(VictimModel, ABC):
                 raise BadInput(f"Expected finite numbers in {name}, got NaN or infinity: nothing can be searched for.")
 
     def observed(self, sent: Tensors) -> tuple[Tensors, Tensors]:
-        """The extractor's gradient; its weights, and what else was found out, are constants."""
+        """Return the extractor's gradient; its weights, and the rest of the reading, are constants."""
         gradient = {name: sent[_GRADIENT + name] for name in self._names}
         return gradient, {name: value for name, value in sent.items() if not name.startswith(_GRADIENT)}
 
     def gradient(self, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensors:
-        """By automatic differentiation in the extractor."""
+        """Compute the gradient by automatic differentiation in the extractor."""
         weights = {name: constants[_WEIGHTS + name] for name in self._names}
         buffers = {name: constants[_WEIGHTS + name] for name in self._buffers if _WEIGHTS + name in constants}
 
@@ -93,10 +93,10 @@ class ReadVictim(VictimModel, ABC):
 
     @abstractmethod
     def loss(self, weights: Tensors, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensor:
-        """What has the gradient of the client's loss, for the true inputs and unknown tensors.
+        """Compute a loss whose gradient is the client's, for the true inputs and unknown tensors.
 
         Args:
-            weights: of the extractor, and its buffers.
+            weights: weights and buffers of the extractor.
             x: network inputs (B, ...).
             y: labels (B,).
             unknown: see `VictimModel.gradient`.
@@ -106,22 +106,22 @@ class ReadVictim(VictimModel, ABC):
 
 @final
 class SurrogateVictim(ReadVictim):
-    """The extractor with a loss that needs neither classifier nor labels: the sum over examples of <delta_b, z(x_b)>.
+    """Extractor with a loss without classifier and labels: the sum over examples of <delta_b, z(x_b)>.
 
-    z are the outputs of the extractor's last layer with weights, and delta_b the derivative of the client's loss by
-    them, so that this has the client's gradient at the client's data. Of one example, delta is the gradient of a fully
-    connected last layer's bias. Of several, `flfw.inversion.closed_form.separation` tells them apart; where it cannot,
-    they are known up to a mixing, (B, B), that is searched for with the data. Of any other last layer, such as a
+    z are the outputs of the extractor's last layer with weights, and delta_b is the derivative of the client's loss by
+    them. So this loss has the client's gradient at the client's data. For one example, delta is the gradient of a fully
+    connected last layer's bias. For several, `flfw.inversion.closed_form.separation` separates them; where it fails,
+    they are known up to a mixing, (B, B), that is searched for with the data. For any other last layer, such as a
     convolution, whose bias sums over positions, all of delta is searched for.
 
     Args:
-        extractor: of the client; its own weights play no part.
+        extractor: the client's extractor; its current weights are not used.
         inputs: the input space.
-        batch: how many examples.
+        batch: number of examples.
 
     Attributes:
         last: the name of the extractor's last layer with weights.
-        linear: whether that is fully connected, with a bias.
+        linear: whether this layer is fully connected, with a bias.
     """
 
     def __init__(self, extractor: nn.Module, inputs: Inputs, batch: int) -> None:
@@ -139,11 +139,11 @@ class SurrogateVictim(ReadVictim):
             self.unknown = {_COTANGENTS: torch.zeros(batch, batch, device=inputs.mean.device)}
 
     def sent(self, reading: Reading, rng: torch.Generator) -> Tensors:
-        """A reading, and what it says of the cotangents.
+        """Name a reading's tensors, and add its information on the cotangents.
 
         Args:
-            reading: of this extractor.
-            rng: of the search for those of several examples, and of where a search for all of them begins.
+            reading: reading of this extractor.
+            rng: generator of the separation of several examples, and of the start of a search for all cotangents.
         """
         weight, bias = f"{self.last}.weight", f"{self.last}.bias"
         if not self.linear:
@@ -154,9 +154,9 @@ class SurrogateVictim(ReadVictim):
         if self._batch == 1:
             return {**named(reading), _COTANGENTS: of_bias[None]}
         basis = directions(of_weight, self._batch).float()
-        found = separate(of_weight, of_bias, reading.weights[weight], reading.weights[bias], self._batch, rng)
-        if found is not None:
-            cotangents, size = found.outputs, _OFF * found.outputs.norm(dim=1).mean()
+        separation = separate(of_weight, of_bias, reading.weights[weight], reading.weights[bias], self._batch, rng)
+        if separation is not None:
+            cotangents, size = separation.outputs, _OFF * separation.outputs.norm(dim=1).mean()
         else:
             square = of_bias @ of_bias
             inputs = (of_weight.T @ of_bias / square).norm() if bool(square) else of_weight.shape[1] ** 0.5
@@ -166,20 +166,20 @@ class SurrogateVictim(ReadVictim):
         return {**named(reading), _COTANGENTS: cotangents, _FREE: free}
 
     def features(self, trial: Tensors, observed: Tensors) -> Tensor:
-        """The cosine distance plus the relative squared distance in the last layer's weight: a distance.
+        """Compute the cosine distance plus the relative squared distance in the last layer's weight.
 
-        The gradient there is a sum of delta_b a_b^T, so that this is how far the layer's inputs a are from the data's.
+        The gradient there is a sum of delta_b a_b^T, so this measures the distance of the layer's inputs a.
         """
         weight = f"{self.last}.weight"
         return cosine_distance(trial, observed) + relative_distance(trial, {weight: observed[weight]})
 
     def loss(self, weights: Tensors, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensor:
-        """The surrogate; makes no use of labels."""
+        """Compute the surrogate loss; labels are not used."""
         outputs = functional_call(self.model, weights, (x,)).flatten(1)
         return (outputs * self._cotangents(unknown, constants)).sum()
 
     def _cotangents(self, unknown: Tensors, constants: Tensors) -> Tensor:
-        """(B, n): the derivatives at the outputs."""
+        """Compute the derivatives at the outputs, (B, n)."""
         if not self.linear:
             return constants[_SIZE] * (constants[_COTANGENTS] + unknown[_COTANGENTS])
         if self._batch == 1:
@@ -189,7 +189,7 @@ class SurrogateVictim(ReadVictim):
 
 @final
 class HeadlessVictim(ReadVictim):
-    """The extractor below a classifier that is unknown: given the labels, it is searched for together with the data.
+    """Extractor below an unknown classifier, which is searched for together with the data, given the labels.
 
     Args:
         model: a freshly initialised `GeneratedNet`, whose classifier is the attacker's first guess.
@@ -202,21 +202,21 @@ class HeadlessVictim(ReadVictim):
         self._net = model
 
     def loss(self, weights: Tensors, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensor:
-        """The client's own."""
+        """Compute the client's loss."""
         classifier = {name.removeprefix(_CLASSIFIER): value for name, value in unknown.items()}
         return cross_entropy(functional_call(self._net.classifier, classifier, (self._net.features(x, weights),)), y)
 
 
 def named(reading: Reading) -> Tensors:
-    """A reading as a `ReadVictim` is given it."""
+    """Name the tensors of a reading as a `ReadVictim` expects them."""
     weights = {_WEIGHTS + name: value for name, value in reading.weights.items()}
     return weights | {_GRADIENT + name: value for name, value in reading.gradient.items()}
 
 
 def up_to_last_layer(extractor: nn.Module) -> tuple[nn.Module, str]:
-    """An extractor without what follows its last layer with weights, and that layer's name.
+    """Return the extractor up to its last layer with weights, and that layer's name.
 
-    Of one that is no `nn.Sequential` nothing is left out, and the name is empty.
+    An extractor that is no `nn.Sequential` is returned whole, with an empty name.
 
     >>> layers, name = up_to_last_layer(nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.ReLU()))
     >>> len(layers), name
@@ -230,7 +230,7 @@ def up_to_last_layer(extractor: nn.Module) -> tuple[nn.Module, str]:
 
 
 def ends_fully_connected(extractor: nn.Module) -> bool:
-    """Whether the last layer with weights is fully connected, has a bias, and comes after a flattening of each example.
+    """Return whether the last layer with weights is fully connected with a bias, after a flattening of each example.
 
     >>> ends_fully_connected(nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.ReLU()))
     True

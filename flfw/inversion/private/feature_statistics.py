@@ -1,9 +1,9 @@
-"""A client's gradient beside statistics that its features should have, in one objective.
+"""Victim's gradient together with known statistics of its features, in one objective.
 
     ||grad~ - grad||^2 + alpha sum_c ( (mean(E(x)^c) - mu^c)^2 + (var(E(x)^c) - sigma^c)^2 )
 
-is a squared distance of two records, once the statistics stand beside the gradient, each times sqrt(alpha). So nothing
-but the victim differs from any other search.
+This is a squared distance of two records that hold the gradient and, times sqrt(alpha), the statistics. So only the
+victim differs from any other search.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MEAN, _VARIANCE = "statistics.mean", "statistics.variance"
 
 
 def channel_statistics(features: Tensor) -> Tensors:
-    """Mean and variance of each channel of features (N, C, ...), over all examples and places, (C,) each.
+    """Compute mean and variance of each channel of features (N, C, ...), over examples and places, (C,) each.
 
     >>> {n: v.tolist() for n, v in channel_statistics(torch.tensor([[[1.0, 3.0]]])).items()}
     {'statistics.mean': [2.0], 'statistics.variance': [1.0]}
@@ -35,13 +35,13 @@ def channel_statistics(features: Tensor) -> Tensors:
 
 @final
 class StatisticsVictim(VictimModel):
-    """A client of whose features the statistics are known as well, with an extractor that stays as it is.
+    """Victim with known statistics of its features, and an extractor that stays unchanged.
 
-    What was sent has the statistics beside the gradient, as `channel_statistics` names them; without, there is no such
-    term.
+    The observation holds the statistics beside the gradient, as `channel_statistics` names them. Without them, their
+    term is left out.
 
     Args:
-        plain: the client; all of its tensors count as known, those that it hides as the attacker's model has them.
+        plain: the client; all of its tensors count as known, with the attacker's values for the private ones.
         alpha: weight of the statistics, >= 0.
     """
 
@@ -56,19 +56,19 @@ class StatisticsVictim(VictimModel):
         self.unknown = {}
 
     def check(self, sent: Tensors) -> None:
-        """Refuse what is not of this client, or not finite."""
+        """Refuse an observation of another network, or one that is not finite."""
         super().check(sent)
         for name in (_MEAN, _VARIANCE):
             if name in sent and not bool(torch.isfinite(sent[name]).all()):
                 raise BadInput(f"Expected finite numbers in {name}, got NaN or infinity: nothing can be searched for.")
 
     def observed(self, sent: Tensors) -> tuple[Tensors, Tensors]:
-        """The gradient as it was sent and, where they are known, the statistics times the root of their weight."""
+        """Return the sent gradient and, where they are known, the statistics times the root of their weight."""
         observed, constants = self._plain.observed(sent)
         return {**observed, **{n: self._root * sent[n] for n in (_MEAN, _VARIANCE) if n in sent}}, constants
 
     def gradient(self, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensors:
-        """Of a guess: its gradient, and the statistics of its features."""
+        """Compute the gradient of a guess, and the statistics of its features."""
         features = functional_call(self._extractor, self._weights, (self.inputs.normalise(x),))
         beside = {name: self._root * value for name, value in channel_statistics(features).items()}
         return {**self._plain.gradient(x, y, {}, constants), **beside}

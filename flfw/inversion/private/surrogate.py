@@ -1,13 +1,13 @@
-"""Stand-ins for a private extractor, learnt from public data, and the way back from its features to inputs.
+"""Surrogates of a private extractor, learnt from public data, and decoders from their features to inputs.
 
     surrogate E~    minimises CE(C(E~(x)), y) over public data, under the victim's own classifier C, which is frozen;
     decoder  R      minimises ||R(v(E~(x)) + noise) - x||^2 over the same data, once for each view v;
-    then R(v(f)) is a guess, f being the victim's features; kept is the guess x~ for which a(E~(x~)) is nearest a(f).
+    then R(v(f)) is a guess, with f the victim's features; the guess x~ with a(E~(x~)) nearest to a(f) is kept.
 
-Two extractors that serve one classifier agree in what it looks at, and differ elsewhere. So a decoder is taught on
-features of several surrogates, with noise as large as features vary: it learns to do without what they differ in. How
-much they differ depends on the data. Hence two views: v(f) = f, which tells most, and v(f) = a(f) = W f + b, which is
-all that the classifier's first layer lets through, and in which the extractors have to agree.
+Two extractors under one classifier agree in the directions that the classifier uses, and differ elsewhere. So a
+decoder is trained on features of several surrogates, with noise of the features' size: it learns to ignore their
+differences. These depend on the data. Hence two views: v(f) = f, with the most information, and v(f) = a(f) = W f + b,
+the output of the classifier's first layer, in which the extractors have to agree.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from flfw.nets.inputs import Inputs
 from flfw.training.optimisers import Adam
 
 _BATCH, _AT_ONCE = 64, 500
-_STILL = 1e-4  # the least deviation of a feature, in whose units a decoder sees it
+_STILL = 1e-4  # least deviation of a feature; a decoder's inputs are in deviations
 _BETAS = (0.9, 0.999)
 
 
 @dataclass(frozen=True)
 class Teaching:
-    """How stand-ins are learnt.
+    """Settings of the training of surrogates and decoders.
 
     Attributes:
-        surrogates: extractors, each from a start of its own, >= 1.
+        surrogates: number of extractors, each with its own initialisation, >= 1.
         surrogate_epochs: passes over the public data for each, >= 1.
-        surrogate_lr: of Adam, > 0.
-        decoder_epochs: the same for the decoder.
-        decoder_lr: of Adam, > 0; it falls to 0 along half a cosine.
-        noise: on the features it sees, in deviations, >= 0.
-        width: of its two hidden layers, >= 1.
+        surrogate_lr: step size of Adam, > 0.
+        decoder_epochs: passes for the decoder, >= 1.
+        decoder_lr: step size of Adam, > 0; it falls to 0 along half a cosine.
+        noise: noise on the decoder's input features, in deviations, >= 0.
+        width: width of its two hidden layers, >= 1.
     """
 
     surrogates: int = 2
@@ -62,12 +62,12 @@ class Teaching:
 
 @final
 class Decoder(nn.Module):
-    """From a view of features (B, ...) to raw inputs (B, ...) in [0, 1], through two hidden layers.
+    """Network from a view of features (B, ...) to raw inputs (B, ...) in [0, 1], with two hidden layers.
 
     Args:
-        features: of the surrogates, as it views them, (N, ...), for their mean and deviations.
-        shape: of one input.
-        width: of the hidden layers.
+        features: the surrogates' features in its view, (N, ...), for their mean and deviations.
+        shape: shape of one input.
+        width: width of the hidden layers.
     """
 
     mean: Tensor
@@ -83,11 +83,11 @@ class Decoder(nn.Module):
         self.layers = nn.Sequential(*layers, nn.Linear(width, pixels), nn.Sigmoid(), nn.Unflatten(1, shape))
 
     def units(self, features: Tensor) -> Tensor:
-        """Features in deviations from their mean, (B, d)."""
+        """Return features in deviations from their mean, (B, d)."""
         return (features.flatten(1) - self.mean) / self.deviation
 
     def forward(self, features: Tensor) -> Tensor:
-        """The guess."""
+        """Compute the guess."""
         return self.layers(self.units(features))
 
 
@@ -97,9 +97,9 @@ class StandIns:
     """Surrogate extractors with the decoders of their features, one for each view.
 
     Attributes:
-        extractors: take network inputs.
-        decoders: of features, and of what the classifier's first layer makes of them.
-        first: that layer, with whatever stands before it.
+        extractors: the surrogates; they take network inputs.
+        decoders: decoders of features, and of the classifier's first layer's outputs.
+        first: this layer, with the layers before it.
         inputs: the input space.
     """
 
@@ -110,10 +110,10 @@ class StandIns:
 
     @torch.no_grad()
     def guess(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Raw inputs (B, ...) for features (B, ...), and (B,) how far each is from saying the same to the classifier.
+        """Decode features (B, ...) to raw inputs (B, ...), with the distance (B,) of each in the classifier's view.
 
-        That is the mean squared distance of a(E~(x~)) from a(f), in deviations over the public data; of several
-        surrogates the mean.
+        This is the mean squared distance of a(E~(x~)) from a(f), in deviations over the public data, averaged over the
+        surrogates.
         """
         seen = self.first(features).flatten(1)
         guesses = [self.decoders[0](features), self.decoders[1](seen)]
@@ -129,19 +129,19 @@ class StandIns:
 
 
 def first_layer(classifier: nn.Module) -> nn.Module:
-    """The classifier up to its first fully connected layer; all of it, where it has none."""
+    """Return the classifier up to its first fully connected layer; all of it, where it has none."""
     layers = list(classifier.children())
     ends = [place for place, layer in enumerate(layers) if isinstance(layer, nn.Linear)]
     return nn.Sequential(*layers[: ends[0] + 1]) if ends else classifier
 
 
 def restarted(extractor: nn.Module) -> nn.Module:
-    """The same architecture with other weights, drawn by each layer's own initialiser from torch's own generator."""
-    found = deepcopy(extractor)
-    for module in found.modules():
+    """Return a copy with new weights, drawn by each layer's initialiser from torch's global generator."""
+    extractor_copy = deepcopy(extractor)
+    for module in extractor_copy.modules():
         if isinstance(reset := getattr(module, "reset_parameters", None), Callable):
             reset()
-    return found
+    return extractor_copy
 
 
 def learn(
@@ -155,17 +155,17 @@ def learn(
     frozen: bool = False,
     decoders: tuple[Decoder, Decoder] | None = None,
 ) -> StandIns:
-    """Surrogates of a private extractor under a known classifier, and their decoders; nothing given is changed.
+    """Train surrogates of a private extractor under a known classifier, and their decoders, on copies.
 
     Args:
-        extractors: with the weights to begin from.
+        extractors: extractors with their initial weights.
         classifier: the victim's, with its weights.
         public: raw inputs (N, ...) in [0, 1] and labels (N,).
         inputs: the input space.
-        teaching: how.
-        rng: of the batches and the noise.
-        frozen: the extractors are the true one: only the decoders are learnt.
-        decoders: to go on from; None: fresh ones, drawn from torch's own generator.
+        teaching: settings of the training.
+        rng: generator of the batches and the noise.
+        frozen: the extractors are the true one: only the decoders are trained.
+        decoders: decoders to continue from; None: new ones, drawn from torch's global generator.
     """
     samples, labels = public
     learnt = [deepcopy(extractor).eval() for extractor in extractors]
@@ -182,11 +182,11 @@ def learn(
         seen = [torch.cat([e(inputs.normalise(part)) for part in samples.split(_AT_ONCE)]) for e in learnt]
         views = [torch.stack([view(f).flatten(1) for f in seen]) for view in (nn.Identity(), first)]
     begun = decoders or [None, None]
-    found = [
+    trained = [
         _decoder(view, samples, inputs, teaching, rng, 0.0 if frozen else teaching.noise, deepcopy(before))
         for view, before in zip(views, begun, strict=True)
     ]
-    return StandIns(tuple(learnt), (found[0], found[1]), first, inputs)
+    return StandIns(tuple(learnt), (trained[0], trained[1]), first, inputs)
 
 
 def _decoder(
@@ -198,17 +198,17 @@ def _decoder(
     noise: float,
     before: Decoder | None,
 ) -> Decoder:
-    """From views of the samples' features (S, N, d), of several surrogates."""
-    found = before or Decoder(views.flatten(0, 1), inputs.shape, teaching.width).to(samples.device)
+    """Train a decoder from views (S, N, d) of the samples' features, of S surrogates."""
+    decoder = before or Decoder(views.flatten(0, 1), inputs.shape, teaching.width).to(samples.device)
 
     def loss(rows: Tensor) -> Tensor:
         which = torch.randint(len(views), (len(rows),), generator=rng).to(rows.device)
-        units = found.units(views[which, rows])
+        units = decoder.units(views[which, rows])
         drawn = torch.randn(units.shape, generator=rng).to(units.device)
-        return mse_loss(found.layers(units + noise * drawn), samples[rows])
+        return mse_loss(decoder.layers(units + noise * drawn), samples[rows])
 
-    _descend(found, loss, len(samples), teaching.decoder_epochs, teaching.decoder_lr, rng)
-    return found.eval()
+    _descend(decoder, loss, len(samples), teaching.decoder_epochs, teaching.decoder_lr, rng)
+    return decoder.eval()
 
 
 def _descend(
@@ -219,14 +219,14 @@ def _descend(
     lr: float,
     rng: torch.Generator,
 ) -> None:
-    """Adam on mini-batches, with a step size that falls to 0 along half a cosine."""
+    """Run Adam on mini-batches, with a step size that falls to 0 along half a cosine."""
     parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
     adam, device = Adam(lr, betas=_BETAS), next(module.parameters()).device
     steps = epochs * -(-examples // _BATCH)
     for done, rows in enumerate(_batches(examples, epochs, rng)):
         adam.lr = lr * (1 + cos(pi * done / steps)) / 2
-        found = torch.autograd.grad(loss(rows.to(device)), list(parameters.values()))
-        adam.step(parameters, dict(zip(parameters, found, strict=True)))
+        gradients = torch.autograd.grad(loss(rows.to(device)), list(parameters.values()))
+        adam.step(parameters, dict(zip(parameters, gradients, strict=True)))
 
 
 def _batches(examples: int, epochs: int, rng: torch.Generator) -> Iterator[Tensor]:

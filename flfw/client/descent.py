@@ -1,0 +1,159 @@
+"""The local descent of a client: which parameters move, on which batches, by which optimiser, along which direction."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from flfw.client.workplace import Workplace
+from flfw.messages.sharing import matches
+from flfw.nets.net import Tensors
+from flfw.rng import torch_generator
+from flfw.training.optimisers import LastingTraining, Optimiser, Remembering, along, clip_norm
+
+_EVALUATION_BATCH = 500
+
+Batches: TypeAlias = Callable[[torch.Generator], Iterator[tuple[Tensor, Tensor]]]
+Follow: TypeAlias = Callable[[Mapping[str, Tensor], Tensor, Tensor], tuple[float, Tensors]]
+
+
+class Descent(ABC):
+    """Local training on named tensors; base of `flfw.client.federated_client.FederatedClient`.
+
+    Args:
+        at: the workplace.
+
+    Attributes:
+        model: the method's model; its initial values are the same for all clients and come from the seed.
+        sharing: the tensors that cross, by the client's own copy of the method.
+        device: where it is trained: the GPU of which clients are given a share, else the CPU.
+    """
+
+    def __init__(self, at: Workplace) -> None:
+        self.at = at
+        self.model: nn.Module = at.fresh_model()
+        self.sharing = at.method.shared(self.model, at.settings)
+        self._lasting = at.settings.lasting_at(at.experiment.lr) if isinstance(at.settings, LastingTraining) else None
+        self.device = torch.device("cuda" if at.experiment.gpus_per_client and torch.cuda.is_available() else "cpu")
+
+    @abstractmethod
+    def train(self) -> dict[str, float]:
+        """Train ``self.model`` in place for one round; returns metrics, at least ``loss``."""
+
+    def personalise(self) -> dict[str, float]:
+        """Do as much of `train` as an evaluation needs, of which nothing is kept: by default all."""
+        return self.train()
+
+    # A local step of the method: what it changes, and how; `train` and the probes of more than one step go by it.
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        """Compute the mean loss of raw inputs (B, ...) in [0, 1] with labels (B,)."""
+        return cross_entropy(self.model(self.at.task.inputs.normalise(x)), y)
+
+    def local_loss(self, x: Tensor, y: Tensor) -> Tensor:
+        """Compute the loss that local steps minimise: by default `loss`, without a term that the method adds."""
+        return self.loss(x, y)
+
+    def moving(self) -> dict[str, Tensor]:
+        """Choose the parameters that local training changes; of a method with more phases, in the one probed."""
+        return dict(self.model.named_parameters())
+
+    def optimiser(self) -> Optimiser:
+        """Choose the optimiser that a round begins with: a fresh one, unless the settings say that it lasts."""
+        return self._lasting or self.at.settings.optimiser_at(self.at.experiment.lr)
+
+    def lasting(self) -> Mapping[str, tuple[Remembering, Mapping[str, Tensor]]]:
+        """List optimisers that go on from round to round, with their parameters, by a name for their memory."""
+        return {"optimiser": (self._lasting, self.moving())} if self._lasting else {}
+
+    def clips(self) -> dict[str, float]:
+        """Set for each name pattern the bound of the joint L2 norm of a step's gradients that it matches."""
+        return {}
+
+    def follow(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
+        """Compute the mean loss of a batch and the direction that a local step follows: by default its gradient."""
+        return along(self.local_loss(x, y), parameters)
+
+    def descend(
+        self,
+        parameters: Mapping[str, Tensor],
+        epochs: int,
+        optimiser: Optimiser,
+        *,
+        purpose: str = "batches",
+        follow: Follow | None = None,
+        clips: dict[str, float] | None = None,
+        batches: Batches | None = None,
+    ) -> float:
+        """Do mini-batch descent on some of the model's parameters; the others stay as they are.
+
+        Args:
+            parameters: what to change, by name.
+            epochs: passes over the client's training data, reshuffled each time.
+            optimiser: makes the steps; a fresh one remembers nothing of earlier calls.
+            purpose: names the generator of the shuffles, so that two calls in one round differ.
+            follow: the mean loss of a batch of raw inputs and labels, and what a step follows; default `follow`.
+            clips: see `clips`.
+            batches: of one epoch; default the client's own data.
+
+        Returns:
+            The mean loss of the last epoch; 0 where none of its batches held an example.
+        """
+        rng, values = self.generator(purpose), []
+        for _ in range(epochs):
+            values = []
+            for x, y in (batches or self.batches)(rng):
+                value, direction = (follow or self.follow)(parameters, x, y)
+                direction = self._defended_gradients(direction, rng)
+                for pattern, bound in (clips or {}).items():
+                    clip_norm({n: g for n, g in direction.items() if matches(n, [pattern])}, bound)
+                optimiser.step(parameters, direction)
+                values += [value] * bool(len(y))
+                del direction  # before the next one is computed: a hypernetwork's is 60 MB
+        return sum(values) / max(1, len(values))
+
+    # The client's own data.
+
+    def indices(self, part: str) -> np.ndarray:
+        """Look up the client's own ``train``, ``test`` or ``validation`` examples, as indices into the data set."""
+        return getattr(self.at.task.split, part)[self.at.partition]
+
+    def batches(self, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        """Pass once over the client's training data, in shuffled order."""
+        mine = self.indices("train")
+        order = torch.randperm(len(mine), generator=rng).numpy()
+        for start in range(0, len(mine), self.at.experiment.batch_size):
+            x, y = self.examples("train", mine[order[start : start + self.at.experiment.batch_size]], vary=rng)
+            yield self.at.defence.batch(x, y, rng) if self.at.defence else (x, y)
+
+    def examples(self, part: str, indices: np.ndarray, vary: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Put examples on the client's device; see `flfw.task.Task.examples`."""
+        x, y = self.at.task.examples(part, indices, vary)
+        return x.to(self.device), y.to(self.device)
+
+    def accuracy(self, part: str = "test") -> float:
+        """Compute the share of the client's own ``test`` or ``validation`` examples that the model gets right."""
+        self.model.eval()
+        mine, right = self.indices(part), 0
+        with torch.no_grad():
+            for start in range(0, len(mine), _EVALUATION_BATCH):
+                x, y = self.examples("test", mine[start : start + _EVALUATION_BATCH])
+                right += int((self.model(self.at.task.inputs.normalise(x)).argmax(1) == y).sum())
+        self.model.train()
+        return right / len(mine)
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """Derive a generator of this client for one purpose in this round."""
+        return torch_generator(self.at.experiment.seed, purpose, self.at.round, self.at.partition, *self.at.probe)
+
+    def _defended_gradients(self, gradients: Tensors, rng: torch.Generator) -> Tensors:
+        if self.at.defence is None:
+            return gradients
+        leaving = {n: g for n, g in gradients.items() if matches(n, self.sharing.uploads)}
+        return {**gradients, **self.at.defence.gradients(leaving, rng)}

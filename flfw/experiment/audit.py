@@ -1,0 +1,81 @@
+"""The group of settings that decides what is audited, by which attackers, and how long they may search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from flfw.curves import Point, points
+from flfw.errors import require
+from flfw.experiment.fields import require_at_least, require_finite
+
+VANTAGES = ("server", "client_update", "client_example")
+"""Where an adversary may stand: at the server or, on the client, at its update or at one example's gradient."""
+
+
+@dataclass(frozen=True)
+class AuditSettings:
+    """The attacks, the probes they see, and what is kept of them."""
+
+    attack: tuple[str, ...] = ("ig", "auto")
+    """Attacks of the audit (files of attacks/, or package.module:Class), or none. auto: the attack that bears the
+    method's name, if there is one."""
+    audit_rounds: str = "0,last"
+    """Rounds after which clients are probed; 0 is before training."""
+    victim_batch: int = 1
+    """Examples in a probe."""
+    victim_steps: int = 1
+    """Local steps in a probe; one is sent as its gradient, several as the weights after them."""
+    images: int = 8
+    """Probes in each audited round, over as many clients as there are."""
+    curve: tuple[str, ...] = ()
+    """Probes of other sizes besides, for curves: batch=1,4,16 or steps=1,5,20, or ladder=1x1,4x1,4x5 of both sizes."""
+    vantage: tuple[str, ...] = ("server",)
+    """Where attackers stand: server, client_update (as sent), client_example (one gradient in local training)."""
+    adaptation: Literal["auto", "automatic", "none"] = "auto"
+    """Beside an attacker who does not know of a defence, one who does: with what is written for the defence, else with
+    its own code in the objective; automatic: always with its own code; none: without."""
+    attack_gpus: float = 0
+    """Fraction of a GPU that clients leave free for the attacks (ray)."""
+    attack_server: Literal["auto", "beside", "after", "inline"] = "auto"
+    """Attacks run in a process of their own, beside training or after it, or inline, in this one; auto: beside, but
+    inline with --engine inproc."""
+    attack_seconds: float = 3600.0
+    """Seconds that a try of an attack may take on one kind of probe of one round; then it is ended, unless inline."""
+    attack_retries: int = 1
+    """How often an attack that crashed or was ended is tried again."""
+    attack_memory_gb: float = 4.0
+    """Memory that a step of the searches done at once may take, in GB (1e9 bytes)."""
+    attack_compile: bool = False
+    """Compile the searches: up to a minute at the start, then faster steps. Needs a C++ compiler."""
+    lpips_weights: Path | None = None
+    """AlexNet's weights for LPIPS: torchvision's file, or its features as safetensors; without them LPIPS is null."""
+    pictures: Literal["auto", "yes", "no"] = "auto"
+    """Whether the report shows clients' samples; auto: not those of a user's own data (folder:, hf:)."""
+    compression: Literal["none", "gzip"] = "none"
+    """How recordings are stored."""
+    observations_gb: float = 20.0
+    """Recordings may grow to so many GB (1e9 bytes); what does not fit is left out, and said."""
+    keep_observations: int = -1
+    """After the audit, keep the recordings of the last so many recorded rounds (0 has the ladder); -1: of all."""
+
+    def __post_init__(self) -> None:
+        require_at_least(self, 1, ("victim_batch", "victim_steps", "images"))
+        require_at_least(self, 0, ("attack_retries",))
+        require_at_least(self, -1, ("keep_observations",))
+        require_finite(self, ("attack_gpus",), zero=True)
+        require_finite(self, ("attack_seconds", "attack_memory_gb", "observations_gb"))
+        fits = bool(self.vantage) and set(self.vantage) <= set(VANTAGES) and len(set(self.vantage)) == len(self.vantage)
+        require(fits, f"vantage among {', '.join(VANTAGES)}, each once", vantage=" ".join(self.vantage))
+        _ = self.points
+
+    @property
+    def attacks(self) -> tuple[str, ...]:
+        """The attacks to run; empty when there is no audit."""
+        return () if self.attack in (("none",), ()) else self.attack
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """The kinds of probe in an audited round: the target first, then the curves' points that differ from it."""
+        return points(self.curve, self.victim_batch, self.victim_steps)

@@ -1,0 +1,54 @@
+"""The groups of settings that decide where a run happens; none changes its numbers, but for dropped clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from flfw.errors import require
+from flfw.experiment.fields import require_finite
+
+
+@dataclass(frozen=True)
+class ExecutionSettings:
+    """The engine, its resources, and the treatment of clients that fail."""
+
+    engine: Literal["ray", "inproc", "flwr"] = "ray"
+    """ray: Flower's simulation engine; inproc: the same apps, called one after the other in this process; flwr:
+    Flower's own commands, with a SuperLink for this run alone."""
+    cpus_per_client: float = 1
+    """CPU cores set aside for each concurrently simulated client (ray, flwr)."""
+    gpus_per_client: float = 0
+    """Fraction of a GPU set aside for, and used by, each concurrently simulated client (ray, flwr)."""
+    server_device: Literal["cpu", "cuda"] = "cpu"
+    """Where the server computes what it trains itself; averages are always taken on the CPU."""
+    ray_address: str = ""
+    """A running Ray cluster to join, as host:port or auto; by default Ray is started and ended with the run."""
+    on_client_failure: Literal["fail", "drop"] = "fail"
+    """What becomes of a client that fails: it ends the run, or it is dropped from the round. Either way it is named."""
+    min_clients: int = 1
+    """A round with fewer usable updates ends the run."""
+    round_deadline: float = 3600
+    """Seconds that clients have for a round; later answers are failures. In process a client is not interrupted."""
+    keep_state: bool = False
+    """Keep the clients' private tensors in state/ once the run is over; for figures."""
+    out: Path | None = None
+    """Folder to write; default: runs/METHOD-DATASET-TIME."""
+
+    def __post_init__(self) -> None:
+        require_finite(self, ("round_deadline", "cpus_per_client"))
+        require_finite(self, ("gpus_per_client",), zero=True)
+        joins = not self.ray_address or self.engine == "ray"
+        require(joins, "--engine ray with --ray-address", engine=self.engine)
+
+
+@dataclass(frozen=True)
+class DeploymentSettings:
+    """The federation of real sites, in place of a simulation."""
+
+    federation: Path | None = None
+    """Folder of a federation of real sites (python -m flfw.deploy) on which to run, rather than to simulate."""
+    record: bool = False
+    """With --federation: write down what sites send in audited rounds and, where all volunteer examples, their answers
+    to probes, for an audit by --from. Both sides' logs say so, and a site's policy may refuse."""

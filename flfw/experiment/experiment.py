@@ -1,0 +1,111 @@
+"""The record of a run, put together from its groups of settings, and its form as Flower's run_config."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+from flfw.errors import require
+from flfw.experiment.audit import AuditSettings
+from flfw.experiment.execution import DeploymentSettings, ExecutionSettings
+from flfw.experiment.fields import Scalar, integer
+from flfw.experiment.training import DataSettings, PrivacySettings, TrainingSettings
+
+FREE_ON_RESUME = (
+    "on_client_failure",
+    "min_clients",
+    "round_deadline",
+    "engine",
+    "federation",
+    "cpus_per_client",
+    "gpus_per_client",
+    "attack_gpus",
+    "attack_server",
+    "attack_seconds",
+    "attack_retries",
+    "compression",
+    "observations_gb",
+    "keep_observations",
+    "keep_state",
+    "pictures",
+    "lpips_weights",
+    "ray_address",
+    "data_root",
+    "out",
+)
+
+_CHECKED = (TrainingSettings, DataSettings, PrivacySettings, AuditSettings, ExecutionSettings)
+
+
+@dataclass(frozen=True)
+class Experiment(
+    DeploymentSettings, ExecutionSettings, AuditSettings, PrivacySettings, DataSettings, TrainingSettings
+):  # the last base's fields come first
+    """Everything that determines a run's numbers, and where it happens.
+
+    Code that needs one group of the settings asks for that group: `TrainingSettings`, `DataSettings`,
+    `PrivacySettings`, `AuditSettings`, `ExecutionSettings` or `DeploymentSettings`. An experiment is each of them.
+    """
+
+    set: tuple[str, ...] = ()
+    """Hyper-parameters: FIELD=VALUE for the method's, PLUGIN.FIELD=VALUE for another plug-in's."""
+
+    def __post_init__(self) -> None:
+        for group in _CHECKED:
+            group.__post_init__(self)
+        fits = 1 <= self.min_clients <= self.cohort
+        require(fits, f"1 <= min-clients <= {self.cohort}, the clients of a round", min_clients=self.min_clients)
+        _ = self.audited
+
+    @property
+    def decisive(self) -> dict[str, Scalar]:
+        """What the numbers depend on; the rest may change when a run is resumed."""
+        free = {name.replace("_", "-") for name in FREE_ON_RESUME}
+        return {key: value for key, value in self.to_run_config().items() if key not in free}
+
+    @property
+    def audited(self) -> tuple[int, ...]:
+        """The audited rounds, ascending; empty when there is no audit and nothing is recorded for one."""
+        return self.audited_by(self.rounds)
+
+    def audited_by(self, last: int) -> tuple[int, ...]:
+        """The audited rounds of a run that ended after round ``last``: of later ones there is nothing."""
+        if not (self.attacks or self.record):
+            return ()
+        words = self.audit_rounds.split(",")
+        rounds = {last if word == "last" else integer(word, "audit-rounds") for word in words}
+        fits = all(r <= self.rounds for r in rounds)
+        require(fits, f"0 <= audit-rounds <= rounds={self.rounds}", audit_rounds=self.audit_rounds)
+        return tuple(r for r in sorted(rounds) if r <= last)
+
+    def to_run_config(self) -> dict[str, Scalar]:
+        """Flower's run_config: flat, scalars only; a tuple becomes one shell-quoted string."""
+        flat: dict[str, Scalar] = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, tuple):
+                value = shlex.join(value)
+            elif value is None or isinstance(value, Path):
+                value = str(value or "")
+            flat[field.name.replace("_", "-")] = value
+        return flat
+
+    @classmethod
+    def from_run_config(cls, config: Mapping[str, Any]) -> Experiment:
+        """The inverse of `to_run_config`; keys of other apps are left alone."""
+        hints, values = get_type_hints(cls), {}
+        for field in dataclasses.fields(cls):
+            value = config[field.name.replace("_", "-")]
+            kind = hints[field.name]
+            if get_origin(kind) is tuple:
+                value = tuple(shlex.split(value))
+            elif Path in get_args(kind):
+                value = Path(value) if value else None
+            elif kind is float:
+                value = float(value)  # TOML reads 1.0 written as 1 back as an int
+            values[field.name] = value
+        return cls(**values)

@@ -1,0 +1,44 @@
+"""Scalars of a configuration, and checks of a record's fields that several groups of settings share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+
+from flfw.errors import BadInput, require
+
+Scalar = bool | int | float | str
+
+
+def require_at_least(record: object, least: int, names: Iterable[str]) -> None:
+    """Refuse a record with one of these fields below ``least``.
+
+    Raises:
+        BadInput: naming the flag and its value.
+    """
+    for name in names:
+        value = getattr(record, name)
+        require(value >= least, f"{name.replace('_', '-')} >= {least}", **{name: value})
+
+
+def require_finite(record: object, names: Iterable[str], *, zero: bool = False) -> None:
+    """Refuse a record with one of these fields infinite, negative or, unless ``zero`` is allowed, zero.
+
+    Raises:
+        BadInput: naming the flag and its value.
+    """
+    for name in names:
+        value, sign = getattr(record, name), "<=" if zero else "<"
+        fits = 0 < value < inf or (zero and value == 0)
+        require(fits, f"0 {sign} {name.replace('_', '-')} < inf", **{name: value})
+
+
+def integer(word: str, flag: str) -> int:
+    """Return the integer that one word of a flag stands for.
+
+    Raises:
+        BadInput: naming the flag.
+    """
+    if not word.strip().isdecimal():
+        raise BadInput(f"Expected whole numbers for {flag}, got {word!r}.")
+    return int(word)

@@ -1,0 +1,110 @@
+"""The groups of settings that decide what is trained, on which data, and with which privacy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from flfw.errors import require
+from flfw.experiment.fields import integer, require_at_least, require_finite
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """The method, the clients and their local training."""
+
+    method: str = "hyperfl"
+    """Federated method: a file of strategies/, or package.module:Class. See --list."""
+    net: str = "auto"
+    """Network; auto: the one the method names, else the one the papers use on this data set."""
+    clients: int = 10
+    """Clients in all."""
+    sample: int = 0
+    """Clients drawn in each round; 0: all of them."""
+    sampling: Literal["fixed", "poisson"] = "fixed"
+    """How they are drawn: exactly so many, or each by a coin of its own, so that their number varies."""
+    rounds: int = 10
+    """Rounds of training."""
+    patience: int = 0
+    """End when no client's validation accuracy has risen for so many rounds; 0: no such end."""
+    local_epochs: int = 5
+    """Passes over a client's own data in each round."""
+    batch_size: int = 50
+    """Examples in a local step."""
+    lr: float = 0.01
+    """Learning rate of the local steps."""
+    seed: int = 0
+    """Everything random is derived from it."""
+    defence: str = "none"
+    """Client-side defence: a file of clients/defences/, or package.module:Class."""
+    defended: str = "all"
+    """Which clients use the defence: all, or partition numbers such as 3,5."""
+
+    def __post_init__(self) -> None:
+        require_at_least(self, 1, ("clients", "rounds", "local_epochs", "batch_size"))
+        require_at_least(self, 0, ("seed", "patience"))
+        require(0 <= self.sample <= self.clients, f"0 <= sample <= clients={self.clients}", sample=self.sample)
+        require_finite(self, ("lr",))
+        _ = self.defended_partitions
+
+    @property
+    def cohort(self) -> int:
+        """Clients in each round."""
+        return self.sample or self.clients
+
+    @property
+    def defended_partitions(self) -> frozenset[int]:
+        """The partitions whose clients use the defence."""
+        everyone = range(self.clients)
+        words = everyone if self.defended == "all" else self.defended.split(",")
+        chosen = frozenset(integer(str(word), "defended") for word in words)
+        require(all(p in everyone for p in chosen), f"0 <= defended < {self.clients}", defended=self.defended)
+        return chosen if self.defence != "none" else frozenset()
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """The data set and its cut into clients."""
+
+    dataset: str = "digits"
+    """Data set, see --list; folder:PATH for your own images, a folder a class; hf:NAME for the Hugging Face Hub;
+    site:CxHxW:CLASSES for what only the sites of a federation have."""
+    split: str = "auto"
+    """How the data are cut into clients; auto: the data set's usual way. See --list and --show-split."""
+    side: int = 0
+    """Height and width in pixels that images are resized to; 0: what the network takes, else as published."""
+    augment: Literal["auto", "none", "flip", "crop_flip"] = "auto"
+    """How training images are varied; auto: as the papers do on this data set."""
+    normalise: Literal["own", "imagenet", "half"] = "own"
+    """Mean and deviation that images are normalised with: the data set's own, ImageNet's, or 0.5."""
+    data_root: Path | None = None
+    """Folder with the data sets' own files; default: $FLFW_DATA, else the user cache."""
+
+    def __post_init__(self) -> None:
+        require_at_least(self, 0, ("side",))
+
+
+@dataclass(frozen=True)
+class PrivacySettings:
+    """The privacy that is asked for, claimed and measured."""
+
+    target_epsilon: float = 0.0
+    """Find the least noise of the method that keeps this epsilon; 0: the noise is as set."""
+    epsilon_budget: float = 0.0
+    """Stop before the round that would exceed this epsilon; 0: no such end."""
+    delta: float = 1e-5
+    """Probability with which an epsilon may fail; to be below one over the number of whoever is protected."""
+    accountant: Literal["prv", "rdp", "moments"] = "prv"
+    """How epsilons are computed; all are upper bounds, prv the tightest, moments as in older papers."""
+    accounting: Literal["exact", "paper"] = "exact"
+    """paper: also as the method's paper counts, and a target and a budget by that; the true figure stands beside it."""
+    patient_examples: int = 0
+    """The most examples that one patient has at a client, for the privacy of patients; 0: not known."""
+    canaries: int = 0
+    """Examples that are left out by a coin, to measure from one run how much is certainly lost; 0: none."""
+
+    def __post_init__(self) -> None:
+        require(0 < self.delta < 1, "0 < delta < 1", delta=self.delta)
+        require_finite(self, ("target_epsilon", "epsilon_budget"), zero=True)
+        require_at_least(self, 0, ("patient_examples", "canaries"))

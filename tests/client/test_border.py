@@ -1,0 +1,271 @@
+"""The border of every client half: what may come in, what may go out, through whichever door."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ConfigRecord, Message, RecordDict
+from torch import Tensor
+
+from flfw import apps, plugins
+from flfw.client.store import ClientStore
+from flfw.defence import Defence
+from flfw.experiment import Experiment
+from flfw.messages.inprocess import InProcessGrid
+from flfw.messages.sharing import Border, Sharing, SharingViolation, matches
+from flfw.messages.wire import pack, unpack
+from flfw.resolve import resolve
+from flfw.server.strategy import FederatedStrategy
+from flfw.storage.provenance import code_hash
+from tests.methods.test_methods import METHODS, initial_tensors, make_client, of
+from tests.support.paths import ROOT
+
+SMALL = {"hyperfl": ("hidden=8", "embedding=4")}  # of 60 MB otherwise
+
+# Every client half as it is by default, and where its settings have it go another way out.
+WAYS: list[tuple[str, tuple[str, ...]]] = [(method, SMALL.get(method, ())) for method in METHODS]
+for name in METHODS:
+    fields = plugins.find(plugins.METHOD, name, FederatedStrategy).Settings.__dataclass_fields__
+    WAYS += [(name, ("unit=client",))] if "unit" in fields else []
+    WAYS += [(name, ("theta_d=0.5",))] if "theta_d" in fields else []
+    WAYS += [(name, (*SMALL.get(name, ()), "upload=factors"))] if "upload" in fields else []
+DOORS = ("train", "train.probe", "evaluate", "fit", "NumPy evaluate")
+ways = pytest.mark.parametrize(("method", "chosen"), WAYS, ids=lambda value: value if isinstance(value, str) else "")
+
+Arrays = dict[str, np.ndarray]
+
+
+@pytest.fixture
+def tiny(small: Experiment) -> Experiment:
+    return dataclasses.replace(small, net="lenet", attack=("analytic",), images=3)
+
+
+def ask(experiment: Experiment, kind: str, arrays: Mapping[str, np.ndarray], folder: Path, **more: Any) -> Any:
+    """Ask client 1's app: the tensors it answers with.
+
+    Raises:
+        SharingViolation: what the client said.
+    """
+    site = {name: str(folder / name) for name in ("state", "truth", "examples")}
+    grid = InProcessGrid(apps.client, 3, experiment.to_run_config(), [site] * 3)
+    config: dict[str, Any] = {"code": code_hash(), "experiment": "test", "deadline": 600.0, "round": 1, "version": 0}
+    if kind == "train.probe":
+        config |= {"rung": "target", "slot": 1, "own_slot": 0, "batch": 1, "steps": 1, "point": "target"}
+    content = {
+        "arrays": pack({n: torch.tensor(v) for n, v in arrays.items()}),
+        "config": ConfigRecord({**config, **more}),
+    }
+    (reply,) = grid.send_and_receive([Message(RecordDict(content), 2, kind)])
+    if reply.has_error():
+        raise SharingViolation(reply.error.reason)
+    return unpack(reply.content.array_records["arrays"])
+
+
+def knock(experiment: Experiment, door: str, arrays: Arrays, folder: Path) -> Any:
+    """Hand client 1 arrays in one way or another."""
+    if door in ("train", "train.probe", "evaluate"):
+        return ask(experiment, door, arrays, folder)
+    at = dataclasses.replace(make_client(experiment, 1, folder).at, defence=resolve(experiment).new_defence())
+    client = resolve(experiment).client(at)
+    values = list(arrays.values())
+    return client.fit(values, {"version": 0}) if door == "fit" else client.evaluate(values, {"version": 0})
+
+
+def refused(experiment: Experiment, door: str, arrays: Arrays, folder: Path) -> str:
+    with pytest.raises(SharingViolation) as caught:
+        knock(experiment, door, arrays, folder)
+    assert not list(folder.rglob("*.safetensors"))  # neither state nor truth: nothing was done
+    return str(caught.value)
+
+
+# --- in -----------------------------------------------------------------------------------------------------------
+
+
+@ways
+def test_nothing_but_the_downloads_is_let_in(
+    tiny: Experiment, tmp_path: Path, method: str, chosen: tuple[str, ...]
+) -> None:
+    experiment = of(tiny, method, set=chosen)
+    honest, client = initial_tensors(experiment), make_client(experiment, 1, tmp_path)
+    state = {name: value.numpy() for name, value in client.model.state_dict().items()}
+    allowed = ", ".join(client.sharing.downloads[:4]) or "nothing"
+    for door in ("train", "train.probe", "evaluate"):
+        for private in client.private_names:
+            said = refused(experiment, door, {**honest, private: np.zeros_like(state[private])}, tmp_path)
+            assert said.startswith(f"client 1 was sent {private}, but {method} downloads only {allowed}")
+        said = refused(experiment, door, {**honest, "stowaway": np.zeros(1, np.float32)}, tmp_path)
+        assert said.startswith("client 1 was sent stowaway, but ")
+    for door in ("fit", "NumPy evaluate"):
+        said = refused(experiment, door, {**honest, "stowaway": np.zeros(1, np.float32)}, tmp_path)
+        assert said.startswith(f"client 1 was sent array {len(honest)}, but ")
+
+
+@pytest.mark.parametrize("door", DOORS)
+@ways
+def test_all_of_the_downloads_are_asked_for_in_their_shapes_and_types(
+    tiny: Experiment, tmp_path: Path, method: str, chosen: tuple[str, ...], door: str
+) -> None:
+    experiment = of(tiny, method, set=chosen)
+    honest = initial_tensors(experiment)
+    if not honest:
+        return
+    *others, last = honest
+    form, shape = str(honest[last].dtype), honest[last].shape
+    said = refused(experiment, door, {name: honest[name] for name in others}, tmp_path)
+    assert said == f"client 1 was not sent {last}, which {method} downloads"
+    said = refused(experiment, door, {**honest, last: honest[last].astype(np.float16)}, tmp_path)
+    assert said == f"client 1 was sent {last} as float16{shape}, but {method} downloads it as {form}{shape}"
+    spread = honest[last].reshape(1, *shape)  # NumPy would spread it out
+    said = refused(experiment, door, {**honest, last: spread}, tmp_path)
+    assert said == f"client 1 was sent {last} as {form}{spread.shape}, but {method} downloads it as {form}{shape}"
+
+
+@pytest.mark.parametrize("rung", ["control", "easy"])
+def test_on_the_ladder_the_rungs_network_crosses_and_nothing_else(tiny: Experiment, tmp_path: Path, rung: str) -> None:
+    experiment = of(tiny, "fedper")
+    with torch.no_grad():
+        build = make_client(experiment, 1, tmp_path).at.task.build_net
+        net = build("linear") if rung == "control" else build()
+    arrays, about = {n: v.numpy() for n, v in net.state_dict().items()}, {"rung": rung, "point": rung}
+    assert set(ask(experiment, "train.probe", arrays, tmp_path, **about)) == set(arrays)
+    with pytest.raises(SharingViolation) as caught:
+        ask(experiment, "train.probe", {**arrays, "head": np.zeros(1)}, tmp_path, **about)
+    assert str(caught.value) == f"client 1 was sent head, but the model of the audit's {rung} rung has no such tensor"
+    for kind in ("train", "evaluate"):  # which are on no rung, whatever they say
+        with pytest.raises(SharingViolation, match="downloads only extractor"):
+            ask(experiment, kind, arrays, tmp_path, **about)
+
+
+@ways
+def test_private_state_is_gone_on_from_and_not_dropped(
+    tiny: Experiment, tmp_path: Path, method: str, chosen: tuple[str, ...]
+) -> None:
+    experiment, folder = of(tiny, method, set=chosen), tmp_path / "state"
+    honest = initial_tensors(experiment)
+    private = make_client(experiment, 1, tmp_path).private()
+    store = ClientStore(folder, "test", 1)
+    if not private:
+        ask(experiment, "evaluate", honest, tmp_path)
+        return
+    fresh = {name: value.detach().clone() for name, value in private.items()}
+    store.save(1, fresh, after=0)
+    assert ask(experiment, "evaluate", honest, tmp_path, version=0, round=2) == {}  # a server killed in round 1
+    store.save(2, fresh, after=1)
+    for kind in ("train", "train.probe", "evaluate"):
+        with pytest.raises(SharingViolation) as caught:
+            ask(experiment, kind, honest, tmp_path, version=0, round=3)
+        assert str(caught.value).startswith(
+            "client 1 was told to go on from its start, but its last step, of round 2, "
+        )
+    for version in (1, 2):
+        assert ask(experiment, "evaluate", honest, tmp_path, version=version, round=3) == {}
+
+
+# --- out ----------------------------------------------------------------------------------------------------------
+
+
+@final
+class AddsTheHead(Defence):
+    def update(self, update: dict[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
+        return {"classifier.weight": torch.zeros(10, 10), **update, "patient": torch.zeros(3)}
+
+
+def careless(experiment: Experiment) -> Experiment:
+    return dataclasses.replace(experiment, defence=f"{__name__}:AddsTheHead")
+
+
+@ways
+def test_nothing_leaves_that_is_not_uploaded(
+    tiny: Experiment, tmp_path: Path, method: str, chosen: tuple[str, ...]
+) -> None:
+    if "upload=factors" in chosen:
+        return  # which takes no defence
+    experiment = careless(of(tiny, method, set=chosen))
+    cls, _ = resolve(experiment).method, resolve(experiment).settings
+    honest, uploads = initial_tensors(experiment), make_client(experiment, 1, tmp_path).sharing.uploads
+    culprit = "patient" if matches("classifier.weight", uploads) else "classifier.weight"
+    for door in ("train", "train.probe", "fit") if cls.uploads else ("train", "fit"):
+        with pytest.raises(SharingViolation) as caught:
+            knock(experiment, door, honest, tmp_path / door)
+        assert str(caught.value).startswith(f"client 1 would send {culprit}, but ")
+    if cls.uploads:
+        with pytest.raises(SharingViolation, match="client 1 would send "):
+            ask(experiment, "train.probe", honest, tmp_path / "steps", steps=2)
+
+
+@ways
+def test_an_honest_client_comes_through(tiny: Experiment, tmp_path: Path, method: str, chosen: tuple[str, ...]) -> None:
+    """And in answer to a probe it sends no more than in training: so the refusals above are of what was added."""
+    experiment = of(tiny, method, set=chosen)
+    cls, settings = resolve(experiment).method, resolve(experiment).settings
+    honest, client = initial_tensors(experiment), make_client(experiment, 1, tmp_path)
+    sent = ask(experiment, "train", honest, tmp_path / "train")
+    form = cls.factored_upload(settings)
+    whole = [name for name in sent if not (form and name in form.names)]
+    assert all(name in honest and matches(name, client.sharing.uploads) for name in whole)
+    assert bool(form) == (len(whole) < len(sent))
+    if cls.uploads:
+        probed = ask(experiment, "train.probe", honest, tmp_path / "probe")
+        assert probed and all(matches(name, client.sharing.uploads) for name in probed)
+
+
+# --- the border by itself -----------------------------------------------------------------------------------------
+
+
+def border(downloads: tuple[str, ...], uploads: tuple[str, ...], **more: Any) -> Border:
+    forms = dict.fromkeys(("hypernet.a", "hypernet.b", "embedding", "c"), ("float32", (2, 3)))
+    return Border(3, "mine", Sharing(downloads, uploads), forms, **more)
+
+
+def leaving(*names: str) -> Callable[[Border], None]:
+    return lambda at: at.leave(dict.fromkeys(names, torch.zeros(2, 3)))
+
+
+def entering(*names: str) -> Callable[[Border], None]:
+    return lambda at: at.enter(dict.fromkeys(names, np.zeros((2, 3), np.float32)))
+
+
+@pytest.mark.parametrize(
+    ("cross", "said"),
+    [
+        (leaving("hypernet.a", "c"), "client 3 would send c, but mine uploads only hypernet.*"),
+        (leaving("hypernet.new"), "client 3 would send hypernet.new, but the model of mine has no such tensor"),
+        (entering("hypernet.a", "c"), "client 3 was sent c, but mine downloads only hypernet.*, embedding"),
+        (entering("hypernet.a", "embedding"), "client 3 was not sent hypernet.b, which mine downloads"),
+    ],
+)
+def test_a_refusal_names_the_client_the_tensor_and_what_may_cross(cross: Callable[[Border], None], said: str) -> None:
+    with pytest.raises(SharingViolation) as caught:
+        cross(border(("hypernet.*", "embedding"), ("hypernet.*",)))
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(
+    ("patterns", "allowed"),
+    [((), "nothing"), (("a.*", "b"), "a.*, b"), (tuple("abdefg"), "a, b, d, e and 2 more")],
+)
+def test_a_refusal_lists_what_may_cross(patterns: tuple[str, ...], allowed: str) -> None:
+    with pytest.raises(SharingViolation) as caught:
+        leaving("c")(border((), patterns))
+    assert str(caught.value) == f"client 3 would send c, but mine uploads only {allowed}"
+
+
+def test_shared_tensors_and_those_that_stand_for_them_cross() -> None:
+    leaving("hypernet.a", "hypernet.b")(border(("*",), ("hypernet.*",)))
+    leaving("hypernet.a", "hypernet.*/axes")(border(("*",), ("hypernet.*",), parts=("hypernet.*/axes",)))
+    leaving()(border((), ()))
+    entering("hypernet.a", "hypernet.b")(border(("hypernet.*",), ()))
+    entering()(border((), ()))
+
+
+def test_the_names_are_checked_without_torch() -> None:
+    code = "import sys, flfw.messages.sharing; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
