@@ -25,7 +25,7 @@ from flfw.messages.wire import pack, unpack
 from flfw.resolve import resolve
 from flfw.server.strategy import FederatedStrategy
 from flfw.storage.provenance import code_hash
-from tests.methods.test_methods import METHODS, initial_tensors, make_client, of
+from tests.support.method_rounds import METHODS, by_method, initial_tensors, make_client
 from tests.support.paths import ROOT
 
 SMALL = {"hyperfl": ("hidden=8", "embedding=4")}  # of 60 MB otherwise
@@ -93,7 +93,7 @@ def refused(experiment: Experiment, door: str, arrays: Arrays, folder: Path) -> 
 def test_nothing_but_the_downloads_is_let_in(
     tiny: Experiment, tmp_path: Path, method: str, chosen: tuple[str, ...]
 ) -> None:
-    experiment = of(tiny, method, set=chosen)
+    experiment = by_method(tiny, method, set=chosen)
     honest, client = initial_tensors(experiment), make_client(experiment, 1, tmp_path)
     state = {name: value.numpy() for name, value in client.model.state_dict().items()}
     allowed = ", ".join(client.sharing.downloads[:4]) or "nothing"
@@ -113,7 +113,7 @@ def test_nothing_but_the_downloads_is_let_in(
 def test_all_of_the_downloads_are_asked_for_in_their_shapes_and_types(
     tiny: Experiment, tmp_path: Path, method: str, chosen: tuple[str, ...], door: str
 ) -> None:
-    experiment = of(tiny, method, set=chosen)
+    experiment = by_method(tiny, method, set=chosen)
     honest = initial_tensors(experiment)
     if not honest:
         return
@@ -130,7 +130,7 @@ def test_all_of_the_downloads_are_asked_for_in_their_shapes_and_types(
 
 @pytest.mark.parametrize("rung", ["control", "easy"])
 def test_on_the_ladder_the_rungs_network_crosses_and_nothing_else(tiny: Experiment, tmp_path: Path, rung: str) -> None:
-    experiment = of(tiny, "fedper")
+    experiment = by_method(tiny, "fedper")
     with torch.no_grad():
         build = make_client(experiment, 1, tmp_path).at.task.build_net
         net = build("linear") if rung == "control" else build()
@@ -148,7 +148,7 @@ def test_on_the_ladder_the_rungs_network_crosses_and_nothing_else(tiny: Experime
 def test_private_state_is_gone_on_from_and_not_dropped(
     tiny: Experiment, tmp_path: Path, method: str, chosen: tuple[str, ...]
 ) -> None:
-    experiment, folder = of(tiny, method, set=chosen), tmp_path / "state"
+    experiment, folder = by_method(tiny, method, set=chosen), tmp_path / "state"
     honest = initial_tensors(experiment)
     private = make_client(experiment, 1, tmp_path).private()
     store = ClientStore(folder, "test", 1)
@@ -188,7 +188,7 @@ def test_nothing_leaves_that_is_not_uploaded(
 ) -> None:
     if "upload=factors" in chosen:
         return  # which takes no defence
-    experiment = careless(of(tiny, method, set=chosen))
+    experiment = careless(by_method(tiny, method, set=chosen))
     cls, _ = resolve(experiment).method, resolve(experiment).settings
     honest, uploads = initial_tensors(experiment), make_client(experiment, 1, tmp_path).sharing.uploads
     culprit = "patient" if matches("classifier.weight", uploads) else "classifier.weight"
@@ -204,7 +204,7 @@ def test_nothing_leaves_that_is_not_uploaded(
 @ways
 def test_an_honest_client_comes_through(tiny: Experiment, tmp_path: Path, method: str, chosen: tuple[str, ...]) -> None:
     """And in answer to a probe it sends no more than in training: so the refusals above are of what was added."""
-    experiment = of(tiny, method, set=chosen)
+    experiment = by_method(tiny, method, set=chosen)
     cls, settings = resolve(experiment).method, resolve(experiment).settings
     honest, client = initial_tensors(experiment), make_client(experiment, 1, tmp_path)
     sent = ask(experiment, "train", honest, tmp_path / "train")

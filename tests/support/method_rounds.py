@@ -23,6 +23,8 @@ from flfw.server.distillation import ServerTraining
 from flfw.server.strategy import FederatedStrategy
 from flfw.task import Task
 
+METHODS = plugins.names(plugins.METHOD)
+
 # Methods whose server needs data of its own, as this split sets aside; clients have as many examples as by the other.
 ASIDE = ("feddf",)
 
