@@ -23,7 +23,7 @@ Batches: TypeAlias = Callable[[torch.Generator], Iterator[tuple[Tensor, Tensor]]
 Follow: TypeAlias = Callable[[Mapping[str, Tensor], Tensor, Tensor], tuple[float, Tensors]]
 
 
-class Descent(ABC):
+class LocalDescent(ABC):
     """Local training on named tensors; base of `flfw.client.federated_client.FederatedClient`.
 
     Args:

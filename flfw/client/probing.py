@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfw.client.descent import Descent
+from flfw.client.descent import LocalDescent
 from flfw.client.workplace import Workplace
 from flfw.messages.factored_upload import expand
 from flfw.messages.sharing import matches
 from flfw.nets.net import Tensors
 
 
-class Probing(Descent, ABC):
+class Probing(LocalDescent, ABC):
     """A client's local descent, as probes ask for it; base of `flfw.client.federated_client.FederatedClient`.
 
     Args:
