@@ -26,8 +26,7 @@ from flfw.nets import NetCard
 from flfw.resolve import resolve
 from flfw.server import FederatedStrategy
 from flfw.storage.provenance import code_hash
-from tests.methods.test_fedbn import normed
-from tests.methods.test_methods import METHODS, initial_tensors, make_client, of
+from tests.support.method_rounds import METHODS, by_method, initial_tensors, make_client, normed
 from tests.support.paths import ROOT
 
 SMALL = {"hyperfl": ("hidden=8", "embedding=4")}  # of 60 MB otherwise
@@ -53,7 +52,7 @@ def tiny(small: Experiment, monkeypatch: pytest.MonkeyPatch) -> Experiment:
 
 def by(tiny: Experiment, method: str, chosen: tuple[str, ...]) -> Experiment:
     """The experiment by a method; with BatchNorm by one that looks for it."""
-    experiment = of(tiny, method, set=chosen)
+    experiment = by_method(tiny, method, set=chosen)
     looks = resolve(experiment).method.shared.__func__ is not FederatedStrategy.shared.__func__  # type: ignore[attr-defined]
     return dataclasses.replace(experiment, net="normed") if looks else experiment
 
@@ -140,7 +139,7 @@ def test_all_of_the_downloads_are_asked_for_in_their_shapes_and_types(
 
 @pytest.mark.parametrize("rung", ["control", "easy"])
 def test_on_the_ladder_the_rungs_network_crosses_and_nothing_else(tiny: Experiment, tmp_path: Path, rung: str) -> None:
-    experiment = of(tiny, "fedper")
+    experiment = by_method(tiny, "fedper")
     with torch.no_grad():
         build = make_client(experiment, 1, tmp_path).at.task.build_net
         net = build("linear") if rung == "control" else build()

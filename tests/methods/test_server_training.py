@@ -24,8 +24,8 @@ from flfw.nets import Tensors
 from flfw.server.aggregation import Update
 from flfw.server.training import TrainingServer
 from flfw.training.optimisers import SGD
-from tests.storage.test_checkpoint import without_times
 from tests.support.paths import ROOT
+from tests.support.resumed_runs import without_times
 from tests.support.rounds import place
 
 TWO_ROUNDS = (
