@@ -85,15 +85,15 @@ class HyperFL(FederatedStrategy):
     def victim_model(
         cls, model: nn.Module, received: Tensors, inputs: Inputs, settings: HyperFLSettings
     ) -> GeneratedVictim:
-        """A client whose hypernetwork is known, and whose embedding and classifier are not."""
+        """Build a client whose hypernetwork is known, and whose embedding and classifier are not."""
         assert isinstance(model, GeneratedNet)
         return GeneratedVictim(model, received, inputs)
 
     @classmethod
     def factored_upload(cls, settings: HyperFLSettings) -> FactoredUpload | None:
-        """The heads, which all are fed by the same hidden units; the trunk is small."""
+        """Send the heads as factors, for all are fed by the same hidden units; the trunk is small."""
         return FactoredUpload("hypernet.heads.*", settings.upload_error) if settings.upload == "factors" else None
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
-        """The mean hypernetwork, weighted by examples."""
+        """Average the hypernetworks, weighted by examples."""
         return weighted_mean(updates)

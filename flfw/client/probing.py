@@ -68,7 +68,7 @@ class Probing(LocalDescent, ABC):
         return self.at.defence.gradients(direction, rng) if self.at.defence else direction
 
     def observed(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
-        """Show what somebody on the client reads of one example in training: by default the direction of its step."""
+        """Show the numbers an observer on the client reads of one example: by default the direction of its step."""
         return self.local_gradient(x, y, rng)
 
     def stepped(self, x: Tensor, y: Tensor, steps: int) -> Tensors:
