@@ -28,7 +28,7 @@ class FedGenClient(FederatedClient):
         return self.model
 
     def moving(self) -> dict[str, Tensor]:
-        """Extractor and classifier."""
+        """Return the parameters of extractor and classifier."""
         return self.net.parts("extractor", "classifier")
 
     def train(self) -> dict[str, float]:

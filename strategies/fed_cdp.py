@@ -98,7 +98,7 @@ class FedCDP(FederatedStrategy):
 
     @classmethod
     def mechanism(cls, settings: FedCDPSettings, course: Course) -> Mechanism:
-        """Noisy steps on all tensors."""
+        """Return the mechanism of noisy steps on all tensors."""
         return replace(settings.mechanism_of_steps(course, cls.uploads), void=settings.void)
 
     @classmethod

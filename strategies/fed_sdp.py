@@ -69,7 +69,7 @@ class FedSDP(FederatedStrategy):
 
     @classmethod
     def mechanism(cls, settings: FedSDPSettings, course: Course) -> Mechanism:
-        """Clipped updates of all tensors."""
+        """Return the mechanism of clipped updates of all tensors."""
         return mechanism_of_updates(settings, course, cls.uploads, settings.noised_by)
 
     @classmethod

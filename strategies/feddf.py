@@ -101,7 +101,7 @@ def passes(count: int, size: int, batches: int, rng: torch.Generator) -> Iterato
 
 
 def unlabelled(task: Task, public: str) -> tuple[np.ndarray, np.ndarray]:
-    """Stored inputs (N, ...) and the places (M,) of those the server may use.
+    """Return the stored inputs (N, ...) and the places (M,) of those that the server may use.
 
     Args:
         task: the clients'.

@@ -78,7 +78,7 @@ class HyperFL(FederatedStrategy):
 
     @classmethod
     def build_model(cls, net: Net, settings: HyperFLSettings) -> GeneratedNet:
-        """Hypernetwork, embedding and the network's own classifier."""
+        """Build the hypernetwork, the embedding and the network's own classifier."""
         return GeneratedNet(net, settings.embedding, settings.hidden, settings.head_init)
 
     @classmethod

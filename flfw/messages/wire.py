@@ -17,7 +17,7 @@ from flfw.nets.net import Tensors
 
 
 def pack(tensors: Mapping[str, Tensor]) -> ArrayRecord:
-    """Named tensors as the one ArrayRecord of a message, in NumPy's own format, as Flower writes it."""
+    """Pack named tensors as the one ArrayRecord of a message, in NumPy's own format, as Flower writes it."""
     return ArrayRecord({name: _array(value.detach().numpy()) for name, value in tensors.items()})
 
 
@@ -42,7 +42,7 @@ def nbytes(record: ArrayRecord) -> int:
 
 
 def deflate(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Whole numbers in few bytes: their byte planes, column after column, in run lengths and Huffman codes.
+    """Pack whole numbers into few bytes: their byte planes, column after column, in run lengths and Huffman codes.
 
     Args:
         columns: (r, n) int32, one column a row; the smaller its numbers, the fewer planes it has.
