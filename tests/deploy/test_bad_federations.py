@@ -120,7 +120,7 @@ def test_a_client_without_its_data_is_named_and_may_be_dropped(tmp_path: Path) -
     with pytest.raises(RunFailed, match=r"^client 1 failed in enrolment: Expected one folder of images per class, or "):
         federation.federate(grid, resolve(experiment))
     bearing = dataclasses.replace(experiment, on_client_failure="drop", out=tmp_path / "again")
-    federation.federate(grid, bearing)
+    federation.federate(grid, resolve(bearing))
     assert final_clients(bearing) == [0, 2]
 
 

@@ -126,7 +126,7 @@ def test_of_more_canaries_than_numbers_and_of_a_run_that_diverged_something_is_t
 def test_gradients_are_clipped_as_the_method_clips(small: Experiment, grouping: str, clip: float) -> None:
     fields = (f"grouping={grouping}", f"clip={clip}")
     asked = without_auto(replace(small, method="dp_fedavg", net="mlp", canaries=20, set=fields))
-    task, (method, settings) = Task.of(asked, None), resolve(asked).method, resolve(asked).settings
+    task, method, settings = Task.of(asked, None), resolve(asked).method, resolve(asked).settings
     listener = Listener(asked, task, method, settings)
     model = listener._model
     sent = {name: value.detach() for name, value in model.state_dict().items()}
