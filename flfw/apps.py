@@ -78,7 +78,7 @@ def introduce(message: Message, context: Context) -> Message:
 def _own_space(experiment: Experiment, data_root: str) -> tuple[tuple[int, ...], int]:
     """Return shape and number of classes of the data on this machine, cached for all clients of a site.
 
-    They are read from the data set's card. For a folder of files the card is made by reading the folder, which takes time.
+    They are read from the data set's card. For a folder of files the card is made by a slow search of the folder.
     """
     return input_space(experiment)
 

@@ -246,7 +246,7 @@ def feature_strip(truth: np.ndarray, reconstruction: np.ndarray | None, alt: str
 
 
 def accuracy_panel(rounds: Sequence[Mapping[str, Any]]) -> Chart:
-    """Build the chart of test accuracy on the clients, before and after local training, from `rounds` of result.json."""
+    """Build the chart of clients' test accuracy before and after local training, from `rounds` of result.json."""
     before, after = _curve_of(rounds, "acc_global"), _curve_of(rounds, "acc_local")
     lines = (Line("after", after, "ink"), Line("before", before, "soft"))
     return Chart("Accuracy before and after local training", lines, percent=True)
