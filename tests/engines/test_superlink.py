@@ -33,12 +33,12 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def survivors(mark: str) -> list[str]:
-    found = []
+    result = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if mark.encode() in (process / "environ").read_bytes().split(b"\0"):
-                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-    return found
+                result.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+    return result
 
 
 def on_flower(experiment: Experiment, folder: Path, **changed: object) -> dict:
