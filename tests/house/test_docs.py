@@ -25,7 +25,7 @@ PLACE = re.compile(rf"(?<![\w./:-])(?:{TOPS})/[\w./*-]*[\w*/]")
 RUN = re.compile(r"python3? -m ([\w.]+)")
 FILES = (".py", ".md", ".csv", ".json")
 FORMER = re.compile(r"\(was [^)]*\)")
-WRITTEN = re.compile(r"^```python\n# (\S+\.py)$", re.MULTILINE)
+WRITTEN = re.compile(r"^```\w+\n(?:#|<!--) (\S+\.\w+)(?: -->)?$", re.MULTILINE)
 PLUGINS = [
     (kind.noun, name) for kind in (plugins.METHOD, plugins.ATTACK, plugins.DEFENCE) for name in plugins.names(kind)
 ]
@@ -45,15 +45,19 @@ def test_every_data_set_and_split_is_explained() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_on_the_pages_parse(page: Path) -> None:
-    for block in re.findall(r"```\n(.*?)```", page.read_text(), re.DOTALL):
+    text = page.read_text()
+    written = {Path(file).stem for file in WRITTEN.findall(text)}  # plug-ins that the reader writes
+    for block in re.findall(r"^```(?:\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
         for line in re.findall(r"^python sim\.py(.*)$", block.replace("\\\n", " "), re.MULTILINE):
             command = sim.parse(shlex.split(line, comments=True))
             experiment = command.experiment
             if ":" not in experiment.method:
-                assert experiment.method in plugins.names(plugins.METHOD)
-            assert experiment.dataset.partition(":")[0] in (*data.names(), "folder", "hf", "site")
-            assert experiment.net in ("auto", *nets.names())
-            assert experiment.split in ("auto", *partition.schemes())
+                assert experiment.method in {*plugins.names(plugins.METHOD), *written}
+            assert experiment.dataset.partition(":")[0] in {*data.names(), "folder", "hf", "site", *written}
+            assert experiment.net in {"auto", *nets.names(), *written}
+            assert experiment.split in {"auto", *partition.schemes(), *written}
+            if command.table.partition(".")[0] in written:
+                continue
             if command.table or command.cell:
                 table(command.table or command.cell.partition("/")[0]).select(command.cell)
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,12 +19,14 @@ from tests.house import test_floors, test_house
 from tests.support.paths import ROOT
 
 PAGE = (ROOT / "docs" / "extending.md").read_text()
-BLOCK = re.compile(r"^```\w+\n(?:#|//|<!--) ([\w./]+\.\w+)(?:, (after|in place of): (.*?))?(?: -->)?\n(.*?)^```$", re.M | re.S)
+BLOCK = re.compile(
+    r"^```\w+\n(?:#|//|<!--) ([\w./]+\.\w+)(?:, (after|in place of): (.*?))?(?: -->)?\n(.*?)^```$", re.M | re.S
+)
 COMMAND = re.compile(r"^python sim\.py (.*)$", re.M)
 COPIED = ("flfw", "strategies", "clients", "attacks", "papers", "docs", "tests", "benchmarks", "examples")
 FILES = ("sim.py", "pyproject.toml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 NAMES = "fedavgm or qfedavg or fedper_k or drop_entries or layerwise or all_units or wine or quantity or perceptron"
-SMALL = "--clients 2 --rounds 1 --local-epochs 1 --images 2 --victim-batch 1 --engine inproc --audit-rounds 0 --no-pictures"
+SMALL = "--clients 2 --rounds 1 --local-epochs 1 --images 2 --engine inproc --audit-rounds 0 --no-pictures"
 
 
 @dataclass(frozen=True)
@@ -113,27 +116,49 @@ def test_the_tests_of_the_examples_pass(copy: Path) -> None:
 
 @pytest.mark.slow
 def test_the_contract_tests_pass(copy: Path) -> None:
-    files = ["tests/methods", "tests/client", "tests/attacks", "tests/data", "tests/nets", "tests/house/test_plugins.py"]
+    files = [
+        "tests/methods",
+        "tests/client",
+        "tests/attacks",
+        "tests/data",
+        "tests/nets",
+        "tests/house/test_plugins.py",
+    ]
     files += ["tests/house/test_docs.py", "tests/house/test_experiment.py"]
     printed = python(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", "-k", NAMES, *files)
     assert re.search(r"\d+ passed", printed)
 
 
-def test_the_commands_run(copy: Path, tmp_path: Path) -> None:
-    commands = [shlex.split(line) for line in COMMAND.findall(PAGE)]
-    for place, line in enumerate(commands):
-        if "--method" in line:
-            line += SMALL.split()
-            values = [f"{attack}.iterations=2" for attack in ("ig", "layerwise", "dlg") if attack in line]
-            if "--set" in line:
-                at = line.index("--set") + 1
-                line[at:at] = [*values, *["dlg.restarts=1"] * ("dlg" in line)]
-            elif values:
-                line += ["--set", *values]
-        line += ["--out", str(tmp_path / str(place))]
-    assert len(commands) >= 11
-    python(copy, "-c", f"import sim\nfor line in {commands!r}:\n    assert sim.main(line) == 0, line")
-    for place, line in enumerate(commands):
-        if "--method" in line:
-            result = json.loads((tmp_path / str(place) / "result.json").read_text())
-            assert bool(result.get("audit")) == (line[line.index("--attack") + 1] != "none"), line
+def run(copy: Path, lines: list[list[str]], folder: Path) -> list[dict[str, Any]]:
+    """Run command lines of sim.py in one process; returns their audits' entries."""
+    lines = [[*line, "--out", str(folder / str(place))] for place, line in enumerate(lines)]
+    python(copy, "-c", f"import sim\nfor line in {lines!r}:\n    assert sim.main(line) == 0, line")
+    results = [folder / str(place) / "result.json" for place in range(len(lines))]
+    return [json.loads(result.read_text())["audit"] if result.exists() else [] for result in results]
+
+
+def test_the_plug_ins_run_together(copy: Path, tmp_path: Path) -> None:
+    few = "--set layerwise.iterations=2"
+    lines = [
+        "--method qfedavg --defence mylab.shield:Shield --net linear --attack all_units",
+        f"--method fedavgm --defence drop_entries --net perceptron --attack layerwise {few}",
+        f"--method fedper_k --net perceptron --split quantity --attack layerwise {few} layers=1 quantity.alpha=5",
+    ]
+    own, told, private = run(copy, [[*line.split(), *SMALL.split()] for line in lines], tmp_path)
+    assert [entry["attack"] for entry in own] == ["all_units"]
+    assert [entry["adaptation"] for entry in told] == [None, "written"]
+    assert [entry["adaptive"] for entry in private] == [False]  # the last layer is searched for
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_run(copy: Path, tmp_path: Path) -> None:
+    lines = []
+    for command in COMMAND.findall(PAGE):
+        asked, _, values = command.partition(" --set ")
+        few = [f"{attack}.iterations=2" for attack in ("ig", "layerwise", "dlg") if f"--attack {attack}" in asked]
+        small = SMALL.split() if "--method" in asked else []
+        chosen = [*shlex.split(values), *few]
+        lines.append([*shlex.split(asked), *small, *(["--set", *chosen] if chosen else [])])
+    assert len(lines) == 11
+    for line, audit in zip(lines, run(copy, lines, tmp_path), strict=True):
+        assert bool(audit) == ("--attack" in line and line[line.index("--attack") + 1] != "none"), line
