@@ -3,7 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-.PHONY: run test slow lint lock clean
+# More workers than cores: the tests of real processes wait more than they compute. A file's tests share what they set up.
+PYTEST := $(RUN) -m pytest --dist loadfile --no-loadscope-reorder --durations 20 --durations-min 1
+
+.PHONY: run test types suite slow lint lock clean
 
 run: $(VENV)/.installed  ## HyperFL on the digits, audited; prints where the report is
 	$(RUN) sim.py
@@ -11,11 +14,19 @@ run: $(VENV)/.installed  ## HyperFL on the digits, audited; prints where the rep
 test: $(VENV)/.installed  ## the suite: lint, types, tests
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(MAKE) --no-print-directory --jobs 2 types suite
+
+types: $(VENV)/.installed
 	$(VENV)/bin/pyright
-	$(RUN) -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder
+
+suite: $(VENV)/.installed
+	$(PYTEST) -m "not slow" -n 4
 
 slow: $(VENV)/.installed  ## the tests that take minutes each
-	$(RUN) -m pytest -m slow
+	$(PYTEST) -m slow -n 2
+
+# The tests start a hundred processes. Where this variable is set, each compiles anew all that it imports.
+suite slow: export PYTHONDONTWRITEBYTECODE :=
 
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check --fix .

@@ -1,1 +1,1 @@
-"""One command for each claim of speed or memory: ``python -m benchmarks.NAME --json``."""
+"""Benchmarks: one command for each claim of speed or memory, ``python -m benchmarks.NAME [--quick] [--only NAME]``."""

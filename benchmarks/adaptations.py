@@ -1,18 +1,17 @@
-"""What knowing of a defence gains an attacker: ``python -m benchmarks.adaptations [--json]``.
+"""Gain of an attacker that knows the defence: ``python -m benchmarks.adaptations [--json] [--quick] [--only NAME]``.
 
-Digits of MNIST behind the sigmoid LeNet with fresh weights, one to each gradient, labels granted, each gradient through
-a defence as its client applies it. `ig` attacks as users run it: not told of the defence, told of it with what is
-written for it (`attacks/adaptations/`), and told of it with the defence's own code (`flfw.inversion.automatic`). What
-is compared is the mean PSNR in dB, over images on which nothing of `ig` was chosen. The automatic adaptation should be
-within 1 dB of the written one, or above it, on `prune` and `low_precision`. Methods that clip and add noise come last,
-with one example behind each probe: there `ig` is not told, or told with what is written for the method. The last line
-is one JSON object.
+The victims are digits of MNIST and the sigmoid LeNet with fresh weights, one digit for each gradient; labels are
+granted. Each gradient passes a defence as its client applies it. `ig` attacks as users run it, in three ways: it does
+not know the defence, it uses the written adaptation (`attacks/adaptations/`), or it uses the defence's own code
+(`flfw.inversion.automatic`). The mean PSNR in dB is compared, over images that were not used to tune `ig`. The
+automatic adaptation should be within 1 dB of the written one, or above it, on `prune` and `low_precision`. Methods that
+clip and add noise come last, with one example in each probe: there `ig` does not know the method, or uses its written
+adaptation. The last line is one JSON object.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from statistics import fmean
@@ -44,41 +43,42 @@ from strategies.fed_sdp import FedSDPSettings
 
 _WITHIN_DB = 1.0
 _LR = 0.1  # of the clipped step
-_FIRST = 100  # image: how `ig` searches when it is told was chosen on the first six
+_QUICK = ("prune 0.99", "fed_cdp sigma 0.1 clip 4.0")
+_FIRST = 100  # image: the search of `ig` that knows the defence was tuned on the first six
 
-Told = Operator | Automatic | None
+Informed = Operator | Automatic | None
 Sends = Callable[[Tensors, torch.Generator], Tensors]
-"""What a client makes of its gradient."""
+"""Map from a client's gradient to the tensors that it sends."""
 
 
 @dataclass(frozen=True)
 class AdaptationRow:
-    """What hides the data, and what an attacker may know of it."""
+    """A defence, and the attackers by their knowledge of it."""
 
     sends: Sends
-    ways: dict[str, Told]
+    ways: dict[str, Informed]
 
 
 def rows() -> dict[str, AdaptationRow]:
-    """The defences, with what is written for each; and the methods."""
-    found: dict[str, AdaptationRow] = {}
+    """Return the defences and the methods, each with the adaptation written for it."""
+    table: dict[str, AdaptationRow] = {}
     for ratio in (0.9, 0.99):
-        found[f"prune {ratio}"] = _defended(Prune(PruneSettings(ratio)), PruneAdaptation)
+        table[f"prune {ratio}"] = _defended(Prune(PruneSettings(ratio)), PruneAdaptation)
     for bits in (1, 2, 4, 8):
-        found[f"low_precision {bits}"] = _defended(LowPrecision(LowPrecisionSettings(bits)), LowPrecisionAdaptation)
+        table[f"low_precision {bits}"] = _defended(LowPrecision(LowPrecisionSettings(bits)), LowPrecisionAdaptation)
     for bits in (2, 4):
-        of = LowPrecisionSettings(bits, "stochastic")
-        found[f"low_precision {bits} stochastic"] = _defended(LowPrecision(of), LowPrecisionAdaptation)
+        defence = LowPrecision(LowPrecisionSettings(bits, "stochastic"))
+        table[f"low_precision {bits} stochastic"] = _defended(defence, LowPrecisionAdaptation)
     for std, clip in ((0.01, 0.0), (0.1, 0.0), (0.3, 0.0), (0.1, 5.0)):
-        of = DPGaussianSettings(std, clip)
-        found[f"dp_gaussian {std} clip {clip}"] = _defended(DPGaussian(of), DPGaussianAdaptation)
+        defence = DPGaussian(DPGaussianSettings(std, clip))
+        table[f"dp_gaussian {std} clip {clip}"] = _defended(defence, DPGaussianAdaptation)
     for clip, sigma in ((4.0, 0.0), (4.0, 0.01), (4.0, 0.1), (4.0, 0.5), (0.1, 0.0), (0.1, 0.01), (0.1, 0.1)):
-        of = FedCDPSettings(clip=clip, noise_multiplier=sigma)
-        found[f"fed_cdp sigma {sigma} clip {clip}"] = _by_method(of, FedCDPAdaptation, clip, sigma * clip)
+        cdp = FedCDPSettings(clip=clip, noise_multiplier=sigma)
+        table[f"fed_cdp sigma {sigma} clip {clip}"] = _by_method(cdp, FedCDPAdaptation, clip, sigma * clip)
     for clip, sigma in ((4.0, 0.0), (4.0, 0.001), (0.01, 0.0), (0.01, 0.01), (0.01, 0.1)):
-        of = FedSDPSettings(clip=clip, noise_multiplier=sigma)
-        found[f"fed_sdp sigma {sigma} clip {clip}"] = _by_method(of, FedSDPAdaptation, clip / _LR, sigma * clip / _LR)
-    return found
+        sdp = FedSDPSettings(clip=clip, noise_multiplier=sigma)
+        table[f"fed_sdp sigma {sigma} clip {clip}"] = _by_method(sdp, FedSDPAdaptation, clip / _LR, sigma * clip / _LR)
+    return table
 
 
 def _defended(defence: Defence, written: type[Operator]) -> AdaptationRow:
@@ -88,7 +88,7 @@ def _defended(defence: Defence, written: type[Operator]) -> AdaptationRow:
 
 
 def _by_method(settings: Noise, written: type[MethodOperator], bound: float, deviation: float) -> AdaptationRow:
-    """One example's gradient, clipped and noised in the units of a gradient."""
+    """Return the row of a method that clips one example's gradient and adds noise, both in units of a gradient."""
 
     def sends(gradient: Tensors, rng: torch.Generator) -> Tensors:
         noise = gaussian({name: value.shape for name, value in gradient.items()}, deviation, rng)
@@ -98,43 +98,52 @@ def _by_method(settings: Noise, written: type[MethodOperator], bound: float, dev
     return AdaptationRow(sends, {"static": None, "written": written(asdict(settings), Circumstances(lr=_LR))})
 
 
-def attacked(of: Victims, sends: Sends, told: Told, iterations: int) -> list[float]:
-    """PSNR of each victim in dB."""
-    plain = of.model()
-    model = told.victim(plain, plain.known, None) if isinstance(told, MethodOperator) else plain
+def attacked(targets: Victims, sends: Sends, informed: Informed, iterations: int) -> list[float]:
+    """Return the PSNR of each victim in dB."""
+    plain = targets.model()
+    model = informed.victim(plain, plain.known, None) if isinstance(informed, MethodOperator) else plain
     observations, knowledge = [], []
-    for i, gradient in enumerate(of.observed):
+    for i, gradient in enumerate(targets.observed):
         sent = sends({n: v.clone() for n, v in gradient.items()}, torch_generator(0, "defence", i))
         observations.append(Observation(Vantage.SERVER, "probe", "target", 0, i, i, sent, model.known))
-        knowledge.append(Knowledge(model, 1, of.labels[i], mechanism=told))
-    rngs = [torch_generator(0, "attack", i) for i in range(len(of))]
-    found = IG(IGSettings(iterations=iterations)).run(observations, knowledge, rngs)
-    return of.each_psnr(of.inputs.normalise(torch.stack([one.samples.nan_to_num(nan=0.5) for one in found])))
+        knowledge.append(Knowledge(model, 1, targets.labels[i], mechanism=informed))
+    rngs = [torch_generator(0, "attack", i) for i in range(len(targets))]
+    results = IG(IGSettings(iterations=iterations)).run(observations, knowledge, rngs)
+    images = torch.stack([one.samples.nan_to_num(nan=0.5) for one in results])
+    return targets.each_psnr(targets.inputs.normalise(images))
 
 
-def measured(of: Victims, row: AdaptationRow, iterations: int) -> dict[str, float]:
-    """Mean PSNR of each attacker."""
-    return {name: round(fmean(attacked(of, row.sends, told, iterations)), 2) for name, told in row.ways.items()}
+def measured(targets: Victims, row: AdaptationRow, iterations: int) -> dict[str, float]:
+    """Return the mean PSNR of each attacker."""
+    return {
+        name: round(fmean(attacked(targets, row.sends, informed, iterations)), 2) for name, informed in row.ways.items()
+    }
+
+
+PARTS = {
+    name: output.Part(f"ig, {' and '.join(row.ways)}", 15 * len(row.ways), 12 if name in _QUICK else 0)
+    for name, row in rows().items()
+}
 
 
 def main() -> None:
     """Measure and print."""
     flags = output.parser(__doc__)
-    flags.add_argument("--victims", type=int, default=10)
-    flags.add_argument("--iterations", type=int, default=1000)
+    flags.add_argument("--victims", type=int, help="10; quick: 2")
+    flags.add_argument("--iterations", type=int, help="1000; quick: 10")
     flags.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    flags.add_argument("--only", nargs="+", choices=list(rows()), default=list(rows()))
-    asked = flags.parse_args()
-    torch.set_num_threads(asked.threads)
+    run = output.start(flags, PARTS)
+    torch.set_num_threads(run.asked.threads)
     if pictures(1, "mnist")[2] == "random images":
-        sys.exit("Expected the files of mnist, found none; set FLFW_DATA.")
-    of = victims("lenet", asked.victims, "mnist", _FIRST)
-    found: dict[str, Any] = {name: measured(of, rows()[name], asked.iterations) for name in asked.only}
-    gated = [name for name in found if "automatic" in found[name] and not name.startswith("dp")]
-    met = {name: found[name]["automatic"] >= found[name]["written"] - _WITHIN_DB for name in gated}
-    lines = [f"{name:30} " + ", ".join(f"{way} {db:.1f}" for way, db in about.items()) for name, about in found.items()]
-    about = {"psnr": found, "met": met, "iterations": asked.iterations, "victims": asked.victims}
-    output.say(about, lines, only_json=asked.json)
+        output.refuse("Expected the files of mnist, found none; set FLFW_DATA.")
+    iterations = run.amount(1000, 10, run.asked.iterations)
+    run.begin("the victims' gradients")
+    targets, table = victims("lenet", run.amount(10, 2, run.asked.victims), "mnist", _FIRST), rows()
+    means: dict[str, Any] = {name: measured(targets, table[name], iterations) for name in run.parts()}
+    gated = [name for name, row in means.items() if "automatic" in row and not name.startswith("dp")]
+    met = {name: means[name]["automatic"] >= means[name]["written"] - _WITHIN_DB for name in gated}
+    lines = [f"{name:30} " + ", ".join(f"{way} {db:.1f}" for way, db in row.items()) for name, row in means.items()]
+    run.report({"psnr": means, "met": met, "iterations": iterations, "victims": len(targets)}, lines)
 
 
 if __name__ == "__main__":

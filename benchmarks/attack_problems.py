@@ -1,6 +1,6 @@
-"""The same work for both sides of `benchmarks.attacks`: victims, the objective, our search for them and theirs.
+"""Identical work for both sides of `benchmarks.attacks`: victims, the objective, our search for them and theirs.
 
-Both sides are told the network, the labels, the victims' gradients and the first guesses, one image each, and minimise
+Both sides get the network, the labels, the victims' gradients and the first guesses, one image each, and minimise
 ``1 - cos + 0.01 * padded total variation`` (in full in `benchmarks.breaching_side`) by Adam on the gradient's sign.
 """
 
@@ -52,11 +52,11 @@ class Victims:
     Attributes:
         network: its name in `flfw.nets`.
         net: freshly initialised.
-        inputs: how pixels become what the network sees.
+        inputs: the map from pixels to the network's inputs.
         truth: (V, 1, C, H, W) in [0, 1].
         labels: (V, 1).
         start: (V, 1, C, H, W) the first guesses, normalised, within the box.
-        observed: what each sent.
+        observed: the gradient that each sent.
     """
 
     network: str
@@ -71,25 +71,25 @@ class Victims:
         return len(self.labels)
 
     def model(self, precision: torch.dtype = torch.float32) -> PlainVictim:
-        """What an attacker who holds the whole network computes."""
+        """Return the victim model of an attacker that holds the whole network."""
         return PlainVictim(self.net, nets.tensors(self.net), ("*",), self.inputs, precision)
 
     def psnr(self, guess: Tensor) -> float:
-        """Of normalised images (V, 1, C, H, W): the mean over the victims, in dB."""
+        """Compute the mean PSNR over the victims in dB, of normalised images (V, 1, C, H, W)."""
         return float(np.mean(self.each_psnr(guess)))
 
     def each_psnr(self, guess: Tensor) -> list[float]:
-        """Of normalised images (V, 1, C, H, W): each victim's, in dB."""
-        found = guess * self.inputs.std + self.inputs.mean
-        return [psnr(a.numpy(), b.numpy()) for a, b in zip(self.truth, found, strict=True)]
+        """Compute each victim's PSNR in dB, of normalised images (V, 1, C, H, W)."""
+        images = guess * self.inputs.std + self.inputs.mean
+        return [psnr(a.numpy(), b.numpy()) for a, b in zip(self.truth, images, strict=True)]
 
 
 def pictures(count: int, dataset: str = "cifar10", first: int = 0) -> tuple[Tensor, Tensor, str]:
-    """Images (count, C, H, W) in [0, 1], labels (count,), and which: the data set's if it is there, else noise.
+    """Return images (count, C, H, W) in [0, 1], labels (count,) and a title: of the data set, else of noise.
 
     Args:
         count: how many.
-        dataset: of which training images are taken.
+        dataset: the source of the training images.
         first: the position of the first of them.
     """
     title, shape, _, _ = _KINDS[dataset]
@@ -105,7 +105,7 @@ def pictures(count: int, dataset: str = "cifar10", first: int = 0) -> tuple[Tens
 
 
 def victims(network: str, count: int, dataset: str = "cifar10", first: int = 0) -> Victims:
-    """So many victims of a network of ours, always the same; `pictures` has the arguments."""
+    """Return so many victims of a network of ours, always the same; `pictures` has the arguments."""
     _, shape, mean, std = _KINDS[dataset]
     with initialising(0, "net"):
         net = nets.build(network, shape, _CLASSES)
@@ -120,14 +120,14 @@ def victims(network: str, count: int, dataset: str = "cifar10", first: int = 0) 
 
 
 def padded_variation(x: Tensor) -> Tensor:
-    """Breaching's total variation: images (..., H, W) are 0 beyond the last row and column; mean over all places."""
+    """Compute breaching's total variation, a mean: images (..., H, W) are 0 beyond the last row and column."""
     wide = pad(x, (0, 1, 0, 1))
     down, right = wide[..., 1:, :-1] - x, wide[..., :-1, 1:] - x
     return (down.abs() + right.abs()).mean()
 
 
 def descent(iterations: int) -> AdamDescent:
-    """Their Adam: its step becomes a tenth after N // 2.667, N // 1.6 and N // 1.142 of N iterations, N >= 3."""
+    """Return their Adam: its step becomes a tenth after N // 2.667, N // 1.6 and N // 1.142 of N iterations, N >= 3."""
     passed = [iterations // part for part in (2.667, 1.6, 1.142)]
     # The fractions lie within an iteration rather than at its edge, where rounding could cost one.
     return AdamDescent(iterations, _LR, signed=True, drops=tuple((done + 0.5) / iterations for done in passed))
@@ -135,27 +135,27 @@ def descent(iterations: int) -> AdamDescent:
 
 @dataclass(frozen=True)
 class Trace:
-    """A search looked at on its way.
+    """A search with its intermediate guesses.
 
     Attributes:
         psnr: mean over the victims, in dB, of some guesses and last of the result.
-        seconds: since the search began, when each of them was there; victims done one by one are added up.
+        seconds: the time of each of them since the search began; victims attacked one by one are added up.
     """
 
     psnr: list[float]
     seconds: list[float]
 
     def until(self, wanted: float) -> float | None:
-        """Seconds until a guess is at least so good, in dB; None: none is."""
+        """Return the seconds until a guess has at least this PSNR in dB; None: none has."""
         return next((s for s, reached in zip(self.seconds, self.psnr, strict=True) if reached >= wanted), None)
 
 
 @final
 class Ours:
-    """Our search, as `flfw.inversion.search.invert` does it, with its graph kept between runs.
+    """Search of ours, as `flfw.inversion.search.invert` does it, with its graph kept between runs.
 
     Args:
-        victims: all done at once.
+        victims: all attacked at once.
         compiled: whether a compiler fuses a step's operations.
         precision: of the network.
 
@@ -178,17 +178,17 @@ class Ours:
         self._box = low, high
 
     def seconds(self, iterations: int) -> float:
-        """Of a search."""
+        """Measure the seconds of a search."""
         started = time.perf_counter()
         descent(iterations).descend(self.evaluate, self._guess, self._box, 0.0)
         return time.perf_counter() - started
 
     def rate(self, iterations: int) -> float:
-        """Image-iterations per second of a search."""
+        """Measure the image-iterations per second of a search."""
         return len(self._victims) * iterations / self.seconds(iterations)
 
     def trace(self, iterations: int, every: int) -> Trace:
-        """A search, with the guess before every so many iterations."""
+        """Search, and keep the guess before every so many iterations."""
         kept: list[Tensor] = []
         seconds: list[float] = []
         done, started = 0, time.perf_counter()
@@ -207,7 +207,7 @@ class Ours:
 
 
 def objective_of(victims: Victims, precision: torch.dtype = torch.float32) -> tuple[Objective, list[Problem]]:
-    """Our objective, and a problem for each victim."""
+    """Return our objective, and a problem for each victim."""
     objective = Objective(victims.model(precision), cosine_distance, weighted((TV, padded_variation)))
     problems = [
         Problem(sent, labels, start, {})
@@ -218,7 +218,7 @@ def objective_of(victims: Victims, precision: torch.dtype = torch.float32) -> tu
 
 @final
 class Theirs:
-    """Their search, a process for each run.
+    """Search of theirs, a process for each run.
 
     Args:
         python: of the environment with breaching.
@@ -231,10 +231,10 @@ class Theirs:
     def __call__(
         self, victims: Victims, folder: Path, mode: str, iterations: int, warmup: int = 0, every: int = 0
     ) -> tuple[dict[str, Any], Tensors]:
-        """answer.json and answer.safetensors of a run in a folder; the arguments are those of problem.json.
+        """Run in a folder and read answer.json and answer.safetensors; the arguments are those of problem.json.
 
         Raises:
-            subprocess.CalledProcessError: it failed, and has said why on stderr.
+            subprocess.CalledProcessError: it failed; the reason is on stderr.
         """
         work = {"mode": mode, "iterations": iterations, "warmup": warmup, "every": every}
         write(victims, folder, {**work, "threads": self._threads})
@@ -244,19 +244,19 @@ class Theirs:
         return json.loads((folder / "answer.json").read_text()), load_file(folder / "answer.safetensors")
 
     def rate(self, victims: Victims, folder: Path, iterations: int, warmup: int) -> float:
-        """Image-iterations per second of a search."""
+        """Measure the image-iterations per second of a search."""
         return self(victims, folder, "speed", iterations, warmup)[0]["image_iterations_per_second"]
 
     def trace(self, victims: Victims, folder: Path, iterations: int, every: int) -> Trace:
-        """A search, with the guess before every so many iterations."""
-        told, found = self(victims, folder, "attack", iterations, every=every)
-        guesses = [*found["trace"].unbind(1), found["images"]]
-        added = [sum(column) for column in zip(*told["trace_seconds"], strict=True)]
-        return Trace([victims.psnr(x) for x in guesses], [*added, sum(told["seconds"])])
+        """Search, and keep the guess before every so many iterations."""
+        figures, tensors = self(victims, folder, "attack", iterations, every=every)
+        guesses = [*tensors["trace"].unbind(1), tensors["images"]]
+        added = [sum(column) for column in zip(*figures["trace_seconds"], strict=True)]
+        return Trace([victims.psnr(x) for x in guesses], [*added, sum(figures["seconds"])])
 
 
 def write(victims: Victims, folder: Path, work: dict[str, Any]) -> None:
-    """problem.json and problem.safetensors, as `benchmarks.breaching_side` reads them.
+    """Write problem.json and problem.safetensors, as `benchmarks.breaching_side` reads them.
 
     Args:
         victims: to attack.
@@ -285,7 +285,7 @@ def write(victims: Victims, folder: Path, work: dict[str, Any]) -> None:
 
 
 def errors(ours: Ours, theirs: Tensors) -> dict[str, Tensor]:
-    """How far the two sides are apart at the first guesses, (V,) each.
+    """Compute the distance of the two sides at the first guesses, (V,) each.
 
     Args:
         ours: with its first step.

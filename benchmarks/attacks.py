@@ -1,23 +1,24 @@
-"""Gradient inversion against the public framework `breaching`: ``python -m benchmarks.attacks [--json]``.
+"""Speed of gradient inversion beside `breaching`: ``python -m benchmarks.attacks [--json] [--quick] [--only NAME]``.
 
-P10 is our image-iterations per second over theirs on identical work (`benchmarks.attack_problems`), given only where
-both sides have the same objective (1e-6) and gradient (1e-5, relative) at the first guesses; else this exits with 1.
-Uncompiled, every victim must pass. Compiled, the same operations are rounded otherwise, which a few victims of a LeNet
-magnify beyond that (as theirs is, from float64): there the median must pass, and `compiled_worst` has the worst. The
-framework has an environment of its own (`benchmarks.breaching_env`), which the first run installs: 3 GB.
+P10 is our image-iterations per second over those of the public framework on identical work
+(`benchmarks.attack_problems`), given only where both sides have the same objective (1e-6) and gradient (1e-5, relative)
+at the first guesses; else this exits with 1. Uncompiled, every victim must pass. Compiled, the same operations are
+rounded otherwise, and a few victims of a LeNet magnify that beyond the limit (theirs does, too, against float64): there
+the median must pass, and `compiled_worst` has the worst. The framework needs its environment, of 3 GB, that
+``python -m benchmarks.breaching_env`` installs.
 
 Theirs is timed per call, without imports and after a warm-up. Ours is the search of `flfw.inversion.search.invert` with
-its graph ready; `compile_s` is what getting it ready takes once for each shape (tracing, compiling into an empty cache,
-a first step; the first also has the compiler's import), and `with_compile` the ratio over 24,000 iterations, theirs by
-default, with that counted. The two sides take turns, A B A B, so that a busy machine hurts both alike; a ratio is the
-median of the turns'. Beside P10:
+its graph ready. `compile_s` is the time to prepare the graph, once for each shape (tracing, compiling into an empty
+cache, a first step; the first also has the compiler's import). `with_compile` is the ratio over 24,000 iterations,
+their default, with that time counted. The two sides take turns, A B A B, so that a busy machine hurts both alike; a
+ratio is the median of the turns'. Beside P10:
 
 - `uncompiled`: the ratios without a compiler.
 - `time_to_equal_psnr`: LeNet, 8 victims: seconds until the mean PSNR is that at which their search ends, less 0.5 dB;
   theirs one by one and added up, ours at once; without our compiling and with it. Once each, not in turns.
-- `bf16`: the network in bfloat16, compiled, over float32; and the PSNR that this changes for LeNet's 8 victims.
+- `bf16`: the network in bfloat16, compiled, over float32; and the change of PSNR for LeNet's 8 victims.
 - `crossover`: seconds of a step for P victims one by one over those of a step under vmap, uncompiled, beside the
-  operations of one victim's step. `flfw.inversion.graph.LIGHT` lies where vmap stops to pay.
+  operations of one victim's step. `flfw.inversion.graph.LIGHT` lies where vmap stops being faster.
 
 The last line of the output is one JSON object.
 """
@@ -29,7 +30,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -68,47 +69,62 @@ _CASES = {
     "convnet_1": AttackCase("convnet64", 1, 6, 2, 1.0),
 }
 _PSNR = {"lenet_8": AttackCase("lenet", 8, 1000, 0, 0.0)}
-_OTHERS = ("psnr", "bf16", "crossover")
+PARTS = {
+    "lenet_1": output.Part("LeNet, 1 victim, ours over theirs", 90, 15),
+    "lenet_50": output.Part("LeNet, 50 victims, ours over theirs", 180, 0),
+    "convnet_1": output.Part("ConvNet of width 64, 1 victim, ours over theirs", 150, 0),
+    "psnr": output.Part("LeNet, 8 victims, time to equal PSNR", 120, 0),
+    "bf16": output.Part("bfloat16 over float32, compiled", 240, 0),
+    "crossover": output.Part("victims one by one over vmap", 60, 15),
+}
+GATE = output.Part("both sides compared: the same objective and gradient; compiling", 150, 20)
+_NEED_THEIRS = {**{name: {name: case} for name, case in _CASES.items()}, "psnr": _PSNR}
 _STEPS = {"lenet": 200, "cnn2": 20, "convnet64": 1}  # that last about a second
 
 
 @final
 class Bench:
-    """What the measurements share: the two sides, and how long they take.
+    """Workbench of the measurements: the two sides, and the amount of work.
 
     Args:
-        theirs: the other side.
+        theirs: the other side; None: no chosen part needs it.
         folder: for its problems and answers.
         turns: of each side.
         part: of the usual iterations, in (0, 1].
     """
 
-    def __init__(self, theirs: Theirs, folder: Path, turns: int, part: float) -> None:
-        self.theirs, self.folder, self.turns, self._part = theirs, folder, turns, part
+    def __init__(self, theirs: Theirs | None, folder: Path, turns: int, part: float) -> None:
+        self._theirs, self.folder, self.turns, self._part = theirs, folder, turns, part
         self.victims: Callable[[str, int], Victims] = cache(victims)
         self._built: dict[tuple[object, ...], Ours] = {}
 
+    @property
+    def theirs(self) -> Theirs:
+        """Other side, by breaching."""
+        assert self._theirs is not None, "a part that needs it was chosen"
+        return self._theirs
+
     def iterations(self, usual: int) -> int:
-        """As many as this run does; 3 at least, for the step size falls three times."""
+        """Return this run's share of the usual iterations; 3 at least, for the step size falls three times."""
         return max(3, round(usual * self._part))
 
     def ours(self, network: str, count: int, *, compiled: bool = True, precision: torch.dtype = torch.float32) -> Ours:
-        """Our side, built once for each shape."""
+        """Return our side, built once for each shape."""
         key = network, count, compiled, precision
         if key not in self._built:
             self._built[key] = Ours(self.victims(network, count), compiled=compiled, precision=precision)
         return self._built[key]
 
     def exact(self, case: AttackCase) -> tuple[dict[str, float], dict[str, float]]:
-        """How far ours is from theirs: of the worst victim, and compiled of the median one; compiled of the worst."""
-        _, found = self.theirs(self.victims(case.network, case.victims), self.folder, "objective", 3)
-        plain, fused = (errors(self.ours(case.network, case.victims, compiled=c), found) for c in (False, True))
-        gated = {kind: float(several.max()) for kind, several in plain.items()}
-        gated |= {f"compiled_{kind}": float(several.median()) for kind, several in fused.items()}
-        return gated, {kind: float(several.max()) for kind, several in fused.items()}
+        """Return the errors of the worst victim, and compiled of the median one; then compiled of the worst one."""
+        _, answer = self.theirs(self.victims(case.network, case.victims), self.folder, "objective", 3)
+        plain, fused = (errors(self.ours(case.network, case.victims, compiled=c), answer) for c in (False, True))
+        gated = {kind: float(values.max()) for kind, values in plain.items()}
+        gated |= {f"compiled_{kind}": float(values.median()) for kind, values in fused.items()}
+        return gated, {kind: float(values.max()) for kind, values in fused.items()}
 
     def rates(self, case: AttackCase) -> dict[str, list[float]]:
-        """Image-iterations per second of each turn: ``theirs``, ``ours`` and ``uncompiled``."""
+        """Measure the image-iterations per second of each turn: ``theirs``, ``ours`` and ``uncompiled``."""
         iterations, attacked = self.iterations(case.iterations), self.victims(case.network, case.victims)
         sides = {
             "theirs": partial(self.theirs.rate, attacked, self.folder, iterations, case.warmup),
@@ -118,35 +134,35 @@ class Bench:
         return in_turns(sides, self.turns)
 
     def time_to_equal_psnr(self) -> dict[str, float | None]:
-        """Seconds of both sides, and theirs over ours; None where ours does not come so far."""
+        """Measure the seconds of both sides, and theirs over ours; None if ours does not reach that PSNR."""
         (case,) = _PSNR.values()
         iterations = self.iterations(case.iterations)
         every, ours = max(1, iterations // 50), self.ours(case.network, case.victims)
-        own = ours.trace(iterations, every)
+        search = ours.trace(iterations, every)
         other = self.theirs.trace(self.victims(case.network, case.victims), self.folder, iterations, every)
         wanted, compile_s = other.psnr[-1] - _SHORT_OF_DB, ours.built_s
-        seconds = {"theirs_s": other.until(wanted), "ours_s": own.until(wanted)}
-        found = {"wanted": wanted, "theirs": other.psnr[-1], "ours": own.psnr[-1], "iterations": iterations}
-        return {**found, **seconds, "compile_s": compile_s, **sooner(**seconds, compile_s=compile_s)}
+        seconds = {"theirs_s": other.until(wanted), "ours_s": search.until(wanted)}
+        psnrs = {"wanted": wanted, "theirs": other.psnr[-1], "ours": search.psnr[-1], "iterations": iterations}
+        return {**psnrs, **seconds, "compile_s": compile_s, **sooner(**seconds, compile_s=compile_s)}
 
     def bf16(self) -> dict[str, float]:
-        """Rates over float32's, and what becomes of the PSNR."""
-        found: dict[str, float] = {}
+        """Measure rates over float32's, and the change of the PSNR."""
+        gains: dict[str, float] = {}
         for name, network, count, usual in (("lenet", "lenet", 8, 300), ("convnet", "convnet64", 1, 6)):
             half, full = (self.ours(network, count, precision=p) for p in (torch.bfloat16, torch.float32))
             iterations = self.iterations(usual)
             rates = in_turns(
                 {"half": partial(half.rate, iterations), "full": partial(full.rate, iterations)}, self.turns
             )
-            found[name] = ratio(rates["half"], rates["full"])
+            gains[name] = ratio(rates["half"], rates["full"])
         iterations = self.iterations(1000)
         half, full = (
             self.ours("lenet", 8, precision=p).trace(iterations, iterations) for p in (torch.bfloat16, torch.float32)
         )
-        return {**found, "lenet_psnr_change": half.psnr[-1] - full.psnr[-1]}
+        return {**gains, "lenet_psnr_change": half.psnr[-1] - full.psnr[-1]}
 
     def crossover(self, network: str) -> dict[str, Any]:
-        """One by one over under vmap, for some numbers of victims."""
+        """Measure victims one by one over victims under vmap, for some numbers of victims."""
         counts, steps = (1, 2, 8), max(1, round(_STEPS[network] * self._part))
         attacked = self.victims(network, max(counts))
         objective, problems = objective_of(attacked)
@@ -156,25 +172,25 @@ class Bench:
         chosen, alone.light = alone.light, False
         with FlopCounterMode(display=False) as counter:
             alone(stacked(guesses[:1]), stacked_given(given[:1]))
-        found: dict[str, float] = {}
+        gains: dict[str, float] = {}
         for count in counts:
-            several = stacked(guesses[:count]), stacked_given(given[:count])
-            joint = Graph(vmap(function), several, Compute())  # all of them are one problem to it
-            as_one = tree_map(lambda value: value.unsqueeze(0), several)
-            sides = {"alone": partial(alone, *several), "joint": partial(joint, *as_one)}
+            batch = stacked(guesses[:count]), stacked_given(given[:count])
+            joint = Graph(vmap(function), batch, Compute())  # all of them are one problem to it
+            as_one = tree_map(lambda value: value.unsqueeze(0), batch)
+            sides = {"alone": partial(alone, *batch), "joint": partial(joint, *as_one)}
             times = in_turns({name: partial(timed, work, steps) for name, work in sides.items()}, self.turns)
-            found[str(count)] = ratio(times["alone"], times["joint"])
-        return {"mflop": counter.get_total_flops() / 1e6, "under_vmap": chosen, "gain": found}
+            gains[str(count)] = ratio(times["alone"], times["joint"])
+        return {"mflop": counter.get_total_flops() / 1e6, "under_vmap": chosen, "gain": gains}
 
 
 def in_turns(sides: Mapping[str, Callable[[], float]], turns: int) -> dict[str, list[float]]:
-    """What each side measures, one after the other, so many times."""
+    """Measure each side, one after the other, so many times."""
     rows = [{name: measure() for name, measure in sides.items()} for _ in range(turns)]
     return {name: [row[name] for row in rows] for name in sides}
 
 
 def timed(work: Callable[[], object], times: int) -> float:
-    """Seconds of doing it so many times."""
+    """Measure the seconds of so many repetitions."""
     started = time.perf_counter()
     for _ in range(times):
         work()
@@ -182,30 +198,30 @@ def timed(work: Callable[[], object], times: int) -> float:
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> float:
-    """The median of the turns' ratios."""
+    """Return the median of the turns' ratios."""
     return statistics.median(a / b for a, b in zip(above, below, strict=True))
 
 
 def amortised(rate: float, compile_s: float, images: int) -> float:
-    """Image-iterations per second of a search of 24,000 iterations that begins with compiling."""
+    """Compute the image-iterations per second of a search of 24,000 iterations that begins with compiling."""
     done = images * _DEFAULT_ITERATIONS
     return done / (compile_s + done / rate)
 
 
 def sooner(theirs_s: float | None, ours_s: float | None, compile_s: float) -> dict[str, float | None]:
-    """Their seconds over ours, without compiling and with it; None where one side did not come so far."""
+    """Compute their seconds over ours, without compiling and with it; None if one side did not reach the PSNR."""
     if theirs_s is None or ours_s is None:
         return {"ratio": None, "with_compile": None}
     return {"ratio": theirs_s / max(ours_s, 1e-9), "with_compile": theirs_s / (ours_s + compile_s)}
 
 
 def too_far(exact: Mapping[str, float]) -> list[str]:
-    """The errors, ``NAME_objective`` and ``NAME_gradient``, beyond what counts as the same; NaN is."""
+    """Return the names of the errors (``NAME_objective``, ``NAME_gradient``) beyond the limits; NaN is beyond."""
     return [name for name, error in exact.items() if not error <= _EXACT[name.rpartition("_")[2]]]
 
 
 def gate(bench: Bench, cases: Mapping[str, AttackCase]) -> dict[str, Any]:
-    """How far the two sides are apart; exits with 1 where they do not compute the same."""
+    """Return the distances of the two sides; exit with 1 if they do not compute the same."""
     exact: dict[str, float] = {}
     worst: dict[str, float] = {}
     for name, case in cases.items():
@@ -218,55 +234,66 @@ def gate(bench: Bench, cases: Mapping[str, AttackCase]) -> dict[str, Any]:
     return {"exact": exact, "compiled_worst": worst}
 
 
-def against(bench: Bench, names: Sequence[str]) -> dict[str, Any]:
-    """P10 of some cases."""
-    found: dict[str, Any] = {key: {} for key in ("P10", "uncompiled", "with_compile", "compile_s", "rates")}
+def against(bench: Bench, names: Iterable[str]) -> dict[str, Any]:
+    """Measure P10 of some cases."""
+    table: dict[str, Any] = {key: {} for key in ("P10", "uncompiled", "with_compile", "compile_s", "rates")}
     for name in names:
         case, rates = _CASES[name], bench.rates(_CASES[name])
         compile_s = bench.ours(case.network, case.victims).built_s
         slowed = [amortised(rate, compile_s, case.victims) for rate in rates["ours"]]
-        found["P10"][name] = ratio(rates["ours"], rates["theirs"])
-        found["uncompiled"][name] = ratio(rates["uncompiled"], rates["theirs"])
-        found["with_compile"][name] = ratio(slowed, rates["theirs"])
-        found["compile_s"][name] = compile_s
-        found["rates"][name] = {side: statistics.median(several) for side, several in rates.items()}
-    goals = {name: _CASES[name].goal for name in names}
-    met = {name: found["P10"][name] >= goal for name, goal in goals.items()}
-    return {**found, "goal": goals, "met": met}
+        table["P10"][name] = ratio(rates["ours"], rates["theirs"])
+        table["uncompiled"][name] = ratio(rates["uncompiled"], rates["theirs"])
+        table["with_compile"][name] = ratio(slowed, rates["theirs"])
+        table["compile_s"][name] = compile_s
+        table["rates"][name] = {side: statistics.median(values) for side, values in rates.items()}
+    goals = {name: _CASES[name].goal for name in table["P10"]}
+    met = {name: table["P10"][name] >= goal for name, goal in goals.items()}
+    return {**table, "goal": goals, "met": met}
 
 
-def measure(bench: Bench, chosen: Sequence[str]) -> dict[str, Any]:
-    """All that is chosen."""
-    names = [name for name in _CASES if name in chosen]
-    compared = {name: _CASES[name] for name in names} | (_PSNR if "psnr" in chosen else {})
-    found = gate(bench, compared) | against(bench, names)
-    if "psnr" in chosen:
-        found["time_to_equal_psnr"] = bench.time_to_equal_psnr()
-    if "bf16" in chosen:
-        found["bf16"] = bench.bf16()
-    if "crossover" in chosen:
-        found["crossover"] = {"light_mflop": LIGHT / 1e6, **{network: bench.crossover(network) for network in _STEPS}}
-    return found
+def compared(names: Iterable[str]) -> dict[str, AttackCase]:
+    """Return the cases of these parts that need the other side."""
+    return {case: value for name in names for case, value in _NEED_THEIRS.get(name, {}).items()}
 
 
-def lines(found: Mapping[str, Any]) -> list[str]:
-    """What was found, for people."""
-    said = []
-    for name, value in found["P10"].items():
-        rates, exact = found["rates"][name], [found["exact"][f"{name}_{kind}"] for kind in _EXACT]
-        said.append(
-            f"{name:10} {value:6.2f} times theirs (goal >= {found['goal'][name]:g}): {rates['ours']:.4g} against "
-            f"{rates['theirs']:.4g} image-iterations/s; uncompiled {found['uncompiled'][name]:.2f}, 24,000 iterations "
-            f"with {found['compile_s'][name]:.0f} s of compiling {found['with_compile'][name]:.2f}; "
+def measure(bench: Bench, run: output.BenchmarkRun) -> dict[str, Any]:
+    """Measure all chosen parts."""
+    results: dict[str, Any] = {}
+    if cases := compared(run.names):
+        run.begin_gate()
+        results |= gate(bench, cases)
+    if set(_CASES) & set(run.names):
+        results |= against(bench, run.parts(*_CASES))
+    for _ in run.parts("psnr"):
+        results["time_to_equal_psnr"] = bench.time_to_equal_psnr()
+    for _ in run.parts("bf16"):
+        results["bf16"] = bench.bf16()
+    for _ in run.parts("crossover"):
+        networks = [network for network in _STEPS if network != "convnet64" or not run.asked.quick]
+        gains = {network: bench.crossover(network) for network in networks}
+        results["crossover"] = {"light_mflop": LIGHT / 1e6, **gains}
+    return results
+
+
+def lines(results: Mapping[str, Any]) -> list[str]:
+    """Return a line for each part."""
+    text = []
+    for name, value in results.get("P10", {}).items():
+        rates, exact = results["rates"][name], [results["exact"][f"{name}_{kind}"] for kind in _EXACT]
+        slowed, compile_s = results["with_compile"][name], results["compile_s"][name]
+        text.append(
+            f"{name:10} {value:6.2f} times theirs (goal >= {results['goal'][name]:g}): {rates['ours']:.4g} against "
+            f"{rates['theirs']:.4g} image-iterations/s; uncompiled {results['uncompiled'][name]:.2f}, "
+            f"24,000 iterations with {compile_s:.0f} s of compiling {slowed:.2f}; "
             f"objective within {exact[0]:.1g}, gradient {exact[1]:.1g}"
         )
     for key in ("time_to_equal_psnr", "bf16", "crossover"):
-        said += [f"{key}: {found[key]}"] if key in found else []
-    return said
+        text += [f"{key}: {results[key]}"] if key in results else []
+    return text
 
 
 def rounded(value: Any) -> Any:
-    """The same with every number to four significant digits."""
+    """Round every number to four significant digits, at any depth."""
     if isinstance(value, dict):
         return {name: rounded(part) for name, part in value.items()}
     return float(f"{value:.4g}") if isinstance(value, float) else value
@@ -276,17 +303,18 @@ def main() -> None:
     """Measure and print."""
     flags = output.parser(__doc__)
     flags.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of both sides (all cores)")
-    flags.add_argument("--only", nargs="+", choices=[*_CASES, *_OTHERS], default=[*_CASES, *_OTHERS])
-    flags.add_argument("--quick", action="store_true", help="one turn of few iterations: does it work at all?")
-    asked = flags.parse_args()
-    torch.set_num_threads(asked.threads)
+    run = output.start(flags, PARTS, GATE)
+    threads, theirs = run.asked.threads, None
+    if compared(run.names):
+        theirs = Theirs(breaching_env.required(), threads)
+    else:
+        run.gate = None
+    torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{folder}/compiled"  # an earlier run's would hide what compiling takes
-        theirs = Theirs(breaching_env.interpreter(), asked.threads)
-        bench = Bench(theirs, Path(folder), *((1, 0.03) if asked.quick else (3, 1.0)))
-        found = rounded(measure(bench, asked.only))
-    found |= {"threads": asked.threads, "images": pictures(1)[2], "quick": asked.quick}
-    output.say(found, lines(found), only_json=asked.json)
+        bench = Bench(theirs, Path(folder), *((1, 0.03) if run.asked.quick else (3, 1.0)))
+        results = rounded(measure(bench, run))
+    run.report({**results, "threads": threads, "images": pictures(1)[2]}, lines(results))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""What the audit around an attack costs, and what recording costs: ``python -m benchmarks.audit [--json]``.
+"""Cost of the audit around an attack, and of recording: ``python -m benchmarks.audit [--json] [--quick]``.
 
-Around the attack: the single-image probes of LeNet on the embedded digits are recorded once and then audited with `ig`,
-as ``sim.py --from`` does it: the attack server is started, the probes are read and checked, granted, scored and
-reported. All of that is compared with the seconds that `ig` itself took; and once more inline, without the start of a
-process, which beside training costs nobody a wait. Recording: a FedAvg run with CNN 2 in process
-records every update, and the seconds spent in the recorder are compared with those of the same rounds. The last line
-of the output is one JSON object.
+- around: the single-image probes of LeNet on the embedded digits are recorded once and then audited with `ig`, as
+  ``sim.py --from`` does it: the attack server starts, the probes are read and checked, granted, scored and reported.
+  The seconds of all of that are compared with those of `ig` itself. The same is measured inline, without a process for
+  the attack; beside training, nobody waits for the start of that process.
+- recording: a FedAvg run with CNN 2 in process records every update. The seconds in the recorder are compared with
+  those of the same rounds.
+
+The last line of the output is one JSON object.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -29,13 +32,17 @@ from flfw.engines import federation
 from flfw.experiment import Experiment
 from flfw.recording.grid import RecordingGrid, carries_arrays
 from flfw.rng import numpy_generator
-from flfw.runs import run
+from flfw.runs import run as runs
 
-_GOAL_AROUND, _GOAL_RECORDING = 0.10, 0.05
+_GOALS = {"around": 0.10, "recording": 0.05}
+PARTS = {
+    "recording": output.Part("FedAvg with CNN 2, each update recorded", 40, 15),
+    "around": output.Part("ig on recorded probes, in its own process and inline", 120, 35),
+}
 
 
 def measure_around(folder: Path, images: int, iterations: int) -> dict[str, Any]:
-    """Seconds of an audit from start to report, and of the attack in it."""
+    """Measure the seconds of an audit from start to report, and of the attack in it."""
     once = ("ig.iterations=1",)
     experiment = Experiment(
         method="fedavg",
@@ -48,23 +55,23 @@ def measure_around(folder: Path, images: int, iterations: int) -> dict[str, Any]
         set=once,
         out=folder / "recorded",
     )
-    source = run.run(experiment)
-    earlier = dataclasses.replace(run.stored(source), out=None)
-    found = {}
+    source = runs.run(experiment)
+    earlier = dataclasses.replace(runs.stored(source), out=None)
+    results = {}
     for place in ("after", "inline"):
         again = dataclasses.replace(earlier, set=(f"ig.iterations={iterations}",), attack_server=place)
         started = time.monotonic()
-        out = run.audit_again(source, earlier, again)
+        out = runs.audit_again(source, earlier, again)
         whole = time.monotonic() - started
         entries = json.loads((out / "result.json").read_text())["audit"]
         attack = sum(entry["seconds"] + entry["ladder"][1]["seconds"] for entry in entries)
         seconds = {"whole_s": round(whole, 2), "attack_s": round(attack, 2)}
-        found[place] = {**seconds, "ratio": round(whole / attack - 1, 4)}
-    return {**found["after"], "inline": found["inline"]}
+        results[place] = {**seconds, "ratio": round(whole / attack - 1, 4)}
+    return {**results["after"], "inline": results["inline"]}
 
 
 def measure_recording(folder: Path, rounds: int) -> dict[str, Any]:
-    """Seconds in the recorder in each round, its share of what the checkpoint waits for included, and of the round."""
+    """Measure the seconds of a round and those in the recorder, with the writes that the checkpoint waits for."""
     spent: list[float] = []
     record, mark = RecordingGrid._record, RecordingGrid.mark.fget
     assert mark is not None, "a property can be read"
@@ -85,7 +92,7 @@ def measure_recording(folder: Path, rounds: int) -> dict[str, Any]:
             engine="inproc",
             out=folder / "run",
         )
-        out = run.run(experiment)
+        out = runs.run(experiment)
     result = json.loads((out / "result.json").read_text())
     per_round = sum(spent) / rounds
     seconds = statistics.median(row["seconds"] for row in result["rounds"]) - per_round
@@ -98,7 +105,7 @@ def measure_recording(folder: Path, rounds: int) -> dict[str, Any]:
 
 
 def _pictures(folder: Path) -> Path:
-    """Colour noise of ten classes, 150 training images and some more for each of ten clients."""
+    """Write colour noise of ten classes: for each of ten clients 150 training images and some test images."""
     rng = numpy_generator(0, "pictures")
     for place in (folder / part / str(label) for part in ("train", "test") for label in range(10)):
         place.mkdir(parents=True)
@@ -108,14 +115,14 @@ def _pictures(folder: Path) -> Path:
 
 
 def _timed(work: Callable[..., Any], spent: list[float], counts: Callable[..., bool]) -> Callable[..., Any]:
-    """The method, which notes its seconds where its arguments say that they count."""
+    """Wrap a method so that it notes its seconds wherever ``counts`` accepts its arguments."""
 
     def timed(self: RecordingGrid, *arguments: Any) -> Any:
         started = time.monotonic()
-        found = work(self, *arguments)
+        result = work(self, *arguments)
         if counts(*arguments):
             spent.append(time.monotonic() - started)
-        return found
+        return result
 
     return timed
 
@@ -124,26 +131,38 @@ def _trains(message: Message) -> bool:
     return message.metadata.message_type == "train"
 
 
+def lines(results: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each part."""
+    if around := results.get("around"):
+        yield (
+            f"around the attack {around['ratio']:.1%} of its {around['attack_s']} s (goal < 10%); "
+            f"inline {around['inline']['ratio']:.1%} of {around['inline']['attack_s']} s"
+        )
+    if recording := results.get("recording"):
+        yield (
+            f"recording {recording['recording_s']} s beside a round of {recording['round_s']} s: "
+            f"{recording['ratio']:.1%} (goal < 5%)"
+        )
+
+
 def main() -> None:
     """Measure and print."""
     flags = output.parser(__doc__)
-    flags.add_argument("--images", type=int, default=50)
-    flags.add_argument("--iterations", type=int, default=1000)
-    flags.add_argument("--rounds", type=int, default=4)
-    chosen = flags.parse_args()
+    flags.add_argument("--images", type=int, help="50; quick: 2")
+    flags.add_argument("--iterations", type=int, help="1000; quick: 20")
+    flags.add_argument("--rounds", type=int, help="4; quick: 1")
+    run = output.start(flags, PARTS)
+    images, iterations = run.amount(50, 2, run.asked.images), run.amount(1000, 20, run.asked.iterations)
+    rounds = run.amount(4, 1, run.asked.rounds)
     with tempfile.TemporaryDirectory() as folder:
-        recording = measure_recording(Path(folder, "recording"), chosen.rounds)
-        around = measure_around(Path(folder), chosen.images, chosen.iterations)
-    met = {"around": around["ratio"] < _GOAL_AROUND, "recording": recording["ratio"] < _GOAL_RECORDING}
-    found = {"around": around, "recording": recording}
-    found |= {"goal": {"around": _GOAL_AROUND, "recording": _GOAL_RECORDING}, "met": met}
-    lines = [
-        f"around the attack {around['ratio']:.1%} of its {around['attack_s']} s (goal < 10%); "
-        f"inline {around['inline']['ratio']:.1%} of {around['inline']['attack_s']} s",
-        f"recording {recording['recording_s']} s beside a round of {recording['round_s']} s: "
-        f"{recording['ratio']:.1%} (goal < 5%)",
-    ]
-    output.say(found, lines, only_json=chosen.json)
+        measures = {
+            "recording": partial(measure_recording, Path(folder, "recording"), rounds),
+            "around": partial(measure_around, Path(folder), images, iterations),
+        }
+        results: dict[str, Any] = {name: measures[name]() for name in run.parts()}
+    goal = {name: _GOALS[name] for name in results}
+    met = {name: results[name]["ratio"] < most for name, most in goal.items()}
+    run.report({**results, "goal": goal, "met": met}, lines(results))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""An environment of its own for the public framework `breaching`: ``python -m benchmarks.breaching_env``.
+"""Separate environment for the public framework `breaching`: ``python -m benchmarks.breaching_env``.
 
-The last released version, with the Python, PyTorch, NumPy and safetensors of this environment, so that two timings
-differ only in the attack's own code. The first call installs about 3 GB (6 GB unpacked) below the user's cache; later
-calls find it there. The only line on stdout is the path of the environment's Python.
+It has the last released version, and the Python, PyTorch, NumPy and safetensors of this environment, so that two
+timings differ only in the code of the attack. The first call installs about 3 GB (6 GB unpacked) below the user's
+cache; later calls use it. The only line on stdout is the path of the environment's Python.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+from benchmarks import output
 from flfw.data.files.cache import user_cache
 
 VERSION = "0.1.2"
@@ -29,30 +30,45 @@ _SHARED = ("torch", "torchvision", "numpy", "scipy", "pillow", "safetensors")
 
 
 def packages() -> list[str]:
-    """What gets installed, as ``name==version``.
+    """Return the packages to install, as ``name==version``.
 
-    A local build's mark, as in ``2.15.0+cpu``, is left out.
+    The mark of a local build, as in ``2.15.0+cpu``, is left out.
     """
     shared = [f"{name}=={version(name).partition('+')[0]}" for name in _SHARED]
     return [*_PINNED, *shared]
 
 
+def required() -> Path:
+    """Return the environment's Python; refuse, and install nothing, if there is none for these versions."""
+    python, made_for, wanted = _places()
+    if not made_for.exists() or made_for.read_text() != wanted:
+        command = "python -m benchmarks.breaching_env"
+        output.refuse(f"Expected an environment with breaching {VERSION}, found none; `{command}` installs it (3 GB).")
+    return python
+
+
 def interpreter() -> Path:
-    """The environment's Python; made if it is not there or was made for other versions.
+    """Return the environment's Python; install it if it is not there or was made for other versions.
 
     Raises:
-        subprocess.CalledProcessError: a package could not be installed; uv has said why on stderr.
+        subprocess.CalledProcessError: a package could not be installed; uv has written the reason to stderr.
     """
-    folder = user_cache() / f"breaching-{VERSION}"
-    python, made_for = folder / "bin" / "python", folder / "made-for.txt"
-    wanted = "\n".join([sys.version, *packages()])
+    python, made_for, wanted = _places()
     if made_for.exists() and made_for.read_text() == wanted:
         return python
+    folder = made_for.parent
+    print(f"Installing breaching {VERSION} into {folder}: 3 GB, some minutes.", file=sys.stderr, flush=True)
     shutil.rmtree(folder, ignore_errors=True)
     _uv("venv", "--python", sys.executable, str(folder))
     _uv("pip", "install", "--python", str(python), *packages())
     made_for.write_text(wanted)  # last: an interrupted installation is begun anew
     return python
+
+
+def _places() -> tuple[Path, Path, str]:
+    """Return the environment's Python, its file of versions, and the contents that this file should have."""
+    folder = user_cache() / f"breaching-{VERSION}"
+    return folder / "bin" / "python", folder / "made-for.txt", "\n".join([sys.version, *packages()])
 
 
 def _uv(*arguments: str) -> None:

@@ -1,6 +1,6 @@
-"""The other side of the comparison, `breaching` 0.1.2 on a given problem: ``python breaching_side.py FOLDER``.
+"""Other side of the comparison, `breaching` 0.1.2 on a given problem: ``python breaching_side.py FOLDER``.
 
-Runs in an environment of its own (`breaching_env`) and imports nothing of this project. It reads FOLDER/problem.json
+It runs in a separate environment (`breaching_env`) and imports nothing of this project. It reads FOLDER/problem.json
 and FOLDER/problem.safetensors and writes FOLDER/answer.json and FOLDER/answer.safetensors. The attack is breaching's
 `OptimizationBasedAttacker` under its configuration ``invertinggradients``, called as its examples do, one victim at a
 time. Below, V victims have B images (C, H, W) each; P is a parameter's name, Q a buffer's.
@@ -60,7 +60,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, final
 
-import breaching  # pyright: ignore[reportMissingImports]  # it has an environment of its own
+import breaching  # pyright: ignore[reportMissingImports]  # in a separate environment
 import torch
 from breaching.attacks import OptimizationBasedAttacker  # pyright: ignore[reportMissingImports]
 from safetensors.torch import load_file, save_file
@@ -104,7 +104,7 @@ class BreachingProblem:
 
 @final
 class Watched(OptimizationBasedAttacker):
-    """Their attacker, unchanged in what it does, which notes what its loop passes through.
+    """Their attacker, unchanged, with notes of its guesses, seconds and first gradient.
 
     Args:
         model, loss, config: as `OptimizationBasedAttacker` takes them.
@@ -120,7 +120,7 @@ class Watched(OptimizationBasedAttacker):
         self.gradient: Tensor | None = None
 
     def reconstruct(self, *arguments: Any, **named: Any) -> Any:
-        """As theirs; the notes of an earlier victim are dropped."""
+        """Reconstruct as theirs does; drop the notes of an earlier victim."""
         self.guesses, self.seconds, self._started = [], [], time.perf_counter()
         return super().reconstruct(*arguments, **named)
 
@@ -141,7 +141,7 @@ class Watched(OptimizationBasedAttacker):
 
 
 def network(problem: BreachingProblem, state: dict[str, Tensor]) -> tuple[nn.Module, nn.Module]:
-    """Their network, with the problem's last layer, and their loss; the values come with each call.
+    """Build their network, with the problem's last layer, and their loss; the values come with each call.
 
     Raises:
         ValueError: the problem's tensors are not those of the network, in its order.
@@ -155,14 +155,14 @@ def network(problem: BreachingProblem, state: dict[str, Tensor]) -> tuple[nn.Mod
         _, height, width = problem.shape
         features = 12 * -(-height // 4) * -(-width // 4)  # two strides of 2, rounded up
         model.model.fc = nn.Sequential(nn.Linear(features, problem.classes))
-    for names, own in ((problem.parameters, model.parameters()), (problem.buffers, model.buffers())):
-        given, wanted = [tuple(state[name].shape) for name in names], [tuple(tensor.shape) for tensor in own]
+    for names, tensors in ((problem.parameters, model.parameters()), (problem.buffers, model.buffers())):
+        given, wanted = [tuple(state[name].shape) for name in names], [tuple(tensor.shape) for tensor in tensors]
         _require(given == wanted, f"tensors of shapes {wanted}", given=given)
     return model, loss
 
 
 def attacker(problem: BreachingProblem, model: nn.Module, loss: nn.Module, iterations: int) -> Any:
-    """Their attacker for the problem; a `Watched` one where something of its way is asked for."""
+    """Return their attacker for the problem; a `Watched` one if its guesses or its gradient are needed."""
     config = breaching.get_attack_config("invertinggradients")
     config.optim.max_iterations = iterations
     config.optim.step_size = problem.lr
@@ -180,10 +180,10 @@ def attacker(problem: BreachingProblem, model: nn.Module, loss: nn.Module, itera
 
 @final
 class BreachingVictims:
-    """What breaching is told of each victim.
+    """Victims with the knowledge that breaching gets of each.
 
     Args:
-        problem: what is the same for all.
+        problem: the part that is the same for all.
         tensors: of problem.safetensors.
     """
 
@@ -200,25 +200,25 @@ class BreachingVictims:
         return len(self._tensors["labels"])
 
     def start(self, victim: int) -> Tensor:
-        """(B, C, H, W), normalised."""
+        """Return the first guess (B, C, H, W), normalised."""
         return self._tensors["start"][victim]
 
     def attack(self, attacker: Any, victim: int) -> tuple[Tensor, float, dict[str, Any]]:
-        """One attack: the images (B, C, H, W), its seconds, and breaching's own figures."""
-        told = {"num_data_points": self.batch, "labels": self._tensors["labels"][victim], "local_hyperparams": None}
+        """Attack one victim: the images (B, C, H, W), the seconds, and breaching's own figures."""
+        metadata = {"num_data_points": self.batch, "labels": self._tensors["labels"][victim], "local_hyperparams": None}
         gradients = [self._tensors[f"observed.{name}"][victim] for name in self._problem.parameters]
-        shared = {"gradients": gradients, "buffers": None, "metadata": told}
+        shared = {"gradients": gradients, "buffers": None, "metadata": metadata}
         started = time.perf_counter()
-        found, figures = attacker.reconstruct([self._payload], [shared], {}, initial_data=self.start(victim))
+        result, figures = attacker.reconstruct([self._payload], [shared], {}, initial_data=self.start(victim))
         seconds = time.perf_counter() - started
         done, asked = len(figures["Trial_0_Val"]), attacker.cfg.optim.max_iterations
         if done != asked:
             raise RuntimeError(f"The objective of victim {victim} was not finite after {done} of {asked} iterations.")
-        return found["data"], seconds, figures
+        return result["data"], seconds, figures
 
 
 def objective(victims: BreachingVictims, attacker: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The objective and its gradient at each start, out of the first iteration of an attack."""
+    """Compute the objective and its gradient at each start, by the first iteration of an attack."""
     values, priors, gradients = [], [], []
     for victim in range(len(victims)):
         _, _, figures = victims.attack(attacker, victim)
@@ -230,7 +230,7 @@ def objective(victims: BreachingVictims, attacker: Any) -> tuple[dict[str, Any],
 
 
 def attack(victims: BreachingVictims, attacker: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """A whole attack on each victim, one after the other."""
+    """Attack each victim, one after the other."""
     images, seconds, distances, traces, times = [], [], [], [], []
     for victim in range(len(victims)):
         image, spent, figures = victims.attack(attacker, victim)
@@ -242,36 +242,36 @@ def attack(victims: BreachingVictims, attacker: Any) -> tuple[dict[str, Any], di
             times.append(attacker.seconds)
     iterations = attacker.cfg.optim.max_iterations
     rate = len(victims) * victims.batch * iterations / sum(seconds)
-    told: dict[str, Any] = {"seconds": seconds, "image_iterations_per_second": rate, "distance": distances}
+    answer: dict[str, Any] = {"seconds": seconds, "image_iterations_per_second": rate, "distance": distances}
     tensors = {"images": torch.stack(images)}
     if isinstance(attacker, Watched):
-        told |= {"trace_iterations": list(range(0, iterations, attacker._every)), "trace_seconds": times}
+        answer |= {"trace_iterations": list(range(0, iterations, attacker._every)), "trace_seconds": times}
         tensors["trace"] = torch.stack(traces)
-    return told, tensors
+    return answer, tensors
 
 
 def solve(problem: BreachingProblem, tensors: dict[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What answer.json and answer.safetensors hold."""
+    """Return the contents of answer.json and answer.safetensors."""
     torch.set_num_threads(problem.threads)
     state = {name.removeprefix("weights."): value for name, value in tensors.items() if name.startswith("weights.")}
     model, loss = network(problem, state)
     victims = BreachingVictims(problem, tensors)
     if problem.mode == "objective":
-        told, answer = objective(victims, attacker(problem, model, loss, iterations=1))
+        figures, answer = objective(victims, attacker(problem, model, loss, iterations=1))
     else:
         if problem.mode == "speed" and problem.warmup:
             victims.attack(attacker(problem, model, loss, problem.warmup), 0)
-        told, answer = attack(victims, attacker(problem, model, loss, problem.iterations))
+        figures, answer = attack(victims, attacker(problem, model, loss, problem.iterations))
     versions = {"breaching": version("breaching"), "torch": torch.__version__, "threads": torch.get_num_threads()}
-    return {**versions, **told}, {name: value.contiguous() for name, value in answer.items()}
+    return {**versions, **figures}, {name: value.contiguous() for name, value in answer.items()}
 
 
 def main(folder: Path) -> None:
     """Read the problem in a folder and write the answer beside it."""
     problem = BreachingProblem(**json.loads((folder / "problem.json").read_text()))
-    told, tensors = solve(problem, load_file(folder / "problem.safetensors"))
-    save_file(tensors, folder / "answer.safetensors")
-    (folder / "answer.json").write_text(json.dumps(told, indent=1))
+    figures, answer = solve(problem, load_file(folder / "problem.safetensors"))
+    save_file(answer, folder / "answer.safetensors")
+    (folder / "answer.json").write_text(json.dumps(figures, indent=1))
 
 
 def _require(holds: bool, expected: str, **got: object) -> None:

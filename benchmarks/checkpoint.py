@@ -1,12 +1,13 @@
-"""What a checkpoint costs: ``python -m benchmarks.checkpoint [--json]``.
+"""Cost of a checkpoint: ``python -m benchmarks.checkpoint [--json] [--quick]``.
 
-Runs HyperFL with CNN 1 on the embedded digits under Ray, as `sim.py` does, and times each checkpoint against the round
-before it, in the same run. A client's own saving of its embedding and classifier is part of its round and is timed
-there. The last line of the output is one JSON object.
+HyperFL with CNN 1 runs on the embedded digits under Ray, as in `sim.py`. Each checkpoint is timed against the round
+before it, in the same run. A client saves its embedding and classifier within its round; that time counts there. The
+last line of the output is one JSON object.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import statistics
 import tempfile
@@ -16,14 +17,20 @@ from typing import Any
 
 from benchmarks import output
 from flfw.experiment import Experiment
-from flfw.runs import run
+from flfw.runs import run as runs
 from flfw.storage.checkpoint import Checkpoints, Snapshot
 
 _GOAL = 0.05
+PARTS = {"checkpoint": output.Part("HyperFL under Ray, a checkpoint after each round", 70, 20)}
 
 
-def measure(rounds: int) -> dict[str, Any]:
-    """Seconds of each round and of the checkpoint behind it; the ratio of their medians."""
+def measure(rounds: int, **work: int) -> dict[str, Any]:
+    """Measure the seconds of each round and of its checkpoint; the ratio is that of their medians.
+
+    Args:
+        rounds: of the run.
+        work: fields of the experiment, if not the usual ones.
+    """
     spent: list[float] = []
     save = Checkpoints.save
 
@@ -36,10 +43,8 @@ def measure(rounds: int) -> dict[str, Any]:
     Checkpoints.save = timed
     try:
         with tempfile.TemporaryDirectory() as folder:
-            experiment = Experiment(
-                method="hyperfl", net="cnn1", rounds=rounds, attack=("none",), out=Path(folder, "run")
-            )
-            out = run.run(experiment)
+            usual = Experiment(method="hyperfl", net="cnn1", rounds=rounds, attack=("none",), out=Path(folder, "run"))
+            out = runs.run(dataclasses.replace(usual, **work))
             rows = json.loads((out / "result.json").read_text())["rounds"]
             size = next((out / "checkpoint").glob("round-*")).stat().st_size
     finally:
@@ -60,11 +65,14 @@ def measure(rounds: int) -> dict[str, Any]:
 def main() -> None:
     """Measure and print."""
     flags = output.parser(__doc__)
-    flags.add_argument("--rounds", type=int, default=4)
-    chosen = flags.parse_args()
-    found = measure(chosen.rounds)
-    line = f"checkpoint {found['checkpoint_s']} s of a round of {found['round_s']} s: {found['ratio']:.1%} (goal < 5%)"
-    output.say(found, [line], only_json=chosen.json)
+    flags.add_argument("--rounds", type=int, help="4; quick: 1")
+    run = output.start(flags, PARTS)
+    results: dict[str, Any] = {}
+    for _ in run.parts():
+        rounds = run.amount(4, 1, run.asked.rounds)
+        results = measure(rounds, clients=run.amount(10, 2), local_epochs=run.amount(5, 1))
+    share = f"{results['ratio']:.1%} (goal < 5%)"
+    run.report(results, [f"checkpoint {results['checkpoint_s']} s of a round of {results['round_s']} s: {share}"])
 
 
 if __name__ == "__main__":

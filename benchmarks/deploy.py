@@ -1,14 +1,14 @@
-"""What a round costs on real sites: ``python -m benchmarks.deploy [--json] [--rounds N]``; six minutes on two cores.
+"""Cost of a round on real sites: ``python -m benchmarks.deploy [--json] [--quick] [--only NAME ...] [--rounds N]``.
 
-Starts a server and three sites on this machine (TLS, keys), and runs there, one after the other:
+A server and three sites start on this machine (TLS, keys). There run, one after the other:
 
-- floor: an app that does nothing, on Flower's own SuperNodes: what their polling and their processes cost;
+- floor: an app that does nothing, on Flower's own SuperNodes: the cost of their polling and their processes;
 - stock: fedavg on Flower's own SuperNodes, which start a process, and its imports, for each message;
 - fedavg, hyperfl (dense, factors) and fedcg on this project's sites, whose processes are forks.
 
-Of each: the median seconds of a round but for the first; ``besides``, the same less the slowest client's own work, of
-which fewer than 4 s are the goal for fedavg; and the bytes that went over the server's sockets for a round and client,
-as the kernel counts them, TLS and polls among them, with the tensors' own beside. The last line is one JSON object.
+Each has the median seconds of a round, the first round left out; ``besides``, the same less the slowest client's own
+work, with the goal of less than 4 s for fedavg; and the bytes on the server's sockets for a round and client, as the
+kernel counts them, TLS and polls among them, beside the bytes of the tensors. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -40,6 +40,15 @@ _METHODS = {
     "hyperfl_dense": ["--method", "hyperfl"],
     "hyperfl_factors": ["--method", "hyperfl", "--set", "upload=factors"],
     "fedcg": ["--method", "fedcg", "--set", "iterations=10"],
+}
+GATE = output.Part("a server and three sites start", 20, 20)
+PARTS = {
+    "fedavg": output.Part("this project's sites", 40, 10),
+    "hyperfl_dense": output.Part("this project's sites, 60 MB a message", 100, 0),
+    "hyperfl_factors": output.Part("this project's sites, upload=factors", 70, 0),
+    "fedcg": output.Part("this project's sites", 70, 0),
+    "floor": output.Part("an app that does nothing, Flower's own SuperNodes", 70, 0),
+    "stock": output.Part("fedavg on Flower's own SuperNodes", 90, 0),
 }
 _EMPTY = """
 import sys, time
@@ -84,7 +93,7 @@ clientapp = "empty:client"
 
 @contextmanager
 def federation() -> Iterator[Layout]:
-    """Three sites at work that let everything leave; they end with this."""
+    """Start a server and three sites that let everything leave; stop them at the end."""
     with tempfile.TemporaryDirectory(prefix="flfw-deploy-") as name:
         folder, port = Path(name) / "federation", _free_ports(2 + _SITES)
         ports = ["--port", str(port), "--control-port", str(port + 1), "--site-port", str(port + 2)]
@@ -102,7 +111,7 @@ def _deploy(*words: str) -> None:
 
 
 def _free_ports(number: int) -> int:
-    """The first of so many neighbours that nobody listens on."""
+    """Return the first of so many neighbouring ports without a listener."""
     for first in range(21000, 60000, number):
         if not any(processes.listens("127.0.0.1", first + more) for more in range(number)):
             return first
@@ -115,9 +124,9 @@ def use_flowers_own(layout: Layout) -> None:
         site = layout.site(number)
         processes.stop(site, "supernode")
         words = layout.supernode_command(number)
-        said = processes.said(site, "supernode")
+        size = processes.said(site, "supernode")
         processes.start(["flower-supernode", *words[words.index("--") + 1 :]], site, "supernode", _environment(site))
-        while b"SuperNode ID: " not in (site / "supernode.log").read_bytes()[said:]:
+        while b"SuperNode ID: " not in (site / "supernode.log").read_bytes()[size:]:
             time.sleep(0.1)
 
 
@@ -126,7 +135,7 @@ def _environment(place: Path) -> dict[str, str]:
 
 
 def floor(layout: Layout, rounds: int) -> dict[str, Any]:
-    """Seconds of a round of an app that does nothing."""
+    """Measure the seconds of a round of an app that does nothing."""
     folder = layout.folder / "empty"
     folder.mkdir()
     (folder / "empty.py").write_text(_EMPTY.format(sites=_SITES, file=folder / "seconds", rounds=rounds))
@@ -139,11 +148,11 @@ def floor(layout: Layout, rounds: int) -> dict[str, Any]:
         stderr=subprocess.DEVNULL,
         timeout=300,
     )
-    return {"round_s": median(map(float, (folder / "seconds").read_text().split()[1:]))}
+    return {"round_s": median(_later([float(line) for line in (folder / "seconds").read_text().split()]))}
 
 
 def measured(layout: Layout, name: str, flags: list[str], rounds: int) -> dict[str, Any]:
-    """A run's rounds: their seconds, those besides clients' own work, and bytes a round and client, up and down."""
+    """Run an experiment; return the seconds of a round, those besides clients' own work, and bytes up and down."""
     out, before = layout.folder / f"run-{name}", _wire(layout)
     asked = ["--federation", str(layout.folder), "--rounds", str(rounds), "--out", str(out), *_COMMON, *flags]
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -157,8 +166,8 @@ def measured(layout: Layout, name: str, flags: list[str], rounds: int) -> dict[s
             slowest[server_round] = max(slowest.get(server_round, 0.0), float(client["seconds"]))
     messages = _SITES * rounds
     return {
-        "round_s": median(row["seconds"] for row in rows[1:]),
-        "besides_s": median(row["seconds"] - slowest[row["round"]] for row in rows[1:]),
+        "round_s": median(row["seconds"] for row in _later(rows)),
+        "besides_s": median(row["seconds"] - slowest[row["round"]] for row in _later(rows)),
         "tensors_up_mb": rows[-1]["upload_bytes"] / _SITES / 1e6,
         "tensors_down_mb": rows[-1]["download_bytes"] / _SITES / 1e6,
         "wire_up_mb": up / messages / 1e6,  # of all messages, enrolment and final evaluation among them
@@ -167,37 +176,62 @@ def measured(layout: Layout, name: str, flags: list[str], rounds: int) -> dict[s
 
 
 def _wire(layout: Layout) -> tuple[int, int]:
-    """Bytes that the sites' connections have brought to the server and taken from it so far."""
-    said = subprocess.run(
+    """Return the bytes received and sent so far by the server on its sites' connections."""
+    sockets = subprocess.run(
         ["ss", "-Htni", "state", "established", f"sport = :{layout.port}"], capture_output=True, text=True, check=True
     ).stdout
-    return sum(map(int, re.findall(r"bytes_received:(\d+)", said))), sum(
-        map(int, re.findall(r"bytes_sent:(\d+)", said))
-    )
+    received, sent = (re.findall(rf"{field}:(\d+)", sockets) for field in ("bytes_received", "bytes_sent"))
+    return sum(map(int, received)), sum(map(int, sent))
 
 
-def main(rounds: int) -> dict[str, dict[str, Any]]:
-    """All of it, by name."""
-    found: dict[str, dict[str, Any]] = {}
+def _later(rows: list[Any]) -> list[Any]:
+    """Leave the first of many rounds out."""
+    return rows[1:] or rows
+
+
+def measure(run: output.BenchmarkRun, rounds: int) -> dict[str, dict[str, Any]]:
+    """Measure the chosen parts, by name."""
+    results: dict[str, dict[str, Any]] = {}
+    run.begin_gate()
     with federation() as layout:
-        for name, flags in _METHODS.items():
-            found[name] = measured(layout, name, flags, rounds)
-        use_flowers_own(layout)
-        found["floor"] = floor(layout, rounds)
-        found["stock"] = measured(layout, "stock", _METHODS["fedavg"], rounds)
-    return found
+        for name in run.parts(*_METHODS):
+            results[name] = measured(layout, name, _METHODS[name], rounds)
+        if {"floor", "stock"} & set(run.names):
+            use_flowers_own(layout)
+        for name in run.parts("floor"):
+            results[name] = floor(layout, rounds)
+        for name in run.parts("stock"):
+            results[name] = measured(layout, name, _METHODS["fedavg"], rounds)
+    return results
+
+
+def compared(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the figures that need more than one part, or a goal; those without their parts are left out."""
+    figures: dict[str, Any] = {}
+    if "floor" in results:
+        least = results["floor"]["round_s"]
+        figures["over_floor_s"] = {name: row["round_s"] - least for name, row in results.items()}
+    if {"stock", "fedavg"} <= results.keys():
+        figures["stock_over_ours"] = results["stock"]["round_s"] / results["fedavg"]["round_s"]
+    if "fedavg" in results:
+        figures["met"] = results["fedavg"]["besides_s"] < _GOAL_S
+    return figures
+
+
+def main() -> None:
+    """Measure and print."""
+    flags = output.parser(__doc__)
+    flags.add_argument("--rounds", type=int, help="of each run; the first of many does not count (6; quick: 1)")
+    run = output.start(flags, PARTS, GATE)
+    results = measure(run, run.amount(6, 1, run.asked.rounds))
+    figures = compared(results)
+    lines = [f"{name:<16} " + "  ".join(f"{k} {v:.2f}" for k, v in row.items()) for name, row in results.items()]
+    if "stock_over_ours" in figures:
+        lines += [f"fedavg on Flower's own SuperNodes takes {figures['stock_over_ours']:.2f} times as long"]
+    if "met" in figures:
+        lines += [f"fedavg besides < {_GOAL_S:g} s: {figures['met']}"]
+    run.report({"deploy": results, **figures}, lines)
 
 
 if __name__ == "__main__":
-    parser = output.parser(__doc__)
-    parser.add_argument("--rounds", type=int, default=6, help="of each run, >= 2 (default 6)")
-    asked = parser.parse_args()
-    results = main(asked.rounds)
-    lines = [f"{name:<16} " + "  ".join(f"{k} {v:.2f}" for k, v in row.items()) for name, row in results.items()]
-    ratio = results["stock"]["round_s"] / results["fedavg"]["round_s"]
-    over = {name: row["round_s"] - results["floor"]["round_s"] for name, row in results.items()}
-    met = results["fedavg"]["besides_s"] < _GOAL_S
-    lines += [f"fedavg on Flower's own SuperNodes takes {ratio:.2f} times as long; besides < {_GOAL_S:g} s: {met}"]
-    output.say(
-        {"deploy": results, "over_floor_s": over, "stock_over_ours": ratio, "met": met}, lines, only_json=asked.json
-    )
+    main()

@@ -1,11 +1,11 @@
-"""What a private step costs: ``python -m benchmarks.dp [--json] [--threads 1] [--only P1 P2] [--quick]``.
+"""Cost of a private step: ``python -m benchmarks.dp [--json] [--quick] [--only P1 P2] [--threads 1]``.
 
-A step on one batch: forward and backward, SGD. The private one clips each example's gradient layer by layer and adds
-Gaussian noise to the sum; convolutions are done in the fixed way. Networks: that of Fed-CDP on
-images of MNIST's and of CIFAR's shape, and CNN 1 of HyperFL; batches of 5 and 64; random pixels.
+A step is one forward and backward pass on a batch, and SGD. The private one clips each example's gradient layer by
+layer and adds Gaussian noise to the sum; convolutions use ``way="fixed"``. The networks are that of Fed-CDP, on images
+of the shapes of MNIST and CIFAR, and CNN 1 of HyperFL; batches of 5 and 64; random pixels.
 
 - P1: our clipped and noised step over a plain step.
-- P2: the step of Opacus with its hooks and clipping "per layer", which is for it every tensor by itself, over ours.
+- P2: the step of Opacus with its hooks and clipping "per layer" (each tensor by itself), over ours.
 
 First our clipped sums are compared with a loop over examples in float32, with bounds that clip some of them: a tensor
 further than 3e-5 of its norm from the loop's ends this with exit code 1, and nothing is timed. Then the sides take
@@ -51,19 +51,19 @@ class ClippingCase:
     batch: int
 
     def model(self) -> nn.Module:
-        """With the same weights each time."""
+        """Build the network, with the same weights each time."""
         with initialising(0, "model"):
             return nets.build(self.net, self.shape, _CLASSES)
 
     def examples(self) -> tuple[Tensor, Tensor]:
-        """Pixels in [0, 1] and labels; the same each time."""
+        """Draw pixels in [0, 1] and labels, the same each time."""
         rng = torch_generator(0, "pictures")
         x = torch.rand(self.batch, *self.shape, generator=rng)
         return x, torch.randint(0, _CLASSES, (self.batch,), generator=rng)
 
     @property
     def steps(self) -> int:
-        """How many in a turn: some tens of milliseconds."""
+        """Number of steps in a turn: some tens of milliseconds."""
         return max(2, 160 // self.batch)
 
 
@@ -72,24 +72,24 @@ CASES = {f"{name}_{batch}": ClippingCase(*net, batch) for name, net in _NETS.ite
 
 
 def plain(case: ClippingCase) -> Step:
-    """A step of SGD."""
+    """Return a step of SGD."""
     model, (x, y), optimiser = case.model(), case.examples(), SGD(_LR)
     parameters = dict(model.named_parameters())
 
     def step() -> None:
-        found = torch.autograd.grad(cross_entropy(model(x), y), list(parameters.values()))
-        optimiser.step(parameters, dict(zip(parameters, found, strict=True)))
+        gradients = torch.autograd.grad(cross_entropy(model(x), y), list(parameters.values()))
+        optimiser.step(parameters, dict(zip(parameters, gradients, strict=True)))
 
     return step
 
 
 def clipped(tested: PerExample, model: nn.Module, x: Tensor, y: Tensor, bound: float | dict[str, float]) -> ClippedSum:
-    """Of cross-entropy."""
+    """Return the clipped sum of the gradients of cross-entropy."""
     return tested.clipped_sum(lambda: cross_entropy(model(x), y, reduction="none"), bound)
 
 
 def ours(case: ClippingCase) -> Step:
-    """A step of SGD with the clipped and noised sum; the step size makes it the mean."""
+    """Return a step of SGD with the clipped and noised sum; the step size makes it the mean."""
     model, (x, y), optimiser = case.model(), case.examples(), SGD(_LR / case.batch)
     parameters, tested, rng = (
         dict(model.named_parameters()),
@@ -108,7 +108,7 @@ def ours(case: ClippingCase) -> Step:
 
 
 def opacus(case: ClippingCase) -> Step:
-    """The same by the hooks and the optimiser that Opacus's PrivacyEngine sets up for it."""
+    """Return the same step by Opacus, with the hooks and the optimiser of its PrivacyEngine."""
     model, (x, y) = GradSampleModule(case.model()), case.examples()
     parameters = list(model.parameters())
     optimiser = DPPerLayerOptimizer(
@@ -130,32 +130,32 @@ def opacus(case: ClippingCase) -> Step:
 def naive(
     model: nn.Module, groups: Mapping[str, tuple[str, ...]], x: Tensor, y: Tensor, bounds: Mapping[str, float]
 ) -> dict[str, Tensor]:
-    """The clipped sums, one example after another."""
+    """Compute the clipped sums, one example after another."""
     parameters = dict(model.named_parameters())
     sums = {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
     for i in range(len(x)):
         loss = cross_entropy(model(x[i : i + 1]), y[i : i + 1])
-        own = dict(zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True))
+        gradients = dict(zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True))
         for group, names in groups.items():
-            norm = torch.cat([own[name].flatten() for name in names]).norm()
+            norm = torch.cat([gradients[name].flatten() for name in names]).norm()
             for name in names:
-                sums[name] += own[name] / max(1.0, float(norm) / bounds[group])
+                sums[name] += gradients[name] / max(1.0, float(norm) / bounds[group])
     return sums
 
 
 def apart(case: ClippingCase) -> float:
-    """How far our sums are from the loop's, over their norms; the worst tensor's."""
+    """Return the distance of our sums from the loop's, over the norm; the largest of all tensors."""
     model, (x, y) = case.model(), case.examples()
     tested = PerExample(model, way="fixed")
     norms = clipped(tested, model, x, y, inf).norms
     bounds = dict(zip(tested.groups, ((norms.amin(0) + norms.amax(0)) / 2).tolist(), strict=True))
-    found, expected = clipped(tested, model, x, y, bounds).sums, naive(model, tested.groups, x, y, bounds)
-    errors = [(found[name] - value).norm() / value.norm() for name, value in expected.items()]
+    sums, expected = clipped(tested, model, x, y, bounds).sums, naive(model, tested.groups, x, y, bounds)
+    errors = [(sums[name] - value).norm() / value.norm() for name, value in expected.items()]
     return float(torch.stack(errors).max())  # NaN if one is
 
 
 def gate(cases: Mapping[str, ClippingCase]) -> dict[str, float]:
-    """The errors; exits with 1 where the sums are not the loop's, as NaN is not."""
+    """Return the errors; exit with 1 if a sum is not the loop's (NaN is not)."""
     exact = {name: apart(case) for name, case in cases.items()}
     if far := {name: error for name, error in exact.items() if not error <= _EXACT}:
         got = ", ".join(f"{name}={error:.2g}" for name, error in far.items())
@@ -164,7 +164,7 @@ def gate(cases: Mapping[str, ClippingCase]) -> dict[str, float]:
 
 
 def milliseconds(step: Step, times: int) -> float:
-    """Of the processor for one of several steps, on all threads."""
+    """Measure the processor's milliseconds of one step, on all threads; mean over so many steps."""
     started = time.process_time()
     for _ in range(times):
         step()
@@ -177,10 +177,10 @@ class DPSection:
 
     Attributes:
         title: in words.
-        upper: the side that is divided.
-        lower: the side it is divided by.
+        upper: the numerator's side.
+        lower: the denominator's side.
         goal: for every case.
-        at_most: whether the goal is the most that is wanted, or the least.
+        at_most: whether the goal is an upper bound; else a lower one.
     """
 
     title: str
@@ -190,16 +190,16 @@ class DPSection:
     at_most: bool
 
     def measure(self, case: ClippingCase, turns: int) -> tuple[float, float, float]:
-        """The ratio, and milliseconds of a step on both sides: medians."""
+        """Measure the ratio and the milliseconds of a step on both sides; return medians."""
         sides = self.upper(case), self.lower(case)
         for side in sides:
             milliseconds(side, 3)  # first steps set things up
-        found = [[milliseconds(side, case.steps) for side in sides] for _ in range(turns)]
-        upper, lower = (statistics.median(column) for column in zip(*found, strict=True))
-        return statistics.median(a / b for a, b in found), upper, lower
+        times = [[milliseconds(side, case.steps) for side in sides] for _ in range(turns)]
+        upper, lower = (statistics.median(column) for column in zip(*times, strict=True))
+        return statistics.median(a / b for a, b in times), upper, lower
 
     def met(self, ratio: float) -> bool:
-        """Whether the goal is reached."""
+        """Return whether the goal is reached."""
         return ratio <= self.goal if self.at_most else ratio >= self.goal
 
 
@@ -209,10 +209,14 @@ _SECTIONS = {
 }
 
 
-def lines(name: str, section: DPSection, found: Mapping[str, tuple[float, float, float]]) -> Iterable[str]:
-    """For people."""
+GATE = output.Part("both sides compared: our clipped sums and a loop's", 3, 3)
+PARTS = {"P1": output.Part(_SECTIONS["P1"].title, 20, 2), "P2": output.Part(_SECTIONS["P2"].title, 30, 3)}
+
+
+def lines(name: str, section: DPSection, rows: Mapping[str, tuple[float, float, float]]) -> Iterable[str]:
+    """Yield a title and a line for each case."""
     yield f"{name}, {section.title}:"
-    for case, (ratio, upper, lower) in found.items():
+    for case, (ratio, upper, lower) in rows.items():
         outcome = f"goal {'<=' if section.at_most else '>='} {section.goal:.2f}: "
         outcome += "met" if section.met(ratio) else "missed"
         yield f"  {case:10}  {ratio:5.2f}  ({outcome}); {upper:.2f} ms over {lower:.2f} ms"
@@ -222,28 +226,24 @@ def main() -> None:
     """Check, measure and print."""
     flags = output.parser(__doc__)
     flags.add_argument("--threads", type=int, default=1, help="of all sides (1)")
-    flags.add_argument("--only", nargs="+", choices=list(_SECTIONS), default=list(_SECTIONS))
-    flags.add_argument("--quick", action="store_true", help="one turn each: does it work at all?")
-    asked = flags.parse_args()
-    torch.set_num_threads(asked.threads)
+    run = output.start(flags, PARTS, GATE)
+    torch.set_num_threads(run.asked.threads)
+    run.begin_gate()
     exact = gate(CASES)
-    sections = {name: section for name, section in _SECTIONS.items() if name in asked.only}
-    found = {
-        name: {key: section.measure(case, 1 if asked.quick else 15) for key, case in CASES.items()}
-        for name, section in sections.items()
-    }
-    say = {name: {case: several[0] for case, several in values.items()} for name, values in found.items()}
-    said = [f"exact: {', '.join(f'{name} {error:.1e}' for name, error in exact.items())} (goal <= {_EXACT:g})"]
-    said += [line for name, section in sections.items() for line in lines(name, section, found[name])]
+    turns = run.amount(15, 1)
+    rows = {name: {key: _SECTIONS[name].measure(case, turns) for key, case in CASES.items()} for name in run.parts()}
+    sections = {name: _SECTIONS[name] for name in rows}
+    ratios = {name: {case: row[0] for case, row in values.items()} for name, values in rows.items()}
+    text = [f"exact: {', '.join(f'{name} {error:.1e}' for name, error in exact.items())} (goal <= {_EXACT:g})"]
+    text += [line for name, section in sections.items() for line in lines(name, section, rows[name])]
     rest = {
         "goal": {name: section.goal for name, section in sections.items()},
-        "met": {n: {case: s.met(ratio) for case, ratio in say[n].items()} for n, s in sections.items()},
-        "milliseconds": {n: {case: list(v[1:]) for case, v in values.items()} for n, values in found.items()},
+        "met": {n: {case: s.met(ratio) for case, ratio in ratios[n].items()} for n, s in sections.items()},
+        "milliseconds": {n: {case: list(v[1:]) for case, v in values.items()} for n, values in rows.items()},
         "exact": exact,
-        "threads": asked.threads,
-        "quick": asked.quick,
+        "threads": run.asked.threads,
     }
-    output.say({**say, **rest}, said, only_json=asked.json)
+    run.report({**ratios, **rest}, text)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
-"""What FedCG's server and its clients cost: ``python -m benchmarks.fedcg [--json] [--only P9 client] [--quick]``.
+"""Cost of FedCG's server and clients: ``python -m benchmarks.fedcg [--json] [--quick] [--only P9 client]``.
 
 LeNet5 on images of 1x32x32, features of 16x5x5, ten classes, batches of 16; random clients and random images.
 
-- P9: the server's distillation of so many clients as one would write it first, over ours. That is, in each iteration,
-  every client's generator and classifier in evaluation mode on the batch, the weighted mean of their scores, and a step
-  of ``torch.optim.Adam`` on the divergence. Ours is `FedCG.aggregate`, with all that it does besides.
-- client: an epoch of a client's local training, by stage, as one would write it first over ours. Without a goal.
+- P9: the server's distillation of so many clients in straightforward code, over ours. In each iteration the
+  straightforward code runs every client's generator and classifier in evaluation mode on the batch, takes the weighted
+  mean of their scores, and does a step of ``torch.optim.Adam`` on the divergence. Ours is all of `FedCG.aggregate`.
+- client: an epoch of a client's local training, by stage, in straightforward code over ours. Without a goal.
 
 First both sides are compared: an update further than 1e-5 of its norm from the other side's ends this with exit code
 1, and nothing is timed. In float64 that is 40 iterations of the server, and both stages of a client. In float32 it is
 four iterations in each of seven rounds, of which the median counts: about once in a hundred iterations an entry lies so
 near to the kink of a LeakyReLU that two orders of summation take different slopes, which moves an update by up to a
-hundredth; in the straightforward loop, too, when another library adds up. The worst round stands beside the median.
+hundredth. The straightforward loop does so, too, if another library adds up. The worst round stands beside the median.
 
 Then the sides take turns, A B A B, so that a busy machine hurts both alike, and are timed in seconds of the processor
 on one thread; a ratio is the median of the turns'. The last line of the output is one JSON object.
@@ -23,12 +23,13 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +38,6 @@ from torch.nn.functional import binary_cross_entropy, cross_entropy, kl_div, log
 
 from benchmarks import output
 from clients.fedcg import FedCGClient
-from flfw import resolve as parts
 from flfw.client.store import ClientStore
 from flfw.client.workplace import Workplace
 from flfw.data import Dataset
@@ -45,6 +45,7 @@ from flfw.data.splits.partition import Split
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
 from flfw.nets.conditional_gan import GeneratingNet, imagining, noise
+from flfw.resolve import resolve
 from flfw.rng import numpy_generator, torch_generator
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.place import ServerPlace
@@ -58,6 +59,13 @@ _GOAL = {"clients_4": 1.5}
 _COMPARED, _TIMED, _QUICK, _TURNS = 40, 128, 16, 9
 _BATCH, _CLASSES, _LR, _GAN_LR, _WEIGHT_DECAY, _DIVERSITY = 16, 10, 3e-4, 3e-4, 1e-4, 0.2
 _IMAGES, _LATE = 160, 51  # a round in which gamma has its last value
+PARTS = {
+    "P9": output.Part("the server's distillation, straightforward over ours", 120, 4),
+    "client": output.Part("a client's local training, straightforward over ours", 30, 4),
+}
+GATE = output.Part("both sides compared: the same updates", 60, 20)
+Ratios = Mapping[str, Mapping[str, float]]
+Times = Mapping[str, Mapping[str, Sequence[float]]]
 _GAMMA = 2 / (1 + np.exp(-10)) - 1
 _EXPERIMENT = Experiment(
     method="fedcg", dataset="fmnist", net="lenet5", augment="none", clients=1, local_epochs=1, batch_size=_BATCH, lr=_LR
@@ -65,12 +73,12 @@ _EXPERIMENT = Experiment(
 
 
 def _place(experiment: Experiment) -> ServerPlace:
-    return ServerPlace(experiment, *parts.method(experiment))
+    return ServerPlace(experiment, resolve(experiment).method, resolve(experiment).settings)
 
 
 @contextmanager
 def precision(kind: torch.dtype) -> Iterator[None]:
-    """Inside, networks and noise are of this type."""
+    """Make networks and noise of this type inside."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(kind)
     try:
@@ -81,28 +89,36 @@ def precision(kind: torch.dtype) -> Iterator[None]:
 
 @cache
 def uploads(clients: int, kind: torch.dtype = torch.float32) -> list[Update]:
-    """Generators and classifiers that have seen nothing, of clients of unlike sizes."""
-    found = []
-    for client in range(clients):
-        model = imagining(_place(replace(_EXPERIMENT, seed=client)).model())
-        rng = torch_generator(client, "warm")
-        for _ in range(20):  # so that what evaluation mode goes by is that of the generator
-            model(noise(64, rng), torch.randint(_CLASSES, (64,), generator=rng))
-        for parameter in model.classifier.parameters():
-            parameter.data.mul_(3.0)  # so that clients do not say nearly the same of everything
-        found.append(Update(client, 100 + client, model.state_dict()))
-    return found
+    """Draw untrained generators and classifiers of clients of unlike sizes; the values are those of float32."""
+    if kind != torch.float32:
+        return [replace(update, tensors=_as(update.tensors, kind)) for update in uploads(clients)]
+    updates = []
+    with precision(torch.float32):
+        for client in range(clients):
+            model = imagining(_place(replace(_EXPERIMENT, seed=client)).model())
+            rng = torch_generator(client, "warm")
+            for _ in range(20):  # so that the statistics of evaluation mode are those of the generator
+                model(noise(64, rng), torch.randint(_CLASSES, (64,), generator=rng))
+            for parameter in model.classifier.parameters():
+                parameter.data.mul_(3.0)  # so that the clients' scores differ
+            updates.append(Update(client, 100 + client, model.state_dict()))
+    return updates
+
+
+def _as(tensors: Mapping[str, Tensor], kind: torch.dtype) -> Tensors:
+    """Convert floats; keep counters as they are."""
+    return {name: value.to(kind) if value.is_floating_point() else value for name, value in tensors.items()}
 
 
 def distilled(sent: Sequence[Update], iterations: int, server_round: int = 1) -> Tensors:
-    """What flfw's server makes of these uploads."""
+    """Distil these uploads as flfw's server does."""
     strategy = FedCG(FedCGSettings(iterations=iterations, server_batch=_BATCH, server_lr=_LR))
     strategy.at, strategy.round = _place(_EXPERIMENT), server_round
     return strategy.aggregate(sent)
 
 
 def straightforward(sent: Sequence[Update], iterations: int, server_round: int = 1) -> Tensors:
-    """The same as one would write it first."""
+    """Distil these uploads in straightforward code."""
     student, *teachers = (imagining(_place(_EXPERIMENT).model()) for _ in range(1 + len(sent)))
     student.load_state_dict(weighted_mean(sent))
     for teacher, update in zip(teachers, sent, strict=True):
@@ -122,22 +138,22 @@ def straightforward(sent: Sequence[Update], iterations: int, server_round: int =
 
 
 def descend(optimiser: torch.optim.Optimizer, loss: Tensor) -> None:
-    """A step."""
+    """Do a step of the optimiser."""
     optimiser.zero_grad()
     loss.backward()
     optimiser.step()
 
 
 def client(folder: Path) -> FedCGClient:
-    """One that holds random pixels."""
+    """Return a client that holds random pixels."""
     rng, kind = numpy_generator(0, "pictures"), torch.get_default_dtype()
     x = rng.integers(0, 256, (_IMAGES, 1, 32, 32), dtype=np.uint8)
-    pixels = x / 255 if kind == torch.float64 else x  # which are not converted to float32 any more
+    pixels = x / 255 if kind == torch.float64 else x  # floats are not converted to float32
     y, nobody, everything = rng.integers(0, _CLASSES, _IMAGES), np.zeros(0, np.int64), (np.arange(_IMAGES),)
     dataset = Dataset("random", pixels, y, pixels, y, _CLASSES, (0.5,), (0.5,), "random", None)
     task = Task(dataset, Split(everything, everything, (nobody,), nobody, nobody, nobody), "lenet5")
-    method, settings = parts.method(_EXPERIMENT)
-    made = parts.client(_EXPERIMENT)(
+    method, settings = resolve(_EXPERIMENT).method, resolve(_EXPERIMENT).settings
+    made = resolve(_EXPERIMENT).client(
         Workplace(_EXPERIMENT, task, method, settings, 0, _LATE, None, ClientStore(folder, "benchmark", 0))
     )
     assert isinstance(made, FedCGClient)
@@ -146,18 +162,18 @@ def client(folder: Path) -> FedCGClient:
 
 @dataclass(frozen=True)
 class Party:
-    """A client as one would write it first, on ours' images and with its draws."""
+    """A client in straightforward code, with the images and the draws of ours."""
 
     ours: FedCGClient
     net: GeneratingNet
 
     def batches(self, purpose: str) -> Iterator[tuple[Tensor, Tensor]]:
-        """Of an epoch, normalised."""
+        """Yield the batches of an epoch, normalised."""
         for x, y in self.ours.batches(self.ours.generator(purpose)):
             yield self.ours.at.task.inputs.normalise(x), y
 
     def train_classifier(self) -> None:
-        """Stage 1."""
+        """Train the extractor and the classifier: stage 1."""
         net, rng = self.net, self.ours.generator("generated features")
         moved = [*net.extractor.parameters(), *net.classifier.parameters()]
         optimiser = torch.optim.Adam(moved, _LR, weight_decay=_WEIGHT_DECAY)
@@ -169,7 +185,7 @@ class Party:
             descend(optimiser, cross_entropy(net.classifier(features), y) + _GAMMA * mse_loss(features, generated))
 
     def train_generator(self) -> None:
-        """Stage 2."""
+        """Train the discriminator and the generator: stage 2."""
         net, rng = self.net, self.ours.generator("noise")
         judging, generating = (
             torch.optim.Adam(part.parameters(), _GAN_LR, betas=(0.5, 0.999))
@@ -194,22 +210,22 @@ class Party:
 
 
 def party(folder: Path) -> Party:
-    """One with the model that ours begins with."""
+    """Return a straightforward client with the same first model as ours."""
     ours = client(folder)
     net = ours.at.fresh_model()
     assert isinstance(net, GeneratingNet)
     return Party(ours, net)
 
 
-def apart(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], start: Mapping[str, Tensor]) -> float:
-    """How far one update is from another, over that one's norm."""
+def apart(trained: Mapping[str, Tensor], expected: Mapping[str, Tensor], start: Mapping[str, Tensor]) -> float:
+    """Return the distance of an update from the expected one, over the norm of the expected one."""
     moved = {name: value for name, value in expected.items() if value.is_floating_point()}
-    error = torch.cat([(found[name] - value).flatten() for name, value in moved.items()]).norm()
+    error = torch.cat([(trained[name] - value).flatten() for name, value in moved.items()]).norm()
     return float(error / torch.cat([(value - start[name]).flatten() for name, value in moved.items()]).norm())
 
 
 def server_apart(clients: int, kind: torch.dtype, iterations: int, server_round: int = 1) -> float:
-    """How far the server's two sides are apart."""
+    """Return the distance of the server's two sides."""
     with precision(kind):
         sent = uploads(clients, kind)
         ours, other = (side(sent, iterations, server_round) for side in (distilled, straightforward))
@@ -217,7 +233,7 @@ def server_apart(clients: int, kind: torch.dtype, iterations: int, server_round:
 
 
 def client_apart(folder: Path) -> float:
-    """How far a client's two sides are apart after both stages, in float64."""
+    """Return the distance of a client's two sides after both stages, in float64."""
     with precision(torch.float64):
         ours, other = client(folder), party(folder)
         start = {name: value.clone() for name, value in other.net.state_dict().items()}
@@ -227,28 +243,38 @@ def client_apart(folder: Path) -> float:
         return apart(ours.model.state_dict(), other.net.state_dict(), start)
 
 
-def gate(folder: Path) -> tuple[dict[str, float], float]:
-    """The errors, and the worst round's in float32; exits with 1 where an error is too large, as NaN is."""
-    exact, single = {"client": client_apart(folder)}, {}
-    for name, clients in _CLIENTS.items():
-        exact[name] = server_apart(clients, torch.float64, _COMPARED)
-        single[name] = [server_apart(clients, torch.float32, 4, now) for now in range(1, 1 + _ROUNDS)]
+def gate(
+    folder: Path, names: Collection[str] = ("P9", "client"), *, quick: bool = False
+) -> tuple[dict[str, float], float]:
+    """Return the errors, and that of the worst round in float32; exit with 1 if an error is too large or NaN.
+
+    Args:
+        folder: for the client's state.
+        names: the parts whose sides are compared.
+        quick: whether fewer iterations and rounds are enough.
+    """
+    compared, rounds = (_COMPARED // 10, 3) if quick else (_COMPARED, _ROUNDS)
+    exact = {"client": client_apart(folder)} if "client" in names else {}
+    single: dict[str, list[float]] = {}
+    for name, clients in _CLIENTS.items() if "P9" in names else ():
+        exact[name] = server_apart(clients, torch.float64, compared)
+        single[name] = [server_apart(clients, torch.float32, 4, now) for now in range(1, 1 + rounds)]
         exact[f"{name}_float32"] = median(single[name])
     if far := {name: error for name, error in exact.items() if not error <= _EXACT}:
         got = ", ".join(f"{name}={error:.2g}" for name, error in far.items())
         sys.exit(f"Expected the same on both sides (<= {_EXACT:g}), got {got}; nothing was timed.")
-    return exact, max(map(max, single.values()))
+    return exact, max((error for errors in single.values() for error in errors), default=0.0)
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Of the processor."""
+    """Measure seconds of the processor."""
     started = time.process_time()
     work()
     return time.process_time() - started
 
 
 def server_turns(clients: int, turns: int, iterations: int) -> list[tuple[float, float]]:
-    """Milliseconds of an iteration, straightforward and ours, in each turn."""
+    """Measure the milliseconds of an iteration, straightforward and ours, in each turn."""
     sent = uploads(clients)
     distilled(sent, 8)  # first steps set things up
     sides = (straightforward, distilled)
@@ -259,50 +285,54 @@ def server_turns(clients: int, turns: int, iterations: int) -> list[tuple[float,
 
 
 def client_turns(folder: Path, stage: str, turns: int) -> list[tuple[float, float]]:
-    """Milliseconds of a batch in a stage, straightforward and ours, in each turn."""
+    """Measure the milliseconds of a batch in a stage, straightforward and ours, in each turn."""
     sides = (party(folder), client(folder))
     batches = -(-_IMAGES // _BATCH)
-    found = [
+    rows = [
         tuple(1000 * seconds(getattr(side, f"train_{stage}")) / batches for side in sides)  # type: ignore[misc]
         for _ in range(turns + 1)
     ]
-    return found[1:]  # type: ignore[return-value]
+    return rows[1:]  # type: ignore[return-value]
+
+
+def lines(ratios: Ratios, times: Times, met: Mapping[str, bool]) -> Iterator[str]:
+    """Yield a line for each ratio."""
+    for part, row in ratios.items():
+        for name, ratio in row.items():
+            outcome = f" (goal >= {_GOAL[name]}: {'met' if met[name] else 'missed'})" if name in _GOAL else ""
+            upper, lower = times[part][name]
+            yield f"  {part} {name:10}  {ratio:5.2f}{outcome}; {upper:.2f} ms over {lower:.2f} ms"
 
 
 def main() -> None:
     """Check, measure and print."""
-    flags = output.parser(__doc__)
-    flags.add_argument("--only", nargs="+", choices=("P9", "client"), default=("P9", "client"))
-    flags.add_argument("--quick", action="store_true", help="one short turn each: does it work at all?")
-    asked = flags.parse_args()
+    run = output.start(output.parser(__doc__), PARTS, GATE)
     torch.set_num_threads(1)
-    turns, iterations = (1, _QUICK) if asked.quick else (_TURNS, _TIMED)
+    turns, iterations = run.amount(_TURNS, 1), run.amount(_TIMED, _QUICK)
+    measured: dict[str, dict[str, list[tuple[float, float]]]] = {}
     with tempfile.TemporaryDirectory(prefix="flfw-fedcg-") as path:
-        folder, measured = Path(path), {}
-        exact, worst = gate(folder)
-        if "P9" in asked.only:
-            measured["P9"] = {name: server_turns(clients, turns, iterations) for name, clients in _CLIENTS.items()}
-        if "client" in asked.only:
-            stages = ("classifier", "generator")
-            measured["client"] = {stage: client_turns(folder, stage, turns) for stage in stages}
+        folder = Path(path)
+        run.begin_gate()
+        exact, worst = gate(folder, run.names, quick=run.asked.quick)
+        for name in run.parts("P9"):
+            measured[name] = {key: server_turns(clients, turns, iterations) for key, clients in _CLIENTS.items()}
+        for name in run.parts("client"):
+            measured[name] = {stage: client_turns(folder, stage, turns) for stage in ("classifier", "generator")}
     ratios = {
-        part: {n: median(a / b for a, b in of) for n, of in several.items()} for part, several in measured.items()
+        part: {name: median(a / b for a, b in rows) for name, rows in table.items()} for part, table in measured.items()
     }
     times = {
-        part: {n: [median(side) for side in zip(*of, strict=True)] for n, of in several.items()}
-        for part, several in measured.items()
+        part: {name: [median(side) for side in zip(*rows, strict=True)] for name, rows in table.items()}
+        for part, table in measured.items()
     }
-    met = {name: ratios["P9"][name] >= least for name, least in _GOAL.items()} if "P9" in ratios else {}
-    rest = {"goal": {"P9": _GOAL}, "met": {"P9": met}, "milliseconds": times, "exact": exact}
-    report = {**ratios, **rest, "float32_worst": worst, "load": os.getloadavg()[0], "quick": asked.quick}
-    lines = [f"exact: {', '.join(f'{name} {error:.1e}' for name, error in exact.items())} (goal <= {_EXACT:g})"]
-    lines += [f"the worst of {len(_CLIENTS) * _ROUNDS} rounds in float32: {worst:.1e}"]
-    for part, several in ratios.items():
-        for name, ratio in several.items():
-            outcome = f" (goal >= {_GOAL[name]}: {'met' if met[name] else 'missed'})" if name in _GOAL else ""
-            upper, lower = times[part][name]
-            lines.append(f"  {part} {name:10}  {ratio:5.2f}{outcome}; {upper:.2f} ms over {lower:.2f} ms")
-    output.say(report, lines, only_json=asked.json)
+    report: dict[str, Any] = {**ratios, "milliseconds": times, "exact": exact, "load": os.getloadavg()[0]}
+    text = [f"exact: {', '.join(f'{name} {error:.1e}' for name, error in exact.items())} (goal <= {_EXACT:g})"]
+    met: dict[str, bool] = {}
+    if "P9" in ratios:
+        met = {name: ratios["P9"][name] >= least for name, least in _GOAL.items()}
+        report |= {"goal": {"P9": _GOAL}, "met": {"P9": met}, "float32_worst": worst}
+        text.append(f"the worst round in float32: {worst:.1e}")
+    run.report(report, [*text, *lines(ratios, times, met)])
 
 
 if __name__ == "__main__":

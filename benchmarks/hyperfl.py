@@ -1,9 +1,9 @@
-"""What a client of HyperFL costs: ``python -m benchmarks.hyperfl [--json] [--threads 1] [--only P3 P4]``.
+"""Cost of a client of HyperFL: ``python -m benchmarks.hyperfl [--json] [--quick] [--only P3 P4] [--threads 1]``.
 
 A client of the paper: 600 images in batches of 50, an epoch on the classifier, five on hypernetwork and embedding;
-CNN 1 on Fashion-MNIST, CNN 2 on CIFAR-10 (from $FLFW_DATA, else random pixels), images as they are.
+CNN 1 on Fashion-MNIST, CNN 2 on CIFAR-10 (from $FLFW_DATA, else random pixels), without augmentation.
 
-- P3: the 60 steps on the hypernetwork, with what is done once before and after them, over 60 steps of FedAvg on the
+- P3: the 60 steps on the hypernetwork, with the work done once before and after them, over 60 steps of FedAvg on the
   same network.
 - P4: a client's whole round in straightforward code (`straightforward`) over ours. That is autograd through the whole
   hypernetwork, ``torch.optim.SGD`` and ``clip_grad_norm_``, with the extractor generated in every forward pass.
@@ -33,7 +33,6 @@ from torch.nn.functional import cross_entropy
 from benchmarks import output
 from clients.hyperfl import HyperFLClient
 from flfw import nets
-from flfw import resolve as parts
 from flfw.client.federated_client import FederatedClient
 from flfw.client.workplace import Workplace
 from flfw.data import Dataset
@@ -41,6 +40,7 @@ from flfw.data.splits.partition import Split
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.nets.hypernetwork import GeneratedNet
+from flfw.resolve import resolve
 from flfw.rng import numpy_generator, torch_generator
 from flfw.task import Task
 
@@ -57,11 +57,20 @@ class HyperFLCase:
     dataset: str
     shape: tuple[int, int, int]
     lr: float
+    epochs: int = dataclasses.field(default=5, compare=False)  # the images are the same
 
     @property
     def experiment(self) -> Experiment:
-        """The paper's, of which one client is looked at."""
-        return Experiment(dataset=self.dataset, net=self.net, split="dominant", augment="none", clients=20, lr=self.lr)
+        """Experiment of the paper; one of its clients is timed."""
+        return Experiment(
+            dataset=self.dataset,
+            net=self.net,
+            split="dominant",
+            augment="none",
+            clients=20,
+            lr=self.lr,
+            local_epochs=self.epochs,
+        )
 
 
 CASES = {
@@ -72,7 +81,7 @@ CASES = {
 
 @cache
 def images(case: HyperFLCase) -> Dataset:
-    """The training images of the first client; random ones where the files are missing."""
+    """Return the training images of the first client; random ones if the files are missing."""
     try:
         task = Task.of(case.experiment, None)
     except BadInput:
@@ -80,30 +89,30 @@ def images(case: HyperFLCase) -> Dataset:
         x = rng.integers(0, 256, (_IMAGES, *case.shape), dtype=np.uint8)
         y, mean, title = rng.integers(0, 10, _IMAGES), (0.5,) * case.shape[0], "random pixels"
         return Dataset(title, x, y, x, y, 10, mean, mean, title, None)
-    own = task.split.train[0]
-    x, y = np.asarray(task.dataset.train_x[own]), np.asarray(task.dataset.train_y[own])
+    indices = task.split.train[0]
+    x, y = np.asarray(task.dataset.train_x[indices]), np.asarray(task.dataset.train_y[indices])
     return dataclasses.replace(task.dataset, train_x=x, train_y=y, test_x=x, test_y=y)
 
 
 def client(
-    case: HyperFLCase, method: str, precision: torch.dtype = torch.float32, count: int = _IMAGES, epochs: int = 5
+    case: HyperFLCase, method: str, precision: torch.dtype = torch.float32, count: int = _IMAGES, epochs: int = 0
 ) -> FederatedClient:
-    """A client that holds the first ``count`` of these images, with a fresh model."""
+    """Return a client that holds the first ``count`` of these images, with a fresh model; 0 epochs: the case's."""
     dataset, nobody = images(case), np.zeros(0, np.int64)
     if precision == torch.float64:
-        x = dataset.train_x / 255  # which are not converted to float32 any more
+        x = dataset.train_x / 255  # floats are not converted to float32
         dataset = dataclasses.replace(dataset, train_x=x, test_x=x)
     everything = (np.arange(min(count, len(dataset.train_y))),)
     task = Task(dataset, Split(everything, everything, (nobody,), nobody, nobody, nobody), case.net)
-    experiment = dataclasses.replace(case.experiment, method=method, local_epochs=epochs)
-    half, settings = parts.method(experiment)
-    made = parts.client(experiment)(Workplace(experiment, task, half, settings, 0, 1, None, None))
+    experiment = dataclasses.replace(case.experiment, method=method, local_epochs=epochs or case.epochs)
+    half, settings = resolve(experiment).method, resolve(experiment).settings
+    made = resolve(experiment).client(Workplace(experiment, task, half, settings, 0, 1, None, None))
     made.model.to(precision)
     return made
 
 
 def straightforward(net: GeneratedNet, x: Tensor, y: Tensor, case: HyperFLCase) -> None:
-    """A client's round as one would write it first.
+    """Do a client's round in straightforward code.
 
     Args:
         net: trained in place.
@@ -113,7 +122,7 @@ def straightforward(net: GeneratedNet, x: Tensor, y: Tensor, case: HyperFLCase) 
     """
 
     def batches(purpose: str, epochs: int) -> Iterator[Tensor]:
-        rng = torch_generator(case.experiment.seed, purpose, 1, 0)  # in the order in which ours come
+        rng = torch_generator(case.experiment.seed, purpose, 1, 0)  # the order of ours
         for _ in range(epochs):
             yield from torch.randperm(len(x), generator=rng).split(case.experiment.batch_size)
 
@@ -139,32 +148,32 @@ def straightforward(net: GeneratedNet, x: Tensor, y: Tensor, case: HyperFLCase) 
 
 
 def by_hand(made: FederatedClient, case: HyperFLCase) -> None:
-    """The straightforward round on a client's own model and images."""
+    """Do the straightforward round on a client's own model and images."""
     assert isinstance(made.model, GeneratedNet)
     x, y = made.at.task.examples("train", np.arange(_IMAGES))
     straightforward(made.model, made.at.task.inputs.normalise(x), y, case)
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Of the processor, on all threads."""
+    """Measure seconds of the processor, on all threads."""
     started = time.process_time()
     work()
     return time.process_time() - started
 
 
 def apart(case: HyperFLCase) -> float:
-    """How far a round of ours is from a straightforward one in float64, over how far that goes; the worst tensor's."""
+    """Return the distance of our round from a straightforward one in float64, over its change; the worst tensor's."""
     ours, other = (client(case, "hyperfl", torch.float64) for _ in range(2))
     start = {name: value.clone() for name, value in nets.tensors(other.model).items()}
     ours.train()
     by_hand(other, case)
-    found, expected = nets.tensors(ours.model), nets.tensors(other.model)
-    errors = [(found[n] - value).norm() / (value - start[n]).norm() for n, value in expected.items()]
+    trained, expected = nets.tensors(ours.model), nets.tensors(other.model)
+    errors = [(trained[n] - value).norm() / (value - start[n]).norm() for n, value in expected.items()]
     return float(torch.stack(errors).max())  # NaN if one is
 
 
 def gate(cases: Iterable[HyperFLCase]) -> dict[str, float]:
-    """The errors; exits with 1 where the two sides do not compute the same, as NaN does not."""
+    """Return the errors; exit with 1 if the two sides do not compute the same (NaN is not the same)."""
     exact = {case.net: apart(case) for case in cases}
     if far := {name: error for name, error in exact.items() if not error <= _EXACT}:
         got = ", ".join(f"{name}={error:.2g}" for name, error in far.items())
@@ -175,7 +184,7 @@ def gate(cases: Iterable[HyperFLCase]) -> dict[str, float]:
 
 
 def steps(case: HyperFLCase) -> tuple[float, float]:
-    """Seconds of our steps on the hypernetwork, and of FedAvg's."""
+    """Measure the seconds of our steps on the hypernetwork, and of FedAvg's."""
     ours, plain = client(case, "hyperfl"), client(case, "fedavg")
     assert isinstance(ours, HyperFLClient)
     ours.train_classifier()
@@ -183,21 +192,21 @@ def steps(case: HyperFLCase) -> tuple[float, float]:
 
 
 def rounds(case: HyperFLCase) -> tuple[float, float]:
-    """Seconds of a straightforward round, and of ours."""
+    """Measure the seconds of a straightforward round, and of ours."""
     other, ours = client(case, "hyperfl"), client(case, "hyperfl")
     return seconds(partial(by_hand, other, case)), seconds(ours.train)
 
 
 @dataclass(frozen=True)
 class HyperFLSection:
-    """What was found for one claim.
+    """Figures of one claim.
 
     Attributes:
         title: in words.
         figures: by network.
         goals: by network.
-        at_most: whether a goal is the most that is wanted, or the least.
-        beside: more of interest, by network.
+        at_most: whether a goal is an upper bound; else a lower one.
+        beside: further figures, by network.
     """
 
     title: str
@@ -208,20 +217,20 @@ class HyperFLSection:
 
     @property
     def met(self) -> dict[str, bool]:
-        """Whether each goal is reached."""
+        """Outcome of each goal: whether it is reached."""
         return {
             n: value <= self.goals[n] if self.at_most else value >= self.goals[n] for n, value in self.figures.items()
         }
 
     def lines(self, name: str) -> list[str]:
-        """For people."""
+        """Return a title and a line for each network."""
         wanted = "<=" if self.at_most else ">="
-        said = [f"{name}, {self.title}:"]
+        text = [f"{name}, {self.title}:"]
         for net, value in self.figures.items():
             more = ", ".join(f"{key} {number:.4g}" for key, number in self.beside[net].items())
             outcome = "met" if self.met[net] else "missed"
-            said.append(f"  {net}  {value:5.2f}  (goal {wanted} {self.goals[net]:.2f}: {outcome}); {more}")
-        return said
+            text.append(f"  {net}  {value:5.2f}  (goal {wanted} {self.goals[net]:.2f}: {outcome}); {more}")
+        return text
 
 
 def ratios(
@@ -231,53 +240,64 @@ def ratios(
     goals: Mapping[str, float],
     at_most: bool,
     turns: int,
+    cases: Mapping[str, HyperFLCase] = CASES,
 ) -> HyperFLSection:
-    """A claim about a ratio of two sides, which `measure` times in one turn."""
-    found = {name: [measure(case) for _ in range(turns)] for name, case in CASES.items()}
-    figures = {name: statistics.median(a / b for a, b in several) for name, several in found.items()}
+    """Measure the ratio of two sides; `measure` times both in one turn."""
+    times = {name: [measure(case) for _ in range(turns)] for name, case in cases.items()}
+    figures = {name: statistics.median(a / b for a, b in rows) for name, rows in times.items()}
     beside = {
         name: {
-            f"{side}_s": statistics.median(column)
-            for side, column in zip(sides, zip(*several, strict=True), strict=True)
+            f"{side}_s": statistics.median(column) for side, column in zip(sides, zip(*rows, strict=True), strict=True)
         }
-        for name, several in found.items()
+        for name, rows in times.items()
     }
     return HyperFLSection(title, figures, goals, at_most, beside)
 
 
+def chosen(quick: bool) -> dict[str, HyperFLCase]:
+    """Return both cases; quick: with one epoch on the hypernetwork."""
+    return {name: dataclasses.replace(case, epochs=1) for name, case in CASES.items()} if quick else CASES
+
+
 def p3(quick: bool) -> HyperFLSection:
-    """Client step over FedAvg's."""
+    """Measure a client's step over FedAvg's."""
     title, goals = "steps on the hypernetwork over steps of FedAvg", {"cnn1": 1.40, "cnn2": 1.25}
-    return ratios(title, steps, ("ours", "fedavg"), goals, at_most=True, turns=1 if quick else 9)
+    return ratios(title, steps, ("ours", "fedavg"), goals, at_most=True, turns=1 if quick else 9, cases=chosen(quick))
 
 
 def p4(quick: bool) -> HyperFLSection:
-    """Client round, how much faster."""
+    """Measure a straightforward round of a client over ours."""
     title, goals = "a straightforward round of a client over ours", {"cnn1": 8.0, "cnn2": 4.0}
-    return ratios(title, rounds, ("straightforward", "ours"), goals, at_most=False, turns=1 if quick else 3)
+    return ratios(
+        title, rounds, ("straightforward", "ours"), goals, at_most=False, turns=1 if quick else 3, cases=chosen(quick)
+    )
 
 
 _SECTIONS: dict[str, Callable[[bool], HyperFLSection]] = {"P3": p3, "P4": p4}
+GATE = output.Part("both sides of P4 compared in float64: the same change of every tensor", 35, 8)
+PARTS = {
+    "P3": output.Part("steps on the hypernetwork over steps of FedAvg", 45, 3),
+    "P4": output.Part("a straightforward round of a client over ours", 45, 4),
+}
 
 
 def main() -> None:
     """Check, measure and print."""
     flags = output.parser(__doc__)
     flags.add_argument("--threads", type=int, default=1, help="of both sides (1)")
-    flags.add_argument("--only", nargs="+", choices=list(_SECTIONS), default=list(_SECTIONS))
-    flags.add_argument("--quick", action="store_true", help="one turn each: does it work at all?")
-    asked = flags.parse_args()
-    torch.set_num_threads(asked.threads)
-    exact = gate(CASES.values())
-    sections = {name: measure(asked.quick) for name, measure in _SECTIONS.items() if name in asked.only}
-    found: dict[str, Any] = {name: dict(section.figures) for name, section in sections.items()}
+    run = output.start(flags, PARTS, GATE)
+    torch.set_num_threads(run.asked.threads)
+    run.begin_gate()
+    exact = gate(chosen(run.asked.quick).values())
+    sections = {name: _SECTIONS[name](run.asked.quick) for name in run.parts()}
+    results: dict[str, Any] = {name: dict(section.figures) for name, section in sections.items()}
     for part in ("goals", "met", "beside"):
-        found[part.removesuffix("s")] = {name: dict(getattr(section, part)) for name, section in sections.items()}
-    found |= {"exact": exact, "threads": asked.threads, "quick": asked.quick}
-    found["images"] = {name: images(case).name for name, case in CASES.items()}
+        results[part.removesuffix("s")] = {name: dict(getattr(section, part)) for name, section in sections.items()}
+    results |= {"exact": exact, "threads": run.asked.threads}
+    results["images"] = {name: images(case).name for name, case in CASES.items()}
     lines = [f"exact: {', '.join(f'{name} {error:.1e}' for name, error in exact.items())} (goal <= {_EXACT:g})"]
     lines += [line for name, section in sections.items() for line in section.lines(name)]
-    output.say(found, lines, only_json=asked.json)
+    run.report(results, lines)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""How much smaller HyperFL's upload is as factors: ``python -m benchmarks.hyperfl_upload [--json] [--only cnn1 cnn2]``.
+"""Size of HyperFL's upload as factors: ``python -m benchmarks.hyperfl_upload [--json] [--quick] [--only cnn1 cnn2]``.
 
 P5: the first four clients of the paper's twenty (600 images each, batches of 50, five epochs; CNN 1 on Fashion-MNIST,
-CNN 2 on CIFAR-10) train for some rounds, and what each sends in the round after them is measured: the bytes of the
-dense message over those of the message with factors, for the client with the smallest ratio. First the server's reading
-of each message is compared with what the client trained: an error above 1e-3 of the change of all that is sent ends
-this with exit code 1.
+CNN 2 on CIFAR-10) train for some rounds. Each client's message in the next round is measured: the bytes of the dense
+message over those of the message with factors, for the client with the smallest ratio. First the server's reading of
+each message is compared with the client's tensors: an error above 1e-3 of the change of all tensors sent ends this with
+exit code 1.
 
-Beside it stand the rank; what factors would give in float32, as they are, of the lowest rank with the same error; and
-seconds of the processor: of the client's round without them, of making them, and of reading them. Real data only,
-below $FLFW_DATA. The last line of the output is one JSON object.
+Further figures: the rank; the ratio of plain factors in float32, of the lowest rank with the same error; and seconds of
+the processor: of the client's round without factors, of making them, and of reading them. Real data only, below
+$FLFW_DATA. The last line of the output is one JSON object.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from benchmarks import output
-from flfw import resolve as parts
+from flfw import data
 from flfw.client.store import ClientStore
 from flfw.client.workplace import Workplace
 from flfw.errors import BadInput
@@ -37,7 +37,7 @@ from flfw.messages.factors import Layers, NamedArrays, square
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import broadcast, nbytes, pack, views
 from flfw.nets import Tensors
-from flfw.resolve import resolve
+from flfw.resolve import resolve, without_auto
 from flfw.server.aggregation import Update
 from flfw.task import Task
 from strategies.hyperfl import HyperFL, HyperFLSettings
@@ -57,17 +57,21 @@ class UploadCase:
 
     @property
     def experiment(self) -> Experiment:
-        """The paper's."""
+        """Experiment of the paper."""
         asked = Experiment(dataset=self.dataset, net=self.net, split="dominant", clients=20, lr=self.lr)
-        return resolve(asked)
+        return without_auto(asked)
 
 
 _CASES = {"cnn1": UploadCase("cnn1", "fmnist", 0.01), "cnn2": UploadCase("cnn2", "cifar10", 0.02)}
+PARTS = {
+    "cnn1": output.Part("CNN 1 on Fashion-MNIST, dense and factored uploads of four clients", 30, 8),
+    "cnn2": output.Part("CNN 2 on CIFAR-10, dense and factored uploads of four clients", 40, 10),
+}
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A client after local training: what it received, what it would send whole, and the seconds its round took."""
+    """A client after local training: the tensors received, those of a dense upload, and the seconds of its round."""
 
     received: NamedArrays
     sent: Tensors
@@ -76,38 +80,38 @@ class Trained:
 
 
 def trained(case: UploadCase, rounds: int) -> list[Trained]:
-    """What the first clients make of the aggregate after so many rounds of theirs."""
-    experiment, found = case.experiment, []
-    task, (method, settings) = Task.of(experiment, None), parts.method(experiment)
+    """Train the first clients for so many rounds; return each client after one more."""
+    experiment, clients = case.experiment, []
+    task, method, settings = Task.of(experiment, None), resolve(experiment).method, resolve(experiment).settings
     with tempfile.TemporaryDirectory() as folder:
         stores = [ClientStore(Path(folder), "upload", partition) for partition in range(_CLIENTS)]
         client = Workplace(experiment, task, method, settings, 0, 1, None, stores[0])
-        model = parts.client(experiment)(client).model
+        model = resolve(experiment).client(client).model
         arrays = broadcast(model, method.shared(model, settings).downloads)
         for server_round in range(1, rounds + 2):
-            received, found = views(arrays), []
+            received, clients = views(arrays), []
             for partition, store in enumerate(stores):
                 at = Workplace(experiment, task, method, settings, partition, server_round, None, store)
-                worker, started = parts.client(experiment)(at), time.process_time()
+                worker, started = resolve(experiment).client(at), time.process_time()
                 sent, metrics = worker.fit_named(received, server_round - 1)
-                found.append(Trained(received, sent, metrics["num-examples"], time.process_time() - started))
-            updates = (Update(p, one.examples, one.sent) for p, one in enumerate(found))
+                clients.append(Trained(received, sent, metrics["num-examples"], time.process_time() - started))
+            updates = (Update(p, one.examples, one.sent) for p, one in enumerate(clients))
             arrays = pack(method(settings).aggregate(updates))
-    return found
+    return clients
 
 
 def as_factors(one: Trained, form: FactoredUpload) -> dict[str, float]:
-    """One client's upload both ways; ends this if the server would read something else than was trained."""
+    """Measure one client's upload both ways; exit with 1 if the server would not read the client's tensors."""
     started = time.process_time()
     sent = pack(form.compress(one.sent, one.received))
     made = time.process_time() - started
     reply = Message(RecordDict({"arrays": sent, "metrics": MetricRecord({"num-examples": one.examples})}), 1, "train")
     reader = FactorReader(form, HyperFL.uploads, pack({n: torch.tensor(v) for n, v in one.received.items()}))
     started = time.process_time()
-    found, _, size = reader(reply)
+    tensors, _, size = reader(reply)
     read = time.process_time() - started
     whole = sum(square(value - torch.tensor(one.received[name])) for name, value in one.sent.items())
-    error = (sum(square(found[name] - value) for name, value in one.sent.items()) / whole) ** 0.5
+    error = (sum(square(tensors[name] - value) for name, value in one.sent.items()) / whole) ** 0.5
     if not error <= form.error:
         sys.exit(f"the server would read an update that is {error:.1e} off; nothing is claimed")
     scales, axes = (views(sent)[f"{form.pattern}/{part}"] for part in ("scales", "axes"))
@@ -124,7 +128,7 @@ def as_factors(one: Trained, form: FactoredUpload) -> dict[str, float]:
 
 
 def float32_bytes(one: Trained, form: FactoredUpload, kept: float, whole: float) -> float:
-    """Bytes of U and V in float32 and of all else: the lowest rank with the same error, decay taken out as well."""
+    """Count the bytes of U and V in float32 and of all else: lowest rank of the same error, without weight decay."""
     layers = Layers.matching(form.pattern, one.received)
     assert layers is not None
     rows, columns = layers.shape
@@ -137,42 +141,44 @@ def float32_bytes(one: Trained, form: FactoredUpload, kept: float, whole: float)
 
 
 def p5(case: UploadCase, rounds: int) -> dict[str, float]:
-    """The client with the smallest ratio; seconds are medians over the clients."""
+    """Return the figures of the client with the smallest ratio; seconds are medians over the clients."""
     form = HyperFL.factored_upload(HyperFLSettings(upload="factors", upload_error=_ERROR))
     assert form is not None
-    found = [as_factors(one, form) for one in trained(case, rounds)]
-    worst = min(found, key=lambda one: one["ratio"])
-    seconds = {name: statistics.median(one[name] for one in found) for name in ("round_s", "make_s", "read_s")}
-    best = {"best": max(one["ratio"] for one in found)}
+    rows = [as_factors(one, form) for one in trained(case, rounds)]
+    worst = min(rows, key=lambda row: row["ratio"])
+    seconds = {name: statistics.median(row[name] for row in rows) for name in ("round_s", "make_s", "read_s")}
+    best = {"best": max(row["ratio"] for row in rows)}
     return {name: float(f"{value:.4g}") for name, value in {**worst, **best, **seconds}.items()}
 
 
 def main() -> None:
     """Measure and print."""
     flags = output.parser(__doc__)
-    flags.add_argument("--rounds", type=int, default=4, help="before the one that is measured")
+    flags.add_argument("--rounds", type=int, help="before the one that is measured (4; quick: 0)")
     flags.add_argument("--threads", type=int, default=1)
-    flags.add_argument("--only", nargs="+", choices=list(_CASES), default=list(_CASES))
-    chosen = flags.parse_args()
-    torch.set_num_threads(chosen.threads)
+    run = output.start(flags, PARTS)
+    torch.set_num_threads(run.asked.threads)
     InProcessGrid(ClientApp(), 1, {})  # messages are written by a node
-    found: dict[str, dict[str, float]] = {}
+    rounds = run.amount(4, 0, run.asked.rounds)
+    rows: dict[str, dict[str, float]] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # re-encoded pixels are not the published ones
-        for name in chosen.only:
-            try:
-                found[name] = p5(_CASES[name], chosen.rounds)
-            except BadInput as error:
-                sys.exit(str(error))
+        try:
+            for name in run.names:  # before the plan: without data there is none
+                data.load(_CASES[name].dataset, None)
+        except BadInput as error:
+            output.refuse(str(error))
+        for name in run.parts():
+            rows[name] = p5(_CASES[name], rounds)
     lines = [
         f"{name}: {one['ratio']:.1f} times smaller (goal >= {_GOAL:g}; best client {one['best']:.1f}), "
         f"rank {one['rank']:.0f}, error {one['error']:.1e}; in float32 {one['float32']:.1f}; "
         f"round {one['round_s']:.2f} s, making {one['make_s']:.2f} s, reading {one['read_s']:.2f} s"
-        for name, one in found.items()
+        for name, one in rows.items()
     ]
-    about: dict[str, Any] = {"P5": {name: one["ratio"] for name, one in found.items()}, **found}
-    about |= {"goal": {"P5": _GOAL}, "met": {name: one["ratio"] >= _GOAL for name, one in found.items()}}
-    output.say({**about, "rounds": chosen.rounds, "threads": chosen.threads}, lines, only_json=chosen.json)
+    results: dict[str, Any] = {"P5": {name: one["ratio"] for name, one in rows.items()}, **rows}
+    results |= {"goal": {"P5": _GOAL}, "met": {name: one["ratio"] >= _GOAL for name, one in rows.items()}}
+    run.report({**results, "rounds": rounds, "threads": run.asked.threads}, lines)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""What a local iteration costs by each method: ``python -m benchmarks.local_steps [--json] [--only MNIST] [--quick]``.
+"""Cost of a local iteration by each method: ``python -m benchmarks.local_steps [--json] [--quick] [--only MNIST]``.
 
-A local iteration is a client's whole local training of a round, with what it does to its update, over the number of
-mini-batches in its epochs (`papers.timing`): so what a method does besides, such as training a head first, is shared
-out among them.
-The experiments are those of the papers' tables, on random inputs of the data's shape:
+The time of a local iteration is that of a client's whole local training in a round, changes of its update included,
+over the number of mini-batches in its epochs (`papers.timing`). So further work of a method, such as training a head
+first, is divided among them. The experiments are those of the papers' tables, on random inputs of the data's shape:
 
 - Table III of Fed-CDP: MNIST, CIFAR-10 and LFW on its convolutional network, Adult and Cancer on two hidden layers.
 - Table 4 of HyperFL: EMNIST on CNN 1, five epochs of batches of 100. It has the seconds of a round.
@@ -35,6 +34,14 @@ from papers.timing import Trainee, in_turns
 
 _TURNS = 5
 _PLAIN = ("non-private", "FedAvg")
+_SECONDS = {
+    "MNIST": (25, 5),
+    "CIFAR-10": (25, 5),
+    "LFW": (25, 5),
+    "Adult": (10, 3),
+    "Cancer": (10, 3),
+    "EMNIST": (90, 18),
+}  # usual and quick
 _EXAMPLES = {"MNIST": 500, "CIFAR-10": 400, "LFW": 300, "Adult": 300, "Cancer": 400, "EMNIST": 1000}
 
 
@@ -52,9 +59,9 @@ class LocalStepsCase:
         return {row: value / plain for row, value in list(self.published.items())[1:]}
 
 
-def _case(name: str, of: Iterable[tuple[Cell, Experiment]]) -> LocalStepsCase:
-    """Of a column's cells; every client has as many examples as the paper's."""
-    ordered = sorted(of, key=lambda one: one[0].row[0] not in _PLAIN)
+def _case(name: str, column: Iterable[tuple[Cell, Experiment]]) -> LocalStepsCase:
+    """Make the case of a column's cells; every client has as many examples as the paper's."""
+    ordered = sorted(column, key=lambda one: one[0].row[0] not in _PLAIN)
     experiments, times = {}, {}
     for cell, experiment in ordered:
         experiments[cell.row[0]], times[cell.row[0]] = experiment, float(cell.value or 0)
@@ -68,14 +75,17 @@ def _cases() -> dict[str, LocalStepsCase]:
         columns[str(cell.keys["dataset"])].append((cell, fed_cdp.timed(cell, "quick").experiments[0]))
     for cell in published.table("hyperfl.4").cells:
         columns["EMNIST"].append((cell, hyperfl.timed(cell, "full").experiments[0]))
-    return {name: _case(name, of) for name, of in columns.items()}
+    return {name: _case(name, column) for name, column in columns.items()}
 
 
 CASES = _cases()
+PARTS = {
+    name: output.Part(f"{' and '.join(case.experiments)} in turns", *_SECONDS[name]) for name, case in CASES.items()
+}
 
 
 def task(name: str, experiment: Experiment, examples: int) -> Task:
-    """Random inputs of a data set's shape, of which the first client has all."""
+    """Draw random inputs of a data set's shape; the first client has all."""
     card, rng = data.describe(experiment.dataset), numpy_generator(0, "inputs")
     images = len(card.shape) == 3
     x = rng.integers(0, 256, (examples, *card.shape), dtype=np.uint8)
@@ -89,7 +99,7 @@ def task(name: str, experiment: Experiment, examples: int) -> Task:
 
 
 def measure(name: str, turns: int, examples: int = 0) -> dict[str, tuple[float, float]]:
-    """By method the ratio to plain training, and milliseconds of a local iteration: medians over the turns.
+    """Measure each method's ratio to plain training and its milliseconds of a local iteration: medians over the turns.
 
     Args:
         name: of the case.
@@ -98,9 +108,9 @@ def measure(name: str, turns: int, examples: int = 0) -> dict[str, tuple[float, 
     """
     case = CASES[name]
     first = next(iter(case.experiments.values()))
-    of = task(name, first, examples or _EXAMPLES[name])
-    found = in_turns([Trainee(experiment, of) for experiment in case.experiments.values()], turns)
-    columns = dict(zip(case.experiments, zip(*found, strict=True), strict=True))
+    work = task(name, first, examples or _EXAMPLES[name])
+    rows = in_turns([Trainee(experiment, work) for experiment in case.experiments.values()], turns)
+    columns = dict(zip(case.experiments, zip(*rows, strict=True), strict=True))
     plain = next(iter(columns.values()))
     return {
         row: (statistics.median(a / b for a, b in zip(times, plain, strict=True)), statistics.median(times))
@@ -108,34 +118,30 @@ def measure(name: str, turns: int, examples: int = 0) -> dict[str, tuple[float, 
     }
 
 
-def lines(name: str, found: Mapping[str, tuple[float, float]]) -> Iterable[str]:
-    """For people."""
+def lines(name: str, rows: Mapping[str, tuple[float, float]]) -> Iterable[str]:
+    """Yield a title and a line for each method."""
     goal = CASES[name].goal
     yield f"{name}:"
-    for row, (ratio, milliseconds) in found.items():
+    for row, (ratio, milliseconds) in rows.items():
         outcome = f"  (goal <= {goal[row]:.2f}: {'met' if ratio <= goal[row] else 'missed'})" if row in goal else ""
         yield f"  {row:15}  {ratio:5.2f}{outcome}; {milliseconds:.2f} ms"
 
 
 def main() -> None:
     """Measure and print."""
-    flags = output.parser(__doc__)
-    flags.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES))
-    flags.add_argument("--quick", action="store_true", help="one turn each: does it work at all?")
-    asked = flags.parse_args()
-    turns = 1 if asked.quick else _TURNS
-    found = {name: measure(name, turns) for name in asked.only}
-    ratios = {name: {row: value[0] for row, value in of.items()} for name, of in found.items()}
-    goal = {name: CASES[name].goal for name in asked.only}
-    report = {
+    run = output.start(output.parser(__doc__), PARTS)
+    turns = run.amount(_TURNS, 1)
+    tables = {name: measure(name, turns, run.amount(0, max(8, _EXAMPLES[name] // 4))) for name in run.parts()}
+    ratios = {name: {row: value[0] for row, value in rows.items()} for name, rows in tables.items()}
+    goal = {name: CASES[name].goal for name in tables}
+    results = {
         "local_steps": ratios,
         "goal": goal,
-        "met": {name: {row: ratios[name][row] <= most for row, most in of.items()} for name, of in goal.items()},
-        "milliseconds": {name: {row: value[1] for row, value in of.items()} for name, of in found.items()},
+        "met": {name: {row: ratios[name][row] <= most for row, most in rows.items()} for name, rows in goal.items()},
+        "milliseconds": {name: {row: value[1] for row, value in rows.items()} for name, rows in tables.items()},
         "turns": turns,
-        "quick": asked.quick,
     }
-    output.say(report, [line for name, of in found.items() for line in lines(name, of)], only_json=asked.json)
+    run.report(results, [line for name, rows in tables.items() for line in lines(name, rows)])
 
 
 if __name__ == "__main__":

@@ -1,18 +1,16 @@
-"""What a malicious server reads off: ``python -m benchmarks.malicious_hypernetwork [--json] [--dataset mnist]``.
+"""Leak to a malicious server: ``python -m benchmarks.malicious_hypernetwork [--json] [--quick] [--dataset mnist]``.
 
 HyperFL with the fully connected ``mlp``. An honest server broadcasts the hypernetwork as it was initialised. A
-malicious one broadcasts `serving(...)`, which generates, from whatever embedding, an extractor whose first layer sorts
-examples into bins (`flfw.inversion.closed_form.imprint`). Both then read the extractor's gradient off a client's, and
-single examples off that, in closed form: no search, no labels, no embedding, no classifier.
+malicious one broadcasts `serving(...)`. It generates, from any embedding, an extractor whose first layer sorts examples
+into bins (`flfw.inversion.closed_form.imprint`). Both servers then read the extractor's gradient off a client's
+gradient, and single examples off the extractor's, in closed form: no search, no labels, no embedding, no classifier.
 
-For batches of 1, 4, 16 and 64 training images, twenty of each, it prints the share of images that are read off: some
-reading has a PSNR above 40 dB. The bins are chosen on 1,000 test images, which count as public. Data from $FLFW_DATA,
-or the digits that need none. The last line of the output is one JSON object.
+The result is the share of images that are read off, for batches of 1, 4, 16 and 64 training images, twenty of each. An
+image is read off if some reading has a PSNR above 40 dB. The bins are chosen on 1,000 test images, which count as
+public. Data come from $FLFW_DATA; the digits need none. The last line of the output is one JSON object.
 """
 
 from __future__ import annotations
-
-import sys
 
 import numpy as np
 import torch
@@ -32,10 +30,14 @@ from flfw.nets.inputs import Inputs
 from flfw.rng import initialising, numpy_generator
 
 _BATCHES, _REPEATS, _PUBLIC, _FOUND = (1, 4, 16, 64), 20, 1000, 40.0
+PARTS = {
+    "honest": output.Part("a hypernetwork as it was initialised", 3, 1),
+    "malicious": output.Part("a hypernetwork that generates bins", 5, 2),
+}
 
 
-def shares(dataset: data.Dataset, malicious: bool) -> dict[str, float]:
-    """The share of images that are read off, by batch size."""
+def shares(dataset: data.Dataset, malicious: bool, repeats: int = _REPEATS) -> dict[str, float]:
+    """Measure the share of images that are read off, by batch size."""
     inputs = Inputs.of(dataset.shape, dataset.mean, dataset.std)
     with initialising(0, "generated"):
         client = GeneratedNet(nets.build("mlp", dataset.shape, dataset.classes), 64, 128, "fan_in")
@@ -45,21 +47,26 @@ def shares(dataset: data.Dataset, malicious: bool) -> dict[str, float]:
         public = inputs.normalise(_pixels(dataset.test_x[:_PUBLIC])).flatten(1).mean(1)
         broadcast = serving(broadcast, imprint(extractor, public))
         client.load_state_dict(broadcast, strict=False)
-    rng, found = numpy_generator(0, "batches"), {}
+    rng, table = numpy_generator(0, "batches"), {}
     for batch in _BATCHES:
         hits = [
             _read_off(client, broadcast, inputs, dataset, rng.choice(len(dataset.train_x), batch, False), malicious)
-            for _ in range(_REPEATS)
+            for _ in range(repeats)
         ]
-        found[str(batch)] = sum(hits) / (batch * _REPEATS)
-    return found
+        table[str(batch)] = sum(hits) / (batch * repeats)
+    return table
 
 
 def _read_off(
-    client: GeneratedNet, broadcast: nets.Tensors, inputs: Inputs, dataset: data.Dataset, of: np.ndarray, binned: bool
+    client: GeneratedNet,
+    broadcast: nets.Tensors,
+    inputs: Inputs,
+    dataset: data.Dataset,
+    rows: np.ndarray,
+    binned: bool,
 ) -> int:
-    """How many of a batch's images are among the readings."""
-    x, y = _pixels(dataset.train_x[of]), torch.from_numpy(dataset.train_y[of])
+    """Count the images of a batch (rows of the data set) that are among the readings."""
+    x, y = _pixels(dataset.train_x[rows]), torch.from_numpy(dataset.train_y[rows])
     names = [name for name, _ in client.named_parameters() if name.startswith("hypernet.")]
     weights = [client.get_parameter(name) for name in names]
     sent = torch.autograd.grad(cross_entropy(client(inputs.normalise(x)), y), weights)
@@ -79,18 +86,20 @@ def _pixels(images: np.ndarray) -> Tensor:
 
 
 def main() -> None:
-    """Both servers, on the same batches."""
-    parser = output.parser(__doc__)
-    parser.add_argument("--dataset", default="digits", help="digits (default), mnist, fmnist, ...")
-    arguments = parser.parse_args()
+    """Measure both servers, on the same batches, and print."""
+    flags = output.parser(__doc__)
+    flags.add_argument("--dataset", default="digits", help="digits (default), mnist, fmnist, ...")
+    run = output.start(flags, PARTS)
     try:
-        dataset = data.load(arguments.dataset, None)
+        dataset = data.load(run.asked.dataset, None)
     except BadInput as error:
-        sys.exit(str(error))
-    found = {name: shares(dataset, name == "malicious") for name in ("honest", "malicious")}
-    lines = [f"{dataset.name}: share of a batch's images read off in closed form", "batch  honest  malicious"]
-    lines += [f"{b:5d}  {found['honest'][str(b)]:6.0%}  {found['malicious'][str(b)]:9.0%}" for b in _BATCHES]
-    output.say({"dataset": dataset.name, "share_read_off": found}, lines, only_json=arguments.json)
+        output.refuse(str(error))
+    repeats = run.amount(_REPEATS, 2)
+    table = {name: shares(dataset, name == "malicious", repeats) for name in run.parts()}
+    lines = [f"{dataset.name}: share of a batch's images read off in closed form"]
+    lines.append("  ".join(["batch", *(f"{name:>9}" for name in table)]))
+    lines += ["  ".join([f"{b:5d}", *(f"{row[str(b)]:9.0%}" for row in table.values())]) for b in _BATCHES]
+    run.report({"dataset": dataset.name, "share_read_off": table}, lines)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Whether memory grows with the rounds: ``python -m benchmarks.memory [--json]``.
+"""Growth of memory with the rounds: ``python -m benchmarks.memory [--json] [--quick]``.
 
-Runs HyperFL (60 MB a message) under Ray for fifty rounds as a user would, and looks from outside at the resident
-memory of the driver and of Ray's client actors whenever a round has ended. What counts is a process's own memory: all
-of them also touch pages of Ray's object store, which is shared and has a fixed size. Growth is the slope of a
-least-squares line from round 10 on, times the rounds. The last line of the output is one JSON object.
+HyperFL (60 MB a message) runs under Ray for fifty rounds as a user would run it. After each round the resident memory
+of the driver and of Ray's client actors is read from outside. Only private memory counts: all processes also touch
+pages of Ray's object store, which is shared and has a fixed size. Growth is the slope of a least-squares line from
+round 10 on, times the rounds. The last line of the output is one JSON object.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ _ROOT = Path(__file__).parent.parent
 _WARM_UP = 10
 _GOAL_MIB = 50.0
 _FLAGS = "--method hyperfl --clients 4 --sample 2 --local-epochs 1 --attack none"
+PARTS = {"memory": output.Part("HyperFL under Ray, memory after each round", 240, 35)}
 
 
-def measure(rounds: int) -> dict[str, Any]:
-    """Own memory of the driver and of the largest actor after each round, in MiB, and how much it grew."""
+def measure(rounds: int, warm_up: int = _WARM_UP) -> dict[str, Any]:
+    """Measure the private memory of the driver and of the largest actor after each round, in MiB, and its growth."""
     seen: dict[str, list[float]] = {"driver": [], "actor": []}
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "sim.py", *_FLAGS.split(), "--rounds", str(rounds), "--out", f"{folder}/run"]
@@ -40,30 +41,33 @@ def measure(rounds: int) -> dict[str, Any]:
                     seen["actor"].append(max(own_memory(pid) for pid in actors_below(process.pid)) / 1024)
     if process.returncode or len(seen["driver"]) != rounds:
         sys.exit(f"sim.py ended with exit code {process.returncode}; nothing was measured")
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, sizes in seen.items():
-        slope = float(np.polyfit(np.arange(_WARM_UP, rounds), sizes[_WARM_UP:], 1)[0])
-        found[f"{name}_mib"] = {
-            "round_10": round(sizes[_WARM_UP - 1]),
-            "last": round(sizes[-1]),
-            "most": round(max(sizes)),
-        }
-        found[f"{name}_growth_mib"] = round(slope * (rounds - _WARM_UP), 1)
+        slope = float(np.polyfit(np.arange(warm_up, rounds), sizes[warm_up:], 1)[0])
+        tenth = {"round_10": round(sizes[_WARM_UP - 1])} if rounds >= _WARM_UP else {}
+        results[f"{name}_mib"] = {**tenth, "last": round(sizes[-1]), "most": round(max(sizes))}
+        results[f"{name}_growth_mib"] = round(slope * (rounds - warm_up), 1)
     goal = {"driver_growth_mib": _GOAL_MIB, "actor_growth_mib": _GOAL_MIB}
-    return {"rounds": rounds, **found, "goal": goal, "met": {name: found[name] <= most for name, most in goal.items()}}
+    met = {name: results[name] <= most for name, most in goal.items()}
+    return {"rounds": rounds, **results, "goal": goal, "met": met}
 
 
 def main() -> None:
     """Measure and print."""
     flags = output.parser(__doc__)
-    flags.add_argument("--rounds", type=int, default=50)
-    chosen = flags.parse_args()
-    found = measure(chosen.rounds)
+    flags.add_argument("--rounds", type=int, help="50; quick: 3")
+    run = output.start(flags, PARTS)
+    rounds, warm_up = run.amount(50, 3, run.asked.rounds), run.amount(_WARM_UP, 1)
+    if rounds < warm_up + 2:
+        output.refuse(f"Expected --rounds >= {warm_up + 2}, got {rounds}.")
+    results: dict[str, Any] = {}
+    for _ in run.parts():
+        results = measure(rounds, warm_up)
     lines = [
-        f"{name}: {found[f'{name}_mib']}, growth {found[f'{name}_growth_mib']} MiB (goal <= {_GOAL_MIB:.0f})"
+        f"{name}: {results[f'{name}_mib']}, growth {results[f'{name}_growth_mib']} MiB (goal <= {_GOAL_MIB:.0f})"
         for name in ("driver", "actor")
     ]
-    output.say(found, lines, only_json=chosen.json)
+    run.report(results, lines)
 
 
 if __name__ == "__main__":

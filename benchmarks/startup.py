@@ -1,8 +1,11 @@
-"""What starting costs: ``python -m benchmarks.startup [--json]``.
+"""Cost of starting: ``python -m benchmarks.startup [--json] [--quick] [--only help run] [-- FLAGS of sim.py]``.
 
-Runs ``sim.py --help`` and the main job (``sim.py`` without flags) as a user would, and watches the processes' memory
-from outside. An actor's resident memory counts the pages it has touched of Ray's object store, which all actors and
-the driver share; ``*_own`` leaves them out. The last line of the output is one JSON object.
+- help: the seconds of ``sim.py --help``, the median of three.
+- run: the seconds and the peak memory of the main job (``sim.py`` without flags) as a user would run it. Memory is read
+  from outside. An actor's resident memory counts its touched pages of Ray's object store, which all actors and the
+  driver share; ``*_own`` leaves them out.
+
+The last line of the output is one JSON object.
 """
 
 from __future__ import annotations
@@ -21,11 +24,16 @@ from benchmarks import output
 
 _ROOT = Path(__file__).parent.parent
 _GOALS = {"help_s": 1.0, "run_s": 300.0, "actor_gib": 1.25, "driver_gib": 2.0}
+_SMALL = ["--rounds", "1", "--clients", "2", "--local-epochs", "1", "--attack", "none"]
 _KIB_PER_GIB = 1024**2
+PARTS = {
+    "help": output.Part("sim.py --help, three times", 3, 3),
+    "run": output.Part("sim.py, its memory watched from outside", 320, 20),
+}
 
 
 class Watch(threading.Thread):
-    """Samples a process and Ray's client actors below it until stopped.
+    """Thread that samples a process and Ray's client actors below it until stopped.
 
     Args:
         pid: of the driver.
@@ -55,13 +63,13 @@ class Watch(threading.Thread):
 
 
 def own_memory(pid: int) -> int:
-    """A process's resident memory in KiB, without what it shares with others; 0 if it is gone."""
+    """Return a process's private resident memory in KiB; 0 if the process is gone."""
     whole, shared = _resident(pid)
     return whole - shared
 
 
 def actors_below(pid: int) -> list[int]:
-    """Ray's client actors that descend from a process."""
+    """Return Ray's client actors that descend from a process."""
     parents: dict[int, int] = {}
     actors = []
     for entry in Path("/proc").glob("[0-9]*"):
@@ -73,11 +81,11 @@ def actors_below(pid: int) -> list[int]:
 
 
 def _ancestors(pid: int, parents: dict[int, int]) -> set[int]:
-    found = set()
-    while pid in parents and pid not in found:
-        found.add(pid)
+    ancestors = set()
+    while pid in parents and pid not in ancestors:
+        ancestors.add(pid)
         pid = parents[pid]
-    return found
+    return ancestors
 
 
 def _resident(pid: int) -> tuple[int, int]:
@@ -89,13 +97,18 @@ def _resident(pid: int) -> tuple[int, int]:
     return size.get("VmRSS", 0), size.get("RssShmem", 0)
 
 
-def measure(arguments: list[str]) -> dict[str, object]:
-    """Time and peak memory of the main job, with further flags if any; three timings of ``--help``, the median."""
-    helps = []
+def help_seconds() -> float:
+    """Measure the seconds of ``sim.py --help``: the median of three."""
+    seconds = []
     for _ in range(3):
         started = time.monotonic()
         subprocess.run([sys.executable, "sim.py", "--help"], cwd=_ROOT, check=True, stdout=subprocess.DEVNULL)
-        helps.append(time.monotonic() - started)
+        seconds.append(time.monotonic() - started)
+    return round(sorted(seconds)[1], 3)
+
+
+def main_job(arguments: list[str]) -> dict[str, float]:
+    """Measure the seconds and the peak memory of the main job, with further flags if any."""
     with tempfile.TemporaryDirectory() as folder:
         started = time.monotonic()
         command = [sys.executable, "sim.py", "--out", f"{folder}/run", *arguments]
@@ -108,19 +121,23 @@ def measure(arguments: list[str]) -> dict[str, object]:
     if code:
         sys.exit(f"sim.py ended with exit code {code}; nothing was measured")
     memory = {f"{name}_gib": round(kib / _KIB_PER_GIB, 3) for name, kib in watch.peaks.items()}
-    found = {"help_s": round(sorted(helps)[1], 3), "run_s": round(seconds, 1), **memory}
-    return {**found, "goal": _GOALS, "met": {k: found[k] <= goal for k, goal in _GOALS.items()}}
+    return {"run_s": round(seconds, 1), **memory}
 
 
 def main() -> None:
     """Measure and print."""
     flags = output.parser(__doc__)
-    flags.add_argument("flags", nargs="*", help="further flags of sim.py, after --")
-    chosen = flags.parse_args()
-    load_before = os.getloadavg()[0]
-    found = {**measure(chosen.flags), "load_before": load_before}
-    lines = [f"{name:12} {found[name]:>8}   goal <= {goal}" for name, goal in _GOALS.items()]
-    output.say(found, lines, only_json=chosen.json)
+    flags.add_argument("flags", nargs="*", help="further flags of sim.py, after -- (quick: a job of one small round)")
+    run = output.start(flags, PARTS)
+    load_before, results = os.getloadavg()[0], {}
+    for _ in run.parts("help"):
+        results["help_s"] = help_seconds()
+    for _ in run.parts("run"):
+        results |= main_job(run.asked.flags or (_SMALL if run.asked.quick else []))
+    goals = {name: goal for name, goal in _GOALS.items() if name in results}
+    lines = [f"{name:12} {results[name]:>8}   goal <= {goal}" for name, goal in goals.items()]
+    met = {name: results[name] <= goal for name, goal in goals.items()}
+    run.report({**results, "goal": goals, "met": met, "load_before": load_before}, lines)
 
 
 if __name__ == "__main__":

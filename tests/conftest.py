@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # read when flwr is imported
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is: there are more processes here than cores
 os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # read when Ray is: it listens on loopback only
 
 from collections.abc import Iterator
@@ -16,13 +17,10 @@ import torch
 from flfw.experiment import Experiment
 from flfw.resolve import without_auto
 
-LONGEST = ("test_deployment.py", "test_faults.py", "test_engines.py", "test_checkpoint.py", "test_attacks.py")
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files come first, so that at the end no worker is alone with one of them."""
-    places = {name: place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.path.name, len(places)))
+    """Files marked as early come first, so that at the end no worker is alone with one of them."""
+    items.sort(key=lambda item: item.get_closest_marker("early") is None)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -74,8 +74,10 @@ def standing(resolved: Resolved, job: Job, attack: Attack, defended: bool, vanta
     ]
     if vantage == "client_update":
         granted.append("the same update, read on the client before it is sent")
-    classifying = [part for part in model.children() if not isinstance(part, Generator | Discriminator)]
-    by_batch = any(isinstance(module, _BatchNorm) for part in classifying for module in part.modules())
+    skipped = {part for part, child in model.named_children() if isinstance(child, Generator | Discriminator)}
+    normalising = [name for name, module in model.named_modules() if isinstance(module, _BatchNorm)]
+    normalising = [name for name in normalising if name.partition(".")[0] not in skipped]
+    by_batch = any(f"{name}.running_mean" not in private for name in normalising)  # of private ones none can be taken
     begun = job.start and ticket.round == 0  # before training the initial tensors are the present ones
     fate = "not needed" if begun else attack.private(model, ticket.batch)
     granted += _beside(job, private)

@@ -33,6 +33,7 @@ class Descent(ABC):
         model: the method's model; its initial values are the same for all clients and come from the seed.
         sharing: the tensors that cross, by the client's own copy of the method.
         device: where it is trained: the GPU of which clients are given a share, else the CPU.
+        steps_made: how many local steps `descend` has made for this message.
     """
 
     def __init__(self, at: Workplace) -> None:
@@ -40,6 +41,7 @@ class Descent(ABC):
         self.model: nn.Module = at.fresh_model()
         self.sharing = at.method.shared(self.model, at.settings)
         self._lasting = at.settings.lasting_at(at.experiment.lr) if isinstance(at.settings, LastingTraining) else None
+        self.steps_made = 0
         self.device = torch.device("cuda" if at.experiment.gpus_per_client and torch.cuda.is_available() else "cpu")
 
     @abstractmethod
@@ -114,6 +116,7 @@ class Descent(ABC):
                 for pattern, bound in (clips or {}).items():
                     clip_norm({n: g for n, g in direction.items() if matches(n, [pattern])}, bound)
                 optimiser.step(parameters, direction)
+                self.steps_made += 1
                 values += [value] * bool(len(y))
                 del direction  # before the next one is computed: a hypernetwork's is 60 MB
         return sum(values) / max(1, len(values))

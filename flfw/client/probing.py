@@ -55,6 +55,18 @@ class Probing(Descent, ABC):
         gradient = dict(zip(moving, (g.cpu() for g in torch.autograd.grad(loss, list(moving.values()))), strict=True))
         return self.at.defence.gradients(gradient, rng) if self.at.defence else gradient
 
+    def followed_gradient(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
+        """Compute the direction of a local step as training does, by `follow`: a `local_gradient` for methods to use.
+
+        It is theirs that do more to a gradient than compute it (clip, add noise, correct), and do it without a probe's
+        help.
+        """
+        if self.at.defence:
+            x, y = self.at.defence.batch(x, y, rng)
+        _, direction = self.follow(self.moving(), x.to(self.device), y.to(self.device))
+        direction = {name: value.cpu() for name, value in direction.items()}
+        return self.at.defence.gradients(direction, rng) if self.at.defence else direction
+
     def observed(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
         """Show what somebody on the client reads of one example in training: by default the direction of its step."""
         return self.local_gradient(x, y, rng)

@@ -148,14 +148,8 @@ class NoisyClient(FederatedClient, ABC):
             yield defence.batch(x, y, rng) if defence and len(y) else (x, y)
 
     def local_gradient(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
-        """What a local step on these examples follows."""
-        if not self.privacy.on_steps:
-            return super().local_gradient(x, y, rng)
-        if self.at.defence:
-            x, y = self.at.defence.batch(x, y, rng)
-        _, found = self.follow(self.moving(), x.to(self.device), y.to(self.device))
-        found = {name: value.cpu() for name, value in found.items()}
-        return self.at.defence.gradients(found, rng) if self.at.defence else found
+        """Compute the direction of a local step: clipped and noisy, where steps are."""
+        return self.followed_gradient(x, y, rng) if self.privacy.on_steps else super().local_gradient(x, y, rng)
 
     def observed(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
         """One example's gradient after clipping and noise or, if the settings say so, before."""

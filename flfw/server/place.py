@@ -53,11 +53,15 @@ class ServerPlace:
             return self.method.build_model(self._net(), self.settings).to(self.device)
 
     @cached_property
+    def blank(self) -> nn.Module:
+        """The method's model without numbers: for names, shapes and the types of modules."""
+        with torch.device("meta"):
+            return self.method.build_model(self._net(), self.settings)
+
+    @cached_property
     def sharing(self) -> Sharing:
         """The tensors that cross in this run."""
-        with torch.device("meta"):
-            model = self.method.build_model(self._net(), self.settings)
-        return self.method.shared(model, self.settings)
+        return self.method.shared(self.blank, self.settings)
 
     @property
     def task(self) -> Task:

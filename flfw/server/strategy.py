@@ -55,7 +55,10 @@ class FederatedStrategy(Method, Strategy, ABC):
         stamp: scalars that every message carries.
         rounds_before: how many rounds an earlier process did; Flower itself always counts from 1.
         watch: is shown what the clients of a round were sent, and each update that is used; None: nobody watches.
-        at: what the server has of its own beside the uploads; None: nothing.
+        at: where the run's server works: the experiment (``at.experiment.lr``), the method's model with its first
+            numbers and without any (``at.model()``, ``at.blank``), the tensors that cross, the server's data and its
+            device; see `flfw.server.place.ServerPlace`. Runs and estimates set it. None in another app that uses the
+            strategy alone; `place` is the same for methods that cannot do without.
         noted: figures of the round that is combined, which methods add to its row.
     """
 
@@ -87,9 +90,23 @@ class FederatedStrategy(Method, Strategy, ABC):
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
         """The next broadcast tensors from the clients' uploads, which come one at a time, ordered by partition."""
 
+    def check_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Refuse a client's numbers that `aggregate` reads from `Update.metrics` and cannot use; by default none are.
+
+        Raises:
+            Unusable: naming the number; the client then counts as failed in this round.
+        """
+
     def without_updates(self) -> Tensors:
         """The next broadcast tensors where nobody was drawn: by default the same again."""
         return self.broadcasted
+
+    @property
+    def place(self) -> ServerPlace:
+        """The same as ``at``, for methods that cannot do without."""
+        if self.at is None:
+            raise RuntimeError(f"Expected {type(self).__name__}.at, the ServerPlace of a run, got none.")
+        return self.at
 
     @property
     def sharing(self) -> Sharing:
@@ -231,7 +248,9 @@ class FederatedStrategy(Method, Strategy, ABC):
         reader = FactorReader(form, uploads, arrays) if form else None
 
         def checked(reply: Message) -> tuple[Tensors, dict[str, Any], int]:
-            return reader(reply) if reader else read_update(reply, uploads, arrays)
+            tensors, metrics, size = reader(reply) if reader else read_update(reply, uploads, arrays)
+            self.check_metrics(metrics)
+            return tensors, metrics, size
 
         for partition, (tensors, metrics, size) in self.roster.receive(messages, replies, when, checked, failed):
             rows.append({"round": server_round, "client": partition, **metrics, "upload_bytes": size})

@@ -14,7 +14,6 @@ from flfw.nets import Tensors
 from flfw.rng import torch_generator
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.distillation import GeneratorInputs
-from flfw.server.place import ServerPlace
 from flfw.server.strategy import FederatedStrategy
 from flfw.training.optimisers import Remembering
 from flfw.training.threads import one_thread
@@ -43,13 +42,6 @@ class TrainingServer(FederatedStrategy, ABC):
         with one_thread():
             found = self.trained(uploads, weighted_mean(uploads))
         return {name: value.detach().cpu() for name, value in found.items()}
-
-    @property
-    def place(self) -> ServerPlace:
-        """What the server has of its own."""
-        if self.at is None:
-            raise RuntimeError(f"Expected {type(self).__name__}.at, a ServerPlace with the model to train, got none.")
-        return self.at
 
     @property
     def rng(self) -> torch.Generator:

@@ -11,67 +11,22 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from attacks.analytic import Analytic
 from attacks.ig import IG, IGSettings
-from flfw import data, nets, plugins
+from flfw import nets, plugins
 from flfw.adversary.attack import Attack, Budget, NotApplicable
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, Truth, Vantage
-from flfw.audit.measures.metrics import psnr
 from flfw.errors import BadInput
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.inputs import Inputs
-from flfw.rng import initialising, torch_generator
+from flfw.rng import initialising
 from flfw.victims.generated import GeneratedVictim
 from flfw.victims.victim import PlainVictim
+from tests.support.attackable import attackable, db, digit_inputs, digits, fresh_net, generators, gradient, seen
+from tests.support.small_runs import ByGuess
 
-
-def digits(first: int, count: int = 1, side: int = 28) -> tuple[Tensor, Tensor]:
-    """Real digits: raw images in [0, 1] and their labels."""
-    dataset = data.load("digits", None, side)
-    x, y = dataset.train_x[range(first, first + count)], dataset.train_y[range(first, first + count)]
-    return torch.from_numpy(x).float() / 255, torch.from_numpy(y)
-
-
-def digit_inputs(side: int = 28) -> Inputs:
-    dataset = data.load("digits", None, side)
-    return Inputs.of(dataset.shape, dataset.mean, dataset.std)
-
-
-def fresh(name: str, shape: tuple[int, ...], seed: int = 1) -> nets.Net:
-    with initialising(seed, "net"):
-        return nets.build(name, shape, 10)
-
-
-def gradient(model: nn.Module, inputs: Inputs, x: Tensor, y: Tensor) -> nets.Tensors:
-    """What a client sends, by the ordinary way."""
-    model.zero_grad()
-    cross_entropy(model((x - inputs.mean) / inputs.std), y).backward()
-    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-
-
-def seen(sent: nets.Tensors, received: nets.Tensors, slot: int = 0) -> Observation:
-    return Observation(Vantage.SERVER, "probe", "target", 0, 0, slot, sent, received)
-
-
-def attackable(name: str, side: int, *batches: tuple[Tensor, Tensor]) -> tuple[list[Observation], list[Knowledge]]:
-    """An undefended, wholly shared network of that name, and what it sent for each batch."""
-    inputs = digit_inputs(side)
-    net = fresh(name, inputs.shape)
-    received = nets.tensors(net)
-    victim = PlainVictim(fresh(name, inputs.shape, seed=9), received, ("*",), inputs)
-    observations = [seen(gradient(net, inputs, x, y), received, i) for i, (x, y) in enumerate(batches)]
-    return observations, [Knowledge(victim, len(y), y) for _, y in batches]
-
-
-def generators(count: int, seed: int = 0) -> list[torch.Generator]:
-    return [torch_generator(seed, "attack", i) for i in range(count)]
-
-
-def db(x: Tensor, found: Reconstruction) -> float:
-    return psnr(x.numpy(), found.samples.numpy())
-
+pytestmark = pytest.mark.early
 
 # --- the undefended toys ---
 
@@ -143,10 +98,10 @@ def test_ig_needs_labels() -> None:
 
 def test_ig_searches_for_a_private_head_together_with_the_image() -> None:
     inputs = digit_inputs(8)
-    net, (x, y) = fresh("lenet", inputs.shape), digits(0, side=8)
+    net, (x, y) = fresh_net("lenet", inputs.shape), digits(0, side=8)
     sent = {n: v for n, v in gradient(net, inputs, x, y).items() if n.startswith("extractor.")}
     known = {n: v for n, v in nets.tensors(net).items() if n.startswith("extractor.")}
-    victim = PlainVictim(fresh("lenet", inputs.shape, seed=9), known, ("extractor.*",), inputs)
+    victim = PlainVictim(fresh_net("lenet", inputs.shape, seed=9), known, ("extractor.*",), inputs)
     (few,), (many,) = (
         IG(IGSettings(iterations=n)).run([seen(sent, known)], [Knowledge(victim, 1, y)], generators(1)) for n in (1, 60)
     )
@@ -267,31 +222,50 @@ def situation(kind: str) -> tuple[tuple[Observation, ...], tuple[Knowledge, ...]
     return tuple(observations), tuple(knowledge), tuple(x for x, _ in batches)
 
 
-def small(cls: type[Attack]) -> Attack:
-    """The attack with a budget of a few steps."""
-    fields = {f.name for f in dataclasses.fields(cls.Settings)}
-    return cls(cls.Settings(**{name: 3 for name in fields if name.endswith("iterations")}))
-
-
 Situation = tuple[Sequence[Observation], Sequence[Knowledge]]
 
 
-def fitting(attack: Attack) -> Situation:
+def tensors_of(situation: Situation) -> list[list[Tensor]]:
+    """All that is observed and known."""
+    observations, knowledge = situation
+    kept = [[*o.sent.values(), *o.received.values()] for o in observations]
+    return [*kept, *([*k.model.known.values(), *k.model.unknown.values()] for k in knowledge)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Attacked:
+    """One run of an attack in the first situation that it applies to.
+
+    Attributes:
+        attack: with a budget of a few steps.
+        situation: what it was run on.
+        before: copies of what was observed and known, from before that run.
+        found: by generators of seed 0.
+    """
+
+    attack: Attack
+    situation: Situation
+    before: list[list[Tensor]]
+    found: list[Reconstruction]
+
+
+@cache  # what most tests of an attack begin with, and what takes longest
+def attacked(name: str) -> Attacked:
+    cls = plugins.find(plugins.ATTACK, name, Attack)
+    few = {field.name: 3 for field in dataclasses.fields(cls.Settings) if field.name.endswith("iterations")}
+    attack = cls(cls.Settings(**few))
     for kind in ("linear", "lenet", "generated"):
         observations, knowledge, _ = situation(kind)
+        before = [[tensor.clone() for tensor in tensors] for tensors in tensors_of((observations, knowledge))]
         try:
-            attack.run(observations, knowledge, generators(2))
+            found = attack.run(observations, knowledge, generators(2))
         except NotApplicable:
             continue
-        return observations, knowledge
-    raise AssertionError(f"{type(attack).__name__} applies to none of the situations of this test: add one")
+        return Attacked(attack, (observations, knowledge), before, found)
+    raise AssertionError(f"{name} applies to none of the situations of this test: add one")
 
 
-every_attack = pytest.mark.parametrize(
-    "attack",
-    [small(plugins.find(plugins.ATTACK, name, Attack)) for name in plugins.names(plugins.ATTACK)],
-    ids=plugins.names(plugins.ATTACK),
-)
+every_attack = pytest.mark.parametrize("name", plugins.names(plugins.ATTACK))
 
 
 def test_the_attacks_there_are_include_the_two_this_file_knows() -> None:
@@ -299,16 +273,16 @@ def test_the_attacks_there_are_include_the_two_this_file_knows() -> None:
 
 
 @every_attack
-def test_budget_is_stated(attack: Attack) -> None:
-    assert attack.budget.iterations >= 0 and attack.budget.restarts >= 1 and attack.budget.selection
+def test_budget_is_stated(name: str) -> None:
+    budget = attacked(name).attack.budget
+    assert budget.iterations >= 0 and budget.restarts >= 1 and budget.selection
 
 
 @every_attack
-def test_reconstructions_are_finite_raw_inputs_in_the_box(attack: Attack) -> None:
-    observations, knowledge = fitting(attack)
-    found = attack.run(observations, knowledge, generators(2))
-    assert len(found) == 2
-    for one, known in zip(found, knowledge, strict=True):
+def test_reconstructions_are_finite_raw_inputs_in_the_box(name: str) -> None:
+    run = attacked(name)
+    assert len(run.found) == 2
+    for one, known in zip(run.found, run.situation[1], strict=True):
         assert one.samples.shape == (known.batch, *known.model.inputs.shape)
         assert one.samples.dtype == torch.float32 and not one.samples.requires_grad
         assert bool(torch.isfinite(one.samples).all())
@@ -316,10 +290,11 @@ def test_reconstructions_are_finite_raw_inputs_in_the_box(attack: Attack) -> Non
 
 
 @every_attack
-def test_a_narrower_box_is_kept_to(attack: Attack) -> None:
-    observations, knowledge = fitting(attack)
+def test_a_narrower_box_is_kept_to(name: str) -> None:
+    run = attacked(name)
+    observations, knowledge = run.situation
     narrow = [dataclasses.replace(known, box=(0.25, 0.5)) for known in knowledge]
-    for one in attack.run(observations, narrow, generators(2)):
+    for one in run.attack.run(observations, narrow, generators(2)):
         assert float(one.samples.min()) >= 0.25 and float(one.samples.max()) <= 0.5
 
 
@@ -328,22 +303,16 @@ def same(a: Sequence[Reconstruction], b: Sequence[Reconstruction]) -> bool:
 
 
 @every_attack
-def test_the_same_generators_give_the_same_result(attack: Attack) -> None:
-    observations, knowledge = fitting(attack)
-    first = attack.run(observations, knowledge, generators(2))
+def test_the_same_generators_give_the_same_result(name: str) -> None:
+    run = attacked(name)
     torch.manual_seed(1)  # the global generator is nobody's business
-    assert same(first, attack.run(observations, knowledge, generators(2)))
+    assert same(run.found, run.attack.run(*run.situation, generators(2)))
 
 
 @every_attack
-def test_what_is_observed_and_known_is_left_as_it_was(attack: Attack) -> None:
-    observations, knowledge = fitting(attack)
-    kept = [[t.clone() for t in (*o.sent.values(), *o.received.values())] for o in observations]
-    kept += [[t.clone() for t in (*k.model.known.values(), *k.model.unknown.values())] for k in knowledge]
-    attack.run(observations, knowledge, generators(2))
-    now = [[*o.sent.values(), *o.received.values()] for o in observations]
-    now += [[*k.model.known.values(), *k.model.unknown.values()] for k in knowledge]
-    for before, after in zip(kept, now, strict=True):
+def test_what_is_observed_and_known_is_left_as_it_was(name: str) -> None:
+    run = attacked(name)
+    for before, after in zip(run.before, tensors_of(run.situation), strict=True):
         assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
@@ -369,49 +338,44 @@ def sees_more_than_it_may(attack: Attack, situation: Situation, folder: Path, mo
     observations, knowledge = situation
     monkeypatch.chdir(folder)
     monkeypatch.setenv("FLFW_TRUTH", str(folder / "truth"))
-    results = []
-    for fill in (0.3, math.nan):
-        for seen in observations:
-            shape = (1, *knowledge[0].model.inputs.shape)
-            Truth(torch.full(shape, fill), torch.tensor([0]), torch.tensor([0])).write(folder / "truth", seen.key)
-        results.append(attack.run(observations, knowledge, generators(2)))
+    write_truth(situation, folder / "truth", 0.3)
+    honest = attack.run(observations, knowledge, generators(2))
+    write_truth(situation, folder / "truth", math.nan)
     poisoned = [bookkeeping_poisoned(o) for o in observations]
     unexplained = [dataclasses.replace(known, granted=("poison",)) for known in knowledge]
     try:
-        results.append(attack.run(poisoned, unexplained, generators(2)))
+        return not same(honest, attack.run(poisoned, unexplained, generators(2)))
     except (TypeError, ValueError, KeyError, OSError):
         return True
-    return not all(same(results[0], other) for other in results[1:])
+
+
+def write_truth(situation: Situation, folder: Path, fill: float) -> None:
+    observations, knowledge = situation
+    samples = torch.full((1, *knowledge[0].model.inputs.shape), fill)
+    for observation in observations:
+        Truth(samples, torch.tensor([0]), torch.tensor([0])).write(folder, observation.key)
 
 
 @every_attack
 def test_an_attack_sees_nothing_but_its_observation_and_its_knowledge(
-    attack: Attack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not sees_more_than_it_may(attack, fitting(attack), tmp_path, monkeypatch)
+    run = attacked(name)
+    assert not sees_more_than_it_may(run.attack, run.situation, tmp_path, monkeypatch)
 
 
-class _Cheat(Attack):
+class _Cheat(ByGuess):
     """Opens the truth."""
 
-    @property
-    def budget(self) -> Budget:
-        return Budget(0, 1, "cheating")
-
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
-        return [Reconstruction(Truth.read(Path(os.environ["FLFW_TRUTH"]), o.key).samples) for o in observations]
+    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
+        return Truth.read(Path(os.environ["FLFW_TRUTH"]), seen.key).samples
 
 
-class _Bookkeeper(_Cheat):
+class _Bookkeeper(ByGuess):
     """Uses the client's number, which its threat model does not grant."""
 
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
-        shape = (1, *knowledge[0].model.inputs.shape)
-        return [Reconstruction(torch.full(shape, float(o.client) / 10)) for o in observations]
+    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
+        return torch.full(known.model.inputs.shape, float(seen.client) / 10)
 
 
 @pytest.mark.parametrize("attack", [_Cheat(), _Bookkeeper()], ids=["truth", "bookkeeping"])
@@ -420,15 +384,16 @@ def test_a_cheating_attack_is_found_out(attack: Attack, tmp_path: Path, monkeypa
 
 
 @every_attack
-def test_a_result_depends_on_what_was_sent(attack: Attack) -> None:
-    observations, knowledge = fitting(attack)
+def test_a_result_depends_on_what_was_sent(name: str) -> None:
+    run = attacked(name)
+    observations, knowledge = run.situation
     swapped = [dataclasses.replace(a, sent=b.sent) for a, b in zip(observations, reversed(observations), strict=True)]
-    assert not same(attack.run(observations, knowledge, generators(2)), attack.run(swapped, knowledge, generators(2)))
+    assert not same(run.found, run.attack.run(swapped, knowledge, generators(2)))
 
 
 @every_attack
-def test_a_result_does_not_depend_on_what_else_is_attacked(attack: Attack) -> None:
-    observations, knowledge = fitting(attack)
-    together = attack.run(observations, knowledge, generators(2))
-    (alone,) = attack.run(observations[1:], knowledge[1:], generators(2)[1:])
-    torch.testing.assert_close(alone.samples, together[1].samples, rtol=0, atol=1e-4)
+def test_a_result_does_not_depend_on_what_else_is_attacked(name: str) -> None:
+    run = attacked(name)
+    observations, knowledge = run.situation
+    (alone,) = run.attack.run(observations[1:], knowledge[1:], generators(2)[1:])
+    torch.testing.assert_close(alone.samples, run.found[1].samples, rtol=0, atol=1e-4)

@@ -27,7 +27,8 @@ from flfw.resolve import resolve
 from flfw.rng import torch_generator
 from flfw.runs import run as whole
 from flfw.victims.operator import Operator, Scaled
-from tests.attacks.test_attacks import attackable, digits, generators
+from tests.support.attackable import attackable, digits, generators
+from tests.support.engine_runs import train_by_engine
 
 TARGET = Ticket("target", 0, "", 1, 1, "target")
 
@@ -169,7 +170,7 @@ def test_unrolled_steps_are_those_of_the_client(method: str, tmp_path: Path) -> 
     of = ("ig.iterations=1", "momentum=0.5", "weight_decay=0.1", *(["mu=5"] if method == "fedprox" else []))
     resolved, task, _ = whole.check(asked(method=method, victim_steps=4, lr=0.1, set=of, out=tmp_path / "run"))
     experiment = resolved.experiment
-    whole.run(experiment)
+    train_by_engine(experiment, tmp_path / "run")
     auditor = Auditor(resolve(experiment), task, tmp_path / "run", tmp_path / "run")
     (job,) = auditor.jobs(auditor.tickets()[1])
     seen = [o for o in Recordings(job.recordings).observations([e.id for e in job.exchanges]) if o is not None]
@@ -206,7 +207,7 @@ def test_labels_that_are_not_granted_are_not_in_the_job(tmp_path: Path) -> None:
     of = ("ig.iterations=1", "idlg.iterations=1", "idlg.restarts=1")
     resolved, task, _ = whole.check(asked(attack=("ig", "idlg"), set=of, out=tmp_path / "run"))
     experiment = resolved.experiment
-    whole.run(experiment)
+    train_by_engine(experiment, tmp_path / "run")
     auditor = Auditor(resolve(experiment), task, tmp_path / "run", tmp_path / "run")
     granted = {job.attack: [e.labels for e in job.exchanges] for job in auditor.jobs(auditor.tickets()[1])}
     assert granted["idlg"] == [None, None]

@@ -12,39 +12,35 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from flfw.adversary.attack import Attack, Budget
-from flfw.adversary.observation import Knowledge, Observation, Reconstruction
+from flfw.adversary.attack import Attack
+from flfw.adversary.observation import Knowledge, Observation
 from flfw.audit.jobs import EASY, Job, Solution
 from flfw.audit.queue import Queue
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
 from flfw.resolve import resolve
+from tests.support.small_runs import ByGuess, tiny
 
 # What a server process need not import to find the attacks here is imported where it is used: it counts as their time.
 
 # --- attacks that a server process finds here as tests.audit.test_attack_server:Class ---
 
 
-class _Misbehaving(Attack):
+class _Misbehaving(ByGuess):
     """Does something before it guesses grey."""
 
-    @property
-    def budget(self) -> Budget:
-        return Budget(0, 1, "none")
-
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
+    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
         self.first()
-        return [Reconstruction(torch.full((1, *k.model.inputs.shape), 0.5)) for k in knowledge]
+        return torch.full(known.model.inputs.shape, 0.5)
 
     def first(self) -> None:
         """What a subclass is about."""
@@ -96,29 +92,11 @@ class Segfaults(_Misbehaving):
 # --- runs, jobs and servers ---
 
 
-def tiny(folder: Path, **changes: Any) -> Experiment:
-    return Experiment(
-        **{
-            "method": "fedavg",
-            "net": "linear",
-            "clients": 2,
-            "rounds": 1,
-            "local_epochs": 1,
-            "images": 2,
-            "audit_rounds": "0",
-            "attack": ("analytic",),
-            "engine": "inproc",
-            "out": folder,
-            **changes,
-        }
-    )
-
-
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Experiment]:
     from flfw.runs import run as whole
 
-    experiment = tiny(tmp_path_factory.mktemp("recorded") / "run")
+    experiment = tiny(tmp_path_factory.mktemp("recorded") / "run", audit_rounds="0")
     return whole.run(experiment), experiment
 
 
@@ -412,10 +390,10 @@ def test_where_attacks_run_changes_no_number(tmp_path: Path, monkeypatch: pytest
     changes: dict[str, Any] = {"attack": ("ig", "analytic"), "set": ("ig.iterations=20",), "audit_rounds": "0,1"}
     changes |= {"net": "mlp", "rounds": 2, "curve": ("batch=2",)}
     runs = {
-        where: whole.run(tiny(tmp_path / where, attack_server=where, **changes))
+        where: whole.run(tiny(tmp_path / where, audit_rounds="0", attack_server=where, **changes))
         for where in ("inline", "beside", "after")
     }
-    unaudited = whole.run(tiny(tmp_path / "none", **{**changes, "attack": ("none",), "set": ()}))
+    unaudited = whole.run(tiny(tmp_path / "none", audit_rounds="0", **{**changes, "attack": ("none",), "set": ()}))
     for folder in runs.values():
         assert numbers(folder) == numbers(unaudited)
         assert audit(folder) == audit(runs["inline"]) and rows(folder) == rows(runs["inline"])

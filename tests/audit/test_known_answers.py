@@ -36,6 +36,8 @@ from flfw.server.strategy import FederatedStrategy
 from flfw.task import Task
 from flfw.training.optimisers import LocalTraining
 from tests.support.pictures import save as save_picture
+from tests.support.silent_defences import Blanks, SendsNothing
+from tests.support.small_runs import tiny
 
 LEAKS, NO_LEAK, STATIC = "leaks", "no leak found", "static only"
 INCONCLUSIVE, BROKEN = "inconclusive", "attack broken"
@@ -61,16 +63,6 @@ class Dead(FederatedStrategy):
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
         return weighted_mean(updates)
-
-
-class Silent(Defence):
-    def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
-        return {name: torch.zeros_like(value) for name, value in update.items()}
-
-
-class Blanks(Defence):
-    def batch(self, x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        return torch.zeros_like(x), y
 
 
 class Impostors(Defence):
@@ -321,7 +313,7 @@ class FirstOnlyElseNaN(_Known):
 
 
 def own(cls: type) -> str:
-    return f"{__name__}:{cls.__name__}"
+    return f"{cls.__module__}:{cls.__name__}"
 
 
 # --- faults of the measurement: each changes a copy of a run whose examples leak ---
@@ -464,22 +456,8 @@ class Setup:
 
 
 def base(folder: Path, **fields: Any) -> Experiment:
-    """Two clients, one round, and two probes before it; less than a second."""
-    return Experiment(
-        **{
-            "method": "fedavg",
-            "net": "linear",
-            "clients": 2,
-            "rounds": 1,
-            "local_epochs": 1,
-            "images": 2,
-            "audit_rounds": "0",
-            "attack_retries": 0,
-            "engine": "inproc",
-            "out": folder,
-            **fields,
-        }
-    )
+    """Two probes before the only round."""
+    return tiny(folder, **{"audit_rounds": "0", "attack_retries": 0, **fields})
 
 
 MLP: dict[str, Any] = {"net": "mlp"}
@@ -524,7 +502,7 @@ LEAKING = {
 }
 
 PROTECTED = {
-    "nothing sent": Setup(STATIC, "0 / 0", fields={"defence": own(Silent)}),
+    "nothing sent": Setup(STATIC, "0 / 0", fields={"defence": own(SendsNothing)}),
     "black images": Setup(STATIC, "exact, of black images", fields={"defence": own(Blanks)}),
     "noise for images": Setup(STATIC, "exact, of noise", fields={"defence": own(Impostors)}),
     "noise in the gradient": Setup(STATIC, "a thousand times the gradient", fields={"defence": own(Drowned)}),
@@ -532,7 +510,9 @@ PROTECTED = {
     "pruned to a hundredth": Setup(
         STATIC, "7 of 640 weights are left", fields={"defence": "prune", "set": ("prune.ratio=0.99",)}
     ),
-    "a private head, and defended": Setup(STATIC, "0 / 0", fields={"method": "fedper", **MLP, "defence": own(Silent)}),
+    "a private head, and defended": Setup(
+        STATIC, "0 / 0", fields={"method": "fedper", **MLP, "defence": own(SendsNothing)}
+    ),
     "a private head": Setup(STATIC, "it is not known to the attack", own(EasyOnly), {"method": "fedper", **MLP}),
     "several steps": Setup(STATIC, "the path is not made use of", own(EasyOnly), {"victim_steps": 5}),
     "several steps of eight": Setup(
@@ -610,7 +590,7 @@ FAULTY = {
     "the easy rung damaged": Setup(LEAKS, "reconstructions are proof", doctor=damaged("easy", 0, 1)),
     "a garbled manifest": Setup(LEAKS, "what is whole is audited", doctor=garbled),
     "swapped controls, no leak": Setup(
-        BROKEN, "says nothing of a defence", fields={"defence": own(Silent)}, doctor=controls(lambda a: a[::-1])
+        BROKEN, "says nothing of a defence", fields={"defence": own(SendsNothing)}, doctor=controls(lambda a: a[::-1])
     ),
     "swapped controls, broken attack": Setup(
         BROKEN, "says nothing of an attack", own(Noise), doctor=controls(lambda a: a[::-1])

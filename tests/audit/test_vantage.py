@@ -42,7 +42,9 @@ from flfw.runs import estimate as estimation
 from flfw.runs import run as whole
 from flfw.storage.checkpoint import Checkpoints
 from flfw.task import Task
-from tests.attacks.test_attacks import fresh
+from tests.support.attackable import fresh_net
+from tests.support.silent_defences import Blanks, SendsNothing
+from tests.support.small_runs import ByGuess, tiny
 
 SERVER, UPDATE, EXAMPLE = VANTAGES
 
@@ -64,27 +66,13 @@ class Counted(Attack):
         return Analytic().run(observations, knowledge, rngs)
 
 
-class ReadsOtherClients(Attack):
+class ReadsOtherClients(ByGuess):
     """Lets another client's example into its guess."""
 
-    @property
-    def budget(self) -> Budget:
-        return Budget(0, 1, "closed form")
-
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
-        guesses = []
-        for seen, known in zip(observations, knowledge, strict=True):
-            other = Path.cwd().parent / "examples" / f"client-{1 - seen.client:03d}"
-            file = next(other.glob("round-0001/*"))
-            guesses.append(torch.full(known.model.inputs.shape, float(load_file(file)["classifier.bias"].abs().mean())))
-        return [Reconstruction(guess[None]) for guess in guesses]
-
-
-class SilentUpdate(Defence):
-    def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
-        return {name: torch.zeros_like(value) for name, value in update.items()}
+    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
+        other = Path.cwd().parent / "examples" / f"client-{1 - seen.client:03d}"
+        file = next(other.glob("round-0001/*"))
+        return torch.full(known.model.inputs.shape, float(load_file(file)["classifier.bias"].abs().mean()))
 
 
 class SilentGradients(Defence):
@@ -92,32 +80,13 @@ class SilentGradients(Defence):
         return {name: torch.zeros_like(value) for name, value in gradients.items()}
 
 
-class Blanks(Defence):
-    def batch(self, x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        return torch.zeros_like(x), y
-
-
 def own(cls: type) -> str:
-    return f"{__name__}:{cls.__name__}"
+    return f"{cls.__module__}:{cls.__name__}"
 
 
 def asked(folder: Path, **changes: Any) -> Experiment:
     """Two clients, softmax regression; client 0 has the probes 0 and 2, client 1 has probe 1."""
-    return Experiment(
-        **{
-            "method": "fedavg",
-            "net": "linear",
-            "engine": "inproc",
-            "clients": 2,
-            "rounds": 1,
-            "local_epochs": 1,
-            "images": 3,
-            "attack": (own(Counted),),
-            "vantage": VANTAGES,
-            "out": folder,
-            **changes,
-        }
-    )
+    return tiny(folder, **{"images": 3, "attack": (own(Counted),), "vantage": VANTAGES, **changes})
 
 
 def audit(folder: Path, **about: Any) -> list[dict[str, Any]]:
@@ -197,7 +166,7 @@ def test_it_is_the_first_example_of_the_targets_probe_and_its_gradient(watched: 
             assert len(one["indices"]) == 1 and len(two["indices"]) == 2
             assert one["indices"][0] == two["indices"][0] and one["samples"].equal(two["samples"][:1])
             assert all(value.equal(at_server.received[name]) for name, value in at_client.received.items())
-            net = fresh("linear", inputs.shape)
+            net = fresh_net("linear", inputs.shape)
             net.load_state_dict(at_client.received)
             loss = torch.nn.functional.cross_entropy(net(inputs.normalise(one["samples"])), one["labels"])
             by_hand = torch.autograd.grad(loss, list(net.parameters()))
@@ -222,17 +191,17 @@ def test_only_their_owner_can_read_them(watched: Watched) -> None:
     assert {path.stat().st_mode & 0o777 for path in paths} == {0o600, 0o700}
 
 
-@pytest.mark.parametrize("defence", [SilentUpdate, SilentGradients, Blanks])
+@pytest.mark.parametrize("defence", [SendsNothing, SilentGradients, Blanks])
 def test_what_the_clients_defence_stops_depends_on_where_it_acts(tmp_path: Path, defence: type) -> None:
     """The finished update is of no matter to who reads gradients; what local steps themselves follow is."""
     whole.run(asked(tmp_path / "run", defence=own(defence), audit_rounds="0"))
     recovered = {e["vantage"]: e["share_recovered"] for e in audit(tmp_path / "run")}
-    assert recovered == {SERVER: 0.0, UPDATE: 0.0, EXAMPLE: 1.0 if defence is SilentUpdate else 0.0}
+    assert recovered == {SERVER: 0.0, UPDATE: 0.0, EXAMPLE: 1.0 if defence is SendsNothing else 0.0}
     for entry in audit(tmp_path / "run"):
         assert (entry["verdict"] == "leaks") == (entry["share_recovered"] > 0)
         assert entry["defence"] == own(defence)
         # What does nothing to a single step's gradient hides nothing there that an attacker would have to know of.
-        assert entry["adaptive"] == (defence is SilentUpdate and entry["vantage"] == EXAMPLE)
+        assert entry["adaptive"] == (defence is SendsNothing and entry["vantage"] == EXAMPLE)
 
 
 # --- type 1: the same update, on the client ---

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
 
 from flfw.audit import ladder
 from flfw.audit.auditor import auditing
@@ -19,7 +18,6 @@ from flfw.audit.entries import entry as summed
 from flfw.audit.jobs import Solution
 from flfw.audit.scorer import FLOORS, ScoreRow
 from flfw.audit.verdict import CONTROL_DB, EASY_SHARE, Rung, verdict
-from flfw.defence import Defence
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
 from flfw.recording import format as tape
@@ -27,6 +25,8 @@ from flfw.recording.reader import Recordings
 from flfw.resolve import resolve, without_auto
 from flfw.runs import run as whole
 from flfw.task import Task
+from tests.support.silent_defences import Blanks, SendsNothing
+from tests.support.small_runs import tiny
 
 # (the control found its examples, the easy rung leaked, share recovered, adaptive) -> the word
 TABLE = {
@@ -86,41 +86,11 @@ def test_thresholds_are_those_the_documents_state() -> None:
 # --- audits of known answer ---
 
 
-class SendsNothing(Defence):
-    """Zeroes whatever leaves the client."""
-
-    def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
-        """Zeros of the same shapes."""
-        return {name: torch.zeros_like(value) for name, value in update.items()}
-
-
-class Blanks(Defence):
-    """Replaces the batch by black images, whose gradient gives black images away."""
-
-    def batch(self, x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Black images of the same labels."""
-        return torch.zeros_like(x), y
-
-
-NOTHING, BLANKS = f"{__name__}:SendsNothing", f"{__name__}:Blanks"
+NOTHING, BLANKS = (f"{cls.__module__}:{cls.__name__}" for cls in (SendsNothing, Blanks))
 
 
 def audited(folder: Path, **changes: Any) -> tuple[Path, Experiment]:
-    """A run of a second: two clients, one round, two probes of softmax regression."""
-    experiment = Experiment(
-        **{
-            "method": "fedavg",
-            "net": "linear",
-            "clients": 2,
-            "rounds": 1,
-            "local_epochs": 1,
-            "images": 2,
-            "attack": ("analytic",),
-            "engine": "inproc",
-            "out": folder,
-            **changes,
-        }
-    )
+    experiment = tiny(folder, **changes)
     return whole.run(experiment), experiment
 
 

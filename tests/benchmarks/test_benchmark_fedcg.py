@@ -66,7 +66,7 @@ def test_an_error_is_over_what_was_moved() -> None:
 
 def test_the_last_line_is_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["fedcg", "--quick"])
-    monkeypatch.setattr(fedcg, "gate", lambda folder: ({"client": 1e-15}, 2e-3))
+    monkeypatch.setattr(fedcg, "gate", lambda *_, **__: ({"client": 1e-15}, 2e-3))
     monkeypatch.setattr(fedcg, "_QUICK", 2)
     threads = torch.get_num_threads()
     fedcg.main()
@@ -77,4 +77,17 @@ def test_the_last_line_is_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert found["met"] == {"P9": {"clients_2": True}} and found["goal"] == {"P9": {"clients_2": 0.01}}
     assert len(found["milliseconds"]["P9"]["clients_2"]) == 2 and found["exact"] == {"client": 1e-15}
     assert found["float32_worst"] == 2e-3 and "hardware" in found and found["load"] > 0
-    assert said[0] == "exact: client 1.0e-15 (goal <= 1e-05)" and "met" in said[2] and len(said) == 5
+    assert said[0] == "exact: client 1.0e-15 (goal <= 1e-05)  (quick: not to be quoted)"
+    assert "met" in said[2] and len(said) == 5
+
+
+def test_what_was_not_chosen_is_neither_compared_nor_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fedcg", "--quick", "--json", "--only", "client"])
+    threads = torch.get_num_threads()
+    fedcg.main()
+    torch.set_num_threads(threads)
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {"client", "milliseconds", "exact", "load", "quick", "only", "hardware"}
+    assert set(found["exact"]) == {"client"} and found["only"] == ["client"] and found["quick"]

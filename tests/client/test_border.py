@@ -15,17 +15,20 @@ import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from torch import Tensor
 
-from flfw import apps, plugins
+from flfw import apps, nets, plugins
 from flfw.client.store import ClientStore
 from flfw.defence import Defence
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.sharing import Border, Sharing, SharingViolation, matches
 from flfw.messages.wire import pack, unpack
+from flfw.nets import NetCard
 from flfw.resolve import resolve
-from flfw.server.strategy import FederatedStrategy
+from flfw.server import FederatedStrategy
 from flfw.storage.provenance import code_hash
-from tests.methods.test_methods import METHODS, initial_tensors, make_client, of
+from tests.methods.test_fedbn import normed
+from tests.methods.test_methods import METHODS
+from tests.support.method_rounds import by_method, initial_tensors, make_client
 from tests.support.paths import ROOT
 
 SMALL = {"hyperfl": ("hidden=8", "embedding=4")}  # of 60 MB otherwise
@@ -44,8 +47,16 @@ Arrays = dict[str, np.ndarray]
 
 
 @pytest.fixture
-def tiny(small: Experiment) -> Experiment:
+def tiny(small: Experiment, monkeypatch: pytest.MonkeyPatch) -> Experiment:
+    monkeypatch.setitem(nets._CARDS, "normed", NetCard(normed))
     return dataclasses.replace(small, net="lenet", attack=("analytic",), images=3)
+
+
+def by(tiny: Experiment, method: str, chosen: tuple[str, ...]) -> Experiment:
+    """The experiment by a method; with BatchNorm by one that looks for it."""
+    experiment = by_method(tiny, method, set=chosen)
+    looks = resolve(experiment).method.shared.__func__ is not FederatedStrategy.shared.__func__  # type: ignore[attr-defined]
+    return dataclasses.replace(experiment, net="normed") if looks else experiment
 
 
 def ask(experiment: Experiment, kind: str, arrays: Mapping[str, np.ndarray], folder: Path, **more: Any) -> Any:
@@ -93,7 +104,7 @@ def refused(experiment: Experiment, door: str, arrays: Arrays, folder: Path) -> 
 def test_nothing_but_the_downloads_is_let_in(
     tiny: Experiment, tmp_path: Path, method: str, chosen: tuple[str, ...]
 ) -> None:
-    experiment = of(tiny, method, set=chosen)
+    experiment = by(tiny, method, chosen)
     honest, client = initial_tensors(experiment), make_client(experiment, 1, tmp_path)
     state = {name: value.numpy() for name, value in client.model.state_dict().items()}
     allowed = ", ".join(client.sharing.downloads[:4]) or "nothing"
@@ -113,7 +124,7 @@ def test_nothing_but_the_downloads_is_let_in(
 def test_all_of_the_downloads_are_asked_for_in_their_shapes_and_types(
     tiny: Experiment, tmp_path: Path, method: str, chosen: tuple[str, ...], door: str
 ) -> None:
-    experiment = of(tiny, method, set=chosen)
+    experiment = by(tiny, method, chosen)
     honest = initial_tensors(experiment)
     if not honest:
         return
@@ -130,7 +141,7 @@ def test_all_of_the_downloads_are_asked_for_in_their_shapes_and_types(
 
 @pytest.mark.parametrize("rung", ["control", "easy"])
 def test_on_the_ladder_the_rungs_network_crosses_and_nothing_else(tiny: Experiment, tmp_path: Path, rung: str) -> None:
-    experiment = of(tiny, "fedper")
+    experiment = by_method(tiny, "fedper")
     with torch.no_grad():
         build = make_client(experiment, 1, tmp_path).at.task.build_net
         net = build("linear") if rung == "control" else build()
@@ -148,7 +159,7 @@ def test_on_the_ladder_the_rungs_network_crosses_and_nothing_else(tiny: Experime
 def test_private_state_is_gone_on_from_and_not_dropped(
     tiny: Experiment, tmp_path: Path, method: str, chosen: tuple[str, ...]
 ) -> None:
-    experiment, folder = of(tiny, method, set=chosen), tmp_path / "state"
+    experiment, folder = by(tiny, method, chosen), tmp_path / "state"
     honest = initial_tensors(experiment)
     private = make_client(experiment, 1, tmp_path).private()
     store = ClientStore(folder, "test", 1)
@@ -188,10 +199,11 @@ def test_nothing_leaves_that_is_not_uploaded(
 ) -> None:
     if "upload=factors" in chosen:
         return  # which takes no defence
-    experiment = careless(of(tiny, method, set=chosen))
-    cls, _ = resolve(experiment).method, resolve(experiment).settings
-    honest, uploads = initial_tensors(experiment), make_client(experiment, 1, tmp_path).sharing.uploads
-    culprit = "patient" if matches("classifier.weight", uploads) else "classifier.weight"
+    experiment = careless(by(tiny, method, chosen))
+    cls = resolve(experiment).method
+    honest, client = initial_tensors(experiment), make_client(experiment, 1, tmp_path)
+    uploaded = [name for name in client.model.state_dict() if matches(name, client.sharing.uploads)]
+    culprit = "patient" if "classifier.weight" in uploaded else "classifier.weight"
     for door in ("train", "train.probe", "fit") if cls.uploads else ("train", "fit"):
         with pytest.raises(SharingViolation) as caught:
             knock(experiment, door, honest, tmp_path / door)
@@ -204,7 +216,7 @@ def test_nothing_leaves_that_is_not_uploaded(
 @ways
 def test_an_honest_client_comes_through(tiny: Experiment, tmp_path: Path, method: str, chosen: tuple[str, ...]) -> None:
     """And in answer to a probe it sends no more than in training: so the refusals above are of what was added."""
-    experiment = of(tiny, method, set=chosen)
+    experiment = by(tiny, method, chosen)
     cls, settings = resolve(experiment).method, resolve(experiment).settings
     honest, client = initial_tensors(experiment), make_client(experiment, 1, tmp_path)
     sent = ask(experiment, "train", honest, tmp_path / "train")

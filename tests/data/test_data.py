@@ -21,6 +21,7 @@ from flfw.data.readers import pixels
 from flfw.data.readers.cifar import ArrayUnpickler
 from flfw.errors import BadInput
 from flfw.rng import numpy_generator
+from tests.support.mnist_files import write_idx, write_mnist
 
 REAL = Path(os.environ.get("FLFW_DATA", "no FLFW_DATA"))
 UNPUBLISHED = "ignore:Expected the published"
@@ -29,22 +30,6 @@ UNPUBLISHED = "ignore:Expected the published"
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-def write_idx(path, array):
-    """An array of bytes in MNIST's file format."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    head = bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape)
-    path.write_bytes(head + array.astype(np.uint8).tobytes())
-
-
-def write_mnist(root, grey=0, folder="MNIST"):
-    """Three training and two test images of 28 x 28 in MNIST's layout; image i is all ``grey + i``, its label 7 + i."""
-    for half, count in (("train", 3), ("t10k", 2)):
-        greys = np.arange(grey, grey + count)[:, None, None]
-        write_idx(root / folder / "raw" / f"{half}-images-idx3-ubyte", np.tile(greys, (28, 28)))
-        write_idx(root / folder / "raw" / f"{half}-labels-idx1-ubyte", np.arange(7, 7 + count))
-    return root
 
 
 def write_cifar(root, per_batch=2, protocol=2):

@@ -14,7 +14,7 @@ from flfw.data import describe, fetch, load, names
 from flfw.data.files import cache
 from flfw.data.readers import pixels
 from flfw.errors import BadInput
-from tests.data.test_data import write_mnist
+from tests.support.mnist_files import write_mnist
 
 REAL = Path(os.environ.get("FLFW_DATA", "no FLFW_DATA"))
 FIVE = ("mnist", "mnist_m", "svhn", "synthetic_digits", "usps")

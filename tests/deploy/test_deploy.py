@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import io
 import ipaddress
 import os
 import shutil
@@ -16,7 +15,6 @@ import subprocess
 import sys
 import time
 import tomllib
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -38,15 +36,6 @@ from flfw.errors import BadInput, RunFailed
 
 ROOT = Path(flfw.__file__).parent.parent
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's, when it builds
-
-
-def fab(files: dict[str, str]) -> bytes:
-    """A bundle of an app, as far as Flower's SuperNode reads one."""
-    data = io.BytesIO()
-    with zipfile.ZipFile(data, "w") as archive:
-        for name, text in files.items():
-            archive.writestr(name, text)
-    return data.getvalue()
 
 
 # --- certificates and keys -----------------------------------------------------------------------------------------

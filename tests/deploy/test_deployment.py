@@ -32,13 +32,17 @@ from flfw.deploy import certificates, processes
 from flfw.deploy.layout import Layout, environment, transport
 from flfw.training.threads import one_thread
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")]
+pytestmark = [
+    pytest.mark.early,
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning"),
+]
 
 ROOT = Path(flfw.__file__).parent.parent
 SITES = 3
-COMMON = ("--clients", str(SITES), "--local-epochs", "1", "--split", "iid", "--attack", "none")
-COMMON += ("--round-deadline", "120")
-SMALL = ("--set", "hidden=16", "embedding=8")  # of 60 MB, a hypernetwork takes half a minute to go round
+COMMON = ("--clients", str(SITES), "--local-epochs", "1", "--attack", "none", "--round-deadline", "120")
+COMMON += ("--split", "sampled", "--set", "sampled.train=50")  # what follows it at once is also set
+SMALL = ("hidden=16", "embedding=8")  # of 60 MB, a hypernetwork takes half a minute to go round
 HYPERFL = ("--method", "hyperfl", "--rounds", "3", *COMMON)
 
 
@@ -206,6 +210,57 @@ def wait_for(holds: Callable[[], bool], seconds: float = 120) -> None:
         time.sleep(0.1)
 
 
+# --- runs ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_killed_goes_on_and_loses_nothing(federation: Layout, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with begun(federation, out, *HYPERFL, *SMALL) as running:
+        wait_for(lambda: any((out / "checkpoint").glob("round-00001-*")))
+        kill(federation.superlink, "superlink")
+        _, said = running.communicate(timeout=150)
+    last = said.splitlines()[-1]
+    assert running.returncode == 1 and last.startswith("sim.py: Flower's SuperLink was lost during run "), said
+    assert "Traceback" not in said
+    kill(federation.site(0), "supernode")
+    assert deploy("status", str(federation.folder), code=1).count("not at work") == 2
+    assert "server at work" in call("sim.py", "--resume", str(out), code=1).stderr
+    here = simulated(tmp_path / "here", *HYPERFL, *SMALL)  # meanwhile the server misses the site's heartbeats
+    up(federation.folder)
+    call("sim.py", "--resume", str(out))
+    require_same(federation, out, here, 3)
+    resumed = json.loads((out / "result.json").read_text())["provenance"]["resumed"]
+    assert len(resumed) == 1 and resumed[0]["after_round"] >= 1
+
+
+def kill(folder: Path, name: str) -> None:
+    pid = processes.alive(folder, name)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: processes.alive(folder, name) is None)
+
+
+def test_deployments_equal_their_simulations_bit_for_bit_two_at_once(federation: Layout, tmp_path: Path) -> None:
+    methods = {"fed_cdp": (), "fedcg": ("iterations=10",)}
+    flags = {method: ("--rounds", "2", "--method", method, *COMMON, *more) for method, more in methods.items()}
+    with ExitStack() as ends:
+        running = [ends.enter_context(begun(federation, tmp_path / name, *own)) for name, own in flags.items()]
+        here = {name: simulated(tmp_path / f"here-{name}", *own) for name, own in flags.items()}
+        for process in running:
+            _, said = process.communicate(timeout=280)
+            assert process.returncode == 0, said
+            progress = [line[:9] for line in said.splitlines() if line.startswith("round")]
+            assert progress == ["round 1/2", "round 2/2"]
+    for method in methods:
+        require_same(federation, tmp_path / method, here[method], 2, private_tensors=method == "fedcg")
+
+
+@pytest.mark.slow
+def test_a_large_model_too(federation: Layout, tmp_path: Path) -> None:
+    call(*deployed(federation, tmp_path / "there", *HYPERFL)[1:], limit=280)
+    require_same(federation, tmp_path / "there", simulated(tmp_path / "here", *HYPERFL), 3)
+
+
 # --- who gets in ---------------------------------------------------------------------------------------------------
 
 
@@ -262,57 +317,6 @@ def test_a_supernode_with_another_authority_is_not_connected(federation: Layout,
     (tmp_path / "ca.crt").write_bytes(certificates.authority().public)
     _, said = as_site_0(federation, tmp_path / "other", {"--root-certificates": tmp_path / "ca.crt"})
     assert "SuperNode ID" not in said
-
-
-# --- runs ----------------------------------------------------------------------------------------------------------
-
-
-def test_what_was_killed_goes_on_and_loses_nothing(federation: Layout, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    with begun(federation, out, *HYPERFL, *SMALL) as running:
-        wait_for(lambda: any((out / "checkpoint").glob("round-00001-*")))
-        kill(federation.superlink, "superlink")
-        _, said = running.communicate(timeout=150)
-    last = said.splitlines()[-1]
-    assert running.returncode == 1 and last.startswith("sim.py: Flower's SuperLink was lost during run "), said
-    assert "Traceback" not in said
-    kill(federation.site(0), "supernode")
-    assert deploy("status", str(federation.folder), code=1).count("not at work") == 2
-    assert "server at work" in call("sim.py", "--resume", str(out), code=1).stderr
-    here = simulated(tmp_path / "here", *HYPERFL, *SMALL)  # meanwhile the server misses the site's heartbeats
-    up(federation.folder)
-    call("sim.py", "--resume", str(out))
-    require_same(federation, out, here, 3)
-    resumed = json.loads((out / "result.json").read_text())["provenance"]["resumed"]
-    assert len(resumed) == 1 and resumed[0]["after_round"] >= 1
-
-
-def kill(folder: Path, name: str) -> None:
-    pid = processes.alive(folder, name)
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: processes.alive(folder, name) is None)
-
-
-def test_deployments_equal_their_simulations_bit_for_bit_two_at_once(federation: Layout, tmp_path: Path) -> None:
-    methods = {"fed_cdp": (), "fedcg": ("--set", "iterations=10")}
-    flags = {method: (*COMMON, "--rounds", "2", "--method", method, *more) for method, more in methods.items()}
-    with ExitStack() as ends:
-        running = [ends.enter_context(begun(federation, tmp_path / name, *own)) for name, own in flags.items()]
-        here = {name: simulated(tmp_path / f"here-{name}", *own) for name, own in flags.items()}
-        for process in running:
-            _, said = process.communicate(timeout=280)
-            assert process.returncode == 0, said
-            progress = [line[:9] for line in said.splitlines() if line.startswith("round")]
-            assert progress == ["round 1/2", "round 2/2"]
-    for method in methods:
-        require_same(federation, tmp_path / method, here[method], 2, private_tensors=method == "fedcg")
-
-
-@pytest.mark.slow
-def test_a_large_model_too(federation: Layout, tmp_path: Path) -> None:
-    call(*deployed(federation, tmp_path / "there", *HYPERFL)[1:], limit=280)
-    require_same(federation, tmp_path / "there", simulated(tmp_path / "here", *HYPERFL), 3)
 
 
 # --- what sites refuse ---------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from flfw.deploy.guard import Guard, _with_volunteered
 from flfw.deploy.policy import Policy
 from flfw.engines.bundle import toml_lines
 from flfw.experiment import Experiment
-from tests.deploy.test_deploy import fab
+from tests.support.app_bundle import fab
 
 RUN = 7
 PYPROJECT = """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import threading
 import time
@@ -14,29 +13,18 @@ import torch
 from flwr.app import ArrayRecord
 
 from flfw import nets, plugins
-from flfw.client.site import Site
 from flfw.client.store import ClientStore, StateMissing
 from flfw.engines import machine
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
 from flfw.recording.reader import Recordings
 from flfw.resolve import resolve
-from flfw.runs import engine
-from tests.methods.test_methods import of
+from tests.support.engine_runs import BROKEN, rows_without_times, train_by_engine
+from tests.support.method_rounds import by_method
+
+pytestmark = pytest.mark.early
 
 ON_RAY = ("hyperfl",)
-
-
-def run(experiment: Experiment, folder: Path, truth: bool = True) -> dict:
-    folder.mkdir()
-    site = Site(state=folder / "state", truth=folder / "truth" if truth else None)
-    engine.run(resolve(dataclasses.replace(experiment, out=folder)), site)
-    return json.loads((folder / "training.json").read_text())
-
-
-def without_times(training: dict) -> list:
-    rows = [*training["rounds"], *training["clients"], *training["final"]]
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
 
 
 def recorded(folder: Path) -> list[tuple]:
@@ -49,11 +37,10 @@ def recorded(folder: Path) -> list[tuple]:
 
 
 def same_on_ray(small: Experiment, tmp_path: Path, method: str) -> None:
-    narrow = ("hidden=16",) if method == "hyperfl" else ()  # 60 MB a message otherwise
-    experiment = of(small, method, clients=4, sample=3, attack=("ig",), images=2, audit_rounds="0,last", set=narrow)
-    here = run(experiment, tmp_path / "inproc")
-    there = run(dataclasses.replace(experiment, engine="ray"), tmp_path / "ray")
-    assert without_times(here) == without_times(there)
+    experiment = by_method(small, method, clients=4, sample=3, attack=("ig",), images=2, audit_rounds="0,last")
+    here = train_by_engine(experiment, tmp_path / "inproc")
+    there = train_by_engine(dataclasses.replace(experiment, engine="ray"), tmp_path / "ray")
+    assert rows_without_times(here) == rows_without_times(there)
     assert recorded(tmp_path / "inproc") == recorded(tmp_path / "ray")
     assert len(recorded(tmp_path / "ray")) == 8  # control, easy, and two rounds of the target, two probes each
 
@@ -69,17 +56,6 @@ def test_ray_equals_in_process_for_every_method(small: Experiment, tmp_path: Pat
     same_on_ray(small, tmp_path, method)
 
 
-BROKEN = """
-from typing import final
-from flfw.defence import Defence
-
-@final
-class Broken(Defence):
-    def update(self, update, rng):
-        raise ValueError("the shield fell")
-"""
-
-
 @pytest.mark.parametrize("name", ["inproc", pytest.param("ray", marks=pytest.mark.slow)])
 def test_a_client_that_raises_ends_the_run_by_name(
     small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -88,18 +64,18 @@ def test_a_client_that_raises_ends_the_run_by_name(
     monkeypatch.syspath_prepend(str(tmp_path))
     experiment = dataclasses.replace(small, defence=f"broken_{name}:Broken", defended="1", engine=name)
     with pytest.raises(RunFailed, match=r"^client 1 failed in round 1: .*the shield fell"):
-        run(experiment, tmp_path / "run")
+        train_by_engine(experiment, tmp_path / "run")
     assert not (tmp_path / "run" / "training.json").exists()
 
 
 def test_a_site_without_a_truth_folder_answers_no_probes(small: Experiment, tmp_path: Path) -> None:
     experiment = dataclasses.replace(small, attack=("ig",), images=1)
     with pytest.raises(RunFailed, match="client 0 failed in a probe at round 0: client 0 answers no probes"):
-        run(experiment, tmp_path / "run", truth=False)
+        train_by_engine(experiment, tmp_path / "run", truth=False)
 
 
 def test_lost_private_state_is_an_error_not_a_fresh_start(small: Experiment, tmp_path: Path) -> None:
-    from tests.methods.test_methods import initial_tensors, make_client
+    from tests.support.method_rounds import initial_tensors, make_client
 
     experiment = dataclasses.replace(small, method="fedper")
     client = make_client(experiment, 0, tmp_path)
@@ -135,7 +111,7 @@ def test_an_engine_that_fails_ends_the_run_and_its_threads(
     before = set(threading.enumerate())
     monkeypatch.setattr(machine, "client_resources", lambda *_: {"num_cpus": 1000, "num_gpus": 0})
     with pytest.raises(RunFailed, match=r"^Flower's simulation engine failed: .*ActorPool is empty"):
-        run(dataclasses.replace(small, engine="ray"), tmp_path / "run")
+        train_by_engine(dataclasses.replace(small, engine="ray"), tmp_path / "run")
     deadline = time.monotonic() + 20
     while left := [t for t in set(threading.enumerate()) - before if not t.daemon]:
         assert time.monotonic() < deadline, f"still there: {left}"

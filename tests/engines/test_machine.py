@@ -21,6 +21,8 @@ from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.runs import engine
 
+pytestmark = pytest.mark.early
+
 LOOPBACK = {"node_ip_address": "127.0.0.1", "include_dashboard": False}
 CORES = len(os.sched_getaffinity(0))
 

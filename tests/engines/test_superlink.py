@@ -19,7 +19,9 @@ import sim
 from flfw.engines import superlink
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
-from tests.engines.test_engines import BROKEN, run, without_times
+from tests.support.engine_runs import BROKEN, rows_without_times, train_by_engine
+
+pytestmark = pytest.mark.early
 
 ROOT = Path(superlink.__file__).parent.parent
 
@@ -62,7 +64,7 @@ def test_flower_run_equals_in_process_bit_for_bit(
     progress = capsys.readouterr().err.splitlines()
     assert [line[:9] for line in progress] == ["round 1/2", "round 2/2"]
     assert survivors(mark) == []
-    assert without_times(run(small, tmp_path / "inproc")) == without_times(there)
+    assert rows_without_times(train_by_engine(small, tmp_path / "inproc")) == rows_without_times(there)
 
 
 @pytest.mark.slow
@@ -112,8 +114,8 @@ def test_the_repository_is_an_app_for_flwr_run(
     assert (out / "result.json").exists(), done.stdout + done.stderr
     result = json.loads((out / "result.json").read_text())
     there = {"rounds": result["rounds"], "clients": [], "final": result["final"]["per_client"]}
-    here = {**run(small, tmp_path / "inproc"), "clients": []}
-    assert without_times(here) == without_times(there)
+    here = {**train_by_engine(small, tmp_path / "inproc"), "clients": []}
+    assert rows_without_times(here) == rows_without_times(there)
     assert survivors(mark) == []
 
 

@@ -11,7 +11,7 @@ import pytest
 from flfw.errors import BadInput
 from flfw.matrix.compare import table
 from flfw.runs.run import run as run_one
-from tests.matrix.test_matrix import HALVES, SMALL, entry, row, written
+from tests.support.matrix_runs import HALVES, SMALL, entry, row, written
 
 
 def lines(text: str, start: str) -> list[str]:

@@ -19,7 +19,6 @@ from flfw import matrix
 from flfw.audit.measures.statistics import share_interval
 from flfw.defence import Defence
 from flfw.errors import BadInput, RunFailed
-from flfw.experiment import Experiment
 from flfw.matrix import Matrix, parse, tables
 from flfw.matrix.cells import settled
 from flfw.matrix.compare import table
@@ -32,14 +31,7 @@ from flfw.nets import Tensors
 from flfw.resolve import resolve
 from flfw.runs import results
 from flfw.runs.run import run as run_one
-
-
-class Halves(Defence):
-    """Sends half of each number, which the closed form does not mind."""
-
-    def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
-        """Half of each."""
-        return {name: value / 2 for name, value in update.items()}
+from tests.support.matrix_runs import HALVES, SMALL, entry, row, written
 
 
 class Stumbles(Defence):
@@ -54,18 +46,7 @@ class Stumbles(Defence):
         return update
 
 
-HALVES, STUMBLES = f"{__name__}:Halves", f"{__name__}:Stumbles"
-SMALL = Experiment(
-    method="fedavg",
-    net="linear",
-    clients=2,
-    rounds=1,
-    local_epochs=1,
-    images=2,
-    attack=("analytic",),
-    audit_rounds="0",
-    engine="inproc",
-)
+STUMBLES = f"{__name__}:Stumbles"
 
 
 # --- the question ---
@@ -192,11 +173,11 @@ def test_the_csv_has_a_row_a_run_attack_and_round(whole: Path) -> None:
     assert [(row["defence"], row["seed"], row["folder"]) for row in rows] == [
         ("none", "0", NAMES[0]), ("none", "1", NAMES[1]), (HALVES, "0", NAMES[2]), (HALVES, "1", NAMES[3])
     ]  # fmt: skip
-    for row in rows:
-        (entry,) = json.loads((whole / row["folder"] / "result.json").read_text())["audit"]
-        assert float(row["psnr_mean"]) == pytest.approx(entry["psnr"]["mean"])
-        assert float(row["psnr_max"]) == pytest.approx(entry["psnr"]["max"])
-        assert row["verdict"] == entry["verdict"] and row["recovered"] == "2"
+    for line in rows:
+        (shown,) = json.loads((whole / line["folder"] / "result.json").read_text())["audit"]
+        assert float(line["psnr_mean"]) == pytest.approx(shown["psnr"]["mean"])
+        assert float(line["psnr_max"]) == pytest.approx(shown["psnr"]["max"])
+        assert line["verdict"] == shown["verdict"] and line["recovered"] == "2"
 
 
 def test_the_same_victims_are_compared(whole: Path) -> None:
@@ -335,40 +316,6 @@ def test_seeds_alone_are_a_matrix_of_one_method(whole: Path, tmp_path: Path) -> 
 
 
 # --- what is made of results: written by hand ---
-
-
-def entry(**changes: Any) -> dict[str, Any]:
-    return {
-        "attack": "ig", "adaptive": True, "vantage": "server", "source": "probe", "round": 0, "client": None,
-        "iterations": 100, "restarts": 1, "images": 2, "failures": 0, "identification_rate": None,
-        "verdict": "no leak found", "seconds": 1.0, **changes,
-    }  # fmt: skip
-
-
-def row(victim: int, psnr: float | None, **changes: Any) -> dict[str, Any]:
-    return {
-        "attack": "ig", "adaptive": True, "vantage": "server", "source": "probe", "rung": "target", "round": 0,
-        "client": victim, "victim": victim, "image": 0, "index": 100 + victim, "label": victim, "psnr": psnr,
-        "ssim": None, "rmsd": None if psnr is None else 10 ** (-psnr / 20), "failed": psnr is None,
-        "recovered": psnr is not None and psnr > 20, "floor_grey": 9.0, "floor_nearest_public": 14.0,
-        "floor_features": 99.0, **changes,
-    }  # fmt: skip
-
-
-def written(folder: Path, entries: list[dict[str, Any]], rows: list[dict[str, Any]], **config: Any) -> Path:
-    """A finished run's folder, as far as it is read."""
-    folder.mkdir(parents=True)
-    about = {"seed": 0, "dataset": "digits", "split": "dominant", "clients": 2, "victim_batch": 1, **config}
-    result = {"config": about, "final": {"acc_local": 0.8, "acc_global": 0.6}, "audit": entries, "notes": []}
-    result["provenance"] = {"code": "c", "data": {"digest": "d"}}
-    (folder / "result.json").write_text(json.dumps(result))
-    with (folder / "audit.csv").open("w", newline="") as file:
-        columns = dict.fromkeys(key for line in [{**row(0, 0.0), "curve": ""}, *rows] for key in line)
-        columns.pop("adaptation", None)  # audit.csv has none: the name of the file and the verdict's entry tell
-        writer = csv.DictWriter(file, list(columns), extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(rows)
-    return folder
 
 
 def test_pooled_numbers_by_hand(tmp_path: Path) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,21 +13,27 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, leaky_relu, max_pool2d
 
 from flfw import plugins
-from flfw.client.federated_client import FederatedClient
-from flfw.client.site import Site
 from flfw.client.store import ClientStore
 from flfw.client.workplace import Workplace
 from flfw.data import feed
 from flfw.experiment import Experiment
 from flfw.messages.sharing import SharingViolation, matches
-from flfw.nets import Net
 from flfw.resolve import resolve, without_auto
 from flfw.rng import initialising, torch_generator
-from flfw.runs import engine
-from flfw.server.aggregation import Update
-from flfw.server.distillation import ServerTraining
 from flfw.server.strategy import FederatedStrategy
 from flfw.task import Task
+from tests.support.engine_runs import rows_without_times, train_by_engine
+from tests.support.method_rounds import (
+    NARROW,
+    assert_equal,
+    by_method,
+    initial_tensors,
+    make_client,
+    one_round,
+    plain_net,
+    sizes,
+    weighted,
+)
 
 METHODS = plugins.names(plugins.METHOD)
 NOISY = [
@@ -45,47 +49,6 @@ BARE = dict.fromkeys(NOISY, ("noise_multiplier=0", "clip=1e9")) | {"dssgd": ("th
 # Fed-SDP's own noise, of deviation 24 in each weight, makes scores of 1e9 out of CNN 1 and NaN in two more steps, which
 # the server refuses: nothing is left to repeat.
 TRAINABLE = {"fed_sdp": ("noise_multiplier=0.01",)}
-
-# Methods whose server needs data of its own, as this split sets aside; clients have as many examples as by the other.
-ASIDE = ("feddf",)
-
-
-def of(experiment: Experiment, method: str, **changes: Any) -> Experiment:
-    """The experiment by another method, on the network it names, with few of the steps that a server makes."""
-    cls = plugins.find(plugins.METHOD, method, FederatedStrategy)
-    few = ("iterations=3",) if issubclass(cls.Settings, ServerTraining) else ()
-    if method in ASIDE:
-        changes["split"], few = "sampled", (*few, "sampled.train=150")
-    changes["set"] = (*few, *changes.get("set", ()))
-    return dataclasses.replace(experiment, method=method, net=cls.net or experiment.net, **changes)
-
-
-def make_client(experiment: Experiment, partition: int, folder: Path, server_round: int = 1) -> FederatedClient:
-    method, settings = resolve(experiment).method, resolve(experiment).settings
-    task = Task.of(experiment, None)
-    store = ClientStore(folder, "test", partition)
-    at = Workplace(experiment, task, method, settings, partition, server_round, None, store)
-    return resolve(experiment).client(at)
-
-
-def initial_tensors(experiment: Experiment) -> dict[str, np.ndarray]:
-    method, settings = resolve(experiment).method, resolve(experiment).settings
-    with initialising(experiment.seed, "model"):
-        model = method.build_model(Task.of(experiment, None).build_net(), settings)
-    downloads = method.shared(model, settings).downloads
-    return {n: v.numpy().copy() for n, v in model.state_dict().items() if matches(n, downloads)}
-
-
-def one_round(experiment: Experiment, folder: Path) -> tuple[dict[str, Tensor], list[FederatedClient]]:
-    """The server's next tensors after one round of all clients, and the clients as they are then."""
-    method, settings = resolve(experiment).method, resolve(experiment).settings
-    received, updates, clients = initial_tensors(experiment), [], []
-    for partition in range(experiment.clients):
-        client = make_client(experiment, partition, folder)
-        sent, metrics = client.fit_named(received, version=0)
-        updates.append(Update(partition, metrics["num-examples"], {n: v.clone() for n, v in sent.items()}))
-        clients.append(client)
-    return method(settings).aggregate(iter(updates)), clients
 
 
 # --- the loops, written with torch's own optimiser and nothing of flfw's training code ---
@@ -106,11 +69,6 @@ def batches(experiment: Experiment, partition: int, purpose: str, epochs: int) -
     return found
 
 
-def plain_net(experiment: Experiment) -> Net:
-    with initialising(experiment.seed, "model"):
-        return Task.of(experiment, None).build_net()
-
-
 def train(
     net: nn.Module, experiment: Experiment, partition: int, extra: Callable[[], Tensor] | None = None
 ) -> nn.Module:
@@ -120,22 +78,6 @@ def train(
         (cross_entropy(net(x), y) + (extra() if extra else 0)).backward()
         optimiser.step()
     return net
-
-
-def weighted(states: list[dict[str, Tensor]], sizes: list[int]) -> dict[str, Tensor]:
-    total = sum(sizes)
-    return {n: sum(s[n].double() * k / total for s, k in zip(states, sizes, strict=True)).float() for n in states[0]}  # type: ignore[union-attr]
-
-
-def sizes(experiment: Experiment) -> list[int]:
-    return [len(own) for own in Task.of(experiment, None).split.train]
-
-
-def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-6) -> None:
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        scale = float(value.abs().max()) + 1e-12
-        assert float((found[name] - value).abs().max()) <= tolerance * max(scale, 1.0), name
 
 
 def uneven(experiment: Experiment, method: str) -> Experiment:
@@ -219,7 +161,8 @@ def hyperfl_loop(experiment: Experiment, partition: int) -> dict[str, Tensor]:
 @pytest.mark.parametrize(("step", "error"), [("low_rank", 1e-4), ("dense", 5e-3)])  # float32, which steps magnify
 def test_hyperfl_equals_a_loop(small: Experiment, tmp_path: Path, step: str, error: float) -> None:
     # A clip of 0.5 instead of 50 makes both clips act.
-    changes = {"method": "hyperfl", "clients": 2, "batch_size": 64, "lr": 0.1, "set": ("clip=0.5", f"step={step}")}
+    settings = (*NARROW["hyperfl"], "clip=0.5", f"step={step}")
+    changes = {"method": "hyperfl", "clients": 2, "batch_size": 64, "lr": 0.1, "set": settings}
     experiment = dataclasses.replace(small, **changes)
     states = [hyperfl_loop(experiment, partition) for partition in range(2)]
     expected = weighted([{n: v for n, v in s.items() if n.startswith("hypernet.")} for s in states], sizes(experiment))
@@ -228,7 +171,7 @@ def test_hyperfl_equals_a_loop(small: Experiment, tmp_path: Path, step: str, err
     assert relative_error_of_change(found, expected, start) < error
     for client, state in zip(clients, states, strict=True):
         assert_equal({n: client.model.state_dict()[n] for n in client.private_names}, private(state), 1e-5)
-    unclipped, _ = one_round(dataclasses.replace(experiment, set=()), tmp_path / "other")
+    unclipped, _ = one_round(dataclasses.replace(experiment, set=NARROW["hyperfl"]), tmp_path / "other")
     assert relative_error_of_change(unclipped, expected, start) > 0.1
 
 
@@ -247,7 +190,7 @@ def relative_error_of_change(found: dict[str, Tensor], expected: dict[str, Tenso
 
 @pytest.mark.parametrize("method", METHODS)
 def test_sends_what_it_declares_and_keeps_the_rest(small: Experiment, tmp_path: Path, method: str) -> None:
-    experiment = of(small, method)
+    experiment = by_method(small, method)
     client = make_client(experiment, 0, tmp_path)
     sharing = client.at.method.shared(client.model, client.at.settings)
     sent, metrics = client.fit_named(initial_tensors(experiment), version=0)
@@ -328,7 +271,7 @@ def test_the_papers_data_are_varied_as_theirs(small: Experiment) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_numpy_client_contract(small: Experiment, tmp_path: Path, method: str) -> None:
-    experiment = of(small, method)
+    experiment = by_method(small, method)
     client = make_client(experiment, 1, tmp_path)
     parameters = client.get_parameters({})
     assert [p.shape for p in parameters] == [v.shape for v in initial_tensors(experiment).values()]
@@ -347,8 +290,9 @@ def test_numpy_client_contract(small: Experiment, tmp_path: Path, method: str) -
 def test_a_probe_is_the_gradient_of_what_is_shared_and_changes_nothing(
     small: Experiment, tmp_path: Path, method: str
 ) -> None:
-    experiment = of(small, method, set=BARE.get(method, ()))
+    experiment = by_method(small, method, set=BARE.get(method, ()))
     client = make_client(experiment, 0, tmp_path)
+    client.install(initial_tensors(experiment), version=0)
     before = {n: v.clone() for n, v in client.model.state_dict().items()}
     task = Task.of(experiment, None)
     x, y = task.examples("train", task.split.train[0][:2])
@@ -367,7 +311,7 @@ def test_a_probe_is_the_gradient_of_what_is_shared_and_changes_nothing(
 def test_a_noisy_probe_repeats_and_no_other_round_or_seed_has_its_noise(
     small: Experiment, tmp_path: Path, method: str
 ) -> None:
-    experiment = of(small, method)
+    experiment = by_method(small, method)
 
     def probe(experiment: Experiment, server_round: int = 1) -> dict[str, Tensor]:
         client = make_client(experiment, 0, tmp_path, server_round)
@@ -393,31 +337,20 @@ def test_a_noisy_probe_repeats_and_no_other_round_or_seed_has_its_noise(
     assert lengths[1] < 0.1 * lengths[0]
 
 
-def run(experiment: Experiment, folder: Path) -> dict:
-    folder.mkdir()
-    engine.run(resolve(dataclasses.replace(experiment, out=folder)), Site(state=folder / "state"))
-    return json.loads((folder / "training.json").read_text())
-
-
-def numbers(training: dict) -> list:
-    rows = [*training["rounds"], *training["clients"], *training["final"]]
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_a_seed_repeats_and_another_differs(small: Experiment, tmp_path: Path, method: str) -> None:
-    experiment = of(small, method, clients=3, sample=2, set=TRAINABLE.get(method, ()))
-    one, two = run(experiment, tmp_path / "one"), run(experiment, tmp_path / "two")
-    assert numbers(one) == numbers(two)
-    other = run(dataclasses.replace(experiment, seed=1), tmp_path / "other")
-    assert numbers(one) != numbers(other)
+    experiment = by_method(small, method, clients=3, sample=2, set=TRAINABLE.get(method, ()))
+    one, two = train_by_engine(experiment, tmp_path / "one"), train_by_engine(experiment, tmp_path / "two")
+    assert rows_without_times(one) == rows_without_times(two)
+    other = train_by_engine(dataclasses.replace(experiment, seed=1), tmp_path / "other")
+    assert rows_without_times(one) != rows_without_times(other)
     assert all(row["loss"] is not None for training in (one, other) for row in training["clients"])  # None: not finite
 
 
 def test_a_client_goes_on_from_its_own_last_round(small: Experiment, tmp_path: Path) -> None:
     """With two of four clients a round, private tensors skip the rounds their client sat out."""
     experiment = dataclasses.replace(small, method="fedper", clients=4, sample=1, rounds=4)
-    training = run(experiment, tmp_path / "run")
+    training = train_by_engine(experiment, tmp_path / "run")
     took_part = {row["client"]: row["round"] for row in training["clients"]}
     state = next((tmp_path / "run" / "state").iterdir())
     for client, last in took_part.items():

@@ -35,8 +35,8 @@ from flfw.server.aggregation import Update
 from flfw.server.cohorts import drawn, most_participations
 from flfw.server.strategy import FederatedStrategy
 from flfw.task import Task
-from tests.methods.test_methods import assert_equal, initial_tensors, make_client, plain_net, sizes, weighted
-from tests.storage.test_checkpoint import cut_short
+from tests.support.method_rounds import assert_equal, initial_tensors, make_client, plain_net, sizes, weighted
+from tests.support.resumed_runs import cut_short
 
 State = dict[str, Tensor]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 import sim
-from flfw.adversary.attack import Attack, Budget, Uses
-from flfw.adversary.observation import Knowledge, Observation, Reconstruction
+from flfw.adversary.attack import Uses
+from flfw.adversary.observation import Knowledge, Observation
 from flfw.data.splits.partition import Split
 from flfw.dp.ledger import Ledger
 from flfw.experiment import Experiment
@@ -25,7 +25,8 @@ from flfw.resolve import resolve, without_auto
 from flfw.runs import run
 from flfw.runs.estimate import Estimate, Memory, Seconds, lines
 from flfw.server.history import is_out_of_patience, last_rise
-from tests.storage.test_checkpoint import assert_same, cut_short, without_times
+from tests.support.resumed_runs import assert_same, cut_short, without_times
+from tests.support.small_runs import ByGuess
 
 # With such a learning rate no accuracy changes: the first round's are the best, and three rounds later patience ends.
 STILL = (
@@ -188,21 +189,15 @@ def test_recordings_of_a_run_that_ended_early_are_audited_again(
     assert not (tmp_path / "none").exists()
 
 
-class AsksForUploads(Attack):
+class AsksForUploads(ByGuess):
     """Looks at nothing, but asks that uploads be recorded."""
 
     @property
     def uses(self) -> Uses:
         return frozenset({"uploads"})
 
-    @property
-    def budget(self) -> Budget:
-        return Budget(0, 1, "none")
-
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
-        return [Reconstruction(torch.zeros(1, *k.model.inputs.shape)) for k in knowledge]
+    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
+        return torch.zeros(known.model.inputs.shape)
 
 
 def test_uploads_are_recorded_of_a_round_that_turns_out_to_be_the_last(tmp_path: Path) -> None:

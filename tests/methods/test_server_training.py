@@ -24,8 +24,8 @@ from flfw.nets import Tensors
 from flfw.server.aggregation import Update
 from flfw.server.training import TrainingServer
 from flfw.training.optimisers import SGD
-from tests.storage.test_checkpoint import without_times
 from tests.support.paths import ROOT
+from tests.support.resumed_runs import without_times
 from tests.support.rounds import place
 
 TWO_ROUNDS = (
@@ -184,9 +184,7 @@ def test_what_it_remembers_is_not_what_the_optimiser_goes_on_with() -> None:
 
 
 def test_without_a_place_it_says_what_it_lacks() -> None:
-    with pytest.raises(
-        RuntimeError, match=r"^Expected Watched\.at, a ServerPlace with the model to train, got none\.$"
-    ):
+    with pytest.raises(RuntimeError, match=r"^Expected Watched\.at, the ServerPlace of a run, got none\.$"):
         _ = Watched().place
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flfw.report.report import write_report
-from tests.report.test_report import a_full_run
+from tests.support.reported_runs import a_full_run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDTHS = (1280, 390)

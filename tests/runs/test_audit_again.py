@@ -17,7 +17,7 @@ from flfw.adversary.observation import Knowledge, Observation, Vantage, mean_gra
 from flfw.nets.inputs import Inputs
 from flfw.recording.reader import Recordings
 from flfw.victims.victim import PlainVictim
-from tests.attacks.test_attacks import fresh
+from tests.support.attackable import fresh_net
 
 RUN = (
     "--method fedavg --net linear --engine inproc --clients 2 --rounds 1 --local-epochs 1 --attack analytic --images 2 "
@@ -89,7 +89,7 @@ def test_a_probe_of_several_steps_sends_what_so_many_steps_by_hand_give(recorded
 
     digits = data.load("digits", None, None)
     inputs = Inputs.of(digits.shape, digits.mean, digits.std)
-    net = fresh("linear", inputs.shape)
+    net = fresh_net("linear", inputs.shape)
     net.load_state_dict(seen.received)
     for _ in range(3):
         loss = torch.nn.functional.cross_entropy(net(inputs.normalise(truth["samples"])), truth["labels"])
@@ -103,7 +103,7 @@ def test_a_probe_of_several_steps_sends_what_so_many_steps_by_hand_give(recorded
 
 def test_the_mean_gradient_by_hand() -> None:
     inputs = Inputs.of((4,), (0.0,) * 4, (1.0,) * 4)
-    victim = PlainVictim(fresh("linear", (4,)), {}, ("*",), inputs)
+    victim = PlainVictim(fresh_net("linear", (4,)), {}, ("*",), inputs)
     before, after = {"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([0.4, 2.6]), "n": torch.tensor([3])}
     seen = Observation(Vantage.SERVER, "update", "target", 1, 0, 0, sent=after, received=before)
     known = Knowledge(victim, 1, None, steps=3, weights=True, lr=0.1)

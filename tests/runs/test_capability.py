@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,36 +13,19 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from flfw import plugins
-from flfw.adversary.attack import Attack, Budget
-from flfw.adversary.observation import Knowledge, Observation, Reconstruction
+from flfw.adversary.observation import Knowledge, Observation
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.inversion.closed_form.linear import linear_inputs
 from flfw.runs import capability
 from flfw.runs import run as whole
 from flfw.runs.capability import Capability, check
+from tests.support.small_runs import ByGuess, tiny
 
 # --- attacks that a server process finds here as tests.runs.test_capability:Class ---
 
 
-class _ByGuess(Attack):
-    """Guesses one example behind each observation."""
-
-    @property
-    def budget(self) -> Budget:
-        return Budget(0, 1, "closed form")
-
-    def run(
-        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
-    ) -> list[Reconstruction]:
-        both = zip(observations, knowledge, rngs, strict=True)
-        return [Reconstruction(self.guess(o, k, rng).clone().view(1, *k.model.inputs.shape)) for o, k, rng in both]
-
-    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
-        raise NotImplementedError
-
-
-class Honest(_ByGuess):
+class Honest(ByGuess):
     """Reads the observation, its knowledge and its generator, all of which are granted."""
 
     def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
@@ -59,14 +41,14 @@ def above() -> Path:
     return Path.cwd().parent
 
 
-class OpensTruthAbove(_ByGuess):
+class OpensTruthAbove(ByGuess):
     """Walks up from where it works, and finds what the clients wrote down."""
 
     def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
         return load_file(above() / "truth" / f"{seen.key}.safetensors")["samples"]
 
 
-class OpensTruthOfArguments(_ByGuess):
+class OpensTruthOfArguments(ByGuess):
     """Takes the queue's folder from the command line, and the recordings' from a job there."""
 
     def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
@@ -75,7 +57,7 @@ class OpensTruthOfArguments(_ByGuess):
         return load_file(folder / f"{seen.key}.safetensors")["samples"]
 
 
-class ReadsMetrics(_ByGuess):
+class ReadsMetrics(ByGuess):
     """Lets what a client says of itself into its guess."""
 
     def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
@@ -85,7 +67,7 @@ class ReadsMetrics(_ByGuess):
         return torch.full(known.model.inputs.shape, len(json.dumps(said)) / 1000)
 
 
-class ReadsResults(_ByGuess):
+class ReadsResults(ByGuess):
     """Lets how an earlier audit went into its guess."""
 
     def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
@@ -93,7 +75,7 @@ class ReadsResults(_ByGuess):
         return torch.full(known.model.inputs.shape, result["audit"][0]["share_recovered"] / 2)
 
 
-class ReadsCheckpoints(_ByGuess):
+class ReadsCheckpoints(ByGuess):
     """Lets what the server holds at the end into its guess, whatever the round."""
 
     def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
@@ -101,7 +83,7 @@ class ReadsCheckpoints(_ByGuess):
         return torch.full(known.model.inputs.shape, float(load_file(file)["model/classifier.bias"].abs().mean()))
 
 
-class ReadsTheControl(_ByGuess):
+class ReadsTheControl(ByGuess):
     """Inverts the audit's own control, which is undefended softmax regression on the same examples."""
 
     def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
@@ -112,7 +94,7 @@ class ReadsTheControl(_ByGuess):
         return linear_inputs(sent["classifier.weight"], sent["classifier.bias"], 1)
 
 
-class ReadsOtherResults(_ByGuess):
+class ReadsOtherResults(ByGuess):
     """Takes what it found on the easy rung for the target, too."""
 
     def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
@@ -125,7 +107,7 @@ class ReadsOtherResults(_ByGuess):
 _remembered: dict[str, Tensor] = {}
 
 
-class Remembers(_ByGuess):
+class Remembers(ByGuess):
     """Keeps in memory what the easy rung gave away."""
 
     def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
@@ -134,14 +116,14 @@ class Remembers(_ByGuess):
         return _remembered.get("easy", torch.zeros(known.model.inputs.shape))
 
 
-class Fickle(_ByGuess):
+class Fickle(ByGuess):
     """Reads nothing, and never gives the same twice."""
 
     def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
         return torch.rand(known.model.inputs.shape, generator=torch.Generator().manual_seed(torch.seed() % 2**31))
 
 
-class GivesNothing(_ByGuess):
+class GivesNothing(ByGuess):
     """Always fails."""
 
     def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
@@ -158,23 +140,8 @@ def named(cls: type) -> str:
 
 
 def finished(folder: Path, **changes: Any) -> Path:
-    """A run of a second, audited at rounds 0 and 1, with everything in its folder."""
-    experiment = Experiment(
-        **{
-            "method": "fedavg",
-            "net": "linear",
-            "clients": 2,
-            "rounds": 1,
-            "local_epochs": 1,
-            "images": 2,
-            "attack": ("analytic",),
-            "attack_retries": 0,
-            "engine": "inproc",
-            "out": folder,
-            **changes,
-        }
-    )
-    return whole.run(experiment)
+    """A run audited at rounds 0 and 1, with everything in its folder."""
+    return whole.run(tiny(folder, attack_retries=0, **changes))
 
 
 @pytest.fixture(scope="module")

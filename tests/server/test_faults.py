@@ -27,7 +27,7 @@ from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.faults import Tolerance
 from flfw.server.roster import Roster
 from strategies.fedavg import FedAvg
-from tests.methods.test_methods import initial_tensors, make_client
+from tests.support.method_rounds import initial_tensors, make_client
 
 # A defence is the plug-in that runs last on a client; a method's client half is what makes up an upload.
 CORES = len(os.sched_getaffinity(0))

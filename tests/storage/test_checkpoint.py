@@ -25,7 +25,6 @@ from flfw import task
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from flfw.messages.wire import pack
-from flfw.recording.reader import Recordings
 from flfw.resolve import without_auto
 from flfw.runs import results, run
 from flfw.storage import sealed
@@ -33,6 +32,9 @@ from flfw.storage.checkpoint import Checkpoints, Snapshot, locked, require_same_
 from flfw.storage.journal import Journal
 from tests.support.paths import ROOT
 from tests.support.pictures import noise, save
+from tests.support.resumed_runs import assert_same, cut_short, without_times
+
+pytestmark = pytest.mark.early
 
 SIX_ROUNDS = (
     "--method fedper --net lenet --engine inproc --clients 4 --sample 2 --rounds 6 --local-epochs 1 "
@@ -41,33 +43,6 @@ SIX_ROUNDS = (
 
 
 # --- a run that is cut short --------------------------------------------------------------------------------------
-
-
-def without_times(value: Any) -> Any:
-    """A result without what differs between two runs of the same experiment."""
-    if isinstance(value, dict):
-        left_out = ("seconds", "scoring_seconds", "out", "resumed")
-        return {k: without_times(v) for k, v in value.items() if k not in left_out}
-    return [without_times(v) for v in value] if isinstance(value, list) else value
-
-
-def outcome(folder: Path) -> tuple[Any, list[Any], dict[str, torch.Tensor]]:
-    """The results, what was observed, and the last model."""
-    manifest = Recordings(folder / "observations").lines
-    observed = [{**line, "config": {k: v for k, v in line["config"].items() if k != "experiment"}} for line in manifest]
-    for line in observed:
-        del line["node"]  # Flower's, new in every run
-    (model,) = (folder / "checkpoint").glob("round-*.safetensors")
-    result = without_times(json.loads((folder / "result.json").read_text()))
-    return result, observed, load_file(model)
-
-
-def assert_same(one: Path, two: Path) -> None:
-    (result, observed, model), (other_result, other_observed, other_model) = outcome(one), outcome(two)
-    assert result == other_result
-    assert observed == other_observed
-    assert model.keys() == other_model.keys()
-    assert all(torch.equal(model[name], other_model[name]) for name in model)
 
 
 @pytest.fixture(scope="module")
@@ -236,23 +211,6 @@ def test_other_code_is_noted(small: Experiment, tmp_path: Path, monkeypatch: pyt
     result = json.loads((folder / "result.json").read_text())
     assert result["provenance"]["resumed"] == [{"after_round": 1, "code": "0" * 16, "engine": "inproc"}]
     assert any("The code changed while this run lasted" in note for note in result["notes"])
-
-
-def cut_short(experiment: Experiment, after_round: int) -> Path:
-    """Run an experiment that stops behind the checkpoint of a round; its folder."""
-    save = Checkpoints.save
-
-    def stopping(self: Checkpoints, snapshot: Snapshot, rows: dict[str, Any]) -> None:
-        save(self, snapshot, rows)
-        if snapshot.round == after_round:
-            raise RunFailed("stopped for the test")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Checkpoints, "save", stopping)
-        with pytest.raises(RunFailed, match="stopped for the test"):
-            run.run(experiment)
-    assert experiment.out is not None
-    return experiment.out
 
 
 MOMENTUM = """

@@ -1,0 +1,79 @@
+"""SCAFFOLD's client half: local SGD along g_i(y) - c_i + c, and the change of its own control variate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flfw.client import FederatedClient
+from flfw.nets import Tensors
+from flfw.training.optimisers import along
+
+_SETS = ("control", "own")
+
+
+@final
+class ScaffoldClient(FederatedClient):
+    """Corrected local steps."""
+
+    def install(self, received: Mapping[str, np.ndarray], version: int) -> None:
+        """Remember x, c and c_i, too; by the parameters' names."""
+        super().install(received, version)
+        self._start = {name: value.detach().clone() for name, value in self.moving().items()}
+        state = self.model.state_dict()
+        self._control, self._own = ({n: state[n.replace("net.", f"{part}.", 1)] for n in self._start} for part in _SETS)
+        self._before = {name: value.clone() for name, value in self._own.items()}
+        self._at_start: Tensors = {}
+
+    def follow(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
+        """Compute the mean loss of a batch and its gradient, corrected."""
+        loss, gradient = super().follow(parameters, x, y)
+        return loss, {name: g - self._before[name] + self._control[name] for name, g in gradient.items()}
+
+    def local_gradient(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
+        """Compute the corrected direction of a local step."""
+        return self.followed_gradient(x, y, rng)
+
+    def train(self) -> dict[str, float]:
+        """Return the mean loss of the last epoch; c_i goes on to c_i+."""
+        mine, size = self.indices("train"), self.at.experiment.batch_size
+        self._look(self.examples("train", mine[start : start + size]) for start in range(0, len(mine), size))
+        loss = self.descend(self.moving(), self.at.experiment.local_epochs, self.optimiser())
+        for name, value in self._renewed().items():
+            self._own[name].copy_(value)
+        return {"loss": loss}
+
+    def stepped(self, x: Tensor, y: Tensor, steps: int) -> Tensors:
+        """Answer a probe of more local steps, as if its examples were all there are."""
+        self._look([(x.to(self.device), y.to(self.device))])
+        return super().stepped(x, y, steps)
+
+    def outgoing(self) -> Tensors:
+        """Choose y_i, and c + c_i+ - c_i."""
+        renewed = self._renewed()
+        change = {name: self._control[name] + value - self._before[name] for name, value in renewed.items()}
+        return {**super().outgoing(), **{n.replace("net.", "control.", 1): value for n, value in change.items()}}
+
+    def _look(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+        """Compute g_i(x) over all examples, which option I asks for before the first step."""
+        if self.at.settings.option == "II":
+            return
+        count, total = 0, {name: torch.zeros_like(value) for name, value in self._start.items()}
+        for x, y in batches:
+            count += len(y)
+            for name, gradient in along(self.local_loss(x, y), self.moving())[1].items():
+                total[name] += len(y) * gradient
+        self._at_start = {name: value / count for name, value in total.items()}
+
+    @torch.no_grad()
+    def _renewed(self) -> Tensors:
+        """Compute c_i+."""
+        if self.at.settings.option == "I":
+            return self._at_start
+        travelled = max(1, self.steps_made) * self.at.experiment.lr
+        ways = {name: (self._start[name] - value) / travelled for name, value in self.moving().items()}
+        return {name: self._before[name] - self._control[name] + way for name, way in ways.items()}

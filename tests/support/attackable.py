@@ -1,0 +1,65 @@
+"""Real digits, small networks and what a client sends of them, for the tests of attacks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from flfw import data, nets
+from flfw.adversary.observation import Knowledge, Observation, Reconstruction, Vantage
+from flfw.audit.measures.metrics import psnr
+from flfw.nets.inputs import Inputs
+from flfw.rng import initialising, torch_generator
+from flfw.victims.victim import PlainVictim
+
+
+def digits(first: int, count: int = 1, side: int = 28) -> tuple[Tensor, Tensor]:
+    """Load real digits: raw images in [0, 1] and their labels."""
+    dataset = data.load("digits", None, side)
+    x, y = dataset.train_x[range(first, first + count)], dataset.train_y[range(first, first + count)]
+    return torch.from_numpy(x).float() / 255, torch.from_numpy(y)
+
+
+def digit_inputs(side: int = 28) -> Inputs:
+    """Say how a network takes digits of a side."""
+    dataset = data.load("digits", None, side)
+    return Inputs.of(dataset.shape, dataset.mean, dataset.std)
+
+
+def fresh_net(name: str, shape: tuple[int, ...], seed: int = 1) -> nets.Net:
+    """Build a network as its seed begins it."""
+    with initialising(seed, "net"):
+        return nets.build(name, shape, 10)
+
+
+def gradient(model: nn.Module, inputs: Inputs, x: Tensor, y: Tensor) -> nets.Tensors:
+    """Compute what a client sends, by the ordinary way."""
+    model.zero_grad()
+    cross_entropy(model((x - inputs.mean) / inputs.std), y).backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def seen(sent: nets.Tensors, received: nets.Tensors, slot: int = 0) -> Observation:
+    """Observe at the server what an undefended probe sent."""
+    return Observation(Vantage.SERVER, "probe", "target", 0, 0, slot, sent, received)
+
+
+def attackable(name: str, side: int, *batches: tuple[Tensor, Tensor]) -> tuple[list[Observation], list[Knowledge]]:
+    """Build an undefended, wholly shared network of that name, and observe what it sent for each batch."""
+    inputs = digit_inputs(side)
+    net = fresh_net(name, inputs.shape)
+    received = nets.tensors(net)
+    victim = PlainVictim(fresh_net(name, inputs.shape, seed=9), received, ("*",), inputs)
+    observations = [seen(gradient(net, inputs, x, y), received, i) for i, (x, y) in enumerate(batches)]
+    return observations, [Knowledge(victim, len(y), y) for _, y in batches]
+
+
+def generators(count: int, seed: int = 0) -> list[torch.Generator]:
+    """Seed one generator for each observation."""
+    return [torch_generator(seed, "attack", i) for i in range(count)]
+
+
+def db(x: Tensor, found: Reconstruction) -> float:
+    """Measure the PSNR of a reconstruction."""
+    return psnr(x.numpy(), found.samples.numpy())

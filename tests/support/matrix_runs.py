@@ -1,0 +1,62 @@
+"""Runs of a matrix: a small one to carry out, and folders written by hand."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flfw.defence import Defence
+from flfw.nets import Tensors
+from tests.support.small_runs import tiny
+
+
+class Halves(Defence):
+    """Sends half of each number, which the closed form does not mind."""
+
+    def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        """Half of each."""
+        return {name: value / 2 for name, value in update.items()}
+
+
+HALVES = f"{__name__}:Halves"
+SMALL = tiny(audit_rounds="0")
+
+
+def entry(**changes: Any) -> dict[str, Any]:
+    """One attack at one place, as ``result.json`` has it."""
+    return {
+        "attack": "ig", "adaptive": True, "vantage": "server", "source": "probe", "round": 0, "client": None,
+        "iterations": 100, "restarts": 1, "images": 2, "failures": 0, "identification_rate": None,
+        "verdict": "no leak found", "seconds": 1.0, **changes,
+    }  # fmt: skip
+
+
+def row(victim: int, psnr: float | None, **changes: Any) -> dict[str, Any]:
+    """One sample, as ``audit.csv`` has it."""
+    return {
+        "attack": "ig", "adaptive": True, "vantage": "server", "source": "probe", "rung": "target", "round": 0,
+        "client": victim, "victim": victim, "image": 0, "index": 100 + victim, "label": victim, "psnr": psnr,
+        "ssim": None, "rmsd": None if psnr is None else 10 ** (-psnr / 20), "failed": psnr is None,
+        "recovered": psnr is not None and psnr > 20, "floor_grey": 9.0, "floor_nearest_public": 14.0,
+        "floor_features": 99.0, **changes,
+    }  # fmt: skip
+
+
+def written(folder: Path, entries: list[dict[str, Any]], rows: list[dict[str, Any]], **config: Any) -> Path:
+    """Write a finished run's folder, as far as it is read."""
+    folder.mkdir(parents=True)
+    about = {"seed": 0, "dataset": "digits", "split": "dominant", "clients": 2, "victim_batch": 1, **config}
+    result = {"config": about, "final": {"acc_local": 0.8, "acc_global": 0.6}, "audit": entries, "notes": []}
+    result["provenance"] = {"code": "c", "data": {"digest": "d"}}
+    (folder / "result.json").write_text(json.dumps(result))
+    with (folder / "audit.csv").open("w", newline="") as file:
+        columns = dict.fromkeys(key for line in [{**row(0, 0.0), "curve": ""}, *rows] for key in line)
+        columns.pop("adaptation", None)  # audit.csv has none: the name of the file and the verdict's entry tell
+        writer = csv.DictWriter(file, list(columns), extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+    return folder

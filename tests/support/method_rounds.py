@@ -1,0 +1,95 @@
+"""One round of any method's clients without an engine, and what the loops written beside it are compared by."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from flfw import plugins
+from flfw.client.federated_client import FederatedClient
+from flfw.client.store import ClientStore
+from flfw.client.workplace import Workplace
+from flfw.experiment import Experiment
+from flfw.messages.sharing import matches
+from flfw.nets import Net
+from flfw.resolve import resolve
+from flfw.rng import initialising
+from flfw.server.aggregation import Update
+from flfw.server.distillation import ServerTraining
+from flfw.server.strategy import FederatedStrategy
+from flfw.task import Task
+
+# Methods whose server needs data of its own, as this split sets aside; clients have as many examples as by the other.
+ASIDE = ("feddf",)
+
+# As a method's networks are by default, they take seconds a round without showing more.
+NARROW = {"hyperfl": ("hidden=16", "embedding=8")}
+
+
+def by_method(experiment: Experiment, method: str, **changes: Any) -> Experiment:
+    """Ask for the experiment by another method, on the network it names, with few steps and no wide layers."""
+    cls = plugins.find(plugins.METHOD, method, FederatedStrategy)
+    few = ("iterations=3",) if issubclass(cls.Settings, ServerTraining) else NARROW.get(method, ())
+    if method in ASIDE:
+        changes["split"], few = "sampled", (*few, "sampled.train=150")
+    changes["set"] = (*few, *changes.get("set", ()))
+    return dataclasses.replace(experiment, method=method, net=cls.net or experiment.net, **changes)
+
+
+def make_client(experiment: Experiment, partition: int, folder: Path, server_round: int = 1) -> FederatedClient:
+    """Build one client of a round."""
+    method, settings = resolve(experiment).method, resolve(experiment).settings
+    task = Task.of(experiment, None)
+    store = ClientStore(folder, "test", partition)
+    at = Workplace(experiment, task, method, settings, partition, server_round, None, store)
+    return resolve(experiment).client(at)
+
+
+def initial_tensors(experiment: Experiment) -> dict[str, np.ndarray]:
+    """Build what the server sends in the first round."""
+    method, settings = resolve(experiment).method, resolve(experiment).settings
+    with initialising(experiment.seed, "model"):
+        model = method.build_model(Task.of(experiment, None).build_net(), settings)
+    downloads = method.shared(model, settings).downloads
+    return {n: v.numpy().copy() for n, v in model.state_dict().items() if matches(n, downloads)}
+
+
+def one_round(experiment: Experiment, folder: Path) -> tuple[dict[str, Tensor], list[FederatedClient]]:
+    """Run one round of all clients: the server's next tensors, and the clients as they are then."""
+    method, settings = resolve(experiment).method, resolve(experiment).settings
+    received, updates, clients = initial_tensors(experiment), [], []
+    for partition in range(experiment.clients):
+        client = make_client(experiment, partition, folder)
+        sent, metrics = client.fit_named(received, version=0)
+        updates.append(Update(partition, metrics["num-examples"], {n: v.clone() for n, v in sent.items()}))
+        clients.append(client)
+    return method(settings).aggregate(iter(updates)), clients
+
+
+def plain_net(experiment: Experiment) -> Net:
+    """Build the network as all begin with it."""
+    with initialising(experiment.seed, "model"):
+        return Task.of(experiment, None).build_net()
+
+
+def weighted(states: list[dict[str, Tensor]], sizes: list[int]) -> dict[str, Tensor]:
+    """Average states by their sizes."""
+    total = sum(sizes)
+    return {n: sum(s[n].double() * k / total for s, k in zip(states, sizes, strict=True)).float() for n in states[0]}  # type: ignore[union-attr]
+
+
+def sizes(experiment: Experiment) -> list[int]:
+    """Count the examples of each client."""
+    return [len(own) for own in Task.of(experiment, None).split.train]
+
+
+def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-6) -> None:
+    """Compare tensors by name, within a tolerance that is relative above 1."""
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        scale = float(value.abs().max()) + 1e-12
+        assert float((found[name] - value).abs().max()) <= tolerance * max(scale, 1.0), name

@@ -1,0 +1,62 @@
+"""Runs that are cut short, and whether two runs came to the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from flfw.errors import RunFailed
+from flfw.experiment import Experiment
+from flfw.recording.reader import Recordings
+from flfw.runs import run
+from flfw.storage.checkpoint import Checkpoints, Snapshot
+
+
+def without_times(value: Any) -> Any:
+    """Leave out of a result what differs between two runs of the same experiment."""
+    if isinstance(value, dict):
+        left_out = ("seconds", "scoring_seconds", "out", "resumed")
+        return {k: without_times(v) for k, v in value.items() if k not in left_out}
+    return [without_times(v) for v in value] if isinstance(value, list) else value
+
+
+def outcome(folder: Path) -> tuple[Any, list[Any], dict[str, torch.Tensor]]:
+    """Read the results, what was observed, and the last model."""
+    manifest = Recordings(folder / "observations").lines
+    observed = [{**line, "config": {k: v for k, v in line["config"].items() if k != "experiment"}} for line in manifest]
+    for line in observed:
+        del line["node"]  # Flower's, new in every run
+    (model,) = (folder / "checkpoint").glob("round-*.safetensors")
+    result = without_times(json.loads((folder / "result.json").read_text()))
+    return result, observed, load_file(model)
+
+
+def assert_same(one: Path, two: Path) -> None:
+    """Compare two runs to the bit."""
+    (result, observed, model), (other_result, other_observed, other_model) = outcome(one), outcome(two)
+    assert result == other_result
+    assert observed == other_observed
+    assert model.keys() == other_model.keys()
+    assert all(torch.equal(model[name], other_model[name]) for name in model)
+
+
+def cut_short(experiment: Experiment, after_round: int) -> Path:
+    """Run an experiment that stops behind the checkpoint of a round; its folder."""
+    save = Checkpoints.save
+
+    def stopping(self: Checkpoints, snapshot: Snapshot, rows: dict[str, Any]) -> None:
+        save(self, snapshot, rows)
+        if snapshot.round == after_round:
+            raise RunFailed("stopped for the test")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoints, "save", stopping)
+        with pytest.raises(RunFailed, match="stopped for the test"):
+            run.run(experiment)
+    assert experiment.out is not None
+    return experiment.out

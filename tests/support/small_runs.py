@@ -1,0 +1,52 @@
+"""The smallest run there is to audit, and attacks that guess one example behind each observation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flfw.adversary.attack import Attack, Budget
+from flfw.adversary.observation import Knowledge, Observation, Reconstruction
+from flfw.experiment import Experiment
+
+
+def tiny(out: Path | None = None, **changes: Any) -> Experiment:
+    """Ask for a run of a second: two clients, one round, two probes of softmax regression, the closed form."""
+    return Experiment(
+        **{
+            "method": "fedavg",
+            "net": "linear",
+            "clients": 2,
+            "rounds": 1,
+            "local_epochs": 1,
+            "images": 2,
+            "attack": ("analytic",),
+            "engine": "inproc",
+            "out": out,
+            **changes,
+        }
+    )
+
+
+class ByGuess(Attack):
+    """Guesses one example behind each observation."""
+
+    @property
+    def budget(self) -> Budget:
+        """Nothing is searched for."""
+        return Budget(0, 1, "closed form")
+
+    def run(
+        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        """Ask for a guess at each."""
+        each = zip(observations, knowledge, rngs, strict=True)
+        return [Reconstruction(self.guess(o, k, rng).clone().view(1, *k.model.inputs.shape)) for o, k, rng in each]
+
+    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
+        """Give one example, in any shape of its size."""
+        raise NotImplementedError
