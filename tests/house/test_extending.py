@@ -151,6 +151,7 @@ def test_the_plug_ins_run_together(copy: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_the_commands_of_the_page_run(copy: Path, tmp_path: Path) -> None:
     lines = []
     for command in COMMAND.findall(PAGE):
