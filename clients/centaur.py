@@ -15,10 +15,10 @@ from flfw.nets import Tensors
 
 @final
 class CentaurClient(NoisyClient):
-    """One epoch on the head, E on the extractor."""
+    """Head first, for one epoch; then the extractor, for E."""
 
     def train(self) -> dict[str, float]:
-        """Returns the mean losses of the last epoch and of the head's, and `measures`."""
+        """Return the mean losses of the last epoch and of the head's, and `measures`."""
         settings = self.at.settings
         plain = settings.optimiser_at(settings.head_lr)
 

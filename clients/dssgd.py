@@ -1,4 +1,4 @@
-"""DSSGD's client half: local training of its own copy, and the choice of what is sent of the change."""
+"""DSSGD's client half: local training of its own copy, and the choice of the changes to send."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class DSSGDClient(FederatedClient):
     """
 
     def moving(self) -> dict[str, Tensor]:
-        """The copy."""
+        """Choose the copy."""
         parameters: dict[str, Tensor] = dict(self.model.named_parameters())
-        own = {n.replace("own.", "shared.", 1): p for n, p in parameters.items() if n.startswith("own.")}
-        return own or parameters
+        copy = {n.replace("own.", "shared.", 1): p for n, p in parameters.items() if n.startswith("own.")}
+        return copy or parameters
 
     def install(self, received: Mapping[str, np.ndarray], version: int) -> None:
         """Overwrite the fresh entries of the copy; from then on all of it is this client's."""
@@ -39,18 +39,18 @@ class DSSGDClient(FederatedClient):
         self._start = {name: value.detach().clone() for name, value in self.moving().items()}
 
     def train(self) -> dict[str, float]:
-        """Returns the mean loss of the last epoch."""
+        """Return the mean loss of the last epoch."""
         return {"loss": self.descend(self.moving(), self.at.experiment.local_epochs, self.optimiser())}
 
     def gradient(self, x: Tensor, y: Tensor) -> Tensors:
-        """What a probe of one step sends: the chosen entries of that step, over minus its size."""
+        """Answer a probe of one step: the chosen entries of that step, over minus its size."""
         rng, lr = self.generator("probe"), self.at.experiment.lr
         change = {name: -lr * value for name, value in self.local_gradient(x, y, rng).items()}
         sent = {name: value / -lr for name, value in self._chosen(change).items()}
         return self.at.defence.update(sent, rng) if self.at.defence else sent
 
     def outgoing(self) -> Tensors:
-        """What was received and, at the chosen entries, the change."""
+        """Choose the received tensors plus, at the chosen entries, the change."""
         change = {name: (value.detach() - self._start[name]).cpu() for name, value in self.moving().items()}
         return {name: torch.tensor(self.received[name]) + value for name, value in self._chosen(change).items()}
 
@@ -64,7 +64,7 @@ class DSSGDClient(FederatedClient):
 def selected(
     change: Tensors, share: float, criterion: Literal["largest", "random"], tau: float, rng: torch.Generator
 ) -> Tensors:
-    """A change of which a share of all entries is left, the others being 0.
+    """Keep a share of a change's entries, the others being 0.
 
     Args:
         change: by name; the share is one of all tensors together.

@@ -29,19 +29,19 @@ class FedCDPClient(NoisyClient):
         return self.at.settings
 
     def optimiser(self) -> Optimiser:
-        """SGD with the learning rate of the round."""
+        """Choose SGD with the learning rate of the round."""
         done = max(0, self.at.round - 1)
         return self.settings.optimiser_at(self.at.experiment.lr * self.settings.lr_decay**done)
 
     def bound(self) -> Bound:
-        """C(t), or for each layer the median of the client's own norms."""
+        """Choose C(t), or for each layer the median of the client's own norms."""
         if self.settings.bound == "median":
             return self._medians
         return self.settings.clip_at(self.at.round, self.at.experiment.rounds)
 
     @cached_property
     def _medians(self) -> dict[str, float]:
-        """Over all own examples, of the norms at what was received."""
+        """The medians, over all own examples, of the norms at the received model."""
         norms, mine = [], self.indices("train")
         for start in range(0, len(mine), _AT_ONCE):
             x, y = self.examples("train", mine[start : start + _AT_ONCE])
@@ -50,12 +50,12 @@ class FedCDPClient(NoisyClient):
         return dict(zip(self.per_example.groups, medians, strict=True))
 
     def summed(self, x: Tensor, y: Tensor, deviation: float) -> tuple[Tensor, Tensors]:
-        """The noisy sum, of which the smallest entries may be zeroed."""
+        """Compute the noisy sum, of which the smallest entries may be zeroed."""
         where, ratio = self.settings.compress, self.settings.compress_ratio
         losses, total = super().summed(x, y, deviation)
         return losses, {n: keep_largest(v, ratio) for n, v in total.items()} if where == "after" else total
 
     def finished(self, total: Tensors) -> Tensors:
-        """The sum before the noise."""
+        """Compress the sum before the noise."""
         ratio = self.settings.compress_ratio
         return {n: keep_largest(v, ratio) for n, v in total.items()} if self.settings.compress == "before" else total

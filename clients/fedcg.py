@@ -41,15 +41,15 @@ class FedCGClient(FederatedClient):
         return self.model
 
     def moving(self) -> dict[str, Tensor]:
-        """Stage 1's: extractor and classifier."""
+        """Choose stage 1's: extractor and classifier."""
         return self.net.parts("extractor", "classifier")
 
     def optimiser(self) -> Optimiser:
-        """Stage 1's."""
+        """Choose stage 1's."""
         return self._task
 
     def lasting(self) -> Mapping[str, tuple[Remembering, Mapping[str, Tensor]]]:
-        """All three."""
+        """List all three."""
         return {
             "adam": (self._task, self.moving()),
             "adam_generator": (self._generating, self.net.parts("generator")),
@@ -57,12 +57,12 @@ class FedCGClient(FederatedClient):
         }
 
     def train(self) -> dict[str, float]:
-        """Returns the mean losses of the last epoch of each stage."""
+        """Return the mean losses of the last epoch of each stage."""
         loss = self.train_classifier()
         return {"loss": loss, "gamma": self.gamma, "generator_loss": self.train_generator()}
 
     def personalise(self) -> dict[str, float]:
-        """Stage 1: the GAN changes nothing that classifies."""
+        """Do stage 1: the GAN changes nothing that classifies."""
         return {"loss": self.train_classifier()}
 
     @property
@@ -73,11 +73,11 @@ class FedCGClient(FederatedClient):
         return 2 / (1 + exp(-10 * progress)) - 1
 
     def train_classifier(self) -> float:
-        """Stage 1; returns the mean loss of the last epoch."""
+        """Do stage 1; returns the mean loss of the last epoch."""
         return self.descend(self.moving(), self.at.experiment.local_epochs, self._task)
 
     def local_loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """CE(C(E(x)), y) + gamma MSE(E(x), G_g(z, y)), z afresh for each batch."""
+        """Compute CE(C(E(x)), y) + gamma MSE(E(x), G_g(z, y)), z afresh for each batch."""
         features = self.net.extractor(self.at.task.inputs.normalise(x))
         loss = cross_entropy(self.net.classifier(features), y)
         if not self.gamma:
@@ -88,19 +88,19 @@ class FedCGClient(FederatedClient):
         return loss + self.gamma * mse_loss(features, generated)
 
     def train_generator(self) -> float:
-        """Stage 2; returns the generator's mean loss of the last epoch."""
+        """Do stage 2; returns the generator's mean loss of the last epoch."""
         epochs = self.at.settings.gan_epochs or self.at.experiment.local_epochs
         self.net.extractor.eval()
         self.net.generator.train()
         self._rng = self.generator("noise")
-        found = self.descend(
+        loss = self.descend(
             self.net.parts("generator"), epochs, self._generating, purpose="generator", follow=self._after_judging
         )
         self.net.extractor.train()
-        return found
+        return loss
 
     def _after_judging(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
-        """A step of the discriminator; then what the generator's follows."""
+        """Do a step of the discriminator; then compute the direction of the generator's."""
         z = noise(len(y), self._rng).to(self.device)
         with torch.no_grad():
             real = self.net.extractor(self.at.task.inputs.normalise(x))

@@ -28,15 +28,15 @@ class FedGenClient(FederatedClient):
         return self.model
 
     def moving(self) -> dict[str, Tensor]:
-        """Extractor and classifier."""
+        """Return the parameters of extractor and classifier."""
         return self.net.parts("extractor", "classifier")
 
     def train(self) -> dict[str, float]:
-        """Returns the mean loss of the last epoch."""
+        """Return the mean loss of the last epoch."""
         return {"loss": self.descend(self.moving(), self.at.experiment.local_epochs, self.optimiser())}
 
     def local_loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """CE(C(E(x)), y) + CE(C(G_g(z, y)), y), z afresh for each batch."""
+        """Compute CE(C(E(x)), y) + CE(C(G_g(z, y)), y), z afresh for each batch."""
         frozen = self.net.generator.eval()
         with torch.no_grad():
             generated = frozen(noise(len(y), self._rng).to(self.device), y)

@@ -39,11 +39,11 @@ class HyperFLClient(FederatedClient):
         return {name: p for name, p in self.net.named_parameters() if not name.startswith("classifier.")}
 
     def clips(self) -> dict[str, float]:
-        """One bound for the hypernetwork's gradient, one for the embedding's."""
+        """Give one bound for the hypernetwork's gradient, one for the embedding's."""
         return {"hypernet.*": self.at.settings.clip, "embedding": self.at.settings.clip}
 
     def train(self) -> dict[str, float]:
-        """Returns the mean loss of the last epoch, step A's, and what became of the hypernetwork.
+        """Return the mean loss of the last epoch, step A's, and two figures of the hypernetwork.
 
         That is the share of hidden units that are dead afterwards, and by how much of its length theta changed.
         """
@@ -52,16 +52,16 @@ class HyperFLClient(FederatedClient):
         with torch.no_grad():
             dead = (self.net.hypernet.hidden_units(self.net.embedding) == 0).float().mean()
         change = (self._theta() - before).norm() / before.norm()
-        about = {"dead_hidden_units": float(dead), "theta_change": float(change)}
-        return {"loss": loss, "classifier_loss": classifier_loss, **about}
+        figures = {"dead_hidden_units": float(dead), "theta_change": float(change)}
+        return {"loss": loss, "classifier_loss": classifier_loss, **figures}
 
     @torch.no_grad()
     def _theta(self) -> Tensor:
-        """All that the hypernetwork generates now, in one vector."""
+        """Put all that the hypernetwork generates now into one vector."""
         return torch.cat([value.flatten() for value in self.net.extractor_weights().values()])
 
     def accuracy(self, part: str = "test") -> float:
-        """Share of the client's own examples that the model gets right; its extractor is generated once for all."""
+        """Compute the share of the client's own examples that the model gets right; its extractor is generated once."""
         with self.net.generated_once():
             return super().accuracy(part)
 

@@ -17,7 +17,7 @@ class PPSGDClient(NoisyClient):
     """Both parts in turn."""
 
     def train(self) -> dict[str, float]:
-        """Returns the mean loss of the last epoch, after the head's steps, and `measures`."""
+        """Return the mean loss of the last epoch, after the head's steps, and `measures`."""
         settings, head = self.at.settings, self.staying()
         plain = settings.optimiser_at(settings.head_lr)
 

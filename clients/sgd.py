@@ -12,5 +12,5 @@ class SGDClient(FederatedClient):
     """E epochs of SGD over all parameters, shared or private."""
 
     def train(self) -> dict[str, float]:
-        """Returns the mean loss of the last epoch."""
+        """Return the mean loss of the last epoch."""
         return {"loss": self.descend(self.moving(), self.at.experiment.local_epochs, self.optimiser())}

@@ -93,19 +93,19 @@ class SelectiveNet(nn.Module):
         self.own = None if whole else deepcopy(net)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Class scores (B, classes) of network inputs (B, ...)."""
+        """Compute class scores (B, classes) of network inputs (B, ...)."""
         if self.fresh is None or self.own is None:
             return self.shared(x)
-        fresh, own = dict(self.fresh.named_buffers()), dict(self.own.named_parameters())
+        fresh, copy = dict(self.fresh.named_buffers()), dict(self.own.named_parameters())
         used = {}
         for name, value in self.shared.named_parameters():
-            kept = own[name] + (value - value.detach())  # the own number, with a gradient for the shared one too
+            kept = copy[name] + (value - value.detach())  # the own number, with a gradient for the shared one too
             used[name] = torch.where(fresh[name].bool(), value, kept)
         return functional_call(self.shared, used, (x,))
 
 
 def _flags(net: nn.Module) -> nn.Module:
-    """A buffer of ones in place of each parameter."""
+    """Make a buffer of ones in place of each parameter."""
     flags = deepcopy(net)
     for module in flags.modules():
         for name, value in list(module.named_parameters(recurse=False)):
@@ -129,23 +129,23 @@ class SelectiveVictim(VictimModel):
         self._plain, self._bounded = PlainVictim(model, received, DSSGD.uploads, inputs), model.bounded
 
     def observed(self, sent: Tensors) -> tuple[Tensors, Tensors]:
-        """The tensors as they were sent; which entries that were, and the largest of them."""
-        found, _ = self._plain.observed(sent)
-        largest = torch.stack([value.abs().max() for value in found.values()]).max()
-        chosen = {f"chosen.{name}": (value != 0).to(value.dtype) for name, value in found.items()}
-        return found, {**chosen, "largest": largest}
+        """Read off the tensors as they were sent; which entries that were, and the largest of them."""
+        seen, _ = self._plain.observed(sent)
+        largest = torch.stack([value.abs().max() for value in seen.values()]).max()
+        chosen = {f"chosen.{name}": (value != 0).to(value.dtype) for name, value in seen.items()}
+        return seen, {**chosen, "largest": largest}
 
     def gradient(self, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensors:
-        """At the entries that were sent; where changes are bounded, the largest that was sent serves as the bound."""
-        found = self._plain.gradient(x, y, unknown, {})
+        """Compute at the entries that were sent; a bound of changes is stood in for by the largest that was sent."""
+        gradient = self._plain.gradient(x, y, unknown, {})
         if self._bounded:
-            found = {n: value.clamp(-constants["largest"], constants["largest"]) for n, value in found.items()}
-        return {name: value * constants[f"chosen.{name}"] for name, value in found.items()}
+            gradient = {n: value.clamp(-constants["largest"], constants["largest"]) for n, value in gradient.items()}
+        return {name: value * constants[f"chosen.{name}"] for name, value in gradient.items()}
 
 
 @final
 class DSSGD(FederatedStrategy):
-    """Adds up chosen changes, and offers the entries that were changed most often."""
+    """A sum of chosen changes; the entries that were changed most often are offered."""
 
     Settings = DSSGDSettings
     downloads = ("shared.*", "fresh.*")
@@ -153,19 +153,19 @@ class DSSGD(FederatedStrategy):
 
     @classmethod
     def build_model(cls, net: Net, settings: DSSGDSettings) -> SelectiveNet:
-        """The server's entries and, with theta_d < 1, a client's own."""
+        """Put a client's own entries beside the server's, with theta_d < 1."""
         return SelectiveNet(net, whole=settings.theta_d == 1, bounded=settings.gamma > 0)
 
     @classmethod
     def victim_model(
         cls, model: nn.Module, received: Tensors, inputs: Inputs, settings: DSSGDSettings
     ) -> SelectiveVictim:
-        """A client whose own entries are unknown, and of which only some changes were sent."""
+        """Build a client whose own entries are unknown, and of which only some changes were sent."""
         assert isinstance(model, SelectiveNet)
         return SelectiveVictim(model, received, inputs)
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
-        """The server's entries after the changes, as far as they are offered."""
+        """Add up the changes, as far as the entries are offered."""
         sent = {name: value for name, value in self.broadcasted.items() if name.startswith("shared.")}
         changes = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in sent.items()}
         stat = {n: self.settings.decay * self.state.get(f"stat.{n}", torch.zeros(v.shape)) for n, v in sent.items()}
@@ -185,7 +185,7 @@ class DSSGD(FederatedStrategy):
 
 
 def offered(parameters: Tensors, stat: Tensors, share: float) -> Tensors:
-    """What is broadcast: ``shared.*``, 0 where it is not offered, and ``fresh.*``, uint8, 1 where it is.
+    """Choose the broadcast: ``shared.*``, 0 where it is not offered, and ``fresh.*``, uint8, 1 where it is.
 
     Args:
         parameters: the server's, as ``shared.*``.

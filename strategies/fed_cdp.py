@@ -63,7 +63,7 @@ class FedCDPSettings(NoisySteps):
         require(0 <= self.compress_ratio < 1, "0 <= compress_ratio < 1", compress_ratio=self.compress_ratio)
 
     def clip_at(self, server_round: int, rounds: int) -> float:
-        """C in a round, counted from 1; before the first round that of the first.
+        """Compute C in a round, counted from 1; before the first round that of the first.
 
         >>> [FedCDPSettings(bound="decay", clip=6.0).clip_at(t, 5) for t in (1, 2, 5)]
         [6.0, 5.0, 2.0]
@@ -75,7 +75,7 @@ class FedCDPSettings(NoisySteps):
 
     @property
     def void(self) -> str:
-        """Why nothing can be claimed; empty if something can."""
+        """The reason why nothing can be claimed; empty if something can."""
         if self.bound == "median":
             return "The bound is the median of a client's own gradient norms, which tells of its data without noise."
         if self.compress == "before" and self.compress_ratio:
@@ -98,12 +98,12 @@ class FedCDP(FederatedStrategy):
 
     @classmethod
     def mechanism(cls, settings: FedCDPSettings, course: Course) -> Mechanism:
-        """Noisy steps on all tensors."""
+        """Return the mechanism of noisy steps on all tensors."""
         return replace(settings.mechanism_of_steps(course, cls.uploads), void=settings.void)
 
     @classmethod
     def as_published(cls, settings: FedCDPSettings, course: Course) -> Published:
-        """Table VI: q = B Kt / N, taken to be 0.01 everywhere, and one step more than there are."""
+        """Count as Table VI: q = B Kt / N, taken to be 0.01 everywhere, and one step more than there are."""
         steps = course.rounds * course.local_steps + 1
         counted = Mechanism(settings.noise_multiplier, steps, sampling_rate=0.01, poisson=True, hidden=True)
         remarks = (
@@ -114,5 +114,5 @@ class FedCDP(FederatedStrategy):
         return Published({"example": counted, "client": counted}, "moments", remarks)
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
-        """The mean model, every client counting alike."""
+        """Average the models, every client counting alike."""
         return weighted_mean(replace(update, examples=1) for update in updates)

@@ -50,7 +50,7 @@ class FedSDPSettings(Noise):
 
     @property
     def update_deviation(self) -> float:
-        """Of a client's own noise."""
+        """The deviation of a client's own noise."""
         return self.noise_multiplier * self.clip if self.noised_by == "client" else 0.0
 
 
@@ -69,12 +69,12 @@ class FedSDP(FederatedStrategy):
 
     @classmethod
     def mechanism(cls, settings: FedSDPSettings, course: Course) -> Mechanism:
-        """Clipped updates of all tensors."""
+        """Return the mechanism of clipped updates of all tensors."""
         return mechanism_of_updates(settings, course, cls.uploads, settings.noised_by)
 
     @classmethod
     def as_published(cls, settings: FedSDPSettings, course: Course) -> Published:
-        """Table VI: q2 = Kt / K, and one round more than there are; examples are not supported."""
+        """Count as Table VI: q2 = Kt / K, and one round more than there are; examples are not supported."""
         rate, rounds = course.client_rate, course.rounds + 1
         counted = Mechanism(settings.noise_multiplier, rounds, sampling_rate=rate, poisson=True, hidden=True)
         remarks = (
@@ -84,12 +84,12 @@ class FedSDP(FederatedStrategy):
         return Published({"client": counted}, "moments", remarks)
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
-        """The mean over the cohort, under the server's noise if it is the server that adds it."""
-        own = self.settings.noised_by == "server"
-        deviation = self.settings.noise_multiplier * self.settings.clip if own else 0.0
+        """Average over the cohort, under the server's noise if it is the server that adds it."""
+        adds = self.settings.noised_by == "server"
+        deviation = self.settings.noise_multiplier * self.settings.clip if adds else 0.0
         rng = self.settings.generator(self.seed, "server noise", self.round)
         return noisy_mean(updates, self.broadcasted, self.expected, deviation, rng)
 
     def without_updates(self) -> Tensors:
-        """Noise alone: that nobody was drawn is not to be seen."""
+        """Send noise alone: that nobody was drawn is not to be seen."""
         return self.aggregate(())

@@ -83,7 +83,7 @@ class FedCG(TrainingServer):
 
     @classmethod
     def build_model(cls, net: Net, settings: FedCGSettings) -> GeneratingNet:
-        """The network, a generator and a discriminator of its features."""
+        """Put a generator and a discriminator of its features beside the network."""
         return GeneratingNet(net)
 
     @classmethod
@@ -93,20 +93,20 @@ class FedCG(TrainingServer):
 
     @classmethod
     def common_start(cls, settings: FedCGSettings) -> bool:
-        """As set."""
+        """Start as set."""
         return settings.start == "common"
 
     @classmethod
     def check_client(cls, task: Task, partition: int, settings: Any) -> None:
-        """Labels are drawn from all classes, and a client is asked about each."""
+        """Refuse a client without every class: labels are drawn from all, and a client is asked about each."""
         require_every_class(task, partition)
 
     def trained(self, uploads: Sequence[Update], mean: Tensors) -> Tensors:
-        """C_g and G_g."""
+        """Distil C_g and G_g."""
         settings, (student, frozen) = self.settings, (swift(imagining(self.place.model())) for _ in range(2))
         student.load_state_dict(mean)
         frozen.eval()
-        teachers = [(share, speaking(frozen, own)) for share, own in self.shares(uploads)]
+        teachers = [(share, speaking(frozen, sent)) for share, sent in self.shares(uploads)]
         moved, adam = dict(student.named_parameters()), Adam(settings.server_lr)
         batches = labelled_noise(settings.iterations, settings.server_batch, student.classes, self.rng)
         with self.going_on(adam, moved), self.place.progress("distillation", settings.iterations) as done:

@@ -1,4 +1,4 @@
-"""FedDF: FedAvg whose server lets the mean model learn what the clients' models say together of unlabelled images.
+"""FedDF: FedAvg whose server lets the mean model learn the clients' joint opinion of unlabelled images.
 
 Paper       Lin et al., "Ensemble Distillation for Robust Model Fusion in Federated Learning", NeurIPS 2020,
             arXiv 2006.07242; as Wu et al., IJCAI 2022, arXiv 2111.08211, compare FedCG with it.
@@ -46,7 +46,7 @@ from flfw.victims.local_steps import LocalSteps
 
 @dataclass(frozen=True)
 class FedDFSettings(LastingTraining, ServerTraining):
-    """Local training, the server's, and what the server distils on."""
+    """Local training, the server's, and the images to distil on."""
 
     public: str = ""  # data set whose training images the server has; empty: those that the split sets aside
 
@@ -65,25 +65,25 @@ class FedDF(TrainingServer):
 
     @classmethod
     def local_steps(cls, settings: FedDFSettings, lr: float, steps: int) -> LocalSteps | None:
-        """Plain steps of the optimiser."""
+        """Describe plain steps of the optimiser."""
         return settings.steps_at(lr, steps)
 
     @classmethod
     def check_task(cls, task: Task, settings: FedDFSettings) -> None:
-        """The server needs images."""
+        """Refuse data without images for the server."""
         unlabelled(task, settings.public)
 
     def trained(self, uploads: Sequence[Update], mean: Tensors) -> Tensors:
-        """The next w."""
+        """Distil the next w."""
         settings, task = self.settings, self.place.task
         student, frozen = (self.place.model() for _ in range(2))
         student.load_state_dict(mean)
         frozen.eval()
-        teachers = [(share, speaking(frozen, own)) for share, own in self.shares(uploads)]
+        teachers = [(share, speaking(frozen, sent)) for share, sent in self.shares(uploads)]
         moved, adam = dict(student.named_parameters()), Adam(settings.server_lr)
-        own, places = unlabelled(task, settings.public)
+        images, places = unlabelled(task, settings.public)
         shuffled = passes(len(places), settings.server_batch, settings.iterations, self.rng)
-        batches = ((task.inputs.normalise(feed.raw(feed.batch(own[places[some]]))),) for some in shuffled)
+        batches = ((task.inputs.normalise(feed.raw(feed.batch(images[places[some]]))),) for some in shuffled)
         with self.place.progress("distillation", settings.iterations) as done:
             lessons = taught(self.on_device(batches), teachers)
             self.noted["distillation_loss"] = distil(lessons, student, moved, adam, done)
@@ -91,7 +91,7 @@ class FedDF(TrainingServer):
 
 
 def passes(count: int, size: int, batches: int, rng: torch.Generator) -> Iterator[np.ndarray]:
-    """So many batches (size,) of shuffled passes over the positions below ``count``; a pass may end within a batch."""
+    """Draw so many batches (size,) of shuffled passes over the positions below ``count``; a pass may end in a batch."""
     left = torch.zeros(0, dtype=torch.long)
     for _ in range(batches):
         while len(left) < size:
@@ -101,7 +101,7 @@ def passes(count: int, size: int, batches: int, rng: torch.Generator) -> Iterato
 
 
 def unlabelled(task: Task, public: str) -> tuple[np.ndarray, np.ndarray]:
-    """Stored inputs (N, ...) and the places (M,) of those the server may use.
+    """Return the stored inputs (N, ...) and the places (M,) of those that the server may use.
 
     Args:
         task: the clients'.
@@ -122,22 +122,22 @@ def unlabelled(task: Task, public: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _another(task: Task, public: str) -> data.Dataset:
-    """A data set that shares none with the clients', its images resized as theirs."""
-    own = task.dataset
-    card, image = data.describe(public), own.is_image
-    if _made_of(own.name) & _made_of(public):
-        raise BadInput(f"Expected public data beside the clients' {own.name}, got public={public}; leave it out.")
-    if card.shape[:1] != own.shape[:1] or len(card.shape) != len(own.shape):
+    """Load a data set that shares none with the clients', its images resized as theirs."""
+    clients = task.dataset
+    card, image = data.describe(public), clients.is_image
+    if _made_of(clients.name) & _made_of(public):
+        raise BadInput(f"Expected public data beside the clients' {clients.name}, got public={public}; leave it out.")
+    if card.shape[:1] != clients.shape[:1] or len(card.shape) != len(clients.shape):
         unit = "channels" if image else "features"
         raise BadInput(
-            f"Expected public data of {own.shape[0]} {unit}, as {own.name} has, got public={public} of inputs "
+            f"Expected public data of {clients.shape[0]} {unit}, as {clients.name} has, got public={public} of inputs "
             f"{'x'.join(map(str, card.shape))}; choose another."
         )
     data.fetch(public, task.data_root)
-    return data.load(public, task.data_root, own.shape[1] if image else None)
+    return data.load(public, task.data_root, clients.shape[1] if image else None)
 
 
 def _made_of(name: str) -> set[str]:
-    """Names of a data set and of the sets it was put together from."""
+    """List the names of a data set and of the sets it was put together from."""
     family = name.partition(":")[0]
     return {data.absolute(name), *data.describe(name).domains, *({family} & set(data.names()))}

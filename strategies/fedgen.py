@@ -73,23 +73,23 @@ class FedGen(TrainingServer):
 
     @classmethod
     def build_model(cls, net: Net, settings: FedGenSettings) -> GeneratingNet:
-        """The network and a generator of its features."""
+        """Put a generator of its features beside the network."""
         return GeneratingNet(net, judged=False)
 
     @classmethod
     def common_start(cls, settings: FedGenSettings) -> bool:
-        """As set."""
+        """Start as set."""
         return settings.start == "common"
 
     def trained(self, uploads: Sequence[Update], mean: Tensors) -> Tensors:
-        """C_g and G_g."""
+        """Train C_g and G_g."""
         settings, model = self.settings, swift(imagining(self.place.model()))
         model.load_state_dict(self.broadcasted)
         model.classifier.eval()
         moved, adam = dict(model.generator.named_parameters()), Adam(settings.server_lr, settings.server_decay)
         judges = [
-            (share, speaking(model.classifier, {name.removeprefix("classifier."): v for name, v in own.items()}))
-            for share, own in self.shares(uploads)
+            (share, speaking(model.classifier, {name.removeprefix("classifier."): v for name, v in sent.items()}))
+            for share, sent in self.shares(uploads)
         ]
         rng, losses = self.rng, []
         batches = labelled_noise(settings.iterations, settings.server_batch, model.classes, rng)
@@ -101,8 +101,8 @@ class FedGen(TrainingServer):
                 losses.append(loss.detach())
                 if settings.diversity:
                     loss = loss + settings.diversity * drawn_again(model.generator, z, y, rng)
-                found = torch.autograd.grad(loss, list(moved.values()))
-                adam.step(moved, dict(zip(moved, found, strict=True)))
+                gradients = torch.autograd.grad(loss, list(moved.values()))
+                adam.step(moved, dict(zip(moved, gradients, strict=True)))
                 done()
         self.noted["generator_loss"] = float(torch.stack(losses[-max(1, len(losses) // 10) :]).mean())
         return {**model.state_dict(), **mean}

@@ -44,10 +44,10 @@ class FedProx(FederatedStrategy):
 
     @classmethod
     def local_steps(cls, settings: FedProxSettings, lr: float, steps: int) -> LocalSteps | None:
-        """Steps of the optimiser on the loss with the proximal term."""
+        """Describe steps of the optimiser on the loss with the proximal term."""
         plain = settings.steps_at(lr, steps)
         return replace(plain, proximal=settings.mu) if plain else None
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
-        """The mean model, weighted by examples."""
+        """Average the models, weighted by examples."""
         return weighted_mean(updates)

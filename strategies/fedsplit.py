@@ -41,14 +41,14 @@ class FedSplit(FederatedStrategy):
 
     @classmethod
     def common_start(cls, settings: FedSplitSettings) -> bool:
-        """As set."""
+        """Start as set."""
         return settings.start == "common"
 
     @classmethod
     def local_steps(cls, settings: FedSplitSettings, lr: float, steps: int) -> LocalSteps | None:
-        """Plain steps of the optimiser."""
+        """Describe plain steps of the optimiser."""
         return settings.steps_at(lr, steps)
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
-        """The mean classifier, weighted by examples."""
+        """Average the classifiers, weighted by examples."""
         return weighted_mean(updates)

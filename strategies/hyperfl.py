@@ -78,22 +78,22 @@ class HyperFL(FederatedStrategy):
 
     @classmethod
     def build_model(cls, net: Net, settings: HyperFLSettings) -> GeneratedNet:
-        """Hypernetwork, embedding and the network's own classifier."""
+        """Build the hypernetwork, the embedding and the network's own classifier."""
         return GeneratedNet(net, settings.embedding, settings.hidden, settings.head_init)
 
     @classmethod
     def victim_model(
         cls, model: nn.Module, received: Tensors, inputs: Inputs, settings: HyperFLSettings
     ) -> GeneratedVictim:
-        """A client whose hypernetwork is known, and whose embedding and classifier are not."""
+        """Build a client whose hypernetwork is known, and whose embedding and classifier are not."""
         assert isinstance(model, GeneratedNet)
         return GeneratedVictim(model, received, inputs)
 
     @classmethod
     def factored_upload(cls, settings: HyperFLSettings) -> FactoredUpload | None:
-        """The heads, which all are fed by the same hidden units; the trunk is small."""
+        """Send the heads as factors, for all are fed by the same hidden units; the trunk is small."""
         return FactoredUpload("hypernet.heads.*", settings.upload_error) if settings.upload == "factors" else None
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
-        """The mean hypernetwork, weighted by examples."""
+        """Average the hypernetworks, weighted by examples."""
         return weighted_mean(updates)

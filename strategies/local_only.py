@@ -1,4 +1,4 @@
-"""Local-only: every client trains alone; what federation has to beat, and what leaks nothing.
+"""Local-only: every client trains alone; the bar that federation has to clear, and it leaks nothing.
 
 Paper       the baseline of every paper on personalised federated learning, "Local" or "Local-only".
 Down        nothing.
@@ -29,5 +29,5 @@ class LocalOnly(FederatedStrategy):
     uploads = ()
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
-        """Nothing was sent, nothing is broadcast."""
+        """Broadcast nothing, for nothing was sent."""
         return {}

@@ -25,7 +25,7 @@ from flfw.nets import Tensors
 
 @dataclass(frozen=True)
 class DPGaussianSettings:
-    """The noise, and the bound before it; both in units of what is sent. With 0 and 0 everything is sent as it is."""
+    """The noise, and the bound before it; both in units of the message. With 0 and 0 everything is sent as it is."""
 
     std: float = 0.01  # standard deviation of the noise in each entry, >= 0; the default is that of DCS^2 on MNIST
     clip: float = 0.0  # bound of the joint L2 norm over all tensors before the noise, >= 0; 0: none
@@ -42,7 +42,7 @@ class DPGaussian(Defence):
     Settings = DPGaussianSettings
 
     def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
-        """The floating tensors, bounded and with noise; others are sent as they are and do not count in the norm."""
+        """Bound the floating tensors and add noise; others are sent as they are and do not count."""
         real = {name: value for name, value in update.items() if value.is_floating_point()}
         if self.settings.clip:
             real = bounded(real, self.settings.clip)
@@ -53,7 +53,7 @@ class DPGaussian(Defence):
 
 
 def bounded(tensors: Tensors, bound: float) -> Tensors:
-    """The floating tensors times the one factor, at most 1, that brings their joint L2 norm within ``bound`` > 0.
+    """Multiply the floating tensors by the one factor, at most 1, that brings their joint L2 norm within the bound.
 
     Unlike `flfw.training.optimisers.clip_norm` it writes into no tensor, and a norm above the bound ends on it, however
     small.

@@ -28,7 +28,7 @@ from flfw.nets import Tensors
 
 @dataclass(frozen=True)
 class LowPrecisionSettings:
-    """How coarse, and which way entries are rounded."""
+    """The number of levels, and the way of rounding to them."""
 
     # In 1..16. Of 4 bits the largest error is 1/14 of the tensor's largest entry: enough to be felt by an attack, while
     # 8 bits (1/254) change little and 1 or 2 keep hardly more than signs.
@@ -46,7 +46,7 @@ class LowPrecision(Defence):
     Settings = LowPrecisionSettings
 
     def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
-        """The floating tensors, rounded; others are sent as they are."""
+        """Round the floating tensors; others are sent as they are."""
         return {
             name: self._rounded(value, rng) if value.is_floating_point() else value for name, value in update.items()
         }
@@ -58,7 +58,7 @@ class LowPrecision(Defence):
 
 
 def nearest(value: Tensor, bits: int) -> Tensor:
-    """Each entry at the level next to it; halves go to the even multiple. One bit: its sign times the mean magnitude.
+    """Round each entry to the level next to it; halves go to the even multiple. One bit: its sign times the largest.
 
     Args:
         value: floating, of any shape; all zero, it stays so.
@@ -75,7 +75,7 @@ def nearest(value: Tensor, bits: int) -> Tensor:
 
 
 def stochastic(value: Tensor, bits: int, rng: torch.Generator) -> Tensor:
-    """Each entry at one of the two levels around it, by chance, so that the mean over chance is the entry itself.
+    """Round each entry to one of the two levels around it, by chance, so that the mean over chance is the entry.
 
     Args:
         value: floating, of any shape; all zero, it stays so.
@@ -92,11 +92,11 @@ def stochastic(value: Tensor, bits: int, rng: torch.Generator) -> Tensor:
 
 
 def _steps(bits: int) -> int:
-    """How many steps lie between 0 and the largest magnitude."""
+    """Count the steps between 0 and the largest magnitude."""
     return 2 ** (bits - 1) - 1
 
 
 def _shares(value: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest magnitude, and each entry as a share of it in [-1, 1]; the ends are exactly -1 and 1."""
+    """Compute the largest magnitude, and each entry as a share of it in [-1, 1]; the ends are exactly -1 and 1."""
     largest = value.abs().max() if value.numel() else value.sum()
     return value / largest if largest else value, largest

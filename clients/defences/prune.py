@@ -21,7 +21,7 @@ from flfw.training.pruning import keep_largest
 
 @dataclass(frozen=True)
 class PruneSettings:
-    """How much is kept back."""
+    """The share that is kept back."""
 
     ratio: float = 0.9  # share of each tensor's entries set to 0, in [0, 1)
 

@@ -1,4 +1,4 @@
-"""Who takes part in a round: drawn by the server, from the seed and the round alone, so that it can be told before."""
+"""The cohort of a round: drawn by the server from the seed and the round alone, so that it can be told before."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Sampling: TypeAlias = Literal["fixed", "poisson"]
 
 
 def drawn(clients: Sequence[int], sample: int, sampling: Sampling, seed: int, server_round: int) -> list[int]:
-    """The clients of a round, ascending.
+    """Draw the clients of a round, ascending.
 
     Args:
         clients: all of them, ascending.
@@ -33,7 +33,7 @@ def drawn(clients: Sequence[int], sample: int, sampling: Sampling, seed: int, se
 
 
 def most_participations(clients: int, sample: int, sampling: Sampling, seed: int, rounds: int) -> int:
-    """In how many of the rounds the client takes part that takes part most often."""
+    """Count the rounds of the client that takes part most often."""
     counts = np.zeros(clients, dtype=np.int64)
     for server_round in range(1, rounds + 1):
         counts[drawn(range(clients), sample, sampling, seed, server_round)] += 1

@@ -1,4 +1,4 @@
-"""What a server trains itself: a student that is to say what the clients' models say together, on data of no client.
+"""The server's own training: of a student that is to repeat the clients' models together, on data of no client.
 
 The teachers do not change and their inputs do not depend on the student, so what they say is computed some hundred
 inputs at a time, ahead of the student's small steps.
@@ -29,7 +29,7 @@ Scores: TypeAlias = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class ServerTraining:
-    """Hyper-parameters of what the server trains; the defaults are those of FedCG's comparison."""
+    """Hyper-parameters of the server's training; the defaults are those of FedCG's comparison."""
 
     iterations: int = 2000  # steps in a round
     server_batch: int = 16  # inputs in a step
@@ -42,7 +42,7 @@ class ServerTraining:
 
 
 def speaking(model: nn.Module, tensors: Mapping[str, Tensor]) -> Scores:
-    """A model's scores with these tensors, whatever its own are."""
+    """Make a model score with these tensors in place of its own."""
     return lambda *inputs: functional_call(model, dict(tensors), inputs)
 
 
@@ -50,7 +50,7 @@ def speaking(model: nn.Module, tensors: Mapping[str, Tensor]) -> Scores:
 def taught(
     batches: Iterable[GeneratorInputs], teachers: Sequence[tuple[float, Scores]]
 ) -> Iterator[tuple[GeneratorInputs, Tensor]]:
-    """Each batch with the teachers' weighted mean scores (B, classes).
+    """Give each batch the teachers' weighted mean scores (B, classes).
 
     Memory is that of `_AHEAD` inputs in one teacher, whatever their number.
 
@@ -61,11 +61,11 @@ def taught(
     left = iter(batches)
     for first in left:
         size = len(first[0])
-        several = [first, *islice(left, max(0, _AHEAD // size - 1))]
-        inputs = tuple(torch.cat(parts) for parts in zip(*several, strict=True))
+        group = [first, *islice(left, max(0, _AHEAD // size - 1))]
+        inputs = tuple(torch.cat(parts) for parts in zip(*group, strict=True))
         mean = sum(weight * scores(*inputs) for weight, scores in teachers)
         assert isinstance(mean, Tensor), "at least one teacher"
-        yield from zip(several, mean.split(size), strict=True)
+        yield from zip(group, mean.split(size), strict=True)
 
 
 def distil(
@@ -90,8 +90,8 @@ def distil(
     losses: list[Tensor] = []
     for inputs, scores in lessons:
         loss = kl_div(log_softmax(student(*inputs), 1), softmax(scores, 1), reduction="batchmean")
-        found = torch.autograd.grad(loss, list(parameters.values()))
-        optimiser.step(parameters, dict(zip(parameters, found, strict=True)))
+        gradients = torch.autograd.grad(loss, list(parameters.values()))
+        optimiser.step(parameters, dict(zip(parameters, gradients, strict=True)))
         losses.append(loss.detach())
         done()
     last = losses[-max(1, len(losses) // 10) :]

@@ -1,4 +1,4 @@
-"""What can go wrong with a client, and what the server makes of it."""
+"""Failures of clients, and the server's tolerance of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How much failure a run bears.
+    """The amount of failure that a run bears.
 
     Attributes:
         on_failure: a failed client ends the run, or is dropped from the round.
@@ -26,7 +26,7 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Failure:
-    """One client that gave nothing usable.
+    """A client without a usable answer.
 
     Attributes:
         client: its partition; -1 if unknown.

@@ -1,4 +1,4 @@
-"""What happened in a run, as rows."""
+"""The course of a run, as rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _APART = {*_STANDARD, "round", "client", "upload_bytes", "num-examples", "second
 
 @dataclass
 class History:
-    """What happened, a row a round, a client and round, and a probe that failed; columns of the CSVs."""
+    """The course of a run: a row a round, a client and round, and a failed probe; columns of the CSVs."""
 
     rounds: list[dict[str, Any]] = field(default_factory=list)
     clients: list[dict[str, Any]] = field(default_factory=list)
@@ -29,7 +29,7 @@ class History:
         seconds: float,
         noted: Mapping[str, float],
     ) -> dict[str, Any]:
-        """A round's end.
+        """Add a round's end.
 
         Args:
             server_round: which.
@@ -54,17 +54,17 @@ class History:
         return row
 
     def rows_of(self, server_round: int) -> dict[str, list[dict[str, Any]]]:
-        """What there is of one round."""
+        """Take the rows of one round."""
         return {name: [row for row in rows if row["round"] == server_round] for name, rows in vars(self).items()}
 
     def extend(self, rows: Mapping[str, Sequence[dict[str, Any]]]) -> None:
-        """Add what there is of a round."""
+        """Add the rows of a round."""
         for name, more in rows.items():
             getattr(self, name).extend(more)
 
 
 def last_rise(clients: Sequence[Mapping[str, Any]]) -> int:
-    """The last round in which some client's validation accuracy was above its best so far; 0 if there is none.
+    """Find the last round in which some client's validation accuracy was above its best so far; 0 if there is none.
 
     A client's first accuracy is a rise; one that equals its best is none.
 
@@ -74,14 +74,14 @@ def last_rise(clients: Sequence[Mapping[str, Any]]) -> int:
     best: dict[int, float] = {}
     risen = 0
     for row in clients:
-        found = row.get("acc_validation")
-        if found is not None and found > best.get(row["client"], -1.0):
-            best[row["client"]], risen = found, row["round"]
+        accuracy = row.get("acc_validation")
+        if accuracy is not None and accuracy > best.get(row["client"], -1.0):
+            best[row["client"]], risen = accuracy, row["round"]
     return risen
 
 
 def is_out_of_patience(clients: Sequence[Mapping[str, Any]], done: int, patience: int) -> bool:
-    """Whether training ends after a round, as no client's validation accuracy has risen for ``patience`` rounds.
+    """Tell whether training ends after a round: no client's validation accuracy has risen for ``patience`` rounds.
 
     It is decided by what has been written down alone, so that a run that was cut short decides alike.
 

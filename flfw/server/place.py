@@ -1,4 +1,4 @@
-"""What a server half has of its own beside the uploads: the method's model, data of its own, a device."""
+"""The server's own means beside the uploads: the method's model, data, a device."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _silent(title: str, steps: int) -> AbstractContextManager[Callable[[], None]
 
 @dataclass(frozen=True)
 class ServerPlace:
-    """Where one run's server works.
+    """The place where one run's server works.
 
     Attributes:
         experiment: resolved.
@@ -44,11 +44,11 @@ class ServerPlace:
 
     @property
     def device(self) -> torch.device:
-        """Where the server computes."""
+        """The device on which the server computes."""
         return torch.device(self.experiment.server_device)
 
     def model(self) -> nn.Module:
-        """The method's model as every run of the experiment begins with, on the server's device."""
+        """Build the method's model as every run of the experiment begins with it, on the server's device."""
         with initialising(self.experiment.seed, "model"):
             return self.method.build_model(self._net(), self.settings).to(self.device)
 
@@ -65,7 +65,7 @@ class ServerPlace:
 
     @property
     def task(self) -> Task:
-        """The data, of which the server uses what the split sets aside for it."""
+        """The data; the server uses the part that the split sets aside for it."""
         return Task.at_server(self.experiment, self.experiment.data_root)
 
     def _net(self) -> nets.Net:

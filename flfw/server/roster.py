@@ -1,4 +1,4 @@
-"""The clients as the server knows them: which node is which, what they answer, and who is left out."""
+"""The clients as the server knows them: the node of each, their answers, and those that are left out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Roster:
-    """Maps partitions to Flower's node ids, which are new in every run, and deals with failures as it was told.
+    """The clients: maps partitions to Flower's node ids, new in every run, and deals with failures by its tolerance.
 
     Args:
         tolerance: what becomes of clients that fail.
@@ -53,7 +53,7 @@ class Roster:
                 raise RunFailed(f"{missing}; start as many SuperNodes (num-supernodes={clients} in a simulation).")
             time.sleep(0.1)
         asked = [Message(RecordDict(), dst_node_id=node, message_type="query") for node in ids]
-        about: list[dict[str, Any]] = []
+        answers: list[dict[str, Any]] = []
         silent: dict[int, str] = dict.fromkeys(ids, f"did not answer within {ENROLMENT_S:g} s")
         replies = grid.send_and_receive(asked, timeout=ENROLMENT_S)
         node_of = {m.metadata.message_id: m.metadata.dst_node_id for m in asked}  # a message is named when it is sent
@@ -64,16 +64,16 @@ class Roster:
                 continue
             silent.pop(node, None)
             answer: dict[str, Any] = dict(reply.content.config_records.get("about", {}))
-            about.append({"partition": -1, "code": "none", **answer})
-            self.nodes[int(about[-1]["partition"])] = node
+            answers.append({"partition": -1, "code": "none", **answer})
+            self.nodes[int(answers[-1]["partition"])] = node
         self._refuse_silent(silent, clients)
-        partitions = sorted([*(answer["partition"] for answer in about), *self.unfit])
+        partitions = sorted([*(answer["partition"] for answer in answers), *self.unfit])
         if partitions != list(range(clients)):
             raise RunFailed(f"Expected partitions 0 to {clients - 1}, got {partitions} from {len(ids)} nodes.")
-        return sorted(about, key=lambda answer: answer["partition"])
+        return sorted(answers, key=lambda answer: answer["partition"])
 
     def _refuse_silent(self, silent: Mapping[int, str], clients: int) -> None:
-        """Refuse nodes that did not say who they are: they are the clients that nobody else is."""
+        """Refuse nodes that did not introduce themselves: they are the clients that nobody else is."""
         missing = sorted(set(range(clients)) - set(self.nodes))
         if len(missing) != len(silent):  # two nodes say that they are the same client
             return
@@ -83,7 +83,7 @@ class Roster:
             self.refuse(partition, reasons)
 
     def refuse(self, partition: int, reason: str) -> None:
-        """Never ask this client; a failure in every round that would have had it.
+        """Leave this client out of all rounds; it counts as failed in each that would have had it.
 
         Raises:
             RunFailed: the run does not bear it.
@@ -92,34 +92,34 @@ class Roster:
         self.unfit[partition] = reason
 
     def refuse_other_data(self, answer: Mapping[str, Any], shape: Sequence[int], classes: int) -> None:
-        """Never ask a client whose data the run's model is not made for; see `refuse`.
+        """Leave out a client whose data the run's model is not made for; see `refuse`.
 
         Args:
             answer: what it said of itself in enrolment.
             shape: of an input of the server's, (C, H, W) or (d,).
             classes: that the server knows.
         """
-        own, found = _kind(shape, classes), _kind(answer.get("shape", ()), answer.get("classes", 0))
+        ours, theirs = _kind(shape, classes), _kind(answer.get("shape", ()), answer.get("classes", 0))
         if "trouble" in answer:
             self.refuse(answer["partition"], in_one_line(str(answer["trouble"])))
-        elif found != own:
-            self.refuse(answer["partition"], f"holds data of {found}, the server of {own}; give both the same")
+        elif theirs != ours:
+            self.refuse(answer["partition"], f"holds data of {theirs}, the server of {ours}; give both the same")
         else:
             self._refuse_other_labels(answer["partition"], str(answer.get("labels", "")))
 
     def _refuse_other_labels(self, partition: int, labels: str) -> None:
-        """Sites that name their classes on their own must agree: else a label means one thing here, another there."""
+        """Refuse sites that name their classes on their own and differ: a label would not mean the same."""
         first, known = self._labels = self._labels or (partition, labels)
         if labels != known:
             other = f"names its classes otherwise than client {first}; give their folders the same names at every site"
             self.refuse(partition, other)
 
     def unfit_among(self, partitions: Iterable[int]) -> list[Failure]:
-        """The failures of those that are not asked."""
+        """List the failures of those that are not asked."""
         return [Failure(p, self.unfit[p]) for p in partitions if p in self.unfit]
 
     def address(self, partition: int, content: RecordDict, kind: str, group: str) -> Message:
-        """A message to a client, which Flower forgets some time after the deadline."""
+        """Address a message to a client, which Flower forgets some time after the deadline."""
         ttl = self.tolerance.deadline + GRACE_S
         return Message(content, self.nodes[partition], kind, group_id=group, ttl=ttl)
 
@@ -131,7 +131,7 @@ class Roster:
         take: Callable[[Message], T],
         failed: list[Failure],
     ) -> Iterator[tuple[int, T]]:
-        """What can be used of the replies to some messages, with each one's client, ordered by client.
+        """Yield the usable part of each reply to some messages with its client, ordered by client.
 
         Args:
             asked: the messages.

@@ -1,4 +1,4 @@
-"""The server half of a method: Flower's Strategy with what every method here needs.
+"""The server half of a method: Flower's Strategy and the needs that all methods share.
 
 A method subclasses `FederatedStrategy`, declares what is shared and says how uploads are combined. Sampling, the
 mapping from Flower's random node ids to partitions, byte counts and histories are here.
@@ -88,7 +88,7 @@ class FederatedStrategy(Method, Strategy, ABC):
 
     @abstractmethod
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
-        """The next broadcast tensors from the clients' uploads, which come one at a time, ordered by partition."""
+        """Make the next broadcast tensors from the clients' uploads, which come one at a time, ordered by partition."""
 
     def check_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Refuse a client's numbers that `aggregate` reads from `Update.metrics` and cannot use; by default none are.
@@ -98,7 +98,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         """
 
     def without_updates(self) -> Tensors:
-        """The next broadcast tensors where nobody was drawn: by default the same again."""
+        """Make the next broadcast tensors where nobody was drawn: by default the same again."""
         return self.broadcasted
 
     @property
@@ -115,32 +115,32 @@ class FederatedStrategy(Method, Strategy, ABC):
 
     @property
     def expected(self) -> int:
-        """How many clients a round has or, drawn by coins, is expected to have."""
+        """The number of clients in a round or, drawn by coins, its expectation."""
         return self.sample or len(self.roster.nodes)
 
     @property
     def broadcasted(self) -> Tensors:
-        """What the clients of the round that is combined were sent."""
+        """The tensors that the clients of the round were sent."""
         assert self._sent is not None, "configure_train or combined comes first"
         return unpack(self._sent)
 
     def combined(self, arrays: ArrayRecord, updates: Iterable[Update], server_round: int) -> Tensors:
-        """`aggregate`, for the clients of a round that were sent these arrays."""
+        """Call `aggregate` for the clients of a round that were sent these arrays."""
         self.round, self._sent, self.noted = server_round, arrays, {}
         return self.aggregate(updates)
 
     def message_for(self, partition: int, arrays: ArrayRecord) -> ArrayRecord:
-        """What one client is sent; by default everybody is sent the same."""
+        """Choose the arrays for one client; by default everybody is sent the same."""
         return arrays
 
     def cohort(self, server_round: int) -> list[int]:
-        """The partitions that take part in a round, ascending."""
+        """Draw the partitions that take part in a round, ascending."""
         return drawn(sorted(self.roster.nodes), self.sample, self.sampling, self.seed, server_round)
 
     def ask(
         self, partition: int, arrays: ArrayRecord, kind: str, server_round: int, extra: Mapping[str, Any] | None = None
     ) -> Message:
-        """A message to one client: the arrays, the round, and which version of its private state to go on from."""
+        """Write a message to one client: arrays, round, and the version of its private state to go on from."""
         config: dict[str, Any] = {
             "round": server_round,
             "client": partition,
@@ -152,7 +152,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         return self.roster.address(partition, content, kind, str(server_round))
 
     def snapshot(self, server_round: int, arrays: ArrayRecord, recordings: Mark | None) -> Snapshot:
-        """All that a later process needs to go on after a round."""
+        """Gather everything that a later process needs to go on after a round."""
         return Snapshot(server_round, arrays, dict(self.state), dict(self.last_round), recordings)
 
     def restore(self, snapshot: Snapshot, history: Sequence[Mapping[str, Any]]) -> None:
@@ -166,7 +166,7 @@ class FederatedStrategy(Method, Strategy, ABC):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """One train message for each client of the cohort."""
+        """Write one train message for each client of the cohort."""
         server_round += self.rounds_before
         if not self.roster.nodes:  # used alone in another app, whose clients were never asked for their partitions
             self.roster.nodes = dict(enumerate(sorted(grid.get_node_ids())))
@@ -201,15 +201,15 @@ class FederatedStrategy(Method, Strategy, ABC):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Nobody: clients evaluate within the train message, which saves sending everything twice."""
+        """Ask nobody: clients evaluate within the train message, which saves sending everything twice."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Nothing to combine; see `configure_evaluate`."""
+        """Combine nothing; see `configure_evaluate`."""
         return None
 
     def evaluate_all(self, grid: Grid, arrays: ArrayRecord, last: int) -> tuple[list[dict[str, Any]], list[Failure]]:
-        """One evaluation of every client with the last aggregate: its metrics, ordered by partition; and who failed.
+        """Have every client evaluate the last aggregate once: metrics, ordered by partition, and failures.
 
         Raises:
             RunFailed: a client failed and the run does not bear it, or too few are left.
@@ -228,12 +228,12 @@ class FederatedStrategy(Method, Strategy, ABC):
         return rows, failed
 
     def summary(self) -> None:
-        """Flower's hook for logging the configuration; the run's own files hold it."""
+        """Do nothing in Flower's hook for logging the configuration; the run's own files hold it."""
 
     def _updates(
         self, server_round: int, replies: Iterable[Message], rows: list[dict[str, Any]], failed: list[Failure]
     ) -> Iterator[Update]:
-        """Take the replies apart one by one; what they say about themselves is added to ``rows``.
+        """Take the replies apart one by one; their metrics are added to ``rows``.
 
         The check that enough came is in here: so it strikes before anything is divided by their number.
         """

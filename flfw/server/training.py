@@ -1,4 +1,4 @@
-"""Methods whose server trains what it has averaged, with a memory of its own and on its own device."""
+"""Methods whose server trains the averaged model, with a memory of its own and on its own device."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TrainingServer(FederatedStrategy, ABC):
 
     @abstractmethod
     def trained(self, uploads: Sequence[Update], mean: Tensors) -> Tensors:
-        """The next broadcast tensors.
+        """Make the next broadcast tensors.
 
         Args:
             uploads: of the round, by partition, on the CPU.
@@ -37,31 +37,31 @@ class TrainingServer(FederatedStrategy, ABC):
         """
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
-        """The weighted mean, trained further."""
+        """Take the weighted mean, and train it further."""
         uploads = list(updates)
         with one_thread():
-            found = self.trained(uploads, weighted_mean(uploads))
-        return {name: value.detach().cpu() for name, value in found.items()}
+            trained = self.trained(uploads, weighted_mean(uploads))
+        return {name: value.detach().cpu() for name, value in trained.items()}
 
     @property
     def rng(self) -> torch.Generator:
-        """What is random in this round's training."""
+        """A generator for this round's training."""
         return torch_generator(self.seed, "server training", self.round)
 
     @contextmanager
     def going_on(self, optimiser: Remembering, parameters: Mapping[str, Tensor]) -> Iterator[None]:
-        """Inside, an optimiser goes on from the round before; what it remembers then is the server's state."""
+        """Let an optimiser go on, inside, from the round before; its memory then is the server's state."""
         optimiser.recall(parameters, self.state)
         yield
         memory = optimiser.memory(parameters)
         self.state = {name: value.detach().cpu().clone() for name, value in memory.items()}
 
     def on_device(self, batches: Iterable[GeneratorInputs]) -> Iterator[GeneratorInputs]:
-        """Batches, which are drawn on the CPU whatever the device, so that the draws are the same."""
+        """Move batches to the device; they are drawn on the CPU, so that the draws are the same on each."""
         return (tuple(part.to(self.place.device) for part in batch) for batch in batches)
 
     def shares(self, uploads: Sequence[Update]) -> list[tuple[float, dict[str, Any]]]:
-        """Each client's share of the examples w_i, and its tensors on the server's device."""
+        """Compute each client's share of the examples w_i, beside its tensors on the server's device."""
         total = sum(update.examples for update in uploads)
         device = self.place.device
         return [(u.examples / total, {name: v.to(device) for name, v in u.tensors.items()}) for u in uploads]

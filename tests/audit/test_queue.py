@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 from flfw.adversary.observation import Reconstruction
 from flfw.audit.jobs import EASY, Exchange, Job, Ticket, failed, solved, ticket_of
 from flfw.audit.queue import Queue
-from flfw.experiment import Experiment, Point
+from flfw.curves import Point
+from flfw.experiment import Experiment
 
 EXCHANGES = (Exchange("round-0000/client-000-001", 0, 0, (7,)), Exchange("round-0000/client-001-001", 1, 1, None))
 

@@ -26,9 +26,7 @@ from flfw.nets import NetCard
 from flfw.resolve import resolve
 from flfw.server import FederatedStrategy
 from flfw.storage.provenance import code_hash
-from tests.methods.test_fedbn import normed
-from tests.methods.test_methods import METHODS
-from tests.support.method_rounds import by_method, initial_tensors, make_client
+from tests.support.method_rounds import METHODS, by_method, initial_tensors, make_client, normed
 from tests.support.paths import ROOT
 
 SMALL = {"hyperfl": ("hidden=8", "embedding=4")}  # of 60 MB otherwise
@@ -69,7 +67,14 @@ def ask(experiment: Experiment, kind: str, arrays: Mapping[str, np.ndarray], fol
     grid = InProcessGrid(apps.client, 3, experiment.to_run_config(), [site] * 3)
     config: dict[str, Any] = {"code": code_hash(), "experiment": "test", "deadline": 600.0, "round": 1, "version": 0}
     if kind == "train.probe":
-        config |= {"rung": "target", "slot": 1, "own_slot": 0, "batch": 1, "steps": 1, "point": "target"}
+        config |= {
+            "rung": "target",
+            "slot": 1,
+            "own_slot": 0,
+            "batch": 2,
+            "steps": 1,
+            "point": "target",
+        }  # BatchNorm takes two
     content = {
         "arrays": pack({n: torch.tensor(v) for n, v in arrays.items()}),
         "config": ConfigRecord({**config, **more}),

@@ -385,7 +385,8 @@ def test_an_epsilon_takes_the_number_of_examples(tmp_path: Path, method: str) ->
 def test_an_epsilon_is_claimed_where_the_numbers_are_known(tmp_path: Path) -> None:
     experiment = asked(tmp_path, method="fed_cdp", split="whole")
     known = Task.of(experiment, written(tmp_path / "own")).split
-    assert settle(resolve(experiment), known)[0].experiment == experiment
+    resolved = resolve(experiment)
+    assert settle(resolved, known)[0] == resolved
 
 
 @pytest.mark.parametrize("flag", ["--show-split", "--estimate"])

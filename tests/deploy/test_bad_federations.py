@@ -17,7 +17,7 @@ from flfw.engines import federation
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
-from flfw.resolve import without_auto
+from flfw.resolve import resolve, without_auto
 from flfw.server.roster import Roster
 from tests.support.pictures import noise, save
 
@@ -86,7 +86,7 @@ def test_a_client_with_other_classes_or_inputs_ends_the_run_by_name(
 ) -> None:
     experiment, grid = federated(tmp_path, images(tmp_path / "others", classes, channels, side))
     with pytest.raises(RunFailed) as caught:
-        federation.federate(grid, experiment)
+        federation.federate(grid, resolve(experiment))
     said = f"holds data of {held} inputs, the server of 2 classes and 3x8x8 inputs; give both the same"
     assert str(caught.value) == f"client 1 failed in enrolment: {said}"
     assert experiment.out is not None and (experiment.out / "failure.txt").read_text() == f"{caught.value}\n"
@@ -94,7 +94,7 @@ def test_a_client_with_other_classes_or_inputs_ends_the_run_by_name(
 
 def test_a_client_with_other_data_is_dropped_where_that_is_borne(tmp_path: Path) -> None:
     experiment, grid = federated(tmp_path, images(tmp_path / "others", 3), on_client_failure="drop")
-    federation.federate(grid, experiment)
+    federation.federate(grid, resolve(experiment))
     assert experiment.out is not None
     training = json.loads((experiment.out / "training.json").read_text())
     (round_one,) = training["rounds"]
@@ -105,7 +105,7 @@ def test_a_client_with_other_data_is_dropped_where_that_is_borne(tmp_path: Path)
 
 def test_sizes_do_not_matter_where_all_are_resized(tmp_path: Path) -> None:
     experiment, grid = federated(tmp_path, images(tmp_path / "others", 2, side=9), side=8)
-    federation.federate(grid, experiment)
+    federation.federate(grid, resolve(experiment))
     assert final_clients(experiment) == [0, 1, 2]
 
 
@@ -118,9 +118,9 @@ def test_a_client_without_its_data_is_named_and_may_be_dropped(tmp_path: Path) -
     (tmp_path / "others").mkdir()
     experiment, grid = federated(tmp_path, tmp_path / "others")
     with pytest.raises(RunFailed, match=r"^client 1 failed in enrolment: Expected one folder of images per class, or "):
-        federation.federate(grid, experiment)
+        federation.federate(grid, resolve(experiment))
     bearing = dataclasses.replace(experiment, on_client_failure="drop", out=tmp_path / "again")
-    federation.federate(grid, bearing)
+    federation.federate(grid, resolve(bearing))
     assert final_clients(bearing) == [0, 2]
 
 
@@ -166,6 +166,6 @@ def test_a_deployed_server_without_a_gpu_says_so_before_it_asks_anybody(small: E
     experiment = dataclasses.replace(small, server_device="cuda")
     grid = InProcessGrid(apps.client, 3, experiment.to_run_config())
     with pytest.raises(federation.BadInput, match="on a machine without a GPU"):
-        federation.federate(grid, experiment)
+        federation.federate(grid, resolve(experiment))
     assert experiment.out is not None
     assert sorted(path.name for path in experiment.out.rglob("*")) == ["checkpoint", "failure.txt"]

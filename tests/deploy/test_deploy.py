@@ -31,8 +31,8 @@ from flfw.deploy.__main__ import main
 from flfw.deploy.certificates import Pair
 from flfw.deploy.layout import Layout, environment, transport
 from flfw.deploy.policy import Policy
-from flfw.engines import superlink
 from flfw.errors import BadInput, RunFailed
+from flfw.storage import provenance
 
 ROOT = Path(flfw.__file__).parent.parent
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's, when it builds
@@ -308,7 +308,7 @@ def test_the_same_code_has_the_same_hash(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_one_other_character_is_another_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for package in superlink.PACKAGES:
+    for package in provenance.PACKAGES:
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(flfw, "__file__", str(tmp_path / "flfw" / "__init__.py"))
     assert submit.bundle_hash() == (before := submit.bundle_hash())

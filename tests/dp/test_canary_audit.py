@@ -126,7 +126,7 @@ def test_of_more_canaries_than_numbers_and_of_a_run_that_diverged_something_is_t
 def test_gradients_are_clipped_as_the_method_clips(small: Experiment, grouping: str, clip: float) -> None:
     fields = (f"grouping={grouping}", f"clip={clip}")
     asked = without_auto(replace(small, method="dp_fedavg", net="mlp", canaries=20, set=fields))
-    task, (method, settings) = Task.of(asked, None), resolve(asked).method, resolve(asked).settings
+    task, method, settings = Task.of(asked, None), resolve(asked).method, resolve(asked).settings
     listener = Listener(asked, task, method, settings)
     model = listener._model
     sent = {name: value.detach() for name, value in model.state_dict().items()}
@@ -229,6 +229,7 @@ def test_gross_errors_are_caught_by_a_thousand_canaries(wrong: type[NoisyClient]
 
 # Of ideal scores, N(1.5, 1) and N(0, 1), 20,000 show it in 30 of 40 runs and 100,000 in 20 of 20. These are less than
 # ideal: of seeds 0 to 2 the bounds are 1.08, 1.06 and 1.001.
+@pytest.mark.slow  # 450 clients, without which the bound has not the power
 def test_noise_at_two_thirds_of_its_scale_is_caught_and_honest_noise_is_not() -> None:
     assert heard(Honest, 50, 400, 1.0)["gaussian"]["mu"] < 0.9
     found = heard(TwoThirds, 400, 400, 1.0)

@@ -20,10 +20,9 @@ from flfw.engines import superlink
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
 from tests.support.engine_runs import BROKEN, rows_without_times, train_by_engine
+from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.early
-
-ROOT = Path(superlink.__file__).parent.parent
 
 
 @pytest.fixture

@@ -16,20 +16,14 @@ import sim
 from flfw import nets
 from flfw.client.store import ClientStore
 from flfw.experiment import Experiment
-from flfw.nets import Net, NetCard
+from flfw.nets import NetCard
 from flfw.victims.batch_statistics import normalising_by_batch
 from strategies.fedbn import FedBN, FedBNSettings
 from tests.support import rounds
+from tests.support.method_rounds import normed
 
 CLOSE = 1e-10  # of a change, in float64
 NORMED = ("extractor.1", "classifier.1")
-
-
-def normed(shape: tuple[int, ...], classes: int) -> Net:
-    """BatchNorm of both kinds, between layers with names that do not tell them apart."""
-    size = 4 * ((shape[1] - 1) // 2) ** 2
-    extractor = nn.Sequential(nn.Conv2d(shape[0], 4, 3, stride=2), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())
-    return Net(extractor, nn.Sequential(nn.Linear(size, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, classes)))
 
 
 @pytest.fixture

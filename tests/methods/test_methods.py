@@ -24,6 +24,7 @@ from flfw.server.strategy import FederatedStrategy
 from flfw.task import Task
 from tests.support.engine_runs import rows_without_times, train_by_engine
 from tests.support.method_rounds import (
+    METHODS,
     NARROW,
     assert_equal,
     by_method,
@@ -35,7 +36,6 @@ from tests.support.method_rounds import (
     weighted,
 )
 
-METHODS = plugins.names(plugins.METHOD)
 NOISY = [
     name
     for name in METHODS

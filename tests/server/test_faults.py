@@ -22,6 +22,7 @@ from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.replies import Unusable, in_one_line, read_metrics, read_update
 from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import pack
+from flfw.resolve import resolve
 from flfw.runs import engine
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.faults import Tolerance
@@ -292,11 +293,11 @@ def test_a_client_with_old_code_or_that_refuses_the_new_is_never_asked(
     reason = old if clients is OldClient else "this site's policy does not accept app 0123"
     if on_failure == "fail":
         with pytest.raises(RunFailed) as caught:
-            federation.federate(grid, experiment)
+            federation.federate(grid, resolve(experiment))
         assert str(caught.value) == f"client 1 failed in enrolment: {reason}"
         assert (experiment.out / "failure.txt").read_text() == f"{caught.value}\n"
         return
-    federation.federate(grid, experiment)
+    federation.federate(grid, resolve(experiment))
     training = json.loads((experiment.out / "training.json").read_text())
     assert [row["failed"] for row in training["rounds"]] == [[{"client": 1, "reason": reason}]] * 2
     assert [row["client"] for row in training["final"]] == [0, 2]
@@ -345,7 +346,7 @@ def test_the_final_evaluation_asks_as_many_at_once_as_a_round(small: Experiment)
     import dataclasses
 
     experiment = dataclasses.replace(small, clients=5, sample=2, rounds=1, net="lenet")
-    federation.federate(Counting(apps.client, 5, experiment.to_run_config()), experiment)
+    federation.federate(Counting(apps.client, 5, experiment.to_run_config()), resolve(experiment))
     assert [n for n in asked if n] == [2, 2, 1]
 
 

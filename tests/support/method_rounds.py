@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from flfw import plugins
 from flfw.client.federated_client import FederatedClient
@@ -23,11 +23,20 @@ from flfw.server.distillation import ServerTraining
 from flfw.server.strategy import FederatedStrategy
 from flfw.task import Task
 
+METHODS = plugins.names(plugins.METHOD)
+
 # Methods whose server needs data of its own, as this split sets aside; clients have as many examples as by the other.
 ASIDE = ("feddf",)
 
 # As a method's networks are by default, they take seconds a round without showing more.
 NARROW = {"hyperfl": ("hidden=16", "embedding=8")}
+
+
+def normed(shape: tuple[int, ...], classes: int) -> Net:
+    """Build a network with BatchNorm of both kinds, between layers with names that do not tell them apart."""
+    size = 4 * ((shape[1] - 1) // 2) ** 2
+    extractor = nn.Sequential(nn.Conv2d(shape[0], 4, 3, stride=2), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())
+    return Net(extractor, nn.Sequential(nn.Linear(size, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, classes)))
 
 
 def by_method(experiment: Experiment, method: str, **changes: Any) -> Experiment:
