@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,14 @@ from papers.published import table
 from tests.support.paths import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+WITH_NAMES = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "examples").rglob("README.md"))]
+TOPS = "flfw|strategies|clients|attacks|papers|benchmarks|tests|docs|examples"
+DOTTED = re.compile(rf"(?<![\w./:-])(?:{TOPS}|sim)(?:\.[A-Za-z_]\w*)+(?::\w+)?(?![\w/*])")
+PLACE = re.compile(rf"(?<![\w./:-])(?:{TOPS})/[\w./*-]*[\w*/]")
+RUN = re.compile(r"python3? -m ([\w.]+)")
+FILES = (".py", ".md", ".csv", ".json")
+FORMER = re.compile(r"\(was [^)]*\)")
+WRITTEN = re.compile(r"^```\w+\n(?:#|<!--) (\S+\.\w+)(?: -->)?$", re.MULTILINE)
 PLUGINS = [
     (kind.noun, name) for kind in (plugins.METHOD, plugins.ATTACK, plugins.DEFENCE) for name in plugins.names(kind)
 ]
@@ -34,15 +45,19 @@ def test_every_data_set_and_split_is_explained() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_on_the_pages_parse(page: Path) -> None:
-    for block in re.findall(r"```\n(.*?)```", page.read_text(), re.DOTALL):
+    text = page.read_text()
+    written = {Path(file).stem for file in WRITTEN.findall(text)}  # plug-ins that the reader writes
+    for block in re.findall(r"^```(?:\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
         for line in re.findall(r"^python sim\.py(.*)$", block.replace("\\\n", " "), re.MULTILINE):
             command = sim.parse(shlex.split(line, comments=True))
             experiment = command.experiment
             if ":" not in experiment.method:
-                assert experiment.method in plugins.names(plugins.METHOD)
-            assert experiment.dataset.partition(":")[0] in (*data.names(), "folder", "hf", "site")
-            assert experiment.net in ("auto", *nets.names())
-            assert experiment.split in ("auto", *partition.schemes())
+                assert experiment.method in {*plugins.names(plugins.METHOD), *written}
+            assert experiment.dataset.partition(":")[0] in {*data.names(), "folder", "hf", "site", *written}
+            assert experiment.net in {"auto", *nets.names(), *written}
+            assert experiment.split in {"auto", *partition.schemes(), *written}
+            if command.table.partition(".")[0] in written:
+                continue
             if command.table or command.cell:
                 table(command.table or command.cell.partition("/")[0]).select(command.cell)
 
@@ -51,3 +66,75 @@ def test_commands_on_the_pages_parse(page: Path) -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links {target}"
+
+
+def reachable(name: str) -> bool:
+    """Tell whether a dotted name is a module, or an attribute of one."""
+    parts = name.replace(":", ".").split(".")
+    for count in range(len(parts), 0, -1):
+        module = ".".join(parts[:count])
+        try:
+            if importlib.util.find_spec(module) is None:
+                continue
+        except ModuleNotFoundError:
+            continue
+        reached = importlib.import_module(module)
+        for attribute in parts[count:]:
+            if not hasattr(reached, attribute):
+                return False
+            reached = getattr(reached, attribute)
+        return True
+    return False
+
+
+def runnable(module: str) -> bool:
+    """Tell whether ``python -m`` can run a module; it is not imported."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except ModuleNotFoundError:
+        return False
+    return bool(spec and not spec.submodule_search_locations) or runnable(f"{module}.__main__")
+
+
+def here(place: str, page: Path) -> bool:
+    """Tell whether a path, from the checkout or the page's folder, exists; a pattern or a NAME must match something."""
+    pattern = re.sub(r"[A-Z]{3,}", "*", place.rstrip("/"))
+    return any(ROOT.glob(pattern)) or (page.parent / place).exists()
+
+
+def unknown_names(page: Path, root: Path) -> Iterator[str]:
+    """List what a page names that does not exist, each with page and line; former names, "(was ...)", are free."""
+    text = page.read_text()
+    examples = set(WRITTEN.findall(text))  # files that the reader writes
+    for number, line in enumerate(text.splitlines(), 1):
+        line, at = FORMER.sub("", line), f"{page.relative_to(root)}:{number}"
+        commands = RUN.findall(line)
+        yield from (f"{at}: no module to run, {name}" for name in commands if not runnable(name))
+        names = [name for name in DOTTED.findall(line) if not name.endswith(FILES) and name not in commands]
+        modules = {example.removesuffix(".py").replace("/", ".") for example in examples}
+        names = [name for name in names if name.partition(":")[0] not in modules]
+        yield from (f"{at}: no name {name}" for name in names if not reachable(name))
+        places = [place for place in PLACE.findall(line) if place not in examples]
+        yield from (f"{at}: no file {place}" for place in places if not here(place, page))
+
+
+@pytest.mark.parametrize("page", WITH_NAMES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_names_and_files_on_the_pages_exist(page: Path) -> None:
+    assert list(unknown_names(page, ROOT)) == []
+
+
+def test_a_name_that_does_not_exist_is_reported_with_its_line(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "`flfw.server.FederatedStrategy`, `flfw.apps:client`, flfw/apps.py, docs/methods/*.md (was `flfw.gone`).\n"
+        "`flfw.server.Nobody`, `flfw.nowhere.at_all`, `flfw.apps:nobody`,\n"
+        "flfw/nowhere.py, docs/nothing/*.md, `python -m flfw.server`, `python -m benchmarks.data`\n"
+    )
+    assert list(unknown_names(page, tmp_path)) == [
+        "page.md:2: no name flfw.server.Nobody",
+        "page.md:2: no name flfw.nowhere.at_all",
+        "page.md:2: no name flfw.apps:nobody",
+        "page.md:3: no module to run, flfw.server",
+        "page.md:3: no file flfw/nowhere.py",
+        "page.md:3: no file docs/nothing/*.md",
+    ]

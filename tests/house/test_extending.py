@@ -1,0 +1,165 @@
+"""The examples of docs/extending.md: written into a copy of the checkout, they keep the rules, pass tests and run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.house import test_floors, test_house
+from tests.support.paths import ROOT
+
+PAGE = (ROOT / "docs" / "extending.md").read_text()
+BLOCK = re.compile(
+    r"^```\w+\n(?:#|//|<!--) ([\w./]+\.\w+)(?:, (after|in place of): (.*?))?(?: -->)?\n(.*?)^```$", re.M | re.S
+)
+COMMAND = re.compile(r"^python sim\.py (.*)$", re.M)
+COPIED = ("flfw", "strategies", "clients", "attacks", "papers", "docs", "tests", "benchmarks", "examples")
+FILES = ("sim.py", "pyproject.toml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+NAMES = "fedavgm or qfedavg or fedper_k or drop_entries or layerwise or all_units or wine or quantity or perceptron"
+SMALL = "--clients 2 --rounds 1 --local-epochs 1 --images 2 --engine inproc --audit-rounds 0 --no-pictures"
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of the page that names its file.
+
+    Attributes:
+        file: below the checkout; that of `mylab` below the reader's own repository.
+        place: ``after`` or ``in place of`` a line; empty: it is the whole file.
+        anchor: the beginning of that line.
+        text: without the line that names the file.
+    """
+
+    file: str
+    place: str
+    anchor: str
+    text: str
+
+    def write(self, root: Path) -> None:
+        """Write it into a copy of the checkout."""
+        path = root / self.file
+        if not self.place:
+            assert not path.exists(), f"{self.file} is there already"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(self.text)
+            return
+        lines = path.read_text().splitlines(keepends=True)
+        at = next((i for i, line in enumerate(lines) if line.strip().startswith(self.anchor)), None)
+        assert at is not None, f"{self.file} has no line that begins with {self.anchor}"
+        lines[at : at + 1] = [self.text] if self.place == "in place of" else [lines[at], self.text]
+        path.write_text("".join(lines))
+
+
+BLOCKS = [Block(*match) for match in BLOCK.findall(PAGE)]
+WHOLE = [block.file for block in BLOCKS if not block.place]
+TESTS = [file for file in WHOLE if Path(file).name.startswith("test_")]
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout with all of the page's files in it, `mylab` too."""
+    root = tmp_path_factory.mktemp("extended")
+    for name in COPIED:
+        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in FILES:
+        shutil.copy(ROOT / name, root / name)
+    for block in BLOCKS:
+        block.write(root)
+    pages = [file for file in WHOLE if file.endswith(".md")]
+    links = "".join(f"[{Path(page).stem}]({page})\n" for page in pages)
+    (root / "README.md").write_text((root / "README.md").read_text() + links)
+    return root
+
+
+def python(root: Path, *arguments: str) -> str:
+    """Run Python in the copy; returns what it printed, and fails with that."""
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_there_is_an_example_of_every_kind() -> None:
+    folders = {str(Path(file).parent) for file in WHOLE}
+    kinds = {"mylab", "strategies", "clients", "clients/defences", "attacks", "attacks/adaptations", "papers"}
+    assert {*kinds, "flfw/data/readers", "flfw/data/splits", "flfw/nets"} <= folders
+    fenced = re.findall(r"^```(?:python|markdown|json)$", PAGE, re.M)
+    assert len(fenced) == len(BLOCKS), "a block does not name its file"
+
+
+def test_the_extended_house_keeps_its_rules(copy: Path) -> None:
+    assert [breach for rule in test_house.RULES for breach in rule(copy)] == []
+    assert [breach for rule in test_floors.RULES for breach in rule(copy)] == []
+
+
+def test_the_files_are_clean(copy: Path) -> None:
+    files = [file for file in WHOLE if file.endswith(".py") and not file.startswith("mylab/")]
+    for check in (["check", "--no-cache"], ["format", "--check", "--no-cache"]):
+        python(copy, "-m", "ruff", *check, *files)
+
+
+def test_the_tests_of_the_examples_pass(copy: Path) -> None:
+    printed = python(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS)
+    assert re.search(r"\d+ passed", printed) and "skipped" not in printed
+
+
+@pytest.mark.slow
+def test_the_contract_tests_pass(copy: Path) -> None:
+    files = [
+        "tests/methods",
+        "tests/client",
+        "tests/attacks",
+        "tests/data",
+        "tests/nets",
+        "tests/house/test_plugins.py",
+    ]
+    files += ["tests/house/test_docs.py", "tests/house/test_experiment.py"]
+    printed = python(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", "-k", NAMES, *files)
+    assert re.search(r"\d+ passed", printed)
+
+
+def run(copy: Path, lines: list[list[str]], folder: Path) -> list[dict[str, Any]]:
+    """Run command lines of sim.py in one process; returns their audits' entries."""
+    lines = [[*line, "--out", str(folder / str(place))] for place, line in enumerate(lines)]
+    python(copy, "-c", f"import sim\nfor line in {lines!r}:\n    assert sim.main(line) == 0, line")
+    results = [folder / str(place) / "result.json" for place in range(len(lines))]
+    return [json.loads(result.read_text())["audit"] if result.exists() else [] for result in results]
+
+
+def test_the_plug_ins_run_together(copy: Path, tmp_path: Path) -> None:
+    few = "--set layerwise.iterations=2"
+    lines = [
+        "--method qfedavg --defence mylab.shield:Shield --net linear --attack all_units",
+        f"--method fedavgm --defence drop_entries --net perceptron --attack layerwise {few}",
+        f"--method fedper_k --net perceptron --split quantity --attack layerwise {few} layers=1 quantity.alpha=5",
+    ]
+    own, told, private = run(copy, [[*line.split(), *SMALL.split()] for line in lines], tmp_path)
+    assert [entry["attack"] for entry in own] == ["all_units"]
+    assert [entry["adaptation"] for entry in told] == [None, "written"]
+    assert [entry["adaptive"] for entry in private] == [False]  # the last layer is searched for
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_commands_of_the_page_run(copy: Path, tmp_path: Path) -> None:
+    lines = []
+    for command in COMMAND.findall(PAGE):
+        asked, _, values = command.partition(" --set ")
+        few = [f"{attack}.iterations=2" for attack in ("ig", "layerwise", "dlg") if f"--attack {attack}" in asked]
+        small = SMALL.split() if "--method" in asked else []
+        chosen = [*shlex.split(values), *few]
+        lines.append([*shlex.split(asked), *small, *(["--set", *chosen] if chosen else [])])
+    assert len(lines) == 11
+    for line, audit in zip(lines, run(copy, lines, tmp_path), strict=True):
+        assert bool(audit) == ("--attack" in line and line[line.index("--attack") + 1] != "none"), line
