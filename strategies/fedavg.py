@@ -1,4 +1,4 @@
-"""FedAvg: everybody trains the same model, the server averages.
+"""FedAvg: all clients train the same model, the server averages.
 
 Paper       McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
 Down        all tensors of the model, w.
@@ -35,9 +35,9 @@ class FedAvg(FederatedStrategy):
 
     @classmethod
     def local_steps(cls, settings: LastingTraining, lr: float, steps: int) -> LocalSteps | None:
-        """Plain steps of the optimiser."""
+        """Describe plain steps of the optimiser."""
         return settings.steps_at(lr, steps)
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
-        """The mean model, weighted by examples."""
+        """Average the models, weighted by examples."""
         return weighted_mean(updates)

@@ -31,9 +31,9 @@ class FedPer(FederatedStrategy):
 
     @classmethod
     def local_steps(cls, settings: LastingTraining, lr: float, steps: int) -> LocalSteps | None:
-        """Plain steps of the optimiser."""
+        """Describe plain steps of the optimiser."""
         return settings.steps_at(lr, steps)
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
-        """The mean extractor, weighted by examples."""
+        """Average the extractors, weighted by examples."""
         return weighted_mean(updates)

@@ -1,6 +1,6 @@
-"""What a server trains itself: a student that is to say what the clients' models say together, on data of no client.
+"""Distillation at the server: a student learns the mean scores of the clients' models, on data of no client.
 
-The teachers do not change and their inputs do not depend on the student, so what they say is computed some hundred
+The teachers do not change and their inputs do not depend on the student. So their scores are computed for some hundred
 inputs at a time, ahead of the student's small steps.
 """
 
@@ -19,7 +19,7 @@ from torch.nn.functional import kl_div, log_softmax, softmax
 from flfw.errors import require
 from flfw.training.optimisers import Optimiser
 
-_AHEAD = 256  # inputs that a teacher sees at a time; more gain nothing and fill memory
+_AHEAD = 256  # inputs in one pass of a teacher; more are not faster and fill memory
 
 GeneratorInputs: TypeAlias = tuple[Tensor, ...]
 """A batch: images (B, ...), or noise (B, d) and labels (B,)."""
@@ -29,7 +29,7 @@ Scores: TypeAlias = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class ServerTraining:
-    """Hyper-parameters of what the server trains; the defaults are those of FedCG's comparison."""
+    """Hyper-parameters of the server's training; the defaults are those of FedCG's comparison."""
 
     iterations: int = 2000  # steps in a round
     server_batch: int = 16  # inputs in a step
@@ -42,7 +42,7 @@ class ServerTraining:
 
 
 def speaking(model: nn.Module, tensors: Mapping[str, Tensor]) -> Scores:
-    """A model's scores with these tensors, whatever its own are."""
+    """Return the model's score function with these tensors in place of its own."""
     return lambda *inputs: functional_call(model, dict(tensors), inputs)
 
 
@@ -50,22 +50,22 @@ def speaking(model: nn.Module, tensors: Mapping[str, Tensor]) -> Scores:
 def taught(
     batches: Iterable[GeneratorInputs], teachers: Sequence[tuple[float, Scores]]
 ) -> Iterator[tuple[GeneratorInputs, Tensor]]:
-    """Each batch with the teachers' weighted mean scores (B, classes).
+    """Pair each batch with the teachers' weighted mean scores (B, classes).
 
-    Memory is that of `_AHEAD` inputs in one teacher, whatever their number.
+    Memory is that of `_AHEAD` inputs in one teacher, for any number of teachers.
 
     Args:
-        batches: all of one size.
-        teachers: each with its weight.
+        batches: batches of one size.
+        teachers: weight and score function of each.
     """
     left = iter(batches)
     for first in left:
         size = len(first[0])
-        several = [first, *islice(left, max(0, _AHEAD // size - 1))]
-        inputs = tuple(torch.cat(parts) for parts in zip(*several, strict=True))
+        group = [first, *islice(left, max(0, _AHEAD // size - 1))]
+        inputs = tuple(torch.cat(parts) for parts in zip(*group, strict=True))
         mean = sum(weight * scores(*inputs) for weight, scores in teachers)
         assert isinstance(mean, Tensor), "at least one teacher"
-        yield from zip(several, mean.split(size), strict=True)
+        yield from zip(group, mean.split(size), strict=True)
 
 
 def distil(
@@ -75,23 +75,23 @@ def distil(
     optimiser: Optimiser,
     done: Callable[[], None] = lambda: None,
 ) -> float:
-    """Follow KL(softmax(teacher) || softmax(student)), the mean over a batch, a step each.
+    """Train a student on KL(softmax(teacher) || softmax(student)), the mean over a batch; one step a batch.
 
     Args:
         lessons: batches with the teacher's scores, as `taught` gives them.
-        student: is changed through its parameters.
-        parameters: by name.
+        student: its score function.
+        parameters: the student's parameters by name, changed in place.
         optimiser: makes the steps.
-        done: is called after each step.
+        done: called after each step.
 
     Returns:
-        The mean loss of the last tenth of the steps; 0 of none.
+        The mean loss of the last tenth of the steps; 0 without steps.
     """
     losses: list[Tensor] = []
     for inputs, scores in lessons:
         loss = kl_div(log_softmax(student(*inputs), 1), softmax(scores, 1), reduction="batchmean")
-        found = torch.autograd.grad(loss, list(parameters.values()))
-        optimiser.step(parameters, dict(zip(parameters, found, strict=True)))
+        gradients = torch.autograd.grad(loss, list(parameters.values()))
+        optimiser.step(parameters, dict(zip(parameters, gradients, strict=True)))
         losses.append(loss.detach())
         done()
     last = losses[-max(1, len(losses) // 10) :]
