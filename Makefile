@@ -37,7 +37,7 @@ $(VENV)/.installed: requirements.txt pyproject.toml
 	@echo "Setting up $(VENV): this downloads PyTorch with CUDA and its friends, about 3 GB, and unpacks to about 6 GB."
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet uv
-	$(VENV)/bin/uv pip sync --quiet --python $(RUN) requirements.txt
+	$(VENV)/bin/uv pip sync --quiet --compile-bytecode --python $(RUN) requirements.txt
 	$(VENV)/bin/uv pip install --quiet --python $(RUN) --no-deps --editable .
 	touch $@
 

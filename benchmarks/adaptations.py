@@ -121,7 +121,7 @@ def measured(targets: Victims, row: AdaptationRow, iterations: int) -> dict[str,
 
 
 PARTS = {
-    name: output.Part(f"ig, {' and '.join(row.ways)}", 15 * len(row.ways), 12 if name in _QUICK else 0)
+    name: output.BenchmarkPart(f"ig, {' and '.join(row.ways)}", 15 * len(row.ways), 12 if name in _QUICK else 0)
     for name, row in rows().items()
 }
 

@@ -70,14 +70,14 @@ _CASES = {
 }
 _PSNR = {"lenet_8": AttackCase("lenet", 8, 1000, 0, 0.0)}
 PARTS = {
-    "lenet_1": output.Part("LeNet, 1 victim, ours over theirs", 90, 15),
-    "lenet_50": output.Part("LeNet, 50 victims, ours over theirs", 180, 0),
-    "convnet_1": output.Part("ConvNet of width 64, 1 victim, ours over theirs", 150, 0),
-    "psnr": output.Part("LeNet, 8 victims, time to equal PSNR", 120, 0),
-    "bf16": output.Part("bfloat16 over float32, compiled", 240, 0),
-    "crossover": output.Part("victims one by one over vmap", 60, 15),
+    "lenet_1": output.BenchmarkPart("LeNet, 1 victim, ours over theirs", 90, 15),
+    "lenet_50": output.BenchmarkPart("LeNet, 50 victims, ours over theirs", 180, 0),
+    "convnet_1": output.BenchmarkPart("ConvNet of width 64, 1 victim, ours over theirs", 150, 0),
+    "psnr": output.BenchmarkPart("LeNet, 8 victims, time to equal PSNR", 120, 0),
+    "bf16": output.BenchmarkPart("bfloat16 over float32, compiled", 240, 0),
+    "crossover": output.BenchmarkPart("victims one by one over vmap", 60, 15),
 }
-GATE = output.Part("both sides compared: the same objective and gradient; compiling", 150, 20)
+GATE = output.BenchmarkPart("both sides compared: the same objective and gradient; compiling", 150, 20)
 _NEED_THEIRS = {**{name: {name: case} for name, case in _CASES.items()}, "psnr": _PSNR}
 _STEPS = {"lenet": 200, "cnn2": 20, "convnet64": 1}  # that last about a second
 

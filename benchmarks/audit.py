@@ -36,8 +36,8 @@ from flfw.runs import run as runs
 
 _GOALS = {"around": 0.10, "recording": 0.05}
 PARTS = {
-    "recording": output.Part("FedAvg with CNN 2, each update recorded", 40, 15),
-    "around": output.Part("ig on recorded probes, in its own process and inline", 120, 35),
+    "recording": output.BenchmarkPart("FedAvg with CNN 2, each update recorded", 40, 15),
+    "around": output.BenchmarkPart("ig on recorded probes, in its own process and inline", 120, 35),
 }
 
 

@@ -21,7 +21,7 @@ from flfw.runs import run as runs
 from flfw.storage.checkpoint import Checkpoints, Snapshot
 
 _GOAL = 0.05
-PARTS = {"checkpoint": output.Part("HyperFL under Ray, a checkpoint after each round", 70, 20)}
+PARTS = {"checkpoint": output.BenchmarkPart("HyperFL under Ray, a checkpoint after each round", 70, 20)}
 
 
 def measure(rounds: int, **work: int) -> dict[str, Any]:

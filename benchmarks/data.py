@@ -48,10 +48,12 @@ _ROOT = Path(__file__).parent.parent
 _CLIENTS, _BATCH, _TURNS = 100, 50, 200
 _GOALS = {"feed_ratio": 0.10, "resident_ratio": 1.0, "private_mib": 20.0, "actor_private_mib": 20.0}
 PARTS = {
-    "resident_ratio": output.Part("a simulation with 100 clients, resident pixels", 60, 0),
-    "actor_private_mib": output.Part("a simulation with a tenth of the images, private memory of an actor", 30, 0),
-    "private_mib": output.Part("each client's data fed once", 10, 10),
-    "feed_ratio": output.Part("feeding a batch over a training step", 10, 3),
+    "resident_ratio": output.BenchmarkPart("a simulation with 100 clients, resident pixels", 60, 0),
+    "actor_private_mib": output.BenchmarkPart(
+        "a simulation with a tenth of the images, private memory of an actor", 30, 0
+    ),
+    "private_mib": output.BenchmarkPart("each client's data fed once", 10, 10),
+    "feed_ratio": output.BenchmarkPart("feeding a batch over a training step", 10, 3),
 }
 _EXPERIMENT = Experiment(dataset="cifar10", clients=_CLIENTS, attack=("none",))
 _MIB = 1024**2

@@ -41,14 +41,14 @@ _METHODS = {
     "hyperfl_factors": ["--method", "hyperfl", "--set", "upload=factors"],
     "fedcg": ["--method", "fedcg", "--set", "iterations=10"],
 }
-GATE = output.Part("a server and three sites start", 20, 20)
+GATE = output.BenchmarkPart("a server and three sites start", 20, 20)
 PARTS = {
-    "fedavg": output.Part("this project's sites", 40, 10),
-    "hyperfl_dense": output.Part("this project's sites, 60 MB a message", 100, 0),
-    "hyperfl_factors": output.Part("this project's sites, upload=factors", 70, 0),
-    "fedcg": output.Part("this project's sites", 70, 0),
-    "floor": output.Part("an app that does nothing, Flower's own SuperNodes", 70, 0),
-    "stock": output.Part("fedavg on Flower's own SuperNodes", 90, 0),
+    "fedavg": output.BenchmarkPart("this project's sites", 40, 10),
+    "hyperfl_dense": output.BenchmarkPart("this project's sites, 60 MB a message", 100, 0),
+    "hyperfl_factors": output.BenchmarkPart("this project's sites, upload=factors", 70, 0),
+    "fedcg": output.BenchmarkPart("this project's sites", 70, 0),
+    "floor": output.BenchmarkPart("an app that does nothing, Flower's own SuperNodes", 70, 0),
+    "stock": output.BenchmarkPart("fedavg on Flower's own SuperNodes", 90, 0),
 }
 _EMPTY = """
 import sys, time

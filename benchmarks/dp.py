@@ -209,8 +209,11 @@ _SECTIONS = {
 }
 
 
-GATE = output.Part("both sides compared: our clipped sums and a loop's", 3, 3)
-PARTS = {"P1": output.Part(_SECTIONS["P1"].title, 20, 2), "P2": output.Part(_SECTIONS["P2"].title, 30, 3)}
+GATE = output.BenchmarkPart("both sides compared: our clipped sums and a loop's", 3, 3)
+PARTS = {
+    "P1": output.BenchmarkPart(_SECTIONS["P1"].title, 20, 2),
+    "P2": output.BenchmarkPart(_SECTIONS["P2"].title, 30, 3),
+}
 
 
 def lines(name: str, section: DPSection, rows: Mapping[str, tuple[float, float, float]]) -> Iterable[str]:

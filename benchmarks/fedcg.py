@@ -60,10 +60,10 @@ _COMPARED, _TIMED, _QUICK, _TURNS = 40, 128, 16, 9
 _BATCH, _CLASSES, _LR, _GAN_LR, _WEIGHT_DECAY, _DIVERSITY = 16, 10, 3e-4, 3e-4, 1e-4, 0.2
 _IMAGES, _LATE = 160, 51  # a round in which gamma has its last value
 PARTS = {
-    "P9": output.Part("the server's distillation, straightforward over ours", 120, 4),
-    "client": output.Part("a client's local training, straightforward over ours", 30, 4),
+    "P9": output.BenchmarkPart("the server's distillation, straightforward over ours", 120, 4),
+    "client": output.BenchmarkPart("a client's local training, straightforward over ours", 30, 4),
 }
-GATE = output.Part("both sides compared: the same updates", 60, 20)
+GATE = output.BenchmarkPart("both sides compared: the same updates", 60, 20)
 Ratios = Mapping[str, Mapping[str, float]]
 Times = Mapping[str, Mapping[str, Sequence[float]]]
 _GAMMA = 2 / (1 + np.exp(-10)) - 1

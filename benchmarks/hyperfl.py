@@ -274,10 +274,10 @@ def p4(quick: bool) -> HyperFLSection:
 
 
 _SECTIONS: dict[str, Callable[[bool], HyperFLSection]] = {"P3": p3, "P4": p4}
-GATE = output.Part("both sides of P4 compared in float64: the same change of every tensor", 35, 8)
+GATE = output.BenchmarkPart("both sides of P4 compared in float64: the same change of every tensor", 35, 8)
 PARTS = {
-    "P3": output.Part("steps on the hypernetwork over steps of FedAvg", 45, 3),
-    "P4": output.Part("a straightforward round of a client over ours", 45, 4),
+    "P3": output.BenchmarkPart("steps on the hypernetwork over steps of FedAvg", 45, 3),
+    "P4": output.BenchmarkPart("a straightforward round of a client over ours", 45, 4),
 }
 
 

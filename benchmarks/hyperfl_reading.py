@@ -22,10 +22,10 @@ from flfw.inversion.closed_form.shared_gradient import read, without_decay
 
 _RUNS = {"1": (50, 1), "4": (200, 1), "12": (600, 1), "60": (600, 5)}  # steps: images and epochs
 PARTS = {
-    "1": output.Part("a local step on 50 images", 2, 2),
-    "4": output.Part("4 local steps on 200 images", 2, 2),
-    "12": output.Part("12 local steps on 600 images", 2, 2),
-    "60": output.Part("60 local steps, five epochs on 600 images", 5, 0),
+    "1": output.BenchmarkPart("a local step on 50 images", 2, 2),
+    "4": output.BenchmarkPart("4 local steps on 200 images", 2, 2),
+    "12": output.BenchmarkPart("12 local steps on 600 images", 2, 2),
+    "60": output.BenchmarkPart("60 local steps, five epochs on 600 images", 5, 0),
 }
 
 

@@ -64,8 +64,8 @@ class UploadCase:
 
 _CASES = {"cnn1": UploadCase("cnn1", "fmnist", 0.01), "cnn2": UploadCase("cnn2", "cifar10", 0.02)}
 PARTS = {
-    "cnn1": output.Part("CNN 1 on Fashion-MNIST, dense and factored uploads of four clients", 30, 8),
-    "cnn2": output.Part("CNN 2 on CIFAR-10, dense and factored uploads of four clients", 40, 10),
+    "cnn1": output.BenchmarkPart("CNN 1 on Fashion-MNIST, dense and factored uploads of four clients", 30, 8),
+    "cnn2": output.BenchmarkPart("CNN 2 on CIFAR-10, dense and factored uploads of four clients", 40, 10),
 }
 
 

@@ -80,7 +80,8 @@ def _cases() -> dict[str, LocalStepsCase]:
 
 CASES = _cases()
 PARTS = {
-    name: output.Part(f"{' and '.join(case.experiments)} in turns", *_SECONDS[name]) for name, case in CASES.items()
+    name: output.BenchmarkPart(f"{' and '.join(case.experiments)} in turns", *_SECONDS[name])
+    for name, case in CASES.items()
 }
 
 

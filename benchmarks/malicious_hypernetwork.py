@@ -31,8 +31,8 @@ from flfw.rng import initialising, numpy_generator
 
 _BATCHES, _REPEATS, _PUBLIC, _FOUND = (1, 4, 16, 64), 20, 1000, 40.0
 PARTS = {
-    "honest": output.Part("a hypernetwork as it was initialised", 3, 1),
-    "malicious": output.Part("a hypernetwork that generates bins", 5, 2),
+    "honest": output.BenchmarkPart("a hypernetwork as it was initialised", 3, 1),
+    "malicious": output.BenchmarkPart("a hypernetwork that generates bins", 5, 2),
 }
 
 

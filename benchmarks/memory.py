@@ -24,7 +24,7 @@ _ROOT = Path(__file__).parent.parent
 _WARM_UP = 10
 _GOAL_MIB = 50.0
 _FLAGS = "--method hyperfl --clients 4 --sample 2 --local-epochs 1 --attack none"
-PARTS = {"memory": output.Part("HyperFL under Ray, memory after each round", 240, 35)}
+PARTS = {"memory": output.BenchmarkPart("HyperFL under Ray, memory after each round", 240, 35)}
 
 
 def measure(rounds: int, warm_up: int = _WARM_UP) -> dict[str, Any]:

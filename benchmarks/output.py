@@ -20,7 +20,7 @@ MARK = "quick: not to be quoted"
 
 
 @dataclass(frozen=True)
-class Part:
+class BenchmarkPart:
     """Part of a benchmark.
 
     Attributes:
@@ -49,7 +49,9 @@ class BenchmarkRun:
         names: the chosen parts, in the benchmark's order.
     """
 
-    def __init__(self, asked: argparse.Namespace, parts: Mapping[str, Part], gate: Part | None) -> None:
+    def __init__(
+        self, asked: argparse.Namespace, parts: Mapping[str, BenchmarkPart], gate: BenchmarkPart | None
+    ) -> None:
         self.asked, self._parts, self.gate, self._started = asked, parts, gate, 0.0
         chosen = asked.only or [name for name, part in parts.items() if part.quick or not asked.quick]
         self.names = [name for name in parts if name in chosen]
@@ -103,7 +105,9 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     return flags
 
 
-def start(flags: argparse.ArgumentParser, parts: Mapping[str, Part], gate: Part | None = None) -> BenchmarkRun:
+def start(
+    flags: argparse.ArgumentParser, parts: Mapping[str, BenchmarkPart], gate: BenchmarkPart | None = None
+) -> BenchmarkRun:
     """Parse the command line; refuse names in ``--only`` that are no parts."""
     flags.epilog = f"parts: {', '.join(parts)}"
     asked = flags.parse_args()

@@ -28,8 +28,8 @@ from flfw.inversion.search import Target, invert
 
 _WITHIN_DB = 1.0
 PARTS = {
-    "cifar10": output.Part("eight images of CIFAR-10, both sides", 110, 20),
-    "mnist": output.Part("eight images of MNIST, both sides", 90, 20),
+    "cifar10": output.BenchmarkPart("eight images of CIFAR-10, both sides", 110, 20),
+    "mnist": output.BenchmarkPart("eight images of MNIST, both sides", 90, 20),
 }
 
 

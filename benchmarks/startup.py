@@ -27,8 +27,8 @@ _GOALS = {"help_s": 1.0, "run_s": 300.0, "actor_gib": 1.25, "driver_gib": 2.0}
 _SMALL = ["--rounds", "1", "--clients", "2", "--local-epochs", "1", "--attack", "none"]
 _KIB_PER_GIB = 1024**2
 PARTS = {
-    "help": output.Part("sim.py --help, three times", 3, 3),
-    "run": output.Part("sim.py, its memory watched from outside", 320, 20),
+    "help": output.BenchmarkPart("sim.py --help, three times", 3, 3),
+    "run": output.BenchmarkPart("sim.py, its memory watched from outside", 320, 20),
 }
 
 

@@ -58,25 +58,25 @@ def serve(grid: Grid, context: Context) -> None:
 
 @client.query()
 def introduce(message: Message, context: Context) -> Message:
-    """Which partition this node holds, a hash of its code, whether it sees a GPU, and of what kind its data are."""
+    """Introduce this node: its partition, a hash of its code, whether it sees a GPU, and the kind of its data."""
     with _until(message.metadata.created_at + ENROLMENT_S, context):
-        about: dict[str, Any] = {"partition": _partition(context), "code": code_hash()}
-        about["gpu"] = torch.cuda.is_available()
+        answer: dict[str, Any] = {"partition": _partition(context), "code": code_hash()}
+        answer["gpu"] = torch.cuda.is_available()
         site = Site.of(context.node_config, "none")
-        about["volunteered"] = -1 if site.volunteered is None and site.truth else len(site.volunteered or ())
+        answer["volunteered"] = -1 if site.volunteered is None and site.truth else len(site.volunteered or ())
         try:
             experiment = resolve(Experiment.from_run_config(context.run_config)).experiment
             root = str(context.node_config.get("data-root", ""))
-            (shape, about["classes"]), about["labels"] = _own_space(experiment, root), _own_labels(experiment, root)
-            about["shape"] = list(shape)
+            (shape, answer["classes"]), answer["labels"] = _own_space(experiment, root), _own_labels(experiment, root)
+            answer["shape"] = list(shape)
         except BadInput as error:  # this client's alone: others may go on without it
-            about["trouble"] = str(error)
-        return Message(RecordDict({"about": ConfigRecord(about)}), reply_to=message)
+            answer["trouble"] = str(error)
+        return Message(RecordDict({"about": ConfigRecord(answer)}), reply_to=message)
 
 
 @lru_cache(maxsize=4)
 def _own_space(experiment: Experiment, data_root: str) -> tuple[tuple[int, ...], int]:
-    """Shape and classes of the data as they lie on this machine, for all clients of a site at once.
+    """Describe shape and classes of the data as they lie on this machine, for all clients of a site at once.
 
     Cards say it, which open no data. That of a folder looks through it, which for a large one takes a moment.
     """
@@ -84,7 +84,7 @@ def _own_space(experiment: Experiment, data_root: str) -> tuple[tuple[int, ...],
 
 
 def _own_labels(experiment: Experiment, data_root: str) -> str:
-    """What stands for the names of this site's classes, where only sites have the data; elsewhere nothing.
+    """Name this site's classes in short, where only sites have the data; elsewhere nothing.
 
     Raises:
         BadInput: the data are not what the experiment says.

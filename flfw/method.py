@@ -57,7 +57,7 @@ class Method:
 
     @classmethod
     def victim_model(cls, model: nn.Module, received: Tensors, inputs: Any, settings: Any) -> VictimModel:
-        """Build what an attacker who holds ``received`` can compute of a client's gradient; see `VictimModel`."""
+        """Build the victim as an attacker with the ``received`` tensors can compute it; see `VictimModel`."""
         return PlainVictim(model, known=received, shared=cls.descended(model, settings), inputs=inputs)
 
     @classmethod

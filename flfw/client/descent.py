@@ -23,7 +23,7 @@ Batches: TypeAlias = Callable[[torch.Generator], Iterator[tuple[Tensor, Tensor]]
 Follow: TypeAlias = Callable[[Mapping[str, Tensor], Tensor, Tensor], tuple[float, Tensors]]
 
 
-class Descent(ABC):
+class LocalDescent(ABC):
     """Local training on named tensors; base of `flfw.client.federated_client.FederatedClient`.
 
     Args:
@@ -75,7 +75,7 @@ class Descent(ABC):
         return {"optimiser": (self._lasting, self.moving())} if self._lasting else {}
 
     def clips(self) -> dict[str, float]:
-        """Set for each name pattern the bound of the joint L2 norm of a step's gradients that it matches."""
+        """Give for each name pattern the bound of the joint L2 norm of the gradients in a step that it matches."""
         return {}
 
     def follow(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfw.client.descent import Descent
+from flfw.client.descent import LocalDescent
 from flfw.client.workplace import Workplace
 from flfw.messages.factored_upload import expand
 from flfw.messages.sharing import matches
 from flfw.nets.net import Tensors
 
 
-class Probing(Descent, ABC):
+class Probing(LocalDescent, ABC):
     """A client's local descent, as probes ask for it; base of `flfw.client.federated_client.FederatedClient`.
 
     Args:
@@ -68,7 +68,7 @@ class Probing(Descent, ABC):
         return self.at.defence.gradients(direction, rng) if self.at.defence else direction
 
     def observed(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
-        """Show what somebody on the client reads of one example in training: by default the direction of its step."""
+        """Show the numbers an observer on the client reads of one example: by default the direction of its step."""
         return self.local_gradient(x, y, rng)
 
     def stepped(self, x: Tensor, y: Tensor, steps: int) -> Tensors:

@@ -1,4 +1,4 @@
-"""What belongs to the machine a client runs on: where its data, its private state and its truth lie.
+"""The machine a client runs on: the folders of its data, its private state and its truth.
 
 None of it comes from the server. A deployed SuperNode names the folders in its node config; `sim.py`, whose nodes have
 no config of their own, sets the environment of the client processes. A simulation that was started without it, by
@@ -37,48 +37,48 @@ class Site:
 
     @classmethod
     def of(cls, node_config: Mapping[str, Any], experiment: str) -> Site:
-        """The site as its node config or, where that is silent, its process environment describes it.
+        """Read the site off its node config or, where that is silent, its process environment.
 
         Args:
             node_config: of the node.
             experiment: the experiment's id, which names the folder of a simulation.
         """
-        found = {
+        given = {
             field: node_config.get(field.replace("_", "-")) or os.environ.get(variable)
             for field, variable in _VARIABLES.items()
         }
-        if _simulated() and not (found["state"] or found["truth"]):
+        if _simulated() and not (given["state"] or given["truth"]):
             folder = simulation(experiment)
-            found |= {field: found[field] or str(folder / field) for field in ("state", "truth", "examples")}
-        data_root, state, truth, examples = (Path(str(v)) if (v := found[field]) else None for field in _VARIABLES)
+            given |= {field: given[field] or str(folder / field) for field in ("state", "truth", "examples")}
+        data_root, state, truth, examples = (Path(str(v)) if (v := given[field]) else None for field in _VARIABLES)
         if truth is None or "volunteered" not in node_config:
             return cls(data_root, state, truth, examples)
         volunteered = tuple(map(int, str(node_config["volunteered"]).split()))
         return cls(data_root, state, truth / _named(experiment), examples, volunteered)  # several runs of one site
 
     def environment(self) -> dict[str, str]:
-        """The variables that make `of` find this site in another process."""
+        """List the variables that make `of` find this site in another process."""
         return {v: str(getattr(self, field)) for field, v in _VARIABLES.items() if getattr(self, field)}
 
 
 def home() -> Path:
-    """The user's folder for what outlives a process: ``$XDG_STATE_HOME/flfw``."""
+    """Name the user's folder for files that outlive a process: ``$XDG_STATE_HOME/flfw``."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "flfw"
 
 
 def simulation(experiment: str) -> Path:
-    """The folder of the virtual clients of a simulation that names none."""
+    """Name the folder of the virtual clients of a simulation that names none."""
     return home() / "simulations" / _named(experiment)
 
 
 def _named(experiment: str) -> str:
-    """What comes from the server, as a name for a folder."""
+    """Make a folder's name of an experiment's id, which comes from the server."""
     if not experiment.isalnum():
         raise ValueError(f"Expected an experiment of letters and digits, got {experiment!r}.")
     return experiment
 
 
 def _simulated() -> bool:
-    """Whether this process is one of Ray's: virtual clients live there, and real ones never do."""
+    """Tell whether this process is one of Ray's: virtual clients live there, and real ones never do."""
     ray = sys.modules.get("ray")
     return ray is not None and ray.is_initialized()

@@ -18,7 +18,7 @@ from flfw.task import Task
 
 @dataclass(frozen=True)
 class Workplace:
-    """Everything that one client needs for one message.
+    """The task, the method and the place of one client, for one message.
 
     Attributes:
         experiment: what is run.

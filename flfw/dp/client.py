@@ -22,7 +22,7 @@ from flfw.training.per_example import Bound, ClippedSum, PerExample
 
 
 class NoisyClient(FederatedClient, ABC):
-    """Base of such clients; what is uploaded is clipped, and what is not takes no part in it.
+    """Base of such clients; uploads are clipped, and all other tensors take no part in it.
 
     In a Poisson batch each example is there by a coin of its own; a sum is then divided by the expected number, which
     tells nobody how many there were. A batch of a shuffled pass is divided by its size, which is known.
@@ -37,10 +37,10 @@ class NoisyClient(FederatedClient, ABC):
 
     @property
     def privacy(self) -> Noise:
-        """Of the method's settings, those of the clipping and the noise."""
-        found: Any = self.at.settings
-        assert isinstance(found, Noise)
-        return found
+        """The part of the method's settings that is about clipping and noise."""
+        chosen: Any = self.at.settings
+        assert isinstance(chosen, Noise)
+        return chosen
 
     @property
     def steps(self) -> NoisySteps:
@@ -50,26 +50,26 @@ class NoisyClient(FederatedClient, ABC):
 
     @cached_property
     def per_example(self) -> PerExample:
-        """Clips and sums the gradients of what is uploaded."""
+        """The clipping and summing of the uploads' gradients."""
         return PerExample(self.model, self.sharing.uploads, grouping=self.privacy.grouping, way="fixed")
 
     @cached_property
     def noise(self) -> torch.Generator:
-        """Of this client's noise in this round."""
+        """The generator of this client's noise in this round."""
         numbers = (self.at.round, self.at.partition, *self.at.probe)
         return self.privacy.generator(self.at.experiment.seed, "noise", *numbers)
 
     @cached_property
     def coins(self) -> torch.Generator:
-        """Of this client's Poisson batches in this round; as hard to repeat as the noise, for they are to be hidden."""
+        """The generator of this client's Poisson batches in this round; as hard to repeat as the noise."""
         return self.privacy.generator(self.at.experiment.seed, "coins", self.at.round, self.at.partition)
 
     def bound(self) -> Bound:
-        """C in this round."""
+        """Choose C in this round."""
         return self.privacy.clip
 
     def measures(self) -> dict[str, float]:
-        """Of all noisy steps so far: the mean norm of an example's gradient, and the share of groups that were clipped.
+        """Compute, of all noisy steps so far, the mean norm of an example's gradient and the share of clipped groups.
 
         For whoever runs the experiment: they are as bare as a loss.
         """
@@ -79,16 +79,16 @@ class NoisyClient(FederatedClient, ABC):
         return {"gradient_norm": sum(norms) / len(norms), "clipped": sum(clipped) / len(clipped)}
 
     def train(self) -> dict[str, float]:
-        """Returns the mean loss of the last epoch, and `measures`."""
+        """Return the mean loss of the last epoch, and `measures`."""
         loss = self.descend(self.moving(), self.at.experiment.local_epochs, self.optimiser())
         return {"loss": loss, **self.measures()}
 
     def moving(self) -> dict[str, Tensor]:
-        """What follows the noisy steps."""
+        """Choose the parameters that follow the noisy steps."""
         return self._trained(uploaded=True)
 
     def staying(self) -> dict[str, Tensor]:
-        """What is trained without noise, for it never leaves."""
+        """Choose the parameters that are trained without noise, for they never leave."""
         return self._trained(uploaded=False)
 
     def _trained(self, uploaded: bool) -> dict[str, Tensor]:
@@ -96,7 +96,7 @@ class NoisyClient(FederatedClient, ABC):
         return {n: p for n, p in trained.items() if matches(n, self.sharing.uploads) == uploaded}
 
     def follow(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
-        """The mean loss of a batch and, where steps are clipped, the noisy mean of its clipped gradients."""
+        """Compute a batch's mean loss and, where steps are clipped, the noisy mean of its clipped gradients."""
         if not self.privacy.on_steps:
             return super().follow(parameters, x, y)
         probed, size = bool(self.at.probe), self.at.experiment.batch_size
@@ -106,7 +106,7 @@ class NoisyClient(FederatedClient, ABC):
         return float(losses.mean()) if len(y) else 0.0, {name: value.div_(divisor) for name, value in total.items()}
 
     def clipped(self, x: Tensor, y: Tensor, bound: Bound) -> ClippedSum:
-        """Of raw inputs (B, ...) with labels (B,), B >= 0, without noise."""
+        """Clip and sum the gradients of raw inputs (B, ...) with labels (B,), B >= 0, without noise."""
 
         def losses() -> Tensor:
             return cross_entropy(self.model(self.at.task.inputs.normalise(x)), y, reduction="none")
@@ -114,7 +114,7 @@ class NoisyClient(FederatedClient, ABC):
         return self.per_example.clipped_sum(losses, bound)
 
     def summed(self, x: Tensor, y: Tensor, deviation: float) -> tuple[Tensor, Tensors]:
-        """The losses of B >= 0 raw inputs (B, ...), and the sum of their clipped gradients with noise.
+        """Compute the losses of B >= 0 raw inputs (B, ...), and the sum of their clipped gradients with noise.
 
         Args:
             x: the inputs.
@@ -122,29 +122,29 @@ class NoisyClient(FederatedClient, ABC):
             deviation: of the noise, over the bound of each group.
         """
         bound = self.bound()
-        found = self.clipped(x, y, bound)
+        sums = self.clipped(x, y, bound)
         if len(y):
-            norms = torch.linalg.vector_norm(found.norms, dim=1)
-            self._seen.append((float(norms.mean()), float((found.scales < 1).float().mean())))
-        noise = gaussian({name: value.shape for name, value in found.sums.items()}, deviation, self.noise)
-        of = bound if isinstance(bound, Mapping) else dict.fromkeys(self.per_example.groups, bound)
-        scale = {name: of[group] for group, members in self.per_example.groups.items() for name in members}
-        total = self.finished(found.sums)
-        return found.losses, {n: v.add_(noise[n].to(v.device), alpha=scale[n]) for n, v in total.items()}
+            norms = torch.linalg.vector_norm(sums.norms, dim=1)
+            self._seen.append((float(norms.mean()), float((sums.scales < 1).float().mean())))
+        noise = gaussian({name: value.shape for name, value in sums.sums.items()}, deviation, self.noise)
+        bounds = bound if isinstance(bound, Mapping) else dict.fromkeys(self.per_example.groups, bound)
+        scale = {name: bounds[group] for group, members in self.per_example.groups.items() for name in members}
+        total = self.finished(sums.sums)
+        return sums.losses, {n: v.add_(noise[n].to(v.device), alpha=scale[n]) for n, v in total.items()}
 
     def finished(self, total: Tensors) -> Tensors:
-        """The sum of clipped gradients as the noise is added to it; by default as it is."""
+        """Finish the sum of clipped gradients before the noise is added; by default it stays as it is."""
         return total
 
     def batches(self, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-        """One pass in shuffled order; or as many Poisson batches as that would have, of which some may be empty."""
+        """Pass once in shuffled order; or draw as many Poisson batches as that has, of which some may be empty."""
         if not self.privacy.on_steps or self.steps.batches == "shuffled":
             yield from super().batches(rng)
             return
-        own, size, defence = self.indices("train"), self.at.experiment.batch_size, self.at.defence
-        for _ in range(ceil(len(own) / size)):
-            coins = torch.rand(len(own), generator=self.coins).numpy() < size / len(own)
-            x, y = self.examples("train", own[coins], vary=rng)
+        mine, size, defence = self.indices("train"), self.at.experiment.batch_size, self.at.defence
+        for _ in range(ceil(len(mine) / size)):
+            coins = torch.rand(len(mine), generator=self.coins).numpy() < size / len(mine)
+            x, y = self.examples("train", mine[coins], vary=rng)
             yield defence.batch(x, y, rng) if defence and len(y) else (x, y)
 
     def local_gradient(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
@@ -152,22 +152,22 @@ class NoisyClient(FederatedClient, ABC):
         return self.followed_gradient(x, y, rng) if self.privacy.on_steps else super().local_gradient(x, y, rng)
 
     def observed(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
-        """One example's gradient after clipping and noise or, if the settings say so, before."""
+        """Show one example's gradient after clipping and noise or, if the settings say so, before."""
         if self.privacy.on_steps and self.steps.observed == "bare":
             return super().local_gradient(x, y, rng)
         return self.local_gradient(x, y, rng)
 
     def gradient(self, x: Tensor, y: Tensor) -> Tensors:
-        """What a probe of one step sends. Where updates are clipped that is a clipped step, over minus its size."""
+        """Answer a probe of one step. Where updates are clipped, that is a clipped step over minus its size."""
         if not self.privacy.on_update:
             return super().gradient(x, y)
         lr, rng = self.at.experiment.lr, self.generator("probe")
         change = self._sanitised({name: -lr * value for name, value in self.local_gradient(x, y, rng).items()})
-        found = {name: value / -lr for name, value in change.items()}
-        return self.at.defence.update(found, rng) if self.at.defence else found  # after the noise, as in training
+        sent = {name: value / -lr for name, value in change.items()}
+        return self.at.defence.update(sent, rng) if self.at.defence else sent  # after the noise, as in training
 
     def outgoing(self) -> Tensors:
-        """The uploaded tensors; where updates are clipped as what was received and the clipped change."""
+        """Choose the uploaded tensors; where updates are clipped, the received ones plus the clipped change."""
         sent = super().outgoing()
         if not self.privacy.on_update:
             return sent

@@ -16,7 +16,7 @@ VANTAGES = ("server", "client_update", "client_example")
 
 @dataclass(frozen=True)
 class AuditSettings:
-    """The attacks, the probes they see, and what is kept of them."""
+    """Attacks, the probes that they see, and the recordings that are kept."""
 
     attack: tuple[str, ...] = ("ig", "auto")
     """Attacks of the audit (files of attacks/, or package.module:Class), or none. auto: the attack that bears the

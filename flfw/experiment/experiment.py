@@ -45,7 +45,7 @@ _CHECKED = (TrainingSettings, DataSettings, PrivacySettings, AuditSettings, Exec
 class Experiment(
     DeploymentSettings, ExecutionSettings, AuditSettings, PrivacySettings, DataSettings, TrainingSettings
 ):  # the last base's fields come first
-    """Everything that determines a run's numbers, and where it happens.
+    """Record of all that determines a run's numbers, and of where it happens.
 
     Code that needs one group of the settings asks for that group: `TrainingSettings`, `DataSettings`,
     `PrivacySettings`, `AuditSettings`, `ExecutionSettings` or `DeploymentSettings`. An experiment is each of them.
@@ -63,7 +63,7 @@ class Experiment(
 
     @property
     def decisive(self) -> dict[str, Scalar]:
-        """What the numbers depend on; the rest may change when a run is resumed."""
+        """The fields that the numbers depend on; the others may change when a run is resumed."""
         free = {name.replace("_", "-") for name in FREE_ON_RESUME}
         return {key: value for key, value in self.to_run_config().items() if key not in free}
 
@@ -73,7 +73,7 @@ class Experiment(
         return self.audited_by(self.rounds)
 
     def audited_by(self, last: int) -> tuple[int, ...]:
-        """The audited rounds of a run that ended after round ``last``: of later ones there is nothing."""
+        """Return the audited rounds of a run that ended after round ``last``; nothing is recorded of later ones."""
         if not (self.attacks or self.record):
             return ()
         words = self.audit_rounds.split(",")
@@ -83,7 +83,7 @@ class Experiment(
         return tuple(r for r in sorted(rounds) if r <= last)
 
     def to_run_config(self) -> dict[str, Scalar]:
-        """Flower's run_config: flat, scalars only; a tuple becomes one shell-quoted string."""
+        """Return the record as Flower's run_config: flat, scalars only; a tuple becomes one shell-quoted string."""
         flat: dict[str, Scalar] = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -96,7 +96,7 @@ class Experiment(
 
     @classmethod
     def from_run_config(cls, config: Mapping[str, Any]) -> Experiment:
-        """The inverse of `to_run_config`; keys of other apps are left alone."""
+        """Build the record from a run_config, the inverse of `to_run_config`; keys of other apps are left alone."""
         hints, values = get_type_hints(cls), {}
         for field in dataclasses.fields(cls):
             value = config[field.name.replace("_", "-")]

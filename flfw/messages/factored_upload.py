@@ -32,13 +32,13 @@ _TYPES = {
 
 
 class Unfit(ValueError):
-    """Factors that cannot be used; the message says what was sent, without a full stop."""
+    """Factors that cannot be used; the message says how they came, without a full stop."""
 
 
 @final
 @dataclass(frozen=True)
 class FactoredUpload:
-    """How a method sends the change of some layers.
+    """The form in which a method sends the change of some layers.
 
     Attributes:
         pattern: matches weights and biases of linear layers that are fed by the same input, as ``hypernet.heads.*``.
@@ -54,7 +54,7 @@ class FactoredUpload:
         return tuple(f"{self.pattern}/{part}" for part in _TYPES)
 
     def compress(self, sent: Tensors, received: NamedArrays) -> Tensors:
-        """What is sent, with factors in place of the layers' tensors.
+        """Put factors in place of the layers' tensors.
 
         All of it goes as it is where factors are no smaller or, for an error near float32's own, not good enough.
 
@@ -66,16 +66,16 @@ class FactoredUpload:
         rest = {name: value for name, value in sent.items() if name not in layers.names}
         moved = [name for name, value in rest.items() if name in received and value.is_floating_point()]
         beside = sum(square(rest[name] - torch.tensor(received[name])) for name in moved)
-        found = factored(layers, sent, received, self.error, beside)
-        if found is None:
+        factors = factored(layers, sent, received, self.error, beside)
+        if factors is None:
             return sent
-        parts = _packed(found, layers.digest(received))
+        parts = _packed(factors, layers.digest(received))
         made = {**rest, **{f"{self.pattern}/{part}": value for part, value in parts.items()}}
         return made if _bytes(made) < _bytes(sent) else sent
 
 
 def expand(sent: Tensors, received: NamedArrays) -> Tensors:
-    """What was sent, with the layers' tensors in place of their factors; without factors, as it is.
+    """Put the layers' tensors in place of their factors; tensors without factors stay as they are.
 
     Args:
         sent: by a client.
@@ -91,13 +91,13 @@ def expand(sent: Tensors, received: NamedArrays) -> Tensors:
     layers = _layers(pattern, received)
     rest, parts = _apart(sent, pattern)
     factors = _unpacked(parts, pattern, layers, layers.digest(received))
-    found = {**rest, **dict(factors.expanded(layers, received))}
-    return {name: found[name] for name in dict.fromkeys([*received, *rest]) if name in found}
+    whole = {**rest, **dict(factors.expanded(layers, received))}
+    return {name: whole[name] for name in dict.fromkeys([*received, *rest]) if name in whole}
 
 
 @final
 class FactorReader:
-    """Reads the replies of one round that may bring factors, with every check that `read_update` makes of others.
+    """A reader of one round's replies that may bring factors, with all checks that `read_update` makes of others.
 
     Args:
         form: how the method sends.
@@ -112,7 +112,7 @@ class FactorReader:
         self._digest = self._layers.digest(self._received)
 
     def __call__(self, reply: Message) -> tuple[Tensors, dict[str, Any], int]:
-        """A reply's tensors, metrics and bytes.
+        """Read a reply's tensors, metrics and bytes.
 
         Raises:
             Unusable: see `read_update`; or its factors cannot be used.
@@ -138,18 +138,18 @@ class FactorReader:
             raise Unusable(str(error)) from error
         except (KeyError, ValueError, TypeError, EOFError, OSError, MemoryError) as error:
             raise Unusable(f"sent factors that cannot be read: {in_one_line(repr(error))}") from error
-        found = dict(factors.expanded(self._layers, self._received))
-        for name, value in found.items():
+        tensors = dict(factors.expanded(self._layers, self._received))
+        for name, value in tensors.items():
             if not bool(torch.isfinite(value).all()):
                 raise Unusable(f"sent factors that make {name} infinite")
-        return found
+        return tensors
 
 
 def _layers(pattern: str, received: NamedArrays) -> Layers:
-    found = Layers.matching(pattern, received)
-    if found is None:
+    layers = Layers.matching(pattern, received)
+    if layers is None:
         raise Unfit(f"sent factors of {pattern}, where no float32 layers with one input are")
-    return found
+    return layers
 
 
 def _packed(factors: Factors, digest: bytes) -> Tensors:
@@ -164,7 +164,7 @@ def _packed(factors: Factors, digest: bytes) -> Tensors:
 
 
 def _unpacked(parts: Tensors, pattern: str, layers: Layers, digest: bytes) -> Factors:
-    """What came, after every check."""
+    """Unpack factors, after every check."""
     if parts.keys() != _TYPES.keys():
         raise Unfit(f"sent factors of {pattern} as {', '.join(parts)}; they are {', '.join(_TYPES)}")
     rows, columns = layers.shape
@@ -195,7 +195,7 @@ def _bytes(tensors: Tensors) -> int:
 
 
 def _apart(tensors: Mapping[str, T], pattern: str) -> tuple[dict[str, T], dict[str, T]]:
-    """All but a pattern's factors; and these, by what they are called behind the pattern."""
+    """Split off a pattern's factors, named by the part behind the pattern."""
     start = f"{pattern}/"
     parts = {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
     return {name: value for name, value in tensors.items() if not name.startswith(start)}, parts

@@ -54,7 +54,7 @@ class Layers:
 
     @classmethod
     def matching(cls, pattern: str, tensors: NamedArrays) -> Layers | None:
-        """Those whose tensors match a pattern; None: what matches is something else.
+        """Group the layers whose tensors match a pattern; None: the tensors that match are something else.
 
         Args:
             pattern: of names that end in ``.weight`` or ``.bias``, as ``hypernet.heads.*``.
@@ -76,11 +76,11 @@ class Layers:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all their tensors."""
+        """The names of all their tensors."""
         return (*self.weights, *self.biases)
 
     def matrix(self, tensors: NamedArrays) -> Tensor:
-        """W, a copy."""
+        """Assemble W, a copy."""
         made = torch.empty(self.shape)
         for name, rows in self.weights.items():
             made.numpy()[rows, :-1] = tensors[name]
@@ -89,12 +89,12 @@ class Layers:
         return made
 
     def digest(self, tensors: NamedArrays) -> bytes:
-        """SHA-256 of their names and numbers."""
-        found = hashlib.sha256()
+        """Hash their names and numbers by SHA-256."""
+        hashed = hashlib.sha256()
         for name in self.names:
-            found.update(name.encode())
-            found.update(np.ascontiguousarray(tensors[name]).reshape(-1).view(np.uint8).data)
-        return found.digest()
+            hashed.update(name.encode())
+            hashed.update(np.ascontiguousarray(tensors[name]).reshape(-1).view(np.uint8).data)
+        return hashed.digest()
 
 
 @final
@@ -116,13 +116,13 @@ class Factors:
 
     @classmethod
     def rounded(cls, kept: float, step: float, axes: Tensor, along: Tensor) -> Factors:
-        """Of coordinates (n, r) along the axes, without those axes along which all is rounded to 0."""
+        """Round coordinates (n, r) along the axes, and leave out those axes along which all is rounded to 0."""
         counts = (along / step).round_().T.to(torch.int32)
         used = counts.any(dim=1)
         return cls(kept, step, axes[:, used].contiguous(), counts[used].numpy())
 
     def expanded(self, layers: Layers, received: NamedArrays) -> Iterator[tuple[str, Tensor]]:
-        """The layers' tensors by name, one after the other.
+        """Yield the layers' tensors by name, one after the other.
 
         Args:
             layers: those that the factors are of.
@@ -138,7 +138,7 @@ class Factors:
 
 
 def factored(layers: Layers, sent: Tensors, received: NamedArrays, error: float, beside: float = 0.0) -> Factors | None:
-    """The coarsest factors that are good enough; None: what was sent is not finite, or float32 is not good enough.
+    """Compute the coarsest factors that are good enough; None: float32 is not, or a sent number is not finite.
 
     Args:
         layers: what to factor.
@@ -160,47 +160,47 @@ def factored(layers: Layers, sent: Tensors, received: NamedArrays, error: float,
     del change
     step = _longest_step(along, (1 - 2 * _SPARED) * allowed)
     for _ in range(_TRIES):
-        found = Factors.rounded(1 + decay, step, axes, along)
-        made = sum(square(value.sub_(sent[name])) for name, value in found.expanded(layers, received))
+        factors = Factors.rounded(1 + decay, step, axes, along)
+        made = sum(square(value.sub_(sent[name])) for name, value in factors.expanded(layers, received))
         if made <= allowed:
-            return found
+            return factors
         step *= 0.98 * sqrt(allowed / made)
     return None
 
 
 def square(values: Tensor) -> float:
-    """The squared L2 norm; what blocks of numbers contribute is summed in float64."""
+    """Compute the squared L2 norm; the sums of blocks are added in float64."""
     return sum(float(torch.dot(block, block)) for block in values.reshape(-1).split(_BLOCK))
 
 
 def _decay(before: Tensor, change: Tensor) -> float:
-    """What weight decay made of W_0 (n, d), a - 1, by the directions in which the change W - W_0 holds least else."""
+    """Estimate a - 1, the decay of W_0 (n, d), by the directions in which the change W - W_0 holds least else."""
     rows = slice(None, None, max(1, len(change) // _ROWS))
-    old, new, found = before[rows].double(), change[rows].double(), 0.0
+    old, new, decay = before[rows].double(), change[rows].double(), 0.0
     for _ in range(3):  # the less decay is left in the change, the better its quiet directions are seen
-        _, directions = torch.linalg.eigh(_gram(new - found * old))  # the quietest first
+        _, directions = torch.linalg.eigh(_gram(new - decay * old))  # the quietest first
         quiet = directions[:, : new.shape[1] // 2]
         seen = old @ quiet
-        found = float(((new @ quiet) * seen).sum() / seen.square().sum().clamp(min=torch.finfo(seen.dtype).tiny))
-    return found
+        decay = float(((new @ quiet) * seen).sum() / seen.square().sum().clamp(min=torch.finfo(seen.dtype).tiny))
+    return decay
 
 
 def _principal_axes(change: Tensor, spared: float) -> Tensor:
-    """V (d, r), the strongest axis first, without the weakest ones of no more than this squared norm together."""
+    """Compute V (d, r), the strongest axis first, without the weakest of no more than this squared norm in all."""
     energies, axes = torch.linalg.eigh(_gram(change))
     return axes[:, energies.clamp(min=0).cumsum(0) > spared].flip(1).float()
 
 
 def _gram(matrix: Tensor) -> Tensor:
-    """M^T M (d, d) of a matrix (n, d), in float64."""
-    found = torch.zeros(matrix.shape[1], matrix.shape[1], dtype=torch.float64)
+    """Compute M^T M (d, d) of a matrix (n, d), in float64."""
+    sums = torch.zeros(matrix.shape[1], matrix.shape[1], dtype=torch.float64)
     for rows in map(Tensor.double, matrix.split(_ROWS)):
-        found.addmm_(rows.T, rows)
-    return found
+        sums.addmm_(rows.T, rows)
+    return sums
 
 
 def _longest_step(along: Tensor, allowed: float) -> float:
-    """The step with which rounding coordinates (n, r) makes this squared error, by a sample of the rows."""
+    """Find the step with which rounding coordinates (n, r) makes this squared error, by a sample of the rows."""
     rows = along[:: max(1, len(along) // _ROWS)]
     budget = allowed * len(rows) / len(along)
     largest = 2 * float(rows.abs().max()) if rows.numel() else 1.0

@@ -32,7 +32,7 @@ class InProcessGrid(Grid):
     """
 
     def __init__(
-        self, app: ClientApp, clients: int, run_config: dict[str, Scalar], own: Sequence[Mapping[str, Scalar]] = ()
+        self, app: ClientApp, clients: int, run_config: dict[str, Scalar], sites: Sequence[Mapping[str, Scalar]] = ()
     ) -> None:
         self._app, self._run = app, Run.create_empty(run_id=1)
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 0
@@ -44,12 +44,12 @@ class InProcessGrid(Grid):
                 state=RecordDict(),
                 run_config=dict(run_config),
             )
-            for partition, more in zip(range(clients), own or [{}] * clients, strict=True)
+            for partition, more in zip(range(clients), sites or [{}] * clients, strict=True)
         }
         self._pending: dict[str, Message] = {}
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Have each message answered; what a client raises comes back as an error reply, as on Ray."""
+        """Have each message answered; an exception in a client comes back as an error reply, as on Ray."""
         ids = self.push_messages(messages)
         return [reply for message_id in ids for reply in self.pull_messages([message_id])]
 
@@ -63,7 +63,7 @@ class InProcessGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """The reply to the earliest of these messages that nobody has asked for; nothing if it came too late.
+        """Take the reply to the earliest of these messages that nobody has asked for; nothing if it came too late.
 
         One at a time: all replies of a round at once would fill the memory.
         """
@@ -83,7 +83,7 @@ class InProcessGrid(Grid):
             return Message(Error(_CLIENT_APP_RAISED, str(error)), reply_to=message)
 
     def get_node_ids(self) -> list[int]:
-        """All nodes, ascending."""
+        """List all nodes, ascending."""
         return list(self._contexts)
 
     @property
@@ -98,7 +98,7 @@ class InProcessGrid(Grid):
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
     ) -> Message:
-        """Flower's deprecated way of writing ``Message(...)``."""
+        """Write a message in Flower's deprecated way."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
 

@@ -1,4 +1,4 @@
-"""How long Flower waits for parts of a message that have not arrived yet and come within a moment of its envelope.
+"""Flower's wait for parts of a message that have not arrived yet and come within a moment of its envelope.
 
 Flower asks again after 1 s, then 2 s, then 4 s: in a round of few seconds most of the time goes into that.
 """

@@ -31,7 +31,7 @@ class Unusable(RuntimeError):
 def read_update(
     reply: Message, uploads: Sequence[str], broadcast: ArrayRecord, *, whole: bool = True
 ) -> tuple[Tensors, dict[str, Any], int]:
-    """A reply's tensors, metrics and bytes, after every check that the server can make of them.
+    """Read a reply's tensors, metrics and bytes, after every check that the server can make of them.
 
     Args:
         reply: from a client.
@@ -62,7 +62,7 @@ def read_update(
 
 
 def read_metrics(reply: Message, needed: Sequence[str] = ()) -> dict[str, Any]:
-    """What a reply says of itself in numbers; what is not finite becomes None, which JSON can hold.
+    """Read the numbers of a reply about itself; one that is not finite becomes None, which JSON can hold.
 
     Args:
         reply: from a client.
@@ -87,14 +87,14 @@ def read_metrics(reply: Message, needed: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def in_one_line(reason: str | None) -> str:
-    """What the client said, without what Flower's engine or its SuperNode wraps around it."""
-    said = reason or "no reason given"
-    if "ActorDied" in said or "ActorUnavailable" in said or "RayActorError" in said:
+    """Take the client's own words out of all that Flower's engine or its SuperNode wraps around them."""
+    words = reason or "no reason given"
+    if "ActorDied" in words or "ActorUnavailable" in words or "RayActorError" in words:
         return DIED
-    if wrapped := _WRAPPED.fullmatch(said):
-        said = wrapped[1]
-    said = said.rpartition("occurred. Message: ")[2]
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    if wrapped := _WRAPPED.fullmatch(words):
+        words = wrapped[1]
+    words = words.rpartition("occurred. Message: ")[2]
+    lines = [line.strip() for line in words.splitlines() if line.strip()]
     return lines[-1] if lines else "no reason given"
 
 

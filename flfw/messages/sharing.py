@@ -23,7 +23,7 @@ _NAMED = 4  # patterns that a refusal lists; a method may share hundreds of name
 
 
 class SharingViolation(RuntimeError):
-    """A client was about to send what its method keeps private, or was told to take over what it does not download."""
+    """A client would have sent a private tensor, or was told to take over one that its method does not download."""
 
 
 @dataclass(frozen=True)

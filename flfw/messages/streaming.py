@@ -30,7 +30,7 @@ class GridAround(Grid, ABC):
         self._grid = grid
 
     def set_run(self, run: Run) -> None:
-        """See Flower's Grid."""
+        """Pass on; see Flower's Grid."""
         self._grid.set_run(run)
 
     @property
@@ -39,32 +39,32 @@ class GridAround(Grid, ABC):
         return self._grid.run
 
     def create_message(self, *args, **kwargs) -> Message:
-        """See Flower's Grid."""
+        """Pass on; see Flower's Grid."""
         return self._grid.create_message(*args, **kwargs)
 
     def get_node_ids(self) -> Iterable[int]:
-        """See Flower's Grid."""
+        """Pass on; see Flower's Grid."""
         return self._grid.get_node_ids()
 
     def get_nodes(self) -> Iterable[NodeInfo]:
-        """See Flower's Grid."""
+        """Pass on; see Flower's Grid."""
         return self._grid.get_nodes()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """See Flower's Grid."""
+        """Pass on; see Flower's Grid."""
         return self._grid.push_messages(messages)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """See Flower's Grid."""
+        """Pass on; see Flower's Grid."""
         return self._grid.pull_messages(message_ids)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """See Flower's Grid."""
+        """Pass on; see Flower's Grid."""
         return self._grid.send_and_receive(messages, timeout=timeout)
 
 
 class StreamingGrid(GridAround):
-    """Yields replies in the order of their messages while later ones are still being worked on.
+    """A Grid whose replies come in the order of their messages while later ones are still being worked on.
 
     Whoever sums them up then holds few at a time, and sums in the same order in every run.
     """

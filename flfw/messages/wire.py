@@ -17,17 +17,17 @@ from flfw.nets.net import Tensors
 
 
 def pack(tensors: Mapping[str, Tensor]) -> ArrayRecord:
-    """Named tensors as the one ArrayRecord of a message, in NumPy's own format, as Flower writes it."""
+    """Pack named tensors as the one ArrayRecord of a message, in NumPy's own format, as Flower writes it."""
     return ArrayRecord({name: _array(value.detach().numpy()) for name, value in tensors.items()})
 
 
 def unpack(record: ArrayRecord) -> Tensors:
-    """The named tensors of a message, copied out of it."""
+    """Copy the named tensors out of a message."""
     return {name: torch.from_numpy(array.numpy()) for name, array in record.items()}
 
 
 def views(record: ArrayRecord) -> dict[str, np.ndarray]:
-    """The named arrays of a message as they lie in it: read-only, for in process all clients share one message."""
+    """View the named arrays of a message as they lie in it: read-only, for in process all clients share one message."""
     return {name: _view(array) for name, array in record.items()}
 
 
@@ -37,12 +37,12 @@ def forms(tensors: Mapping[str, Tensor]) -> dict[str, Form]:
 
 
 def nbytes(record: ArrayRecord) -> int:
-    """Bytes of the arrays on the wire."""
+    """Count the bytes of the arrays on the wire."""
     return sum(len(array.data) for array in record.values())
 
 
 def deflate(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Whole numbers in few bytes: their byte planes, column after column, in run lengths and Huffman codes.
+    """Pack whole numbers into few bytes: their byte planes, column after column, in run lengths and Huffman codes.
 
     Args:
         columns: (r, n) int32, one column a row; the smaller its numbers, the fewer planes it has.
@@ -62,7 +62,7 @@ def deflate(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def inflate(stream: np.ndarray, planes: np.ndarray, rows: int) -> np.ndarray:
-    """The columns (r, rows) int32 of a stream that `deflate` wrote; of one from anybody, no more than these are read.
+    """Unpack the columns (r, rows) int32 of a stream that `deflate` wrote; of one from anybody, no more than these.
 
     Raises:
         ValueError: the stream is of something else.
@@ -107,5 +107,5 @@ def _view(array: Array) -> np.ndarray:
 
 
 def broadcast(model: nn.Module, patterns: Sequence[str]) -> ArrayRecord:
-    """The tensors of a fresh model that the server sends first."""
+    """Pack the tensors of a fresh model that the server sends first."""
     return pack(shared({k: v.detach() for k, v in model.state_dict().items()}, patterns))

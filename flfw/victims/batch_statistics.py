@@ -1,4 +1,4 @@
-"""BatchNorm as in training, by the statistics of the batch: for attackers who do not hold the running ones."""
+"""BatchNorm as in training, by the statistics of the batch: for attackers without the running ones."""
 
 from __future__ import annotations
 

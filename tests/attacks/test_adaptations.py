@@ -30,12 +30,12 @@ from flfw.victims.operator import Operator, Scaled
 from flfw.victims.victim import PlainVictim
 
 
-def seeded(of: int = 0) -> torch.Generator:
-    return torch_generator(0, "adaptations", of)
+def seeded(given: int = 0) -> torch.Generator:
+    return torch_generator(0, "adaptations", given)
 
 
-def flat(several: Tensors) -> Tensor:
-    return torch.cat([value.reshape(-1) for value in several.values()])
+def flat(many: Tensors) -> Tensor:
+    return torch.cat([value.reshape(-1) for value in many.values()])
 
 
 def seen(mechanism: Operator, trial: Tensors, sent: Tensors) -> Tensors:
@@ -51,12 +51,13 @@ def noisy(std: float, clip: float = 0.0) -> DPGaussianAdaptation:
     return DPGaussianAdaptation({"std": std, "clip": clip})
 
 
-def a_gradient(of: int = 0, size: float = 1.0) -> Tensors:
+def a_gradient(given: int = 0, size: float = 1.0) -> Tensors:
     """Two tensors of different scale; uniform, so that rounding errors are spread evenly."""
     shapes = {"wide": (40, 50), "narrow": (500,)}
     scales = {"wide": size, "narrow": 0.01 * size}
     return {
-        n: scales[n] * (2 * torch.rand(s, generator=seeded(10 * of + i)) - 1) for i, (n, s) in enumerate(shapes.items())
+        n: scales[n] * (2 * torch.rand(s, generator=seeded(10 * given + i)) - 1)
+        for i, (n, s) in enumerate(shapes.items())
     }
 
 
@@ -83,16 +84,16 @@ def pruned(ratio: float) -> tuple[Defence, Operator]:
 def test_only_what_was_sent_is_compared() -> None:
     sent = {"a": torch.tensor([0.0, -2.0, 0.5]), "b": torch.tensor([[0.0], [1.0]])}
     trial = {"a": torch.tensor([9.0, 1.0, -3.0]), "b": torch.tensor([[7.0], [4.0]])}
-    found = seen(PruneAdaptation({"ratio": 0.5}), trial, sent)
-    assert {n: v.tolist() for n, v in found.items()} == {"a": [0.0, 1.0, -3.0], "b": [[0.0], [4.0]]}
+    result = seen(PruneAdaptation({"ratio": 0.5}), trial, sent)
+    assert {n: v.tolist() for n, v in result.items()} == {"a": [0.0, 1.0, -3.0], "b": [[0.0], [4.0]]}
 
 
 @pytest.mark.parametrize(("clip", "factor"), [(0.0, 1.0), (2.5, 0.5), (5.1, 1.0)])
 def test_a_trial_is_bounded_over_all_tensors_as_the_client_does_it(clip: float, factor: float) -> None:
     trial = {"a": torch.tensor([3.0]), "b": torch.tensor([[0.0], [4.0]])}  # norm 5
     sent = {"a": torch.tensor([100.0]), "b": torch.zeros(2, 1)}
-    found = seen(noisy(0.1, clip), trial, sent)
-    assert flat(found).tolist() == pytest.approx([3 * factor, 0, 4 * factor])
+    result = seen(noisy(0.1, clip), trial, sent)
+    assert flat(result).tolist() == pytest.approx([3 * factor, 0, 4 * factor])
 
 
 def test_the_bound_has_a_finite_derivative_at_zero() -> None:
@@ -212,9 +213,9 @@ def test_several_at_once_are_each_alone_and_have_a_derivative(mechanism: Operato
 def test_likelihoods_do_not_depend_on_the_units_that_are_compared(mechanism: Operator) -> None:
     scaled = Scaled(mechanism, -0.05)  # the change of the weights over the gradient
     trial, sent = a_gradient(), a_gradient(of=1)
-    own = {n: -0.05 * v for n, v in trial.items()}, {n: -0.05 * v for n, v in sent.items()}
+    chosen = {n: -0.05 * v for n, v in trial.items()}, {n: -0.05 * v for n, v in sent.items()}
     assert mechanism.noise is not None and scaled.noise is not None
-    expected = gaussian_likelihood(mechanism.noise)(seen(mechanism, *own), own[1])
+    expected = gaussian_likelihood(mechanism.noise)(seen(mechanism, *chosen), chosen[1])
     torch.testing.assert_close(gaussian_likelihood(scaled.noise)(seen(scaled, trial, sent), sent), expected)
 
 
@@ -243,18 +244,18 @@ def pictures() -> Tensor:
     return greys.expand(4, 1, 2, 3, 6).reshape(4, 1, 6, 6)
 
 
-def error(made: tuple[Defence, Operator], recipe: Recipe, told: bool) -> float:
+def error(made: tuple[Defence, Operator], recipe: Recipe, informed: bool) -> float:
     """Root mean square deviation, on average over 4 images."""
     defence, mechanism = made
     at, images, labels = victim(), pictures(), torch.arange(4)
     sent = [at.gradient(images[i : i + 1], labels[i : i + 1], {}, {}) for i in range(4)]
     targets = [Target(defence.update(s, seeded(i)), labels[i : i + 1], seeded(40 + i)) for i, s in enumerate(sent)]
-    found = invert(at, targets, recipe, mechanism=mechanism if told else None)
-    return float((torch.cat([f.samples for f in found]) - images).square().mean((1, 2, 3)).sqrt().mean())
+    result = invert(at, targets, recipe, mechanism=mechanism if informed else None)
+    return float((torch.cat([f.samples for f in result]) - images).square().mean((1, 2, 3)).sqrt().mean())
 
 
 @pytest.mark.parametrize(
-    ("made", "static", "told", "margin"),
+    ("made", "static", "informed", "margin"),
     [
         (pruned(0.9), COSINE, COSINE, 4.0),
         (low(1), COSINE, COSINE, 1.5),
@@ -267,6 +268,6 @@ def error(made: tuple[Defence, Operator], recipe: Recipe, told: bool) -> float:
     ids=["prune", "1 bit", "2 bits", "4 bits", "2 stochastic bits", "bound", "noise"],
 )
 def test_a_search_that_is_told_of_the_defence_comes_closer(
-    made: tuple[Defence, Operator], static: Recipe, told: Recipe, margin: float
+    made: tuple[Defence, Operator], static: Recipe, informed: Recipe, margin: float
 ) -> None:
-    assert error(made, static, told=False) > margin * error(made, told, told=True)
+    assert error(made, static, informed=False) > margin * error(made, informed, informed=True)

@@ -75,8 +75,8 @@ def trained(net: Net, x: Tensor, y: Tensor, epochs: int = 25) -> Net:
     for epoch in range(epochs):
         for rows in torch.randperm(len(y), generator=torch_generator(0, "epoch", epoch)).split(32):
             loss = cross_entropy(net(inputs.normalise(x[rows])), y[rows])
-            found = torch.autograd.grad(loss, list(parameters.values()))
-            adam.step(parameters, dict(zip(parameters, found, strict=True)))
+            result = torch.autograd.grad(loss, list(parameters.values()))
+            adam.step(parameters, dict(zip(parameters, result, strict=True)))
     return net.eval()
 
 
@@ -102,8 +102,8 @@ def known_of(seen: Observation, y: Tensor, **more: Any) -> Knowledge:
 
 
 def attacked(attack: Attack, seen: Observation, known: Knowledge) -> Tensor:
-    (found,) = attack.run([seen], [known], [torch_generator(3, "attack")])
-    return found.samples
+    (result,) = attack.run([seen], [known], [torch_generator(3, "attack")])
+    return result.samples
 
 
 def mean_psnr(truth: Tensor, guess: Tensor) -> float:
@@ -120,8 +120,8 @@ def test_features_of_one_example_are_exact() -> None:
     features = net.extractor(inputs.normalise(x[:1])).detach().flatten()
     name = first_linear(net)
     assert name == "classifier.1"
-    found = read_features(sent[f"{name}.weight"], sent[f"{name}.bias"])
-    assert float((found - features).norm() / features.norm()) < 1e-5
+    result = read_features(sent[f"{name}.weight"], sent[f"{name}.bias"])
+    assert float((result - features).norm() / features.norm()) < 1e-5
     other = read_features(sent["classifier.3.weight"], sent["classifier.3.bias"])
     assert other.shape != features.shape  # the other layer's inputs are the hidden units
     hidden = torch.sigmoid(net.classifier[1](features)).detach()  # type: ignore[index]
@@ -152,11 +152,11 @@ def test_features_of_small_batches_are_found_through_the_known_classifier(batch:
     net = trained(small(), x[:300], y[:300], 2)
     seen = seen_by(net, x[300 : 300 + batch], y[300 : 300 + batch], 1)
     known = known_of(seen, y[300 : 300 + batch])
-    (found,) = FeatureSearch(FeatureSearchSettings(300)).features([seen], [known], [torch_generator(0, "x")])
+    (result,) = FeatureSearch(FeatureSearchSettings(300)).features([seen], [known], [torch_generator(0, "x")])
     features = net.extractor(inputs.normalise(x[300 : 300 + batch])).detach()
-    order = torch.from_numpy(assign(features.numpy(), found.numpy()))
+    order = torch.from_numpy(assign(features.numpy(), result.numpy()))
     spread = (features - features.mean(0)).norm()
-    assert float((found[order] - features).norm() / spread) < 0.05
+    assert float((result[order] - features).norm() / spread) < 0.05
 
 
 def test_what_is_known_of_features() -> None:
@@ -238,7 +238,7 @@ def test_a_decoder_of_stand_ins_beats_the_class_mean_and_the_paper_s_attack() ->
     rngs = [torch_generator(3, "attack", i) for i in range(count)]
     static = DLGStatistics(DLGStatistics.Settings(adam_iterations=200, lbfgs_iterations=0))
     guesses = {
-        name: torch.cat([found.samples for found in attack.run(seen, known, rngs)])
+        name: torch.cat([result.samples for result in attack.run(seen, known, rngs)])
         for name, attack in (("decoder", FedCGInversion(FedCGInversionSettings(**TEACHING))), ("static", static))
     }
     floor = [floors.floors(x[i].numpy(), int(y[i]), numpy_generator(0, "x"))["class_mean"] for i in range(count)]
@@ -253,12 +253,12 @@ def test_own_tunes_under_what_the_client_uploaded_and_changes_nothing_else() -> 
     seen = seen_by(net, x[:1], y[:1], 1)
     brief = {**TEACHING, "surrogates": 1, "surrogate_epochs": 2, "decoder_epochs": 2, "tuning_epochs": 1}
     plain = attacked(FedCGInversion(FedCGInversionSettings(**brief)), seen, known_of(seen, y[:1], public=public))
-    of = {"public": public, "uploaded": {n: v for n, v in nets.tensors(net).items() if n.startswith("classifier.")}}
+    given = {"public": public, "uploaded": {n: v for n, v in nets.tensors(net).items() if n.startswith("classifier.")}}
     assert torch.equal(
-        attacked(FedCGInversion(FedCGInversionSettings(**brief)), seen, known_of(seen, y[:1], **of)), plain
+        attacked(FedCGInversion(FedCGInversionSettings(**brief)), seen, known_of(seen, y[:1], **given)), plain
     )
     assert not torch.equal(
-        attacked(FedCGInversion(FedCGInversionSettings(**brief, own=True)), seen, known_of(seen, y[:1], **of)), plain
+        attacked(FedCGInversion(FedCGInversionSettings(**brief, own=True)), seen, known_of(seen, y[:1], **given)), plain
     )
 
 
@@ -269,11 +269,11 @@ def test_learning_leaves_what_it_is_given_as_it_was() -> None:
     with initialising(0, "surrogates"):
         extractor = restarted(net.extractor)
         held = (public.samples[:64], public.labels[:64])
-        found = learn([extractor], net.classifier, held, inputs, Teaching(1, 1, width=8), torch_generator(0, "x"))
+        result = learn([extractor], net.classifier, held, inputs, Teaching(1, 1, width=8), torch_generator(0, "x"))
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert all(p.requires_grad for p in net.parameters())
-    own, other = (e.state_dict()["0.weight"] for e in (extractor, found.extractors[0]))
-    assert not torch.equal(own, other) and not torch.equal(own, before["extractor.0.weight"])
+    chosen, other = (e.state_dict()["0.weight"] for e in (extractor, result.extractors[0]))
+    assert not torch.equal(chosen, other) and not torch.equal(chosen, before["extractor.0.weight"])
 
 
 def test_refusals() -> None:
@@ -310,8 +310,8 @@ def test_classes_are_read_off_the_last_layer_of_a_method_without_generator(held:
     for _ in range(20):
         loss = cross_entropy(net(inputs.normalise(x[rows])), y[rows])
         sgd.step(parameters, dict(zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True)))
-    found = classes_held(net, received, nets.tensors(net))
-    assert found is not None and found.nonzero().flatten().tolist() == list(held)
+    result = classes_held(net, received, nets.tensors(net))
+    assert result is not None and result.nonzero().flatten().tolist() == list(held)
 
 
 def test_classes_are_read_off_a_generator_s_embedding_to_the_bit() -> None:
@@ -325,8 +325,8 @@ def test_classes_are_read_off_a_generator_s_embedding_to_the_bit() -> None:
         loss = model.generator(z, held).square().mean()
         adam.step(generator, dict(zip(generator, torch.autograd.grad(loss, list(generator.values())), strict=True)))
     sent = {n: v for n, v in nets.tensors(model).items() if n.startswith(("generator.", "classifier."))}
-    found = classes_held(model, received, sent)
-    assert found is not None and found.nonzero().flatten().tolist() == [1, 4, 9]
+    result = classes_held(model, received, sent)
+    assert result is not None and result.nonzero().flatten().tolist() == [1, 4, 9]
 
 
 def test_uploads_without_a_last_layer_say_nothing() -> None:
@@ -354,9 +354,9 @@ BRIEF = tuple(
 )
 
 
-def audited(folder: Path, **about: Any) -> tuple[Path, dict[int, dict[str, Any]]]:
+def audited(folder: Path, **details: Any) -> tuple[Path, dict[int, dict[str, Any]]]:
     """A run's folder, and its audit's entries by round."""
-    whole.run(Experiment(**{**RUN, **about}, out=folder))
+    whole.run(Experiment(**{**RUN, **details}, out=folder))
     return folder, {entry["round"]: entry for entry in json.loads((folder / "result.json").read_text())["audit"]}
 
 
@@ -415,15 +415,15 @@ def test_the_granted_start_is_what_clients_start_with_if_they_start_alike(common
     )
     assert plan._beside("fedcg", dataclasses.replace(ticket, point="example"))["start"] is common
     job = Job("fedcg", ticket, (), Path("none"), {}, (1, 8, 8), 10, (0.5,), (0.5,), start=common)
-    found = _start(job, resolve(experiment), torch.device("cpu"))
+    result = _start(job, resolve(experiment), torch.device("cpu"))
     method, settings = resolve(experiment).method, resolve(experiment).settings
     clients = [Workplace(experiment, task, method, settings, p, 1, None, None).fresh_model() for p in (0, 1)]
-    own = [{n: v for n, v in nets.tensors(c).items() if n.startswith("extractor.")} for c in clients]
+    given = [{n: v for n, v in nets.tensors(c).items() if n.startswith("extractor.")} for c in clients]
     if common:
-        assert found is not None and set(found) == set(own[0])
-        assert all(torch.equal(found[n], c[n]) for c in own for n in found)
+        assert result is not None and set(result) == set(given[0])
+        assert all(torch.equal(result[n], c[n]) for c in given for n in result)
     else:
-        assert found is None and not any(torch.equal(own[0][n], own[1][n]) for n in own[0])
+        assert result is None and not any(torch.equal(given[0][n], given[1][n]) for n in given[0])
 
 
 @pytest.mark.parametrize(("start", "server_round", "adaptive"), [(True, 0, True), (True, 2, False), (False, 0, False)])
@@ -436,19 +436,21 @@ def test_only_a_start_before_training_leaves_nothing_hidden(start: bool, server_
     assert standing(resolve(experiment), dataclasses.replace(job, start=False), IG(), False).adaptive is False
 
 
-@pytest.mark.parametrize(("method", "told"), [("fedavg", False), ("fedavg", True), ("fedsplit", True)])
-def test_it_is_static_where_it_leaves_something_unused(method: str, told: bool) -> None:
-    experiment = Experiment(method=method, net="lenet5", dataset="digits", defence="dp_gaussian" if told else "none")
+@pytest.mark.parametrize(("method", "informed"), [("fedavg", False), ("fedavg", True), ("fedsplit", True)])
+def test_it_is_static_where_it_leaves_something_unused(method: str, informed: bool) -> None:
+    experiment = Experiment(
+        method=method, net="lenet5", dataset="digits", defence="dp_gaussian" if informed else "none"
+    )
     ticket = Ticket("target", 0, "", 1, 1, "target")
-    about: dict[str, Any] = {"start": method == "fedsplit", "adaptive": told}
-    job = Job("fedcg", ticket, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), **about)
-    stands = standing(resolve(experiment), job, FedCGInversion(), told)
+    details: dict[str, Any] = {"start": method == "fedsplit", "adaptive": informed}
+    job = Job("fedcg", ticket, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), **details)
+    stands = standing(resolve(experiment), job, FedCGInversion(), informed)
     assert not stands.adaptive and any(words.startswith("not made use of: ") for words in stands.granted)
 
 
 def test_many_private_tensors_are_named_by_their_parts() -> None:
     resolved = without_auto(Experiment(method="fedcg", dataset="digits", clients=3, split="iid", attack=("fedcg",)))
     job = Job("fedcg", ticket_of(resolved.points[0], 1), (), Path(), {}, (1, 32, 32), 10, (0.5,), (0.5,))
-    said = standing(resolved, job, resolve(resolved).attacks["fedcg"], defended=False).granted
-    (private,) = (line for line in said if line.startswith("not granted: the client's private tensors"))
+    message = standing(resolved, job, resolve(resolved).attacks["fedcg"], defended=False).granted
+    (private,) = (line for line in message if line.startswith("not granted: the client's private tensors"))
     assert "(extractor.*, discriminator.*)" in private

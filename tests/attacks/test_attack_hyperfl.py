@@ -90,8 +90,8 @@ def extractors_gradient(model: GeneratedNet, net: str, x: Tensor, y: Tensor) -> 
     return dict(zip(weights, torch.autograd.grad(loss, list(weights.values())), strict=True))
 
 
-def error(found: Tensor, expected: Tensor) -> float:
-    return float((found - expected).norm() / expected.norm())
+def error(result: Tensor, expected: Tensor) -> float:
+    return float((result - expected).norm() / expected.norm())
 
 
 # --- what is read off ---
@@ -100,14 +100,14 @@ def error(found: Tensor, expected: Tensor) -> float:
 @pytest.mark.parametrize("count", [1, 5])
 def test_embedding_extractor_and_gradient_are_read_off_float32_gradients(count: int) -> None:
     client, (x, y) = generated(), digits("cnn1", 0, count)
-    found = read(client.hypernet.targets, hypernet(client), sent_by(client, "cnn1", x, y))
-    assert found.embedding is not None and error(found.embedding, client.embedding.detach()) < 1e-5
-    expected, own = client.extractor_weights(), extractors_gradient(client, "cnn1", x, y)
-    assert list(found.weights) == list(found.gradient) == list(expected)
+    result = read(client.hypernet.targets, hypernet(client), sent_by(client, "cnn1", x, y))
+    assert result.embedding is not None and error(result.embedding, client.embedding.detach()) < 1e-5
+    expected, chosen = client.extractor_weights(), extractors_gradient(client, "cnn1", x, y)
+    assert list(result.weights) == list(result.gradient) == list(expected)
     for name, value in expected.items():
-        assert found.weights[name].dtype == torch.float32
-        assert error(found.weights[name], value.detach()) < 1e-5, name
-        assert error(found.gradient[name], own[name]) < 1e-5, name
+        assert result.weights[name].dtype == torch.float32
+        assert error(result.weights[name], value.detach()) < 1e-5, name
+        assert error(result.gradient[name], chosen[name]) < 1e-5, name
 
 
 def two_heads() -> tuple[dict[str, torch.Size], nets.Tensors, nets.Tensors]:
@@ -136,19 +136,19 @@ def two_heads() -> tuple[dict[str, torch.Size], nets.Tensors, nets.Tensors]:
 
 
 def test_reading_by_hand() -> None:
-    found = read(*two_heads())
-    assert found.embedding is not None and found.embedding.tolist() == [2.0, -1.0]
-    assert found.weights["a"].tolist() == [[3.5], [1.0]] and found.weights["b"].tolist() == [6.0]
-    assert found.gradient["a"].tolist() == [[1.0], [2.0]] and found.gradient["b"].tolist() == [-1.0]
-    assert not found.silent
+    result = read(*two_heads())
+    assert result.embedding is not None and result.embedding.tolist() == [2.0, -1.0]
+    assert result.weights["a"].tolist() == [[3.5], [1.0]] and result.weights["b"].tolist() == [6.0]
+    assert result.gradient["a"].tolist() == [[1.0], [2.0]] and result.gradient["b"].tolist() == [-1.0]
+    assert not result.silent
 
 
 def test_the_hidden_layer_serves_where_the_trunk_says_nothing() -> None:
     targets, known, gradient = two_heads()
     quiet = {n: torch.zeros_like(v) if "trunk" in n else v for n, v in gradient.items()}
-    found = read(targets, known, quiet)
-    assert found.embedding is None
-    assert found.weights["a"].tolist() == [[3.5], [1.0]] and found.weights["b"].tolist() == [6.0]
+    result = read(targets, known, quiet)
+    assert result.embedding is None
+    assert result.weights["a"].tolist() == [[3.5], [1.0]] and result.weights["b"].tolist() == [6.0]
 
 
 def test_a_dead_hidden_layer_leaves_the_biases_which_are_the_extractor() -> None:
@@ -157,19 +157,19 @@ def test_a_dead_hidden_layer_leaves_the_biases_which_are_the_extractor() -> None
         client.hypernet.trunk.bias.fill_(-100.0)
     sent = sent_by(client, "mlp", x, y)
     assert not any(bool(sent[n].any()) for n in sent if "trunk" in n or n.endswith("heads.0.weight"))
-    found = read(client.hypernet.targets, hypernet(client), sent)
-    assert found.embedding is None
+    result = read(client.hypernet.targets, hypernet(client), sent)
+    assert result.embedding is None
     for name, value in client.extractor_weights().items():
-        assert torch.equal(found.weights[name], value.detach()), name
+        assert torch.equal(result.weights[name], value.detach()), name
     for name, value in extractors_gradient(client, "mlp", x, y).items():
-        torch.testing.assert_close(found.gradient[name], value)
+        torch.testing.assert_close(result.gradient[name], value)
 
 
 def test_a_gradient_of_zeros_is_silent() -> None:
     targets, known, gradient = two_heads()
-    found = read(targets, known, {n: torch.zeros_like(v) for n, v in gradient.items()})
-    assert found.silent and found.embedding is None
-    assert found.weights["a"].flatten().tolist() == [0.5, 1.0]
+    result = read(targets, known, {n: torch.zeros_like(v) for n, v in gradient.items()})
+    assert result.silent and result.embedding is None
+    assert result.weights["a"].flatten().tolist() == [0.5, 1.0]
 
 
 # --- several local steps ---
@@ -198,9 +198,9 @@ def test_weight_decay_is_taken_out_of_an_update() -> None:
         weight_of_first += lr * share
     gradient = two_heads()[2]
     after = {n: left * v - weight_of_first * gradient[n] for n, v in before.items()}
-    found = without_decay(before, after)
+    result = without_decay(before, after)
     for name, value in gradient.items():
-        torch.testing.assert_close(found[name], weight_of_first * value, rtol=1e-4, atol=1e-5, msg=name)
+        torch.testing.assert_close(result[name], weight_of_first * value, rtol=1e-4, atol=1e-5, msg=name)
     assert (
         error(
             before["hypernet.heads.0.bias"] - after["hypernet.heads.0.bias"],
@@ -212,9 +212,9 @@ def test_weight_decay_is_taken_out_of_an_update() -> None:
 
 def test_without_decay_an_update_stays_what_it_is() -> None:
     _, before, gradient = two_heads()
-    found = without_decay(before, {n: v - 0.1 * gradient[n] for n, v in before.items()})
+    result = without_decay(before, {n: v - 0.1 * gradient[n] for n, v in before.items()})
     for name, value in gradient.items():
-        torch.testing.assert_close(found[name], 0.1 * value, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(result[name], 0.1 * value, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("steps", "bound"), [(1, 1e-4), (10, 2e-3)])
@@ -223,10 +223,10 @@ def test_embedding_and_extractor_before_several_steps_are_read_off_their_update(
     before, embedding = hypernet(client), client.embedding.detach().clone()
     weights = {n: v.detach().clone() for n, v in client.extractor_weights().items()}
     after = trained(client, "cnn1", x, y, steps, 0.01, 5e-4)
-    found = read(client.hypernet.targets, before, without_decay(before, after))
-    assert found.embedding is not None and error(found.embedding, embedding) < bound
+    result = read(client.hypernet.targets, before, without_decay(before, after))
+    assert result.embedding is not None and error(result.embedding, embedding) < bound
     for name, value in weights.items():
-        assert error(found.weights[name], value) < bound, name
+        assert error(result.weights[name], value) < bound, name
 
 
 def test_rounding_is_not_taken_for_an_embedding() -> None:
@@ -234,9 +234,9 @@ def test_rounding_is_not_taken_for_an_embedding() -> None:
     with torch.no_grad():
         client.hypernet.trunk.bias.fill_(-100.0)
     before = hypernet(client)
-    found = read(client.hypernet.targets, before, without_decay(before, trained(client, "mlp", x, y, 7, 0.1, 5e-4)))
-    assert found.embedding is None
-    for k, value in enumerate(found.weights.values()):
+    result = read(client.hypernet.targets, before, without_decay(before, trained(client, "mlp", x, y, 7, 0.1, 5e-4)))
+    assert result.embedding is None
+    for k, value in enumerate(result.weights.values()):
         torch.testing.assert_close(value.flatten(), before[f"hypernet.heads.{k}.bias"], rtol=0, atol=1e-4)
 
 
@@ -262,14 +262,14 @@ def test_the_surrogate_has_the_true_gradient_at_the_true_data(count: int) -> Non
     x, true = x.double(), extractors_gradient(client, "cnn1", x.double(), y)
     weights = {name: value.detach() for name, value in client.extractor_weights().items()}
     victim = SurrogateVictim(extractor_of(client), inputs_of("cnn1"), count)
-    told = victim.sent(Reading(weights, true), torch_generator(0, "separation"))
+    informed = victim.sent(Reading(weights, true), torch_generator(0, "separation"))
     if count > 1:
-        told["cotangents"] = cotangents(client, "cnn1", x, y)[0]
-    observed, constants = victim.observed({n: v.double() for n, v in told.items()})
-    found = victim.gradient(x, torch.zeros(count), {n: v.double() for n, v in victim.unknown.items()}, constants)
-    assert list(found) == list(true) == list(observed)
+        informed["cotangents"] = cotangents(client, "cnn1", x, y)[0]
+    observed, constants = victim.observed({n: v.double() for n, v in informed.items()})
+    result = victim.gradient(x, torch.zeros(count), {n: v.double() for n, v in victim.unknown.items()}, constants)
+    assert list(result) == list(true) == list(observed)
     for name, value in true.items():
-        assert error(found[name], value) < 1e-10, name
+        assert error(result[name], value) < 1e-10, name
 
 
 def test_the_distance_of_features_counts_the_last_layers_weight_once_more() -> None:
@@ -290,41 +290,41 @@ def test_what_is_no_reading_of_the_extractor_is_refused() -> None:
     client, (x, y) = small(), digits("mlp", 0)
     reading = read(client.hypernet.targets, hypernet(client), sent_by(client, "mlp", x, y))
     victim = SurrogateVictim(extractor_of(client), inputs_of("mlp"), 1)
-    told = victim.sent(reading, torch_generator(0, "x"))
-    victim.check(told)
+    informed = victim.sent(reading, torch_generator(0, "x"))
+    victim.check(informed)
     with pytest.raises(BadInput, match=r"Expected weights\.1\.bias of the extractor"):
-        victim.check({n: v for n, v in told.items() if n != "weights.1.bias"})
+        victim.check({n: v for n, v in informed.items() if n != "weights.1.bias"})
     with pytest.raises(BadInput, match=r"finite numbers in gradient\.3\.weight"):
-        victim.check({**told, "gradient.3.weight": told["gradient.3.weight"] * torch.nan})
+        victim.check({**informed, "gradient.3.weight": informed["gradient.3.weight"] * torch.nan})
 
 
 # --- telling a batch apart ---
 
 
-def matched(found: Tensor, expected: Tensor) -> tuple[list[int], Tensor]:
+def matched(result: Tensor, expected: Tensor) -> tuple[list[int], Tensor]:
     """For each expected row the found one of the largest cosine, and these cosines."""
-    cosines = cosine_similarity(expected[:, None].float(), found[None].float(), dim=-1)
+    cosines = cosine_similarity(expected[:, None].float(), result[None].float(), dim=-1)
     return cosines.argmax(1).tolist(), cosines.max(1).values
 
 
 def layer_of(client: GeneratedNet, net: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients and values of the extractor's last layer's weight and bias."""
-    own, weights = extractors_gradient(client, net, x, y), client.extractor_weights()
-    weight, bias = list(own)[-2:]
-    return own[weight], own[bias], weights[weight].detach(), weights[bias].detach()
+    chosen, weights = extractors_gradient(client, net, x, y), client.extractor_weights()
+    weight, bias = list(chosen)[-2:]
+    return chosen[weight], chosen[bias], weights[weight].detach(), weights[bias].detach()
 
 
 @pytest.mark.parametrize("first", [0, 4, 8])
 def test_four_examples_are_told_apart_at_the_last_layer(first: int) -> None:
     client, (x, y) = generated(), digits("cnn1", first, 4)
     expected, features = cotangents(client, "cnn1", x, y)
-    found = separate(*layer_of(client, "cnn1", x, y), 4, torch_generator(0, "separation"))
-    assert found is not None and found.agreement > 0.95
-    places, cosines = matched(found.outputs, expected)
+    result = separate(*layer_of(client, "cnn1", x, y), 4, torch_generator(0, "separation"))
+    assert result is not None and result.agreement > 0.95
+    places, cosines = matched(result.outputs, expected)
     assert sorted(places) == [0, 1, 2, 3] and float(cosines.min()) > 0.999
     for place, b in zip(places, range(4), strict=True):
-        assert error(found.outputs[place], expected[b]) < 0.05
-        assert error(found.inputs[place], features[b].detach()) < 0.05
+        assert error(result.outputs[place], expected[b]) < 0.05
+        assert error(result.inputs[place], features[b].detach()) < 0.05
 
 
 def test_behind_a_rectifier_that_does_not_leak_separation_is_exact() -> None:
@@ -332,12 +332,12 @@ def test_behind_a_rectifier_that_does_not_leak_separation_is_exact() -> None:
     weight, bias, inputs = (torch.randn(s, generator=generator).double() for s in ((48, 20), (48,), (3, 20)))
     above = torch.randn((3, 48), generator=generator).double()
     outputs = torch.where(inputs @ weight.T + bias > 0, above, 0.0)
-    found = separate(outputs.T @ inputs, outputs.sum(0), weight, bias, 3, torch_generator(0, "separation"))
-    assert found is not None and found.agreement > 1 - 1e-6
-    places, _ = matched(found.outputs, outputs)
+    result = separate(outputs.T @ inputs, outputs.sum(0), weight, bias, 3, torch_generator(0, "separation"))
+    assert result is not None and result.agreement > 1 - 1e-6
+    places, _ = matched(result.outputs, outputs)
     assert sorted(places) == [0, 1, 2]
-    torch.testing.assert_close(found.outputs[places], outputs.float(), rtol=0, atol=1e-4)
-    torch.testing.assert_close(found.inputs[places], inputs.float(), rtol=0, atol=1e-4)
+    torch.testing.assert_close(result.outputs[places], outputs.float(), rtol=0, atol=1e-4)
+    torch.testing.assert_close(result.inputs[places], inputs.float(), rtol=0, atol=1e-4)
 
 
 def test_what_cannot_be_told_apart_is_not() -> None:
@@ -385,8 +385,10 @@ class Federation:
     def shared_as_it_is(self, rung: str = "target") -> tuple[list[Observation], list[Knowledge]]:
         """What fedavg would send of a network with the same weights, classifier and all."""
         plain = nets.build(self.net, self.inputs.shape, 10)
-        own = {f"extractor.{name}": value.detach() for name, value in self.client.extractor_weights().items()}
-        plain.load_state_dict({**own, **{f"classifier.{n}": v for n, v in self.client.classifier.state_dict().items()}})
+        chosen = {f"extractor.{name}": value.detach() for name, value in self.client.extractor_weights().items()}
+        plain.load_state_dict(
+            {**chosen, **{f"classifier.{n}": v for n, v in self.client.classifier.state_dict().items()}}
+        )
         received, observations = nets.tensors(plain), []
         for i, (x, y) in enumerate(self.batches):
             loss = cross_entropy(plain(self.inputs.normalise(x)), y)
@@ -401,17 +403,17 @@ class Federation:
             self.seen, self.known, generators(len(self.seen))
         )
 
-    def db(self, found: Sequence[Reconstruction]) -> list[float]:
-        return [batch_db(x, one.samples) for (x, _), one in zip(self.batches, found, strict=True)]
+    def db(self, result: Sequence[Reconstruction]) -> list[float]:
+        return [batch_db(x, one.samples) for (x, _), one in zip(self.batches, result, strict=True)]
 
 
 def generators(count: int) -> list[torch.Generator]:
     return [torch_generator(0, "attack", i) for i in range(count)]
 
 
-def batch_db(x: Tensor, found: Tensor) -> float:
+def batch_db(x: Tensor, result: Tensor) -> float:
     """Mean PSNR over a batch of at most two, in the better of its orders."""
-    each = np.array([[psnr(a[None].numpy(), b[None].numpy()) for b in found] for a in x])
+    each = np.array([[psnr(a[None].numpy(), b[None].numpy()) for b in result] for a in x])
     assert len(x) <= 2
     return max(float(np.mean(np.diag(each))), float(np.mean(np.diag(each[::-1]))))
 
@@ -464,7 +466,7 @@ def test_the_search_that_came_closest_by_one_measure_is_kept() -> None:
     ]
     chosen = set()
     for i, one in enumerate(federation.run(iterations=12)):
-        losses = [float(found[i].matching_loss or 0) for found in each]
+        losses = [float(result[i].matching_loss or 0) for result in each]
         chosen.add(int(np.argmin(losses)))
         assert one.matching_loss == pytest.approx(min(losses), rel=1e-3)
         torch.testing.assert_close(one.samples, each[int(np.argmin(losses))][i].samples, rtol=0, atol=1e-3)
@@ -473,9 +475,9 @@ def test_the_search_that_came_closest_by_one_measure_is_kept() -> None:
 
 def test_two_examples_are_found() -> None:
     federation = Federation("cnn1", digits("cnn1", 0, 2))
-    (found,) = federation.run(iterations=400, distance="relative")
-    assert found.samples.shape == (2, 1, 28, 28)
-    assert federation.db([found])[0] > 20
+    (result,) = federation.run(iterations=400, distance="relative")
+    assert result.samples.shape == (2, 1, 28, 28)
+    assert federation.db([result])[0] > 20
 
 
 def test_more_examples_than_can_be_told_apart_are_searched_for_with_their_mixing() -> None:
@@ -487,8 +489,8 @@ def test_more_examples_than_can_be_told_apart_are_searched_for_with_their_mixing
 
 def test_an_extractor_that_ends_in_a_convolution_is_searched_for_with_its_cotangents() -> None:
     federation = Federation("lenet", digits("lenet", 0))
-    found = federation.run(iterations=200, distance="cosine")
-    assert federation.db(found)[0] > 30  # with Adam, 11
+    result = federation.run(iterations=200, distance="cosine")
+    assert federation.db(result)[0] > 30  # with Adam, 11
 
 
 def test_a_dead_hidden_layer_does_not_hinder_the_closed_form() -> None:
@@ -532,12 +534,12 @@ def test_an_extractor_that_is_shared_as_it_is_leaves_nothing_to_be_read_off() ->
         observations[0], sent={n: v for n, v in observations[0].sent.items() if "extractor" in n}
     )
     attack = HyperFLInversion(HyperFLInversionSettings(iterations=300, distance="relative"))
-    found = attack.run(observations, [Knowledge(headless, 1, None)], generators(1))  # as fedper shares
-    assert federation.db(found)[0] > 40
+    result = attack.run(observations, [Knowledge(headless, 1, None)], generators(1))  # as fedper shares
+    assert federation.db(result)[0] > 40
     easy = federation.shared_as_it_is("easy")
     assert federation.db(attack.run(*easy, generators(1)))[0] > 40
-    found = HyperFLInversion(HyperFLInversionSettings(iterations=20, variant="two_stage")).run(*easy, generators(1))
-    assert found[0].labels is not None  # as an attacker who is granted them
+    result = HyperFLInversion(HyperFLInversionSettings(iterations=20, variant="two_stage")).run(*easy, generators(1))
+    assert result[0].labels is not None  # as an attacker who is granted them
 
 
 def test_what_has_no_extractor_to_attack_is_not_applicable() -> None:
@@ -563,13 +565,13 @@ def test_what_has_no_extractor_to_attack_is_not_applicable() -> None:
 def test_the_first_stage_finds_embedding_and_gradient_by_search() -> None:
     federation = Federation("mlp", digits("mlp", 0), digits("mlp", 1), tiny=True)
     adam = AdamDescent(600, 0.1, schedule="cosine")
-    several = search(federation.victim, federation.sent, generators(2), adam, Compute())
-    for sent, found in zip(federation.sent, several, strict=True):
+    many = search(federation.victim, federation.sent, generators(2), adam, Compute())
+    for sent, result in zip(federation.sent, many, strict=True):
         expected = read_off(federation.victim, sent)
-        assert found.embedding is not None and error(found.embedding, federation.client.embedding.detach()) < 1e-2
+        assert result.embedding is not None and error(result.embedding, federation.client.embedding.detach()) < 1e-2
         for name in expected.weights:
-            assert error(found.weights[name], expected.weights[name]) < 1e-2, name
-            assert error(found.gradient[name], expected.gradient[name]) < 1e-2, name
+            assert error(result.weights[name], expected.weights[name]) < 1e-2, name
+            assert error(result.gradient[name], expected.gradient[name]) < 1e-2, name
 
 
 @pytest.mark.parametrize("variant", ["joint", "two_stage"])
@@ -626,10 +628,10 @@ def test_a_malicious_server_chooses_the_extractor_and_reads_a_batch_off() -> Non
         client.load_state_dict(sent, strict=False)
         for name, value in client.extractor_weights().items():
             assert torch.equal(value, chosen[name]), name
-    found = read(targets, sent, sent_by(clients[1], "mlp", x, y))
-    assert found.embedding is None and all(torch.equal(found.weights[name], chosen[name]) for name in chosen)
+    result = read(targets, sent, sent_by(clients[1], "mlp", x, y))
+    assert result.embedding is None and all(torch.equal(result.weights[name], chosen[name]) for name in chosen)
     true = inputs.normalise(x).flatten(1)
-    assert read_exactly(alone_in_their_bins(extractor, found.gradient), true) >= 14
+    assert read_exactly(alone_in_their_bins(extractor, result.gradient), true) >= 14
     weight, bias = honest["1.weight"], honest["1.bias"]
     rows = bias != 0
     by_the_same = linear_inputs(weight[rows], bias[rows], int(rows.sum()))
@@ -661,8 +663,8 @@ def test_only_fully_connected_extractors_can_be_imprinted() -> None:
 
 def audited(out: Path, **changes: Any) -> Path:
     """The folder of a run of one round on the digits."""
-    about: dict[str, Any] = {"method": "hyperfl", "attack": ("hyperfl",), "engine": "inproc"}
-    return whole.run(Experiment(**about, rounds=1, local_epochs=1, out=out, **changes))
+    details: dict[str, Any] = {"method": "hyperfl", "attack": ("hyperfl",), "engine": "inproc"}
+    return whole.run(Experiment(**details, rounds=1, local_epochs=1, out=out, **changes))
 
 
 def test_an_audit_says_that_it_leaks(tmp_path: Path) -> None:
@@ -678,19 +680,19 @@ def test_an_audit_says_that_it_leaks(tmp_path: Path) -> None:
 
 def test_what_a_trained_client_kept_private_is_read_off_the_recorded_bytes(tmp_path: Path) -> None:
     """Embeddings from the client's disk, which no attack may open, against the closed form of one recorded probe."""
-    about: dict[str, Any] = {"net": "cnn1", "side": 28, "clients": 3, "images": 3, "keep_state": True}
+    details: dict[str, Any] = {"net": "cnn1", "side": 28, "clients": 3, "images": 3, "keep_state": True}
     chosen = ("hyperfl.iterations=1", "hyperfl.distance=cosine")
-    folder = audited(tmp_path / "run", audit_rounds="last", set=chosen, **about)
+    folder = audited(tmp_path / "run", audit_rounds="last", set=chosen, **details)
     stored, seen = stored_experiment(folder), Recordings(folder / "observations").probes("target", 1)
     embeddings = []
     for observation in seen:
         embedding = ClientStore(folder / "state", stored.id, observation.client).load(1)["embedding"]
         client = generated("cnn1", seed=9)
         client.load_state_dict({**observation.received, "embedding": embedding}, strict=False)
-        found = read(client.hypernet.targets, observation.received, observation.sent)
-        assert found.embedding is not None and error(found.embedding, embedding) < 1e-5
+        result = read(client.hypernet.targets, observation.received, observation.sent)
+        assert result.embedding is not None and error(result.embedding, embedding) < 1e-5
         for name, value in client.extractor_weights().items():
-            assert error(found.weights[name], value.detach()) < 1e-5, name
+            assert error(result.weights[name], value.detach()) < 1e-5, name
         embeddings.append(embedding)
     assert len(embeddings) == 3 and not torch.equal(embeddings[0], embeddings[1])
 
@@ -717,8 +719,8 @@ STANDS: list[tuple[dict[str, Any], bool]] = [
     ("case", "adaptive"), STANDS, ids=lambda case: " ".join(map(str, case.values())) if isinstance(case, dict) else None
 )
 def test_only_who_reads_off_all_that_is_hidden_is_adaptive(case: dict[str, Any], adaptive: bool) -> None:
-    about = {"method": "hyperfl", "net": "mlp", "dataset": "digits", "defence": "none"}
-    experiment = Experiment(**{**about, **{key: value for key, value in case.items() if key in about}})
+    details = {"method": "hyperfl", "net": "mlp", "dataset": "digits", "defence": "none"}
+    experiment = Experiment(**{**details, **{key: value for key, value in case.items() if key in details}})
     ticket = Ticket("target", 0, "", case.get("batch", 1), case.get("steps", 1), "target")
     job = Job("hyperfl", ticket, (), Path("none"), {}, case.get("shape", (1, 8, 8)), 10, (0.5,), (0.5,))
     attack = HyperFLInversion(HyperFLInversionSettings(variant=case.get("variant", "closed_form")))
@@ -736,8 +738,8 @@ def test_a_search_that_explains_nothing_has_found_nothing() -> None:
     )  # of the last layer's bias: delta
     federation.seen = [dataclasses.replace(federation.seen[0], sent=silent)]
     for distance in ("relative", "cosine"):
-        (found,) = federation.run(iterations=30, distance=distance)
-        assert bool(found.samples.isnan().all()), distance
+        (result,) = federation.run(iterations=30, distance=distance)
+        assert bool(result.samples.isnan().all()), distance
 
 
 def test_a_batch_without_a_gradient_of_the_last_bias_gives_numbers_or_nothing() -> None:
@@ -745,8 +747,8 @@ def test_a_batch_without_a_gradient_of_the_last_bias_gives_numbers_or_nothing() 
     silent = dict(federation.sent[0])
     silent["hypernet.heads.3.bias"] = torch.zeros_like(silent["hypernet.heads.3.bias"])
     federation.seen = [dataclasses.replace(federation.seen[0], sent=silent)]
-    (found,) = federation.run(iterations=60, distance="cosine")
-    assert bool(found.samples.isfinite().all()) and found.matching_loss is not None and found.matching_loss < 1
+    (result,) = federation.run(iterations=60, distance="cosine")
+    assert bool(result.samples.isfinite().all()) and result.matching_loss is not None and result.matching_loss < 1
 
 
 @pytest.mark.parametrize("variant", ["closed_form", "two_stage", "joint"])
@@ -790,14 +792,14 @@ def test_batch_normalisation_uses_the_statistics_that_were_received() -> None:
     victim = SurrogateVictim(extractor_of(fresh), inputs, 1)
     reading = read_off(PlainVictim(fresh, received, tuple(sent), inputs), sent)
     observed, constants = victim.observed(victim.sent(reading, torch_generator(0, "x")))
-    found = victim.gradient(x, y, victim.unknown, constants)
+    result = victim.gradient(x, y, victim.unknown, constants)
     for name, value in observed.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-6, msg=name)
+        torch.testing.assert_close(result[name], value, rtol=1e-4, atol=1e-6, msg=name)
 
 
 def test_reading_keeps_the_precision_of_what_was_sent() -> None:
     client, (x, y) = small().double(), digits("mlp", 0)
-    found = read(client.hypernet.targets, hypernet(client), sent_by(client, "mlp", x.double(), y))
-    assert found.embedding is not None and error(found.embedding, client.embedding.detach()) < 1e-12
+    result = read(client.hypernet.targets, hypernet(client), sent_by(client, "mlp", x.double(), y))
+    assert result.embedding is not None and error(result.embedding, client.embedding.detach()) < 1e-12
     for name, value in client.extractor_weights().items():
-        assert found.weights[name].dtype == torch.float64 and error(found.weights[name], value.detach()) < 1e-12
+        assert result.weights[name].dtype == torch.float64 and error(result.weights[name], value.detach()) < 1e-12

@@ -35,8 +35,8 @@ pytestmark = pytest.mark.early
 def test_analytic_reads_a_digit_off_softmax_regression(side: int) -> None:
     batches = [digits(i, side=side) for i in range(3)]
     observations, knowledge = attackable("linear", side, *batches)
-    found = Analytic().run(observations, knowledge, generators(3))
-    for (x, _), one in zip(batches, found, strict=True):
+    result = Analytic().run(observations, knowledge, generators(3))
+    for (x, _), one in zip(batches, result, strict=True):
         assert one.samples.dtype == torch.float32 and one.samples.shape == x.shape
         assert db(x, one) > 100
         assert one.matching_loss is None
@@ -58,9 +58,9 @@ def test_analytic_needs_no_labels() -> None:
 def test_analytic_does_not_find_two_digits_exactly() -> None:
     x, y = digits(5, count=2, side=8)
     observations, knowledge = attackable("linear", 8, (x, y))
-    found = Analytic().run(observations, knowledge, generators(1))[0]
-    assert found.samples.shape == x.shape
-    assert db(x, found) < 60
+    result = Analytic().run(observations, knowledge, generators(1))[0]
+    assert result.samples.shape == x.shape
+    assert db(x, result) < 60
 
 
 def test_analytic_does_not_apply_to_a_convolution_or_to_a_silent_first_layer() -> None:
@@ -76,18 +76,18 @@ def test_analytic_does_not_apply_to_a_convolution_or_to_a_silent_first_layer() -
 def test_analytic_says_grey_where_nothing_was_sent() -> None:
     observations, knowledge = attackable("linear", 8, digits(0, side=8))
     nothing = {name: torch.zeros_like(value) for name, value in observations[0].sent.items()}
-    found = Analytic().run([dataclasses.replace(observations[0], sent=nothing)], knowledge, generators(1))[0]
-    assert bool((found.samples == 0.5).all())
+    result = Analytic().run([dataclasses.replace(observations[0], sent=nothing)], knowledge, generators(1))[0]
+    assert bool((result.samples == 0.5).all())
 
 
 def test_ig_recovers_two_digits_from_the_sigmoid_lenet() -> None:
     batches = [digits(0), digits(1)]
     observations, knowledge = attackable("lenet", 28, *batches)
-    found = IG(IGSettings(iterations=300)).run(observations, knowledge, generators(2))
-    for (x, _), one in zip(batches, found, strict=True):
-        assert db(x, one) > 25, [db(x, one) for (x, _), one in zip(batches, found, strict=True)]
+    result = IG(IGSettings(iterations=300)).run(observations, knowledge, generators(2))
+    for (x, _), one in zip(batches, result, strict=True):
+        assert db(x, one) > 25, [db(x, one) for (x, _), one in zip(batches, result, strict=True)]
         assert one.matching_loss is not None and one.matching_loss < 1e-3
-    assert db(batches[0][0], found[1]) < 20  # each is its own digit, not a digit
+    assert db(batches[0][0], result[1]) < 20  # each is its own digit, not a digit
 
 
 def test_ig_needs_labels() -> None:
@@ -152,8 +152,8 @@ def test_ig_does_not_keep_a_restart_that_ended_in_nan() -> None:
     alone = [single.run([observation], [Knowledge(victim, 1, y)], rngs)[0].matching_loss for _ in range(16)]
     finite = [loss for loss in alone if loss is not None and math.isfinite(loss)]
     assert 0 < len(finite) < 16, "some starts must fail and some must not"
-    found = attack.run([observation], [Knowledge(victim, 1, y)], generators(1))[0]
-    assert found.matching_loss == pytest.approx(min(finite), abs=1e-5)
+    result = attack.run([observation], [Knowledge(victim, 1, y)], generators(1))[0]
+    assert result.matching_loss == pytest.approx(min(finite), abs=1e-5)
 
 
 def test_ig_budget_is_what_was_set() -> None:
@@ -180,9 +180,9 @@ def test_ig_refuses_settings_out_of_range(wrong: dict[str, Any], line: str) -> N
 def test_ig_without_the_sign_and_with_more_total_variation_are_other_searches() -> None:
     observations, knowledge = attackable("lenet", 8, digits(0, side=8))
     variants = [IGSettings(10), IGSettings(10, signed=False), IGSettings(10, tv=10.0), IGSettings(10, lr=0.01)]
-    found = [IG(v).run(observations, knowledge, generators(1))[0].samples for v in variants]
-    for other in found[1:]:
-        assert float((found[0] - other).abs().max()) > 1e-2
+    result = [IG(v).run(observations, knowledge, generators(1))[0].samples for v in variants]
+    for other in result[1:]:
+        assert float((result[0] - other).abs().max()) > 1e-2
 
 
 def test_ig_attacks_victims_of_different_models_and_batches_in_one_call() -> None:
@@ -191,7 +191,7 @@ def test_ig_attacks_victims_of_different_models_and_batches_in_one_call() -> Non
     attack = IG(IGSettings(iterations=4, signed=False))
     observations, knowledge = [first[0], second[0], first[1]], [first_known[0], second_known[0], first_known[1]]
     together = attack.run(observations, knowledge, generators(3))
-    assert [len(found.samples) for found in together] == [1, 1, 2]
+    assert [len(result.samples) for result in together] == [1, 1, 2]
     for i in range(3):
         (alone,) = attack.run([observations[i]], [knowledge[i]], [generators(3)[i]])
         torch.testing.assert_close(together[i].samples, alone.samples, rtol=0, atol=1e-4)
@@ -240,13 +240,13 @@ class Attacked:
         attack: with a budget of a few steps.
         situation: what it was run on.
         before: copies of what was observed and known, from before that run.
-        found: by generators of seed 0.
+        result: reconstructions by generators of seed 0.
     """
 
     attack: Attack
     situation: Situation
     before: list[list[Tensor]]
-    found: list[Reconstruction]
+    result: list[Reconstruction]
 
 
 @cache  # what most tests of an attack begin with, and what takes longest
@@ -258,10 +258,10 @@ def attacked(name: str) -> Attacked:
         observations, knowledge, _ = situation(kind)
         before = [[tensor.clone() for tensor in tensors] for tensors in tensors_of((observations, knowledge))]
         try:
-            found = attack.run(observations, knowledge, generators(2))
+            result = attack.run(observations, knowledge, generators(2))
         except NotApplicable:
             continue
-        return Attacked(attack, (observations, knowledge), before, found)
+        return Attacked(attack, (observations, knowledge), before, result)
     raise AssertionError(f"{name} applies to none of the situations of this test: add one")
 
 
@@ -281,8 +281,8 @@ def test_budget_is_stated(name: str) -> None:
 @every_attack
 def test_reconstructions_are_finite_raw_inputs_in_the_box(name: str) -> None:
     run = attacked(name)
-    assert len(run.found) == 2
-    for one, known in zip(run.found, run.situation[1], strict=True):
+    assert len(run.result) == 2
+    for one, known in zip(run.result, run.situation[1], strict=True):
         assert one.samples.shape == (known.batch, *known.model.inputs.shape)
         assert one.samples.dtype == torch.float32 and not one.samples.requires_grad
         assert bool(torch.isfinite(one.samples).all())
@@ -306,7 +306,7 @@ def same(a: Sequence[Reconstruction], b: Sequence[Reconstruction]) -> bool:
 def test_the_same_generators_give_the_same_result(name: str) -> None:
     run = attacked(name)
     torch.manual_seed(1)  # the global generator is nobody's business
-    assert same(run.found, run.attack.run(*run.situation, generators(2)))
+    assert same(run.result, run.attack.run(*run.situation, generators(2)))
 
 
 @every_attack
@@ -388,7 +388,7 @@ def test_a_result_depends_on_what_was_sent(name: str) -> None:
     run = attacked(name)
     observations, knowledge = run.situation
     swapped = [dataclasses.replace(a, sent=b.sent) for a, b in zip(observations, reversed(observations), strict=True)]
-    assert not same(run.found, run.attack.run(swapped, knowledge, generators(2)))
+    assert not same(run.result, run.attack.run(swapped, knowledge, generators(2)))
 
 
 @every_attack
@@ -396,4 +396,4 @@ def test_a_result_does_not_depend_on_what_else_is_attacked(name: str) -> None:
     run = attacked(name)
     observations, knowledge = run.situation
     (alone,) = run.attack.run(observations[1:], knowledge[1:], generators(2)[1:])
-    torch.testing.assert_close(alone.samples, run.found[1].samples, rtol=0, atol=1e-4)
+    torch.testing.assert_close(alone.samples, run.result[1].samples, rtol=0, atol=1e-4)

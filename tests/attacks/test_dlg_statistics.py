@@ -54,18 +54,18 @@ def seen_by(net: nn.Module, shared: str, x: Tensor, y: Tensor) -> Observation:
 
 def attacked(seen: Observation, model: nn.Module, y: Tensor | None, more: Any = None, **settings: Any) -> Tensor:
     victim = PlainVictim(model, seen.received, tuple(seen.sent), INPUTS)
-    (found,) = DLGStatistics(DLGStatisticsSettings(**settings)).run(
+    (result,) = DLGStatistics(DLGStatisticsSettings(**settings)).run(
         [seen], [Knowledge(victim, 1, y, uploaded=more)], [torch_generator(1, "attack")]
     )
-    return found.samples
+    return result.samples
 
 
 def test_statistics_by_hand() -> None:
     """Two examples of two channels of two pixels: 1, 3, 5, 7 and 0, 0, 0, 4."""
     features = torch.tensor([[[[1.0, 3.0]], [[0.0, 0.0]]], [[[5.0, 7.0]], [[0.0, 4.0]]]])
-    found = channel_statistics(features)
-    assert found["statistics.mean"].tolist() == [4.0, 1.0]
-    assert found["statistics.variance"].tolist() == [5.0, 3.0]  # not the deviation, and without Bessel's correction
+    result = channel_statistics(features)
+    assert result["statistics.mean"].tolist() == [4.0, 1.0]
+    assert result["statistics.variance"].tolist() == [5.0, 3.0]  # not the deviation, and without Bessel's correction
 
 
 def test_the_objective_is_the_paper_s() -> None:
@@ -76,7 +76,7 @@ def test_the_objective_is_the_paper_s() -> None:
     wanted["statistics.variance"] = torch.tensor([0.01, 0.02, 0.03])
     guess, _ = images(3)
     guess = guess[1:]
-    found = squared_distance(victim.gradient(guess, y, {}, {}), victim.observed({**seen.sent, **wanted})[0])
+    result = squared_distance(victim.gradient(guess, y, {}, {}), victim.observed({**seen.sent, **wanted})[0])
     joined = Net(private.extractor, small(0).classifier)
     expected = sum(
         float(((g - seen.sent[n]) ** 2).sum()) for n, g in seen_by(joined, "classifier.", guess, y).sent.items()
@@ -86,7 +86,7 @@ def test_the_objective_is_the_paper_s() -> None:
         mean, variance = features[:, c].mean(), ((features[:, c] - features[:, c].mean()) ** 2).mean()
         expected += alpha * float((mean - wanted["statistics.mean"][c]) ** 2)
         expected += alpha * float((variance - wanted["statistics.variance"][c]) ** 2)
-    assert float(found) == pytest.approx(expected, rel=1e-4)
+    assert float(result) == pytest.approx(expected, rel=1e-4)
 
 
 def test_without_a_generator_there_is_no_second_term() -> None:
@@ -100,15 +100,15 @@ def test_without_a_generator_there_is_no_second_term() -> None:
 def test_where_all_is_shared_it_is_dlg_and_finds_the_image() -> None:
     x, y = images()
     seen = seen_by(small(0, hidden=40), "", x, y)
-    found = attacked(seen, small(8, hidden=40), y, adam_iterations=300, lbfgs_iterations=40)
-    assert psnr(x[0].numpy(), found[0].numpy()) > 40
+    result = attacked(seen, small(8, hidden=40), y, adam_iterations=300, lbfgs_iterations=40)
+    assert psnr(x[0].numpy(), result[0].numpy()) > 40
 
 
 def test_with_a_random_extractor_it_finds_little() -> None:
     x, y = images()
     seen = seen_by(small(0, hidden=40), "classifier.", x, y)
-    found = attacked(seen, small(8, hidden=40), y, adam_iterations=300, lbfgs_iterations=0)
-    assert psnr(x[0].numpy(), found[0].numpy()) < 15
+    result = attacked(seen, small(8, hidden=40), y, adam_iterations=300, lbfgs_iterations=0)
+    assert psnr(x[0].numpy(), result[0].numpy()) < 15
 
 
 def generating(seed: int) -> GeneratingNet:

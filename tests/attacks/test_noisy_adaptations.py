@@ -58,10 +58,10 @@ def ticket(batch: int = 1, steps: int = 1, server_round: int = 0, on_client: boo
 
 
 def asked(method: str, *chosen: str, **changes: Any) -> Experiment:
-    about = {"method": method, "net": "lenet", "side": 8, "dataset": "digits", "engine": "inproc", "clients": 2}
-    about |= {"rounds": 3, "local_epochs": 1, "images": 2, "audit_rounds": "0", "set": chosen, "lr": 0.2}
-    about |= {"split": "dominant", "augment": "none", "attack": ("ig",)}
-    return Experiment(**{**about, **changes})
+    details = {"method": method, "net": "lenet", "side": 8, "dataset": "digits", "engine": "inproc", "clients": 2}
+    details |= {"rounds": 3, "local_epochs": 1, "images": 2, "audit_rounds": "0", "set": chosen, "lr": 0.2}
+    details |= {"split": "dominant", "augment": "none", "attack": ("ig",)}
+    return Experiment(**{**details, **changes})
 
 
 @dataclass
@@ -76,10 +76,10 @@ class Exchange:
         task, asked_for = Task.of(self.experiment, None), (slot, self.ticket.batch, self.ticket.steps)
         at = Workplace(self.experiment, task, method, settings, 0, self.ticket.round, None, None, probe=asked_for)
         with initialising(3, "client"):
-            found = resolve(self.experiment).client(at)
-        assert isinstance(found, NoisyClient)
-        found.received = {n: v.numpy().copy() for n, v in tensors(found.model).items()}
-        return found
+            result = resolve(self.experiment).client(at)
+        assert isinstance(result, NoisyClient)
+        result.received = {n: v.numpy().copy() for n, v in tensors(result.model).items()}
+        return result
 
     def examples(self) -> tuple[Tensor, Tensor]:
         task = Task.of(self.experiment, None)
@@ -96,24 +96,24 @@ class Exchange:
         return hiding(resolve(self.experiment), self.ticket, CLIENT if self.ticket.point == EXAMPLE else SERVER, False)
 
     @property
-    def told(self) -> Clipped:
-        found = self.hides.through(1.0)
-        assert isinstance(found, Clipped)
-        return found
+    def informed(self) -> Clipped:
+        result = self.hides.through(1.0)
+        assert isinstance(result, Clipped)
+        return result
 
     def victim(self) -> VictimModel:
         """The attacker's model, had it also what the client keeps to itself."""
         client, uploads = self.client(), resolve(self.experiment).method.uploads
-        known, told = tensors(client.model), self.told
+        known, informed = tensors(client.model), self.told
         plain = PlainVictim(client.model, known, uploads, Task.of(self.experiment, None).inputs)
-        return told.victim(plain, known, told.local_steps)
+        return informed.victim(plain, known, informed.local_steps)
 
     def explained(self, slot: int = 0) -> tuple[Tensors, Tensors]:
         """What the true examples would have been sent as, and what was sent."""
-        victim, (x, y), told = self.victim(), self.examples(), self.told
+        victim, (x, y), informed = self.victim(), self.examples(), self.told
         observed, constants = victim.observed(self.sent(slot))
-        constants = {**constants, **told.read(observed)}
-        return told.apply(victim.gradient(x, y, {}, constants), observed, constants), observed
+        constants = {**constants, **informed.read(observed)}
+        return informed.apply(victim.gradient(x, y, {}, constants), observed, constants), observed
 
 
 def exchange(
@@ -157,8 +157,8 @@ def test_noise_adds_up_over_the_steps(local: LocalSteps, deviation: float) -> No
 def test_the_bound_of_each_round_is_the_methods(bound: Any) -> None:
     settings = FedCDPSettings(bound=bound, clip=6.0, lr_decay=0.9)
     for at in range(7):
-        told = FedCDPAdaptation(dataclasses.asdict(settings), Circumstances(round=at, rounds=5))
-        assert told.bound == pytest.approx(settings.clip_at(at, 5))
+        informed = FedCDPAdaptation(dataclasses.asdict(settings), Circumstances(round=at, rounds=5))
+        assert informed.bound == pytest.approx(settings.clip_at(at, 5))
 
 
 # --- on what real clients send ---
@@ -189,15 +189,15 @@ EXACT = {
 }
 
 
-@pytest.mark.parametrize("of", EXACT.values(), ids=EXACT)
-def test_the_true_examples_explain_what_a_client_sent(of: Exchange) -> None:
-    found, sent = of.explained()
-    assert of.told.noise is None and set(found) == set(sent)
+@pytest.mark.parametrize("given", EXACT.values(), ids=EXACT)
+def test_the_true_examples_explain_what_a_client_sent(given: Exchange) -> None:
+    result, sent = given.explained()
+    assert given.told.noise is None and set(result) == set(sent)
     for name, value in sent.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-3 * float(value.abs().max()))
-    bare = of.client().model
-    x, y = of.examples()
-    loss = cross_entropy(bare(Task.of(of.experiment, None).inputs.normalise(x)), y)
+        torch.testing.assert_close(result[name], value, rtol=1e-3, atol=1e-3 * float(value.abs().max()))
+    bare = given.client().model
+    x, y = given.examples()
+    loss = cross_entropy(bare(Task.of(given.experiment, None).inputs.normalise(x)), y)
     named = {n: p for n, p in bare.named_parameters() if n in sent}
     plain = dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
     # Who does not know is wrong.
@@ -218,38 +218,40 @@ NOISY = {
 }
 
 
-@pytest.mark.parametrize("of", NOISY.values(), ids=NOISY)
-def test_the_deviation_is_that_of_repeated_probes(of: Exchange) -> None:
+@pytest.mark.parametrize("given", NOISY.values(), ids=NOISY)
+def test_the_deviation_is_that_of_repeated_probes(given: Exchange) -> None:
     left = []
     for slot in range(4):
-        found, sent = of.explained(slot)
-        left.append(torch.cat([(found[n] - v).flatten() for n, v in sent.items()]))
-    noise = of.told.noise
+        result, sent = given.explained(slot)
+        left.append(torch.cat([(result[n] - v).flatten() for n, v in sent.items()]))
+    noise = given.told.noise
     assert noise is not None and not torch.equal(left[0], left[1])
     assert float(torch.stack(left).square().mean().sqrt()) == pytest.approx(noise, rel=0.04)
     assert abs(float(torch.stack(left).mean())) < 4 * noise / sqrt(torch.stack(left).numel())
 
 
 def test_where_noise_comes_after_the_smallest_were_zeroed_a_trial_zeroes_its_own() -> None:
-    of = exchange("fed_cdp", "clip=0.1", "noise_multiplier=1e-6", "compress=before", "compress_ratio=0.5")
-    found, sent = of.explained()
+    given = exchange("fed_cdp", "clip=0.1", "noise_multiplier=1e-6", "compress=before", "compress_ratio=0.5")
+    result, sent = given.explained()
     for name, value in sent.items():
-        zeroed = found[name] == 0
+        zeroed = result[name] == 0
         assert int(zeroed.sum()) >= value.numel() // 2
-        assert float((found[name] - value).abs().max()) < 1e-6
+        assert float((result[name] - value).abs().max()) < 1e-6
 
 
 def test_several_at_once_are_each_alone_and_have_a_derivative() -> None:
-    for of in (exchange("fed_cdp", "compress=before"), exchange("fed_cdp", "bound=median", "compress=after")):
-        victim, told = of.victim(), of.told
+    for given in (exchange("fed_cdp", "compress=before"), exchange("fed_cdp", "bound=median", "compress=after")):
+        victim, informed = given.victim(), given.told
         x = torch.rand(3, 1, 1, 8, 8, generator=torch_generator(0, "x"))
-        sent = of.sent()
+        sent = given.sent()
         observed, constants = victim.observed(sent)
-        constants = {**constants, **told.read(observed)}
+        constants = {**constants, **informed.read(observed)}
 
-        def objective(x: Tensor, victim: Any = victim, told: Any = told, seen: Any = (observed, constants)) -> Tensor:
+        def objective(
+            x: Tensor, victim: Any = victim, informed: Any = informed, seen: Any = (observed, constants)
+        ) -> Tensor:
             trial = victim.gradient(x, torch.tensor([1]), {}, seen[1])
-            return squared_distance(told.apply(trial, *seen), seen[0])
+            return squared_distance(informed.apply(trial, *seen), seen[0])
 
         together = vmap(grad(objective))(x)
         torch.testing.assert_close(together[1], grad(objective)(x[1]), rtol=1e-3, atol=1e-6)
@@ -271,17 +273,17 @@ def small() -> PlainVictim:
     return PlainVictim(net, tensors(net), ("*",), INPUTS)
 
 
-def search_error(told: MethodOperator, noise: float, batch: int, recipe: Recipe, knowing: bool) -> float:
+def search_error(informed: MethodOperator, noise: float, batch: int, recipe: Recipe, knowing: bool) -> float:
     """Root mean square deviation, on average over three probes of images of two greys."""
-    victim = told.victim(small(), small().known, None)
+    victim = informed.victim(small(), small().known, None)
     rng = torch_generator(0, "pictures")
     greys = torch.rand(3, batch, 1, 2, 1, 1, generator=rng)
     images, labels = greys.expand(3, batch, 1, 2, 3, 6).reshape(3, batch, 1, 6, 6), torch.arange(batch)
     sent = [victim.gradient(one, labels, {}, {}) for one in images]
     sent = [{n: v + noise * torch.randn(v.shape, generator=rng) for n, v in one.items()} for one in sent]
     targets = [Target(one, labels, torch_generator(0, "start", i)) for i, one in enumerate(sent)]
-    found = invert(victim if knowing else small(), targets, recipe, mechanism=told if knowing else None)
-    return float((torch.stack([f.samples for f in found]) - images).square().mean((1, 2, 3, 4)).sqrt().mean())
+    result = invert(victim if knowing else small(), targets, recipe, mechanism=informed if knowing else None)
+    return float((torch.stack([f.samples for f in result]) - images).square().mean((1, 2, 3, 4)).sqrt().mean())
 
 
 def cdp(batch: int = 1, **settings: Any) -> FedCDPAdaptation:
@@ -293,7 +295,7 @@ def sdp(**settings: Any) -> FedSDPAdaptation:
 
 
 @pytest.mark.parametrize(
-    ("told", "batch", "margin"),
+    ("informed", "batch", "margin"),
     [
         (cdp(noise_multiplier=0.0, clip=0.05), 1, 3.0),
         (cdp(noise_multiplier=0.0, clip=0.05, batch=3), 3, 2.0),
@@ -301,16 +303,16 @@ def sdp(**settings: Any) -> FedSDPAdaptation:
     ],
     ids=["one example", "three examples", "an update"],
 )
-def test_who_knows_of_the_clipping_comes_closer(told: MethodOperator, batch: int, margin: float) -> None:
-    static, knowing = (search_error(told, 0.0, batch, COSINE, knows) for knows in (False, True))
+def test_who_knows_of_the_clipping_comes_closer(informed: MethodOperator, batch: int, margin: float) -> None:
+    static, knowing = (search_error(informed, 0.0, batch, COSINE, knows) for knows in (False, True))
     assert static > margin * knowing
 
 
 def test_who_knows_of_the_noise_comes_closer() -> None:
-    told = cdp(noise_multiplier=0.05, clip=1.0)
-    assert told.noise == pytest.approx(0.05)
+    informed = cdp(noise_multiplier=0.05, clip=1.0)
+    assert informed.noise == pytest.approx(0.05)
     likely = Recipe(gaussian_likelihood(0.05), ADAM, SMOOTH)
-    assert search_error(told, 0.05, 1, COSINE, False) > 1.2 * search_error(told, 0.05, 1, likely, True)
+    assert search_error(informed, 0.05, 1, COSINE, False) > 1.2 * search_error(informed, 0.05, 1, likely, True)
 
 
 # --- in words ---
@@ -331,11 +333,11 @@ OWN = f"{__name__}:Shielded"
 
 
 def stands(
-    of: Experiment, at: Ticket, adaptive: bool, attack: Attack | None = None, defended: bool = False
+    given: Experiment, at: Ticket, adaptive: bool, attack: Attack | None = None, defended: bool = False
 ) -> Standing:
     vantage = CLIENT if at.point == EXAMPLE else SERVER
     job = Job("ig", at, (), Path("none"), {}, (1, 8, 8), 10, (0.5,), (0.5,), vantage=vantage, adaptive=adaptive)
-    return standing(resolve(of), job, attack or IG(), defended)
+    return standing(resolve(given), job, attack or IG(), defended)
 
 
 def test_an_attacker_is_adaptive_only_where_it_models_all_that_is_done() -> None:
@@ -343,14 +345,14 @@ def test_an_attacker_is_adaptive_only_where_it_models_all_that_is_done() -> None
     static = stands(cdp_, ticket(), False)
     assert (static.adaptive, static.adaptation, static.hidden_by) == (False, None, "fed_cdp")
     assert static.granted[-1] == "not granted: that fed_cdp clips and adds noise"
-    told = stands(cdp_, ticket(3), True)
-    assert (told.adaptive, told.adaptation, told.hidden_by) == (True, "written", "fed_cdp")
+    informed = stands(cdp_, ticket(3), True)
+    assert (informed.adaptive, informed.adaptation, informed.hidden_by) == (True, "written", "fed_cdp")
     words = "that fed_cdp clips each example's gradient (C=4 a layer) and adds noise (sigma=6)"
-    assert told.granted[-1] == f"{words}, to which it adapts with what is written for it"
-    several = stands(cdp_, ticket(steps=2), True)
-    assert not several.adaptive and several.adaptation == "written"
-    assert several.granted[-1].startswith("not made use of: that the noise of a step moves the weights")
-    assert any("fed_cdp's optimiser" in words for words in several.granted)
+    assert informed.granted[-1] == f"{words}, to which it adapts with what is written for it"
+    many = stands(cdp_, ticket(steps=2), True)
+    assert not many.adaptive and many.adaptation == "written"
+    assert many.granted[-1].startswith("not made use of: that the noise of a step moves the weights")
+    assert any("fed_cdp's optimiser" in words for words in many.granted)
     assert stands(asked("fed_cdp", QUIET), ticket(steps=2), True).adaptive
     assert stands(sdp_, ticket(steps=2), True).adaptive  # its noise comes after all steps
     assert not stands(cdp_, ticket(), True, IDLG()).adaptive  # labels are read off a noisy layer
@@ -360,9 +362,9 @@ def test_an_attacker_is_adaptive_only_where_it_models_all_that_is_done() -> None
 
 def test_where_nothing_is_done_to_what_is_read_there_is_nothing_to_adapt_to() -> None:
     example = ticket(on_client=True)
-    for of in (asked("fed_sdp"), asked("fed_cdp", "observed=bare"), asked("dp_fedavg", "unit=client")):
-        assert hiding(resolve(of), example, CLIENT, False).how == "nothing to adapt to"
-        bare = stands(of, example, False)
+    for given in (asked("fed_sdp"), asked("fed_cdp", "observed=bare"), asked("dp_fedavg", "unit=client")):
+        assert hiding(resolve(given), example, CLIENT, False).how == "nothing to adapt to"
+        bare = stands(given, example, False)
         assert bare.adaptive and bare.hidden_by is None
         assert bare.granted[-1].endswith("which does nothing to what is read here")
     assert hiding(resolve(asked("fed_cdp")), EASY, SERVER, False) == Hiding(asked("fed_cdp"), EASY, SERVER)
@@ -370,7 +372,7 @@ def test_where_nothing_is_done_to_what_is_read_there_is_nothing_to_adapt_to() ->
 
 
 @pytest.mark.parametrize(
-    ("of", "at", "words"),
+    ("given", "at", "words"),
     [
         (asked(OWN), ticket(), f"what {OWN} does to the data for their privacy, for which no adaptation is written"),
         (asked("fed_cdp", adaptation="none"), ticket(), "that fed_cdp clips and adds noise"),
@@ -379,22 +381,22 @@ def test_where_nothing_is_done_to_what_is_read_there_is_nothing_to_adapt_to() ->
         (asked("dp_fedavg", "optimiser=adam"), ticket(1, 2), "of several steps of Adam"),
     ],
 )
-def test_what_is_not_adapted_to_is_static_and_that_is_said(of: Experiment, at: Ticket, words: str) -> None:
+def test_what_is_not_adapted_to_is_static_and_that_is_said(given: Experiment, at: Ticket, words: str) -> None:
     assert (
-        hiding(resolve(of), at, SERVER, False).how == "none"
-        and hiding(resolve(of), at, SERVER, False).through(1.0) is None
+        hiding(resolve(given), at, SERVER, False).how == "none"
+        and hiding(resolve(given), at, SERVER, False).through(1.0) is None
     )
-    found = stands(of, at, False)
-    assert not found.adaptive and found.granted[-1].startswith("not made use of: ") and words in found.granted[-1]
+    result = stands(given, at, False)
+    assert not result.adaptive and result.granted[-1].startswith("not made use of: ") and words in result.granted[-1]
 
 
 def test_of_a_defence_and_a_method_the_defence_is_adapted_to_and_the_rest_said() -> None:
-    of = asked("fed_cdp", defence="prune")
-    both = stands(of, ticket(), True, defended=True)
+    given = asked("fed_cdp", defence="prune")
+    both = stands(given, ticket(), True, defended=True)
     assert (both.adaptive, both.adaptation, both.hidden_by) == (False, "written", "prune")
     assert both.granted[-2].startswith("that the client uses prune (ratio=0.9), to which it adapts")
     assert both.granted[-1] == "not made use of: that fed_cdp clips and adds noise, beside the defence"
-    early = stands(of, ticket(on_client=True), True, defended=True)  # before the update is pruned
+    early = stands(given, ticket(on_client=True), True, defended=True)  # before the update is pruned
     assert (early.adaptive, early.hidden_by) == (True, "fed_cdp")
     assert early.granted[-2] == "that the client uses prune, which does nothing to what is read here"
 
@@ -404,16 +406,16 @@ def test_of_a_defence_and_a_method_the_defence_is_adapted_to_and_the_rest_said()
 
 def test_an_audit_has_a_static_and_an_adaptive_entry_at_each_place(tmp_path: Path) -> None:
     set_ = ("clip=0.1", "noise_multiplier=0.0002", "ig.iterations=120")
-    of = asked("fed_cdp", *set_, out=tmp_path / "run", rounds=1, images=1, vantage=(SERVER, CLIENT))
-    folder = whole.run(of)
+    given = asked("fed_cdp", *set_, out=tmp_path / "run", rounds=1, images=1, vantage=(SERVER, CLIENT))
+    folder = whole.run(given)
     entries = json.loads((folder / "result.json").read_text())["audit"]
-    about = [(e["vantage"], e["adaptive"], e["adaptation"], e["defence"], e["hidden_by"]) for e in entries]
+    details = [(e["vantage"], e["adaptive"], e["adaptation"], e["defence"], e["hidden_by"]) for e in entries]
     both = [(False, None, "none", "fed_cdp"), (True, "written", "none", "fed_cdp")]
-    assert about == [(vantage, *one) for vantage in (SERVER, CLIENT) for one in both]
-    for static, told in (entries[:2], entries[2:]):
-        assert static["verdict"] == "static only" and told["verdict"] == "leaks"
-        assert told["psnr"]["mean"] > static["psnr"]["mean"] + 8
-        assert "(C=0.1 a layer) and adds noise (sigma=0.0002)" in told["granted"][-1]
+    assert details == [(vantage, *one) for vantage in (SERVER, CLIENT) for one in both]
+    for static, informed in (entries[:2], entries[2:]):
+        assert static["verdict"] == "static only" and informed["verdict"] == "leaks"
+        assert informed["psnr"]["mean"] > static["psnr"]["mean"] + 8
+        assert "(C=0.1 a layer) and adds noise (sigma=0.0002)" in informed["granted"][-1]
     names = [setting.name for setting in read_settings(folder, entries, pictures=False)]
     assert names[:2] == ["ig (server)", "ig told of fed_cdp (server)"]
     page = (folder / "report.html").read_text()
@@ -421,7 +423,7 @@ def test_an_audit_has_a_static_and_an_adaptive_entry_at_each_place(tmp_path: Pat
 
 
 def test_a_closed_form_reads_on_through_the_clipping_and_is_static(tmp_path: Path) -> None:
-    of = asked("dp_fedavg", "unit=client", net="linear", attack=("analytic",), out=tmp_path / "run", rounds=1)
-    (entry,) = json.loads((whole.run(of) / "result.json").read_text())["audit"]
+    given = asked("dp_fedavg", "unit=client", net="linear", attack=("analytic",), out=tmp_path / "run", rounds=1)
+    (entry,) = json.loads((whole.run(given) / "result.json").read_text())["audit"]
     assert entry["verdict"] == "leaks" and not entry["adaptive"] and entry["adaptation"] is None
-    assert not stands(of, ticket(), False, Analytic()).adaptive
+    assert not stands(given, ticket(), False, Analytic()).adaptive

@@ -66,9 +66,9 @@ def own(cls: type) -> str:
 
 
 def asked(**changes: Any) -> Experiment:
-    about = {"method": "fedavg", "net": "lenet", "side": 8, "engine": "inproc", "clients": 2, "rounds": 1}
-    about |= {"local_epochs": 1, "images": 2, "audit_rounds": "0", "set": ("ig.iterations=150",)}
-    return Experiment(**{**about, **changes})
+    details = {"method": "fedavg", "net": "lenet", "side": 8, "engine": "inproc", "clients": 2, "rounds": 1}
+    details |= {"local_epochs": 1, "images": 2, "audit_rounds": "0", "set": ("ig.iterations=150",)}
+    return Experiment(**{**details, **changes})
 
 
 def audited(out: Path, **changes: Any) -> list[dict[str, Any]]:
@@ -92,8 +92,8 @@ def test_who_is_told_of_the_defence_finds_what_who_is_not_told_does_not(tmp_path
 
 def test_of_a_partly_defended_run_the_adaptive_attack_is_on_the_defended_alone(tmp_path: Path) -> None:
     entries = audited(tmp_path / "run", defence="prune", defended="1", set=("ig.iterations=3",))
-    about = [(e["defence"], e["adaptation"], e["images"]) for e in entries]
-    assert about == [("prune", None, 1), ("none", None, 1), ("prune", "written", 1)]
+    details = [(e["defence"], e["adaptation"], e["images"]) for e in entries]
+    assert details == [("prune", None, 1), ("none", None, 1), ("prune", "written", 1)]
     assert [e["adaptive"] for e in entries] == [False, True, True]
     (tuned,) = json.loads((tmp_path / "run" / "result.json").read_text())["provenance"]["tuned_on"]
     assert tuned == f"ig: {IG.tuned_on}"
@@ -150,13 +150,13 @@ def test_a_defence_that_changes_the_data_is_attacked_statically_and_that_is_said
 
 
 def test_local_steps_are_unrolled_where_the_method_says_how_they_are_made(tmp_path: Path) -> None:
-    of = {"victim_steps": 3, "lr": 0.1, "set": ("ig.iterations=2",)}
-    (plain,) = audited(tmp_path / "plain", **of)
+    given = {"victim_steps": 3, "lr": 0.1, "set": ("ig.iterations=2",)}
+    (plain,) = audited(tmp_path / "plain", **given)
     assert plain["adaptive"]
     assert any("how these steps are made (fedavg's optimiser)" in sentence for sentence in plain["granted"])
-    (hidden,) = audited(tmp_path / "hidden", **{**of, "method": "fedper"})
+    (hidden,) = audited(tmp_path / "hidden", **{**given, "method": "fedper"})
     assert not hidden["adaptive"]  # the head is hidden
-    (closed,) = audited(tmp_path / "closed", **{**of, "net": "linear", "attack": ("analytic",), "set": ()})
+    (closed,) = audited(tmp_path / "closed", **{**given, "net": "linear", "attack": ("analytic",), "set": ()})
     assert not closed["adaptive"] and any("their mean gradient is attacked" in s for s in closed["granted"])
 
 
@@ -167,8 +167,8 @@ def test_unrolled_steps_are_those_of_the_client(method: str, tmp_path: Path) -> 
     from flfw.audit.scorer import read_truth
     from flfw.recording.reader import Recordings
 
-    of = ("ig.iterations=1", "momentum=0.5", "weight_decay=0.1", *(["mu=5"] if method == "fedprox" else []))
-    resolved, task, _ = whole.check(asked(method=method, victim_steps=4, lr=0.1, set=of, out=tmp_path / "run"))
+    given = ("ig.iterations=1", "momentum=0.5", "weight_decay=0.1", *(["mu=5"] if method == "fedprox" else []))
+    resolved, task, _ = whole.check(asked(method=method, victim_steps=4, lr=0.1, set=given, out=tmp_path / "run"))
     experiment = resolved.experiment
     train_by_engine(experiment, tmp_path / "run")
     auditor = Auditor(resolve(experiment), task, tmp_path / "run", tmp_path / "run")
@@ -180,10 +180,10 @@ def test_unrolled_steps_are_those_of_the_client(method: str, tmp_path: Path) -> 
         assert truth is not None and known.unrolled
         private = {n: v for n, v in tensors(client_model(experiment, task)).items() if n in known.model.unknown}
         expected, constants = known.model.observed(o.sent)
-        found = known.model.gradient(truth.samples, truth.labels, private, constants)
-        assert set(found) == set(expected)
+        result = known.model.gradient(truth.samples, truth.labels, private, constants)
+        assert set(result) == set(expected)
         for name in expected:
-            torch.testing.assert_close(found[name], expected[name], rtol=1e-3, atol=1e-5)
+            torch.testing.assert_close(result[name], expected[name], rtol=1e-3, atol=1e-5)
 
 
 def client_model(experiment: Experiment, task: Any) -> torch.nn.Module:
@@ -204,8 +204,8 @@ def test_labels_that_an_attack_recovers_are_counted(tmp_path: Path) -> None:
 
 
 def test_labels_that_are_not_granted_are_not_in_the_job(tmp_path: Path) -> None:
-    of = ("ig.iterations=1", "idlg.iterations=1", "idlg.restarts=1")
-    resolved, task, _ = whole.check(asked(attack=("ig", "idlg"), set=of, out=tmp_path / "run"))
+    given = ("ig.iterations=1", "idlg.iterations=1", "idlg.restarts=1")
+    resolved, task, _ = whole.check(asked(attack=("ig", "idlg"), set=given, out=tmp_path / "run"))
     experiment = resolved.experiment
     train_by_engine(experiment, tmp_path / "run")
     auditor = Auditor(resolve(experiment), task, tmp_path / "run", tmp_path / "run")
@@ -222,8 +222,8 @@ def test_labels_of_a_reconstruction_survive_the_queue(tmp_path: Path) -> None:
     job = Job("idlg", TARGET, exchanges, tmp_path, config, (2,), 3, (0.0,), (1.0,))
     queue = Queue(tmp_path / "queue")
     queue.put(job)
-    found = [Reconstruction(torch.zeros(2, 2), 0.5, 3, torch.tensor([2, 0])), Reconstruction(torch.ones(2, 2))]
-    queue.solve(job, solved(job, found, 1.0))
+    result = [Reconstruction(torch.zeros(2, 2), 0.5, 3, torch.tensor([2, 0])), Reconstruction(torch.ones(2, 2))]
+    queue.solve(job, solved(job, result, 1.0))
     solution = queue.solution(job)
     assert solution is not None and solution.reconstructions[0] is not None and solution.reconstructions[1] is not None
     assert solution.reconstructions[0].labels is not None and solution.reconstructions[0].labels.tolist() == [2, 0]
@@ -248,12 +248,12 @@ def test_an_attack_that_is_told_keeps_to_one_model_of_what_stands_between() -> N
     import dataclasses
 
     observations, knowledge = attackable("lenet", 8, digits(0, side=8), digits(1, side=8))
-    told = [dataclasses.replace(known, mechanism=Automatic(OwnPrune())) for known in knowledge]
+    informed = [dataclasses.replace(known, mechanism=Automatic(OwnPrune())) for known in knowledge]
     own_prune = OwnPrune()
     pruned = [dataclasses.replace(o, sent=own_prune.update(o.sent, torch_generator(0, "x"))) for o in observations]
     attack = IG(IG.Settings(iterations=5))
-    both = attack.run([*pruned, *pruned], [*knowledge, *told], [*generators(2), *generators(2)])
-    alone = attack.run(pruned, told, generators(2))
+    both = attack.run([*pruned, *pruned], [*knowledge, *informed], [*generators(2), *generators(2)])
+    alone = attack.run(pruned, informed, generators(2))
     for one, other in zip(both[2:], alone, strict=True):
         torch.testing.assert_close(one.samples, other.samples, rtol=0, atol=1e-4)
     assert not torch.equal(both[0].samples, both[2].samples)

@@ -52,8 +52,8 @@ class Grey(_Misbehaving):
 
 class Raises(_Misbehaving):
     def first(self) -> None:
-        told = [name for name in ("FLFW_DATA", "FLFW_TRUTH", "FLFW_STATE") if name in os.environ]
-        raise ArithmeticError(f"told {told} in {Path.cwd().name}\nand more")
+        informed = [name for name in ("FLFW_DATA", "FLFW_TRUTH", "FLFW_STATE") if name in os.environ]
+        raise ArithmeticError(f"told {informed} in {Path.cwd().name}\nand more")
 
 
 class FailsOnce(_Misbehaving):
@@ -116,8 +116,8 @@ def job_of(recorded: tuple[Path, Experiment], tmp_path: Path) -> JobOf:
         asked = dataclasses.replace(experiment, attack=(name,), attack_retries=retries)
         resolved, task, _ = whole.check(asked, new=False)
         checked = resolved.experiment
-        (found,) = Auditor(resolve(checked), task, folder, tmp_path).jobs(EASY)
-        return found
+        (results,) = Auditor(resolve(checked), task, folder, tmp_path).jobs(EASY)
+        return results
 
     return job
 
@@ -138,37 +138,37 @@ def serving(queue: Queue, *, seconds: float = 600, beside: bool = False) -> Iter
 
 def at_work_in(folder: Path) -> list[int]:
     """The processes whose working directory this is: those that attack, and what they started."""
-    found = []
+    results = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it is gone, or somebody else's
             if (process / "cwd").readlink() == folder:
-                found.append(int(process.name))
-    return found
+                results.append(int(process.name))
+    return results
 
 
 def workers(folder: Path) -> list[int]:
     """The processes that work on a queue, dead ones that nobody has waited for left out."""
-    found = []
+    results = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             words = (process / "cmdline").read_bytes().split(b"\0")
             dead = (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
             if b"flfw.audit.attack_worker" in words and str(folder).encode() in words and not dead:
-                found.append(int(process.name))
-    return found
+                results.append(int(process.name))
+    return results
 
 
 def until(holds: Callable[[], Any], seconds: float = 60) -> Any:
     """What a condition gives as soon as it holds."""
     end = time.monotonic() + seconds
-    while not (found := holds()):
+    while not (results := holds()):
         assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.02)
-    return found
+    return results
 
 
 def guessed(solution: Solution) -> bool:
-    return solution.stopped is None and all(found is not None for found in solution.reconstructions)
+    return solution.stopped is None and all(results is not None for results in solution.reconstructions)
 
 
 # --- one server, and what it bears ---
@@ -194,9 +194,9 @@ def test_a_server_bears_what_attacks_do(job_of: JobOf, tmp_path: Path, monkeypat
         assert guessed(failing) and failing.tries == 2
         assert (raising.stopped, raising.tries) == ("crashed: ArithmeticError: told [] in queue", 3)
         (first,) = workers(queue.folder)  # which has gone on
-        raised, own, stuck, grey = map(solve, once)
+        raised, chosen, stuck, grey = map(solve, once)
         assert raised.stopped == raising.stopped and raised.tries == 1 and raised.reconstructions == (None, None)
-        assert guessed(own)
+        assert guessed(chosen)
         assert (stuck.stopped, stuck.tries) == ("ended after 4 s, its budget", 1)
         assert guessed(grey)
         (second,) = workers(queue.folder)
@@ -331,8 +331,8 @@ def result(folder: Path) -> dict[str, Any]:
 
 def numbers(folder: Path) -> dict[str, Any]:
     """What training came to, without the seconds it took."""
-    found = result(folder)
-    return {"rounds": [_timeless(row) for row in found["rounds"]], "final": found["final"]}
+    results = result(folder)
+    return {"rounds": [_timeless(row) for row in results["rounds"]], "final": results["final"]}
 
 
 def audit(folder: Path) -> list[dict[str, Any]]:

@@ -54,13 +54,13 @@ def dense() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(36, 16), nn.ReLU(), nn.Linear(16, 3))
 
 
-def fresh(build: Callable[[], nn.Module] = Convolutional, of: int = 0) -> nn.Module:
-    with initialising(of, "foreign"):
+def fresh(build: Callable[[], nn.Module] = Convolutional, given: int = 0) -> nn.Module:
+    with initialising(given, "foreign"):
         return build()
 
 
-def examples(count: int, of: int = 0) -> tuple[Tensor, Tensor]:
-    rng = torch_generator(0, "foreign examples", of)
+def examples(count: int, given: int = 0) -> tuple[Tensor, Tensor]:
+    rng = torch_generator(0, "foreign examples", given)
     return torch.rand(count, 1, 6, 6, generator=rng), torch.randint(3, (count,), generator=rng)
 
 
@@ -123,9 +123,9 @@ def test_numbered_tensors_are_taken_in_the_networks_order(build: Callable[[], nn
         pairs = [(str(i), tensors[name]) for i, name in enumerate(wanted)]
         return dict(sorted(pairs))  # as a file has them: 10 before 2
 
-    found = named(net, seen(numbered(update.received), numbered(update.sent)))
-    assert set(found.sent) == set(found.received) == set(wanted)
-    assert all(torch.equal(found.sent[name], update.sent[name]) for name in wanted)
+    result = named(net, seen(numbered(update.received), numbered(update.sent)))
+    assert set(result.sent) == set(result.received) == set(wanted)
+    assert all(torch.equal(result.sent[name], update.sent[name]) for name in wanted)
 
 
 def test_averaged_counters_come_back_as_whole_numbers() -> None:
@@ -168,10 +168,10 @@ def test_what_is_granted_is_said() -> None:
     assert "that batch normalisation used the batch's own statistics" in one
     assert not any("dropout" in sentence for sentence in one)
     random = fresh(lambda: Convolutional(0.5))
-    several = knowledge(random, update, inputs=SPACE, labels=None, batch=4, steps=3).granted
-    assert "that 3 local steps on the same 4 examples stand behind it" in several
-    assert any(sentence.startswith("not granted: the optimiser") for sentence in several)
-    assert any("such as dropout" in sentence for sentence in several) and "not granted: the labels" in several
+    many = knowledge(random, update, inputs=SPACE, labels=None, batch=4, steps=3).granted
+    assert "that 3 local steps on the same 4 examples stand behind it" in many
+    assert any(sentence.startswith("not granted: the optimiser") for sentence in many)
+    assert any("such as dropout" in sentence for sentence in many) and "not granted: the labels" in many
     still = knowledge(random, update, inputs=SPACE, labels=None, batch=4, mode="eval").granted
     assert not any("dropout" in sentence for sentence in still)
 
@@ -198,8 +198,8 @@ def test_the_example_of_the_documentation_runs(tmp_path: Path, monkeypatch: pyte
     with initialising(0, "documentation"):
         exec("\n".join(blocks), {"__name__": "documentation"})
     assert capsys.readouterr().out.startswith("torch.Size([1, 1, 8, 8])\nthe network's code (Sequential)\n")
-    (found,) = json.loads((tmp_path / "audit" / "result.json").read_text())["audit"]
-    assert (found["verdict"], found["share_recovered"]) == ("leaks", 1.0)
+    (result,) = json.loads((tmp_path / "audit" / "result.json").read_text())["audit"]
+    assert (result["verdict"], result["share_recovered"]) == ("leaks", 1.0)
     assert purge(tmp_path / "audit") and not (tmp_path / "audit" / "truth").exists()
     assert write_report(tmp_path / "audit", pictures=False).exists()
 
@@ -252,7 +252,7 @@ def truth_of(count: int) -> Callable[[int], Truth | None]:
 def ask(recordings: Path, out: Path, count: int = 1, **given: Any) -> dict[str, Any]:
     rng = numpy_generator(0, "foreign public")
     public = Public.of(rng.random((40, 1, 6, 6), dtype="float32"), rng.integers(3, size=40))
-    about: dict[str, Any] = {
+    details: dict[str, Any] = {
         "net": dense,
         "attacks": {"analytic": Analytic()},
         "truth": truth_of(count),
@@ -262,7 +262,7 @@ def ask(recordings: Path, out: Path, count: int = 1, **given: Any) -> dict[str, 
         "dataset": "noise",
         "lr": LR,
     }
-    assert audit(recordings, out=out, **{**about, **given}) == out
+    assert audit(recordings, out=out, **{**details, **given}) == out
     return json.loads((out / "result.json").read_text())
 
 
@@ -302,8 +302,8 @@ def test_floors_are_those_of_each_clients_own_examples(leaking: Path, tmp_path: 
 
 def test_noise_in_what_is_sent_is_no_leak(tmp_path: Path) -> None:
     folder = recorded(tmp_path / "recordings", client_app(dense, 1, noise=1.0), dense)
-    (found,) = ask(folder, tmp_path / "audit")["audit"]
-    assert found["verdict"] == "no leak found" and found["share_recovered"] == 0.0
+    (result,) = ask(folder, tmp_path / "audit")["audit"]
+    assert result["verdict"] == "no leak found" and result["share_recovered"] == 0.0
 
 
 @pytest.mark.parametrize("given", [{"steps": 5}, {"steps": lambda seen: 5}, {"lr": None}, {"defence": "noise"}])
@@ -311,9 +311,9 @@ def test_several_steps_an_unknown_optimiser_or_a_defence_make_an_attack_static(
     tmp_path: Path, given: dict[str, Any]
 ) -> None:
     folder = recorded(tmp_path / "recordings", client_app(dense, 3, steps=5, noise=1.0), dense)
-    (found,) = ask(folder, tmp_path / "audit", count=3, **given)["audit"]
-    assert not found["adaptive"] and found["verdict"] == "static only"
-    assert (found["batch"], found["steps"]) == (3, 5 if "steps" in given else 1)
+    (result,) = ask(folder, tmp_path / "audit", count=3, **given)["audit"]
+    assert not result["adaptive"] and result["verdict"] == "static only"
+    assert (result["batch"], result["steps"]) == (3, 5 if "steps" in given else 1)
 
 
 @final
@@ -342,8 +342,8 @@ def test_a_damaged_recording_is_a_failure_and_the_rest_is_audited(tmp_path: Path
     file = folder / Recordings(folder).update_lines(1)[0]["sent_by_client"]["file"]
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     result = ask(folder, tmp_path / "audit")
-    (found,) = result["audit"]
-    assert (found["verdict"], found["failures"], found["share_recovered"]) == ("leaks", 1, 0.5)
+    (results,) = result["audit"]
+    assert (results["verdict"], results["failures"], results["share_recovered"]) == ("leaks", 1, 0.5)
     assert len(result["recordings"]["refused"]) == 1 and "SHA-256" in result["recordings"]["refused"][0]
 
 
@@ -353,16 +353,16 @@ def test_a_network_with_batch_normalisation_survives_averaging_and_audit(tmp_pat
         return Convolutional(dropout)
 
     folder = recorded(tmp_path / "recordings", client_app(build, 3), build, rounds=2)
-    for found in ask(folder, tmp_path / "audit", count=3, net=build)["audit"]:
-        assert found["adaptive"] == (dropout == 0.0)
-        assert found["stopped"].startswith("not applicable: analytic needs") and found["verdict"] == "inconclusive"
+    for result in ask(folder, tmp_path / "audit", count=3, net=build)["audit"]:
+        assert result["adaptive"] == (dropout == 0.0)
+        assert result["stopped"].startswith("not applicable: analytic needs") and result["verdict"] == "inconclusive"
 
 
 def test_only_so_many_clients_and_only_those_of_whom_something_is_known_are_audited(
     leaking: Path, tmp_path: Path
 ) -> None:
-    (found,) = ask(leaking, tmp_path / "one", rounds=[1], victims=1)["audit"]
-    assert found["images"] == 1 and {row["client"] for row in rows(tmp_path / "one")} == {"1"}
+    (result,) = ask(leaking, tmp_path / "one", rounds=[1], victims=1)["audit"]
+    assert result["images"] == 1 and {row["client"] for row in rows(tmp_path / "one")} == {"1"}
     known = truth_of(1)
     ask(leaking, tmp_path / "other", rounds=[1], truth=lambda client: known(client) if client == 2 else None)
     assert {row["client"] for row in rows(tmp_path / "other")} == {"2"}

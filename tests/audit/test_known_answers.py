@@ -229,9 +229,9 @@ class NaN(_Known):
 
 class OneInfinity(_Known):
     def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
-        found = x.clone()
-        found.view(-1)[0] = torch.inf
-        return found
+        result = x.clone()
+        result.view(-1)[0] = torch.inf
+        return result
 
 
 class LossIsNaN(_Known):
@@ -626,24 +626,24 @@ class Laboratory:
                 with Auditor(resolve(again), Task.of(again, None), copy, copy) as auditor:
                     entries = auditor.run()[0]
             json.dumps(entries, allow_nan=False)  # as result.json is written
-        found = [e for e in entries if (e["attack"], e["round"]) == (setup.attack, setup.round)]
-        assert len(found) == (2 if setup.fields.get("defended") else 1)  # those who are not have their own
-        return next((e for e in found if e["verdict"] == setup.expected), found[0])
+        result = [e for e in entries if (e["attack"], e["round"]) == (setup.attack, setup.round)]
+        assert len(result) == (2 if setup.fields.get("defended") else 1)  # those who are not have their own
+        return next((e for e in result if e["verdict"] == setup.expected), result[0])
 
     def _run(self, fields: dict[str, Any]) -> tuple[Path, Experiment]:
         key = repr(sorted(fields.items()))
         if key not in self._done:
             attacks = {s.attack for s in SETUPS.values() if s.fields == fields}
-            told = {**fields, **({"dataset": self._folder(fields["dataset"])} if "dataset" in fields else {})}
-            experiment = base(self._place / f"run-{len(self._done)}", attack=tuple(sorted(attacks)), **told)
+            informed = {**fields, **({"dataset": self._folder(fields["dataset"])} if "dataset" in fields else {})}
+            experiment = base(self._place / f"run-{len(self._done)}", attack=tuple(sorted(attacks)), **informed)
             try:
                 self._done[key] = whole.run(experiment), experiment
             except Exception as error:  # no verdict for any set-up of this run
                 self._done[key] = error
-        found = self._done[key]
-        if isinstance(found, Exception):
-            raise found
-        return found
+        result = self._done[key]
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     def _folder(self, dataset: str) -> str:
         """A data set; one of those made here is made."""

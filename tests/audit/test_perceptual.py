@@ -62,8 +62,8 @@ def reference(weights: Path) -> Callable[[Tensor, Tensor], Tensor]:
         return lpips.LPIPS(net="alex", pretrained=True, verbose=False)
 
 
-def noise(*shape: int, of: int = 0) -> np.ndarray:
-    return numpy_generator(0, "noise", of).random(shape, dtype=np.float32)
+def noise(*shape: int, given: int = 0) -> np.ndarray:
+    return numpy_generator(0, "noise", given).random(shape, dtype=np.float32)
 
 
 def pair(*shape: int) -> tuple[np.ndarray, np.ndarray]:
@@ -132,16 +132,16 @@ def test_a_found_image_is_clamped(metric: Perceptual) -> None:
 
 
 @pytest.mark.parametrize(
-    ("truth", "found", "complaint"),
+    ("truth", "result", "complaint"),
     [
         ((3, 32, 32), (1, 32, 32), "Expected images of one shape"),
         ((2, 32, 32), (2, 32, 32), "Expected images of 1 or 3 channels"),
         ((30,), (30,), "Expected images of 1 or 3 channels"),
     ],
 )
-def test_what_is_no_pair_of_images_is_refused(metric: Perceptual, truth, found, complaint: str) -> None:
+def test_what_is_no_pair_of_images_is_refused(metric: Perceptual, truth, result, complaint: str) -> None:
     with pytest.raises(BadInput, match=complaint):
-        metric(np.zeros(truth), np.zeros(found))
+        metric(np.zeros(truth), np.zeros(result))
 
 
 # --- files ---

@@ -15,8 +15,8 @@ from flfw.errors import BadInput
 from flfw.rng import numpy_generator
 
 
-def noise(*shape: int, of: int = 0) -> np.ndarray:
-    return numpy_generator(0, "noise", of).random(shape, dtype=np.float32)
+def noise(*shape: int, given: int = 0) -> np.ndarray:
+    return numpy_generator(0, "noise", given).random(shape, dtype=np.float32)
 
 
 ROWS = Public.of(np.array([[0.0, 0.0], [0.2, 0.4], [1.0, 1.0], [0.8, 0.6]], dtype=np.float32), np.array([0, 0, 1, 1]))
@@ -28,7 +28,7 @@ IMAGES = Public.of(noise(6, 3, 64, 64), np.zeros(6, dtype=np.int64))
 
 def naive_floors(public: Public, truth: np.ndarray, label: int, rng: np.random.Generator) -> dict[str, float]:
     samples = [sample.astype(np.float64) for sample in public.samples]
-    same = [sample for sample, of in zip(samples, public.labels, strict=True) if of == label]
+    same = [sample for sample, given in zip(samples, public.labels, strict=True) if given == label]
     return {
         "noise": psnr(truth, rng.random(truth.shape)),
         "grey": psnr(truth, np.full(truth.shape, 0.5)),
@@ -44,12 +44,12 @@ def naive_floors(public: Public, truth: np.ndarray, label: int, rng: np.random.G
 def test_floors_are_those_of_a_naive_loop(shape: tuple[int, ...], dtype: type) -> None:
     public = Public.of(noise(300, *shape).astype(dtype), np.arange(300) % 3)
     for i, truth in enumerate(noise(20, *shape, of=1).astype(dtype)):
-        found = public.floors(truth, i % 3, numpy_generator(0, "floors", i))
+        result = public.floors(truth, i % 3, numpy_generator(0, "floors", i))
         expected = naive_floors(public, truth, i % 3, numpy_generator(0, "floors", i))
-        assert list(found) == list(expected)
-        assert found == pytest.approx(expected, abs=1e-9)
+        assert list(result) == list(expected)
+        assert result == pytest.approx(expected, abs=1e-9)
         for exactly in ("noise", "grey", "random_public", "nearest_public"):
-            assert found[exactly] == expected[exactly]
+            assert result[exactly] == expected[exactly]
 
 
 def test_the_nearest_is_found_where_float32_cannot_tell() -> None:
@@ -81,9 +81,9 @@ def test_a_class_without_public_examples_falls_back_to_the_mean_of_all() -> None
 
 
 def test_the_nearest_public_example_is_the_best_that_a_random_one_can_be() -> None:
-    truth, all_db, nearest = noise(2, of=3), set(), set()
-    for of in range(40):
-        floors = ROWS.floors(truth, 0, numpy_generator(0, "floors", of))
+    truth, all_db, nearest = noise(2, given=3), set(), set()
+    for given in range(40):
+        floors = ROWS.floors(truth, 0, numpy_generator(0, "floors", given))
         all_db.add(floors["random_public"])
         nearest.add(floors["nearest_public"])
     assert all_db == {psnr(truth, sample) for sample in ROWS.samples}

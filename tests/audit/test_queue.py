@@ -16,13 +16,14 @@ from safetensors.torch import load_file
 from flfw.adversary.observation import Reconstruction
 from flfw.audit.jobs import EASY, Exchange, Job, Ticket, failed, solved, ticket_of
 from flfw.audit.queue import Queue
-from flfw.experiment import Experiment, Point
+from flfw.curves import Point
+from flfw.experiment import Experiment
 
 EXCHANGES = (Exchange("round-0000/client-000-001", 0, 0, (7,)), Exchange("round-0000/client-001-001", 1, 1, None))
 
 
 def job(attack: str = "ig", ticket: Ticket = EASY, retries: int = 1, **changes: Any) -> Job:
-    about = {
+    details = {
         "attack": attack,
         "ticket": ticket,
         "exchanges": EXCHANGES,
@@ -33,7 +34,7 @@ def job(attack: str = "ig", ticket: Ticket = EASY, retries: int = 1, **changes: 
         "mean": (0.5,),
         "std": (0.25,),
     }
-    return Job(**{**about, **changes})
+    return Job(**{**details, **changes})
 
 
 def guesses(value: float = 0.5) -> list[Reconstruction | None]:
@@ -75,11 +76,11 @@ def test_a_job_is_offered_until_it_is_solved(queue: Queue) -> None:
     assert at_work == asked and note["pid"] == 4242
     queue.solve(asked, solved(asked, guesses(), 1.5, refused=("a file",)))
     assert queue.next() is None and queue.started() == []
-    found = queue.solution(asked)
-    assert found is not None and found.reconstructions[1] is None
-    assert (found.seconds, found.refused) == (1.5, ("a file",))
-    assert (found.tries, found.stopped) == (1, None)
-    one = found.reconstructions[0]
+    result = queue.solution(asked)
+    assert result is not None and result.reconstructions[1] is None
+    assert (result.seconds, result.refused) == (1.5, ("a file",))
+    assert (result.tries, result.stopped) == (1, None)
+    one = result.reconstructions[0]
     assert one is not None and torch.equal(one.samples, torch.full((1, 1, 2, 2), 0.5))
     assert (one.matching_loss, one.iterations) == (0.125, 3)
 
@@ -115,11 +116,11 @@ def test_another_job_of_the_same_name_is_done_anew(queue: Queue) -> None:
     assert other.name == job().name and queue.solution(other) is None
     assert queue.next() == other
     queue.solve(other, solved(other, guesses(0.75), 1.0))
-    found = queue.solution(other)
+    result = queue.solution(other)
     assert (
-        found is not None
-        and found.reconstructions[0] is not None
-        and float(found.reconstructions[0].samples.max()) == 0.75
+        result is not None
+        and result.reconstructions[0] is not None
+        and float(result.reconstructions[0].samples.max()) == 0.75
     )
     assert queue.solution(job()) is None  # what came of the first one is no answer to it any more
 
@@ -153,17 +154,17 @@ def test_a_job_is_offered_again_as_often_as_was_asked_for(queue: Queue) -> None:
         queue.fail(asked, "crashed: it")
         assert queue.next() == asked and queue.solution(asked) is None and queue.started() == []
     queue.fail(asked, "crashed: for the last time")
-    found = queue.solution(asked)
-    assert found is not None and queue.next() is None
-    assert (found.stopped, found.tries, found.reconstructions) == ("crashed: for the last time", 3, (None, None))
+    result = queue.solution(asked)
+    assert result is not None and queue.next() is None
+    assert (result.stopped, result.tries, result.reconstructions) == ("crashed: for the last time", 3, (None, None))
 
 
 def test_without_retries_the_first_failure_is_the_last(queue: Queue) -> None:
     asked = job(retries=0)
     queue.put(asked)
     queue.fail(asked, "ended after 1 s, its budget")
-    found = queue.solution(asked)
-    assert found is not None and (found.stopped, found.tries) == ("ended after 1 s, its budget", 1)
+    result = queue.solution(asked)
+    assert result is not None and (result.stopped, result.tries) == ("ended after 1 s, its budget", 1)
 
 
 def test_a_success_says_how_many_tries_it_took(queue: Queue) -> None:
@@ -171,8 +172,8 @@ def test_a_success_says_how_many_tries_it_took(queue: Queue) -> None:
     queue.put(asked)
     queue.fail(asked, "crashed: it")
     queue.solve(asked, solved(asked, guesses(), 1.0))
-    found = queue.solution(asked)
-    assert found is not None and (found.stopped, found.tries) == (None, 2)
+    result = queue.solution(asked)
+    assert result is not None and (result.stopped, result.tries) == (None, 2)
 
 
 def test_another_job_has_all_its_tries(queue: Queue) -> None:
@@ -190,8 +191,8 @@ def test_a_solution_that_arrived_in_time_is_not_given_up(queue: Queue) -> None:
     queue.start(asked, pid=1)
     queue.solve(asked, solved(asked, guesses(), 1.0))
     queue.fail(asked, "ended after 1 s, its budget")  # whoever watches looked a moment before
-    found = queue.solution(asked)
-    assert found is not None and found.stopped is None and found.reconstructions[0] is not None
+    result = queue.solution(asked)
+    assert result is not None and result.stopped is None and result.reconstructions[0] is not None
 
 
 # --- closing and opening again ---
@@ -236,12 +237,12 @@ def test_a_result_whose_tensors_are_torn_counts_as_none(queue: Queue) -> None:
     for damaged in (whole[:-3], b"", b"nonsense"):
         tensors.unlink()
         tensors.write_bytes(damaged)
-        found = queue.solution(job())
-        assert found is not None and found.reconstructions == (None, None)
-        assert found.stopped is not None and found.stopped.startswith("its result cannot be read: ")
+        result = queue.solution(job())
+        assert result is not None and result.reconstructions == (None, None)
+        assert result.stopped is not None and result.stopped.startswith("its result cannot be read: ")
     tensors.unlink()
-    found = queue.solution(job())
-    assert found is not None and found.stopped is not None and "cannot be read" in found.stopped
+    result = queue.solution(job())
+    assert result is not None and result.stopped is not None and "cannot be read" in result.stopped
 
 
 def test_only_the_owner_may_read(queue: Queue) -> None:
@@ -260,9 +261,9 @@ def test_one_tensor_for_all_exchanges_can_be_written_down(queue: Queue) -> None:
     guess = Reconstruction(torch.full((1, 1, 2, 2), 0.5))
     queue.put(job())
     queue.solve(job(), solved(job(), [guess, guess], 1.0))
-    found = queue.solution(job())
-    assert found is not None and all(
-        one is not None and torch.equal(one.samples, guess.samples) for one in found.reconstructions
+    result = queue.solution(job())
+    assert result is not None and all(
+        one is not None and torch.equal(one.samples, guess.samples) for one in result.reconstructions
     )
 
 
@@ -271,10 +272,10 @@ def test_losses_that_are_tensors_or_nan_can_be_written_down(queue: Queue) -> Non
     losses: list[Any] = [torch.tensor(0.25), float("nan")]
     queue.put(job())
     queue.solve(job(), solved(job(), [Reconstruction(samples + i, loss) for i, loss in enumerate(losses)], 1.0))
-    found = queue.solution(job())
-    assert found is not None and found.reconstructions[0] is not None and found.reconstructions[1] is not None
-    assert found.reconstructions[0].matching_loss == 0.25
-    assert found.reconstructions[1].matching_loss != found.reconstructions[1].matching_loss
+    result = queue.solution(job())
+    assert result is not None and result.reconstructions[0] is not None and result.reconstructions[1] is not None
+    assert result.reconstructions[0].matching_loss == 0.25
+    assert result.reconstructions[1].matching_loss != result.reconstructions[1].matching_loss
 
 
 def test_reconstructions_are_kept_in_single_precision_and_without_their_history(queue: Queue) -> None:

@@ -27,8 +27,8 @@ from flfw.audit.measures.recovery import (
 from flfw.rng import numpy_generator
 
 
-def noise(*shape: int, of: int = 0) -> np.ndarray:
-    return numpy_generator(0, "noise", of).random(shape, dtype=np.float32)
+def noise(*shape: int, given: int = 0) -> np.ndarray:
+    return numpy_generator(0, "noise", given).random(shape, dtype=np.float32)
 
 
 def public(samples: np.ndarray) -> Public:
@@ -111,9 +111,9 @@ def test_ssim_is_that_of_the_paper(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (3, 11, 14)])
 def test_ssim_is_scikit_images_with_the_papers_options(shape: tuple[int, ...]) -> None:
     options = {"gaussian_weights": True, "sigma": 1.5, "use_sample_covariance": False}
-    for of in range(1, 4):
+    for given in range(1, 4):
         a = noise(*shape)
-        b = (a + noise(*shape, of=of)) / 2
+        b = (a + noise(*shape, given=given)) / 2
         by_channel = [
             scikit_images(x.astype(np.float64), y.astype(np.float64), **options) for x, y in zip(a, b, strict=True)
         ]
@@ -121,7 +121,9 @@ def test_ssim_is_scikit_images_with_the_papers_options(shape: tuple[int, ...]) -
 
 
 def test_ssim_takes_population_covariances() -> None:
-    a, b = (0.05 * noise(1, 20, 20, of=of).astype(np.float64) for of in range(2))  # faint, so that the factor shows
+    a, b = (
+        0.05 * noise(1, 20, 20, given=given).astype(np.float64) for given in range(2)
+    )  # faint, so that the factor shows
     sample = scikit_images(a, b, channel_axis=0, gaussian_weights=True, sigma=1.5)
     assert ssim(a, b) == pytest.approx(ssim_written_here(a, b), abs=1e-9)
     assert abs(ssim_written_here(a, b) - sample) > 1e-6
@@ -155,30 +157,30 @@ def test_ssim_needs_room_for_its_window(shape: tuple[int, ...], fits: bool) -> N
 def test_assignment_undoes_a_permutation() -> None:
     truth = noise(5, 1, 4, 4)
     order = np.array([3, 0, 4, 1, 2])
-    found = (truth + 0.01 * noise(5, 1, 4, 4, of=1))[order]
-    chosen = assign(truth, found)
+    result = (truth + 0.01 * noise(5, 1, 4, 4, of=1))[order]
+    chosen = assign(truth, result)
     assert chosen.tolist() == np.argsort(order).tolist()
-    assert float(np.abs(found[chosen] - truth).max()) <= 0.01 + 1e-6
+    assert float(np.abs(result[chosen] - truth).max()) <= 0.01 + 1e-6
 
 
-@pytest.mark.parametrize("of", range(5))
-def test_assignment_has_the_least_squares_of_all_permutations(of: int) -> None:
-    truth, found = noise(4, 3, of=of), noise(4, 3, of=100 + of)
-    costs = {p: float(((truth - found[list(p)]) ** 2).sum()) for p in permutations(range(4))}
-    assert tuple(assign(truth, found)) == min(costs, key=costs.__getitem__)
+@pytest.mark.parametrize("given", range(5))
+def test_assignment_has_the_least_squares_of_all_permutations(given: int) -> None:
+    truth, result = noise(4, 3, given=given), noise(4, 3, given=100 + given)
+    costs = {p: float(((truth - result[list(p)]) ** 2).sum()) for p in permutations(range(4))}
+    assert tuple(assign(truth, result)) == min(costs, key=costs.__getitem__)
 
 
 def test_assignment_is_one_to_one_even_where_one_guess_fits_all() -> None:
     truth = np.array([[0.0], [0.2]])
-    found = np.array([[0.1], [0.9]])  # 0.1 is nearest to both; as a pair 0 <- .1, .2 <- .9 costs .50, the other .82
-    assert assign(truth, found).tolist() == [0, 1]
+    result = np.array([[0.1], [0.9]])  # 0.1 is nearest to both; as a pair 0 <- .1, .2 <- .9 costs .50, the other .82
+    assert assign(truth, result).tolist() == [0, 1]
 
 
 def test_assignment_compares_clamped_values() -> None:
     truth = np.array([[1.0, 0.0], [0.9, 0.2]])
-    found = np.array([[10.0, 1.0], [1.0, 0.0]])
+    result = np.array([[10.0, 1.0], [1.0, 0.0]])
     # Clamped to (1, 1) the first costs 1.00 + .05 in order and .65 + 0 swapped; unclamped the order would win.
-    assert assign(truth, found).tolist() == [1, 0]
+    assert assign(truth, result).tolist() == [1, 0]
 
 
 def test_assignment_of_a_large_batch_of_large_images_needs_no_cube() -> None:
@@ -202,14 +204,14 @@ def test_assignment_null_is_that_of_a_naive_loop() -> None:
         drawn = others[rng.choice(7, 3, replace=False)]
         best = min(permutations(range(3)), key=lambda p: float(((truth - drawn[list(p)]) ** 2).sum()))
         values += [psnr(t, drawn[j]) for t, j in zip(truth, best, strict=True)]
-    found = assignment_null(truth, public(others), numpy_generator(0, "null"), draws=5)
-    assert found == pytest.approx(np.mean(values))
+    result = assignment_null(truth, public(others), numpy_generator(0, "null"), draws=5)
+    assert result == pytest.approx(np.mean(values))
 
 
 def test_assignment_null_of_one_example_is_the_mean_of_random_public_ones() -> None:
     truth, others = noise(1, 4), noise(5, 4, of=1)
-    found = assignment_null(truth, public(others), numpy_generator(0, "null"), draws=2000)
-    assert found == pytest.approx(np.mean([psnr(truth[0], o) for o in others]), abs=0.2)
+    result = assignment_null(truth, public(others), numpy_generator(0, "null"), draws=2000)
+    assert result == pytest.approx(np.mean([psnr(truth[0], o) for o in others]), abs=0.2)
 
 
 def test_assignment_null_repeats_examples_only_where_there_are_too_few() -> None:
@@ -284,18 +286,18 @@ BINARY = np.array([True, True, True, False, False])
 
 def test_features_match_by_hand() -> None:
     truth = np.array([1.0, 0.0, 1.0, 0.50, 0.20])
-    found = np.array([0.5, 0.6, 3.0, 0.54, 0.26])  # 1 (from .5 up), not 0, 1 (clamped), within .05, not within
-    assert matched_features(truth, found, BINARY) == pytest.approx(3 / 5)
-    assert not exact_match(truth, found, BINARY)
+    result = np.array([0.5, 0.6, 3.0, 0.54, 0.26])  # 1 (from .5 up), not 0, 1 (clamped), within .05, not within
+    assert matched_features(truth, result, BINARY) == pytest.approx(3 / 5)
+    assert not exact_match(truth, result, BINARY)
     assert exact_match(truth, np.array([0.7, 0.4, 0.9, 0.46, 0.24]), BINARY)
 
 
 def test_the_tolerance_of_a_number_includes_its_end_in_float32() -> None:
     number = np.array([False])
     for low in np.arange(0, 0.9, 0.1, dtype=np.float32):
-        truth, found = np.array([low]), np.array([low + np.float32(0.05)])
-        assert matched_features(truth, found, number) == matched_features(found, truth, number) == 1.0
-        assert matched_features(truth, found + np.float32(1e-4), number) == 0.0
+        truth, result = np.array([low]), np.array([low + np.float32(0.05)])
+        assert matched_features(truth, result, number) == matched_features(result, truth, number) == 1.0
+        assert matched_features(truth, result + np.float32(1e-4), number) == 0.0
 
 
 def test_a_close_value_on_the_other_side_of_a_half_is_no_match_of_a_binary_feature() -> None:
@@ -321,8 +323,8 @@ def test_identification_by_hand() -> None:
 
 def test_identification_is_over_all_the_pixels() -> None:
     truth, lookalikes = noise(3, 8, 8), noise(9, 3, 8, 8, of=1)
-    found = 0.9 * truth + 0.1 * noise(3, 8, 8, of=2)
-    assert identification(truth, found, lookalikes) == (1, 10)
+    result = 0.9 * truth + 0.1 * noise(3, 8, 8, of=2)
+    assert identification(truth, result, lookalikes) == (1, 10)
     assert identification(truth, lookalikes[4], lookalikes)[0] > 1
 
 
@@ -352,8 +354,8 @@ def test_a_guess_that_knows_nothing_ranks_the_truth_uniformly(guess: str) -> Non
     rng, trials, ranks = numpy_generator(0, "null", len(guess)), 4000, []
     for _ in range(trials):
         candidates = rng.random((5, 6))
-        found = {"noise": rng.random(6), "mean": np.full(6, 0.5), "another": rng.random((3, 6)).mean(0)}[guess]
-        ranks.append(identification(candidates[0], found, candidates[1:])[0])
+        result = {"noise": rng.random(6), "mean": np.full(6, 0.5), "another": rng.random((3, 6)).mean(0)}[guess]
+        ranks.append(identification(candidates[0], result, candidates[1:])[0])
     assert abs(ranks.count(1) - trials / 5) < 4 * np.sqrt(trials * 0.2 * 0.8)
     assert np.mean(ranks) == pytest.approx(3.0, abs=4 * np.sqrt(2 / trials))
 

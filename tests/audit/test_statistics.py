@@ -20,9 +20,9 @@ def rng(*numbers: int) -> np.random.Generator:
     return numpy_generator(0, "test of statistics", *numbers)
 
 
-def ends(found: Interval) -> tuple[float, float]:
-    assert found.low is not None and found.high is not None
-    return found.low, found.high
+def ends(result: Interval) -> tuple[float, float]:
+    assert result.low is not None and result.high is not None
+    return result.low, result.high
 
 
 # --- intervals of a mean ---
@@ -128,11 +128,11 @@ def test_shares_above_and_the_worst_by_hand() -> None:
 
 
 def test_paired_numbers_by_hand() -> None:
-    found = paired(np.array([30.0, 12.0, 10.0, 9.0]), np.array([20.0, 10.0, 11.0, 9.0]), None, rng())
-    assert found.difference.mean == pytest.approx((10 + 2 - 1 + 0) / 4)
-    assert (found.better, found.worse, found.ties) == (2, 1, 1)
+    result = paired(np.array([30.0, 12.0, 10.0, 9.0]), np.array([20.0, 10.0, 11.0, 9.0]), None, rng())
+    assert result.difference.mean == pytest.approx((10 + 2 - 1 + 0) / 4)
+    assert (result.better, result.worse, result.ties) == (2, 1, 1)
     # Flips of the tie change nothing. Of |+-10 +-2 +-1| those of at least 11: 10+2+1, 10+2-1 and their opposites.
-    assert found.p == 4 / 8
+    assert result.p == 4 / 8
 
 
 def test_the_p_value_is_that_of_all_sign_flips() -> None:
@@ -155,8 +155,8 @@ def test_pairing_sees_what_the_spread_of_images_hides() -> None:
 
 
 def test_one_image_proves_nothing() -> None:
-    found = paired(np.array([30.0]), np.array([10.0]), np.array([0]), rng())
-    assert found.difference == Interval(20.0, None, None) and found.p == 1.0
+    result = paired(np.array([30.0]), np.array([10.0]), np.array([0]), rng())
+    assert result.difference == Interval(20.0, None, None) and result.p == 1.0
 
 
 def test_the_interval_of_a_difference_knows_the_seeds() -> None:

@@ -89,15 +89,15 @@ def asked(folder: Path, **changes: Any) -> Experiment:
     return tiny(folder, **{"images": 3, "attack": (own(Counted),), "vantage": VANTAGES, **changes})
 
 
-def audit(folder: Path, **about: Any) -> list[dict[str, Any]]:
+def audit(folder: Path, **details: Any) -> list[dict[str, Any]]:
     """The entries of a run that have these values."""
     entries = json.loads((folder / "result.json").read_text())["audit"]
-    return [entry for entry in entries if all(entry[key] == value for key, value in about.items())]
+    return [entry for entry in entries if all(entry[key] == value for key, value in details.items())]
 
 
-def rows(folder: Path, **about: str) -> list[dict[str, str]]:
+def rows(folder: Path, **details: str) -> list[dict[str, str]]:
     with (folder / "audit.csv").open(newline="") as lines:
-        return [row for row in csv.DictReader(lines) if all(row[key] == value for key, value in about.items())]
+        return [row for row in csv.DictReader(lines) if all(row[key] == value for key, value in details.items())]
 
 
 def without_times(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -142,9 +142,9 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 
 def test_one_example_read_on_the_client_leaks(watched: Watched) -> None:
-    found = audit(watched.folder, vantage=EXAMPLE)
-    assert [(e["round"], e["verdict"], e["share_recovered"]) for e in found] == [(0, "leaks", 1.0), (1, "leaks", 1.0)]
-    for entry in found:
+    result = audit(watched.folder, vantage=EXAMPLE)
+    assert [(e["round"], e["verdict"], e["share_recovered"]) for e in result] == [(0, "leaks", 1.0), (1, "leaks", 1.0)]
+    for entry in result:
         assert (entry["source"], entry["batch"], entry["steps"], entry["curve"]) == ("probe", 1, 1, None)
         assert (entry["images"], entry["failures"], entry["adaptive"]) == (3, 0, True)
         assert "the gradient of one example, read on the client during local training" in entry["granted"]
@@ -269,8 +269,8 @@ def test_nothing_is_written_unless_the_audit_asks(
     assert [e["vantage"] for e in audit(tmp_path / "again")] == [UPDATE]
     capsys.readouterr()
     assert sim.main(["--from", str(folder), "--vantage", SERVER, EXAMPLE]) == 2
-    said = f"Expected recordings of client_example at round 0 in {folder}, got none; only a run with that --vantage"
-    assert capsys.readouterr().err == f"sim.py: {said} records them.\n"
+    message = f"Expected recordings of client_example at round 0 in {folder}, got none; only a run with that --vantage"
+    assert capsys.readouterr().err == f"sim.py: {message} records them.\n"
 
 
 @pytest.mark.parametrize(
@@ -333,9 +333,9 @@ def written(
 
 
 def numbers(folder: Path) -> list[tuple[int, int, float]]:
-    found = Recordings(folder)
-    seen = found.observations([line["id"] for line in found.lines])
-    assert not found.refused
+    result = Recordings(folder)
+    seen = result.observations([line["id"] for line in result.lines])
+    assert not result.refused
     return sorted((o.round, o.slot, float(o.sent["w"][0])) for o in seen if o is not None)
 
 
@@ -367,11 +367,13 @@ def test_every_check_of_recordings_is_made_of_them(tmp_path: Path) -> None:
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
     with (tmp_path / "client-000" / "manifest.jsonl").open("a") as manifest:
         manifest.write("{cut")
-    found = Recordings(tmp_path)
-    assert found.refused == ["client-000/Line 3 of manifest.jsonl was left out: it was cut short, or is being written."]
-    assert [o and o.client for o in found.observations([line["id"] for line in found.lines])] == [0, None]
-    assert found.refused[1].startswith("client-001/round-0000/client-001-001 was left out: round-0000/client-001-001")
-    one, two = Recordings(tmp_path).probes("target", 0), found.probes("target", 0)
+    result = Recordings(tmp_path)
+    assert result.refused == [
+        "client-000/Line 3 of manifest.jsonl was left out: it was cut short, or is being written."
+    ]
+    assert [o and o.client for o in result.observations([line["id"] for line in result.lines])] == [0, None]
+    assert result.refused[1].startswith("client-001/round-0000/client-001-001 was left out: round-0000/client-001-001")
+    one, two = Recordings(tmp_path).probes("target", 0), result.probes("target", 0)
     assert len(one) == len(two) == 1
 
 
@@ -390,10 +392,10 @@ def test_a_run_that_was_cut_short_writes_the_round_anew(tmp_path: Path, monkeypa
     straight = whole.run(asked(tmp_path / "straight", vantage=(EXAMPLE,)))
     save = Checkpoints.save
 
-    def dies(kept: Checkpoints, snapshot: Any, about: dict[str, Any]) -> None:
+    def dies(kept: Checkpoints, snapshot: Any, details: dict[str, Any]) -> None:
         if snapshot.round == 1:
             raise RunFailed("killed")
-        save(kept, snapshot, about)
+        save(kept, snapshot, details)
 
     with monkeypatch.context() as patch:
         patch.setattr(Checkpoints, "save", dies)
@@ -464,9 +466,9 @@ def test_poison_covers_other_clients_examples(watched: Watched, tmp_path: Path) 
 
 @pytest.mark.slow
 def test_an_attack_that_reads_other_clients_examples_is_caught(watched: Watched) -> None:
-    found = {one.attack: one for one in capability.check(watched.folder, [own(ReadsOtherClients), "analytic"])}
-    assert found["analytic"].same and found["analytic"].compared == 21
-    assert not found[own(ReadsOtherClients)].same
+    result = {one.attack: one for one in capability.check(watched.folder, [own(ReadsOtherClients), "analytic"])}
+    assert result["analytic"].same and result["analytic"].compared == 21
+    assert not result[own(ReadsOtherClients)].same
 
 
 def test_the_estimate_counts_its_probes_and_its_files(tmp_path: Path) -> None:

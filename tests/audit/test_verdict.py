@@ -132,8 +132,8 @@ def test_the_rows_of_an_audit_are_measured_against_the_truth(leaking: tuple[Path
     ]  # fmt: skip
     for row in targets:
         truth = load_file(folder / row["truth"])["samples"]
-        found = load_file(folder / row["reconstruction"])["samples"]
-        rmsd = float((truth.double() - found.double()).square().mean().sqrt())
+        result = load_file(folder / row["reconstruction"])["samples"]
+        rmsd = float((truth.double() - result.double()).square().mean().sqrt())
         assert float(row["rmsd"]) == pytest.approx(rmsd, rel=1e-3, abs=1e-10) and rmsd < 1e-5
     assert targets[0]["truth"] != targets[1]["truth"]
     first, again = (load_file(folder / targets[i]["truth"])["samples"] for i in (0, 2))
@@ -285,19 +285,19 @@ def row(victim: int, db: float | None, recovered: bool = False) -> ScoreRow:
 
 
 def told(rows: list[ScoreRow], untold: list[ScoreRow]) -> dict[str, Any]:
-    about = {"attack": "a", "adaptive": True, "batch": 1, "steps": 1, "iterations": 1}
+    details = {"attack": "a", "adaptive": True, "batch": 1, "steps": 1, "iterations": 1}
     passed = Rung("control", 150.0, True), Rung("easy", 30.0, True)
     known: ScoreRow = dict.fromkeys(
         ("ssim", "lpips", "rmsd", "gain", "rank", "candidates", "assignment_null", "client")
     )
     known |= {"iterations": None, "failed": False, "succeeded": False, "exact": False, "exact_features": None}
     known |= {"labels_found": None, "floor_features": None}
-    return summed(about, Solution("job", ()), [known | one for one in rows], len(rows), passed, 0, untold)
+    return summed(details, Solution("job", ()), [known | one for one in rows], len(rows), passed, 0, untold)
 
 
 def test_knowing_of_a_defence_is_compared_image_for_image() -> None:
-    found = told([row(0, 15.0), row(1, 12.0)], [row(1, 9.0), row(0, 10.0)])  # +5 and +3
-    assert found["knowing_gains"]["mean"] == 4.0 and found["verdict"] == "no leak found"
+    result = told([row(0, 15.0), row(1, 12.0)], [row(1, 9.0), row(0, 10.0)])  # +5 and +3
+    assert result["knowing_gains"]["mean"] == 4.0 and result["verdict"] == "no leak found"
     assert told([row(0, 15.0)], [])["knowing_gains"] is None
     assert told([row(0, None)], [row(0, None)])["knowing_gains"] is None  # nothing was measured
     failed = told([row(i, 12.0 if i else None) for i in range(3)], [row(i, 10.0) for i in range(3)])
@@ -316,14 +316,14 @@ def test_knowing_of_a_defence_is_compared_image_for_image() -> None:
 def test_an_attack_that_does_worse_for_knowing_more_proves_nothing(
     ours: list[float], theirs: list[float], word: str
 ) -> None:
-    found = told([row(i, db) for i, db in enumerate(ours)], [row(i, db) for i, db in enumerate(theirs)])
-    assert found["verdict"] == word
-    assert ("poor use of what it knows" in found["reason"]) is (word == "inconclusive")
+    result = told([row(i, db) for i, db in enumerate(ours)], [row(i, db) for i, db in enumerate(theirs)])
+    assert result["verdict"] == word
+    assert ("poor use of what it knows" in result["reason"]) is (word == "inconclusive")
 
 
 def test_an_attack_that_recovers_fewer_for_knowing_more_proves_nothing() -> None:
-    found = told([row(0, 15.0), row(1, 30.0)], [row(0, 20.5, recovered=True), row(1, 9.0)])
-    assert found["verdict"] == "inconclusive" and "1 of 2 examples reconstructed" in found["reason"]
+    result = told([row(0, 15.0), row(1, 30.0)], [row(0, 20.5, recovered=True), row(1, 9.0)])
+    assert result["verdict"] == "inconclusive" and "1 of 2 examples reconstructed" in result["reason"]
 
 
 def test_an_easy_rung_of_few_recordings_is_not_passed() -> None:

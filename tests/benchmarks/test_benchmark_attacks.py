@@ -129,9 +129,9 @@ def test_errors_are_absolute_of_the_objective_and_relative_of_the_gradient() -> 
         "objective": torch.tensor([0.5, 0.5]),
         "gradient": torch.tensor([[3.0, 3.0], [2.0, 0.0]]),
     }
-    found = errors(cast(Any, Stub()), theirs)
-    assert found["objective"].tolist() == [0.0, 0.25]
-    torch.testing.assert_close(found["gradient"], torch.tensor([1 / 18**0.5, 0.5]))
+    result = errors(cast(Any, Stub()), theirs)
+    assert result["objective"].tolist() == [0.0, 0.25]
+    torch.testing.assert_close(result["gradient"], torch.tensor([1 / 18**0.5, 0.5]))
 
 
 # --- the figures ---
@@ -158,8 +158,8 @@ def test_sides_take_turns() -> None:
         order.append(name)
         return float(len(order))
 
-    found = attacks.in_turns({"a": lambda: side("a"), "b": lambda: side("b")}, 2)
-    assert order == ["a", "b", "a", "b"] and found == {"a": [1.0, 3.0], "b": [2.0, 4.0]}
+    result = attacks.in_turns({"a": lambda: side("a"), "b": lambda: side("b")}, 2)
+    assert order == ["a", "b", "a", "b"] and result == {"a": [1.0, 3.0], "b": [2.0, 4.0]}
 
 
 def test_numbers_are_rounded_to_four_digits_at_any_depth() -> None:
@@ -195,9 +195,9 @@ def test_our_objective_is_breachings(three: Victims, tmp_path: Path) -> None:
     made_for = BREACHING / "made-for.txt"
     if not made_for.exists() or made_for.read_text() != "\n".join([sys.version, *breaching_env.packages()]):
         pytest.skip("breaching has no environment here; `python -m benchmarks.breaching_env` makes one")
-    _, found = Theirs(BREACHING / "bin" / "python", 1)(three, tmp_path, "objective", 3)
-    apart = errors(Ours(three, compiled=False), found)
+    _, result = Theirs(BREACHING / "bin" / "python", 1)(three, tmp_path, "objective", 3)
+    apart = errors(Ours(three, compiled=False), result)
     assert float(apart["objective"].max()) <= 1e-6 and float(apart["gradient"].max()) <= 1e-5
-    told, traced = Theirs(BREACHING / "bin" / "python", 1)(three, tmp_path, "attack", 4, every=2)
-    assert told["trace_iterations"] == [0, 2] and torch.equal(traced["trace"][:, 0], three.start)
+    informed, traced = Theirs(BREACHING / "bin" / "python", 1)(three, tmp_path, "attack", 4, every=2)
+    assert informed["trace_iterations"] == [0, 2] and torch.equal(traced["trace"][:, 0], three.start)
     assert attack_problems.TV > 0, "else total variation is not compared"

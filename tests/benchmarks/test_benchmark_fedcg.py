@@ -60,8 +60,8 @@ def test_a_client_that_does_another_thing_is_noticed(tmp_path: Path, monkeypatch
 def test_an_error_is_over_what_was_moved() -> None:
     start = {"a": torch.tensor([1.0, 1.0]), "n": torch.tensor(3)}
     expected = {"a": torch.tensor([1.0, 3.0]), "n": torch.tensor(4)}
-    found = {"a": torch.tensor([1.5, 3.0]), "n": torch.tensor(9)}
-    assert fedcg.apart(found, expected, start) == pytest.approx(0.25)
+    result = {"a": torch.tensor([1.5, 3.0]), "n": torch.tensor(9)}
+    assert fedcg.apart(result, expected, start) == pytest.approx(0.25)
 
 
 def test_the_last_line_is_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,14 +71,14 @@ def test_the_last_line_is_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     threads = torch.get_num_threads()
     fedcg.main()
     torch.set_num_threads(threads)
-    *said, last = capsys.readouterr().out.splitlines()
-    found = json.loads(last)
-    assert found["P9"]["clients_2"] > 0 and set(found["client"]) == {"classifier", "generator"}
-    assert found["met"] == {"P9": {"clients_2": True}} and found["goal"] == {"P9": {"clients_2": 0.01}}
-    assert len(found["milliseconds"]["P9"]["clients_2"]) == 2 and found["exact"] == {"client": 1e-15}
-    assert found["float32_worst"] == 2e-3 and "hardware" in found and found["load"] > 0
-    assert said[0] == "exact: client 1.0e-15 (goal <= 1e-05)  (quick: not to be quoted)"
-    assert "met" in said[2] and len(said) == 5
+    *message, last = capsys.readouterr().out.splitlines()
+    result = json.loads(last)
+    assert result["P9"]["clients_2"] > 0 and set(result["client"]) == {"classifier", "generator"}
+    assert result["met"] == {"P9": {"clients_2": True}} and result["goal"] == {"P9": {"clients_2": 0.01}}
+    assert len(result["milliseconds"]["P9"]["clients_2"]) == 2 and result["exact"] == {"client": 1e-15}
+    assert result["float32_worst"] == 2e-3 and "hardware" in result and result["load"] > 0
+    assert message[0] == "exact: client 1.0e-15 (goal <= 1e-05)  (quick: not to be quoted)"
+    assert "met" in message[2] and len(message) == 5
 
 
 def test_what_was_not_chosen_is_neither_compared_nor_reported(
@@ -88,6 +88,6 @@ def test_what_was_not_chosen_is_neither_compared_nor_reported(
     threads = torch.get_num_threads()
     fedcg.main()
     torch.set_num_threads(threads)
-    found = json.loads(capsys.readouterr().out)
-    assert set(found) == {"client", "milliseconds", "exact", "load", "quick", "only", "hardware"}
-    assert set(found["exact"]) == {"client"} and found["only"] == ["client"] and found["quick"]
+    result = json.loads(capsys.readouterr().out)
+    assert set(result) == {"client", "milliseconds", "exact", "load", "quick", "only", "hardware"}
+    assert set(result["exact"]) == {"client"} and result["only"] == ["client"] and result["quick"]

@@ -34,8 +34,8 @@ def test_a_ratio_is_the_median_of_the_turns_own(monkeypatch: pytest.MonkeyPatch)
         return [[1.0, 2.0, 3.0, 4.0], [2.0, 2.0, 8.0, 2.0], [10.0, 30.0, 10.0, 10.0]]
 
     monkeypatch.setattr(local_steps, "in_turns", in_turns)
-    found = local_steps.measure("Cancer", 3, 8)
-    assert found == {
+    result = local_steps.measure("Cancer", 3, 8)
+    assert result == {
         "non-private": (1.0, 2.0),
         "Fed-SDP": (2.0, 2.0),  # of 2, 1 and 3
         "Fed-CDP": (3.0, 8.0),
@@ -45,19 +45,19 @@ def test_a_ratio_is_the_median_of_the_turns_own(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("name", ["Cancer", "EMNIST"])
 def test_every_method_runs(name: str) -> None:
-    found = local_steps.measure(name, 1, 4)
-    assert list(found) == list(local_steps.CASES[name].experiments)
-    assert all(ratio > 0 and milliseconds > 0 for ratio, milliseconds in found.values())
+    result = local_steps.measure(name, 1, 4)
+    assert list(result) == list(local_steps.CASES[name].experiments)
+    assert all(ratio > 0 and milliseconds > 0 for ratio, milliseconds in result.values())
 
 
 def test_the_last_line_is_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["local_steps", "--quick", "--only", "Cancer"])
     monkeypatch.setitem(local_steps._EXAMPLES, "Cancer", 8)
     local_steps.main()
-    *said, last = capsys.readouterr().out.splitlines()
-    found = json.loads(last)
-    assert set(found) == {"local_steps", "goal", "met", "milliseconds", "turns", "quick", "only", "hardware"}
-    assert found["local_steps"]["Cancer"]["non-private"] == 1.0 and set(found["met"]["Cancer"]) == set(
-        found["goal"]["Cancer"]
+    *message, last = capsys.readouterr().out.splitlines()
+    result = json.loads(last)
+    assert set(result) == {"local_steps", "goal", "met", "milliseconds", "turns", "quick", "only", "hardware"}
+    assert result["local_steps"]["Cancer"]["non-private"] == 1.0 and set(result["met"]["Cancer"]) == set(
+        result["goal"]["Cancer"]
     )
-    assert said[0].startswith("Cancer:") and len(said) == 5 and "goal <= 2.33" in said[3]
+    assert message[0].startswith("Cancer:") and len(message) == 5 and "goal <= 2.33" in message[3]

@@ -14,12 +14,16 @@ import pytest
 import torch
 
 from benchmarks import attacks, breaching_env, deploy, hyperfl_upload, output, parity
-from benchmarks.output import MARK, BenchmarkRun, Part
+from benchmarks.output import MARK, BenchmarkPart, BenchmarkRun
 from tests.support.paths import ROOT
 
 SOURCES = sorted((ROOT / "benchmarks").glob("*.py"))
 NAMES = [path.stem for path in SOURCES if "def main() -> None:" in path.read_text()]
-PARTS = {"a": Part("the first", 50, 5), "b": Part("the second", 100, 0), "c": Part("the third", 10, 1)}
+PARTS = {
+    "a": BenchmarkPart("the first", 50, 5),
+    "b": BenchmarkPart("the second", 100, 0),
+    "c": BenchmarkPart("the third", 10, 1),
+}
 
 
 class Stopped(Exception):
@@ -45,7 +49,7 @@ def called(benchmark: ModuleType, monkeypatch: pytest.MonkeyPatch, *flags: str) 
     return stopped.value.code
 
 
-def run(*, only: list[str] | None = None, quick: bool = False, gate: Part | None = None) -> BenchmarkRun:
+def run(*, only: list[str] | None = None, quick: bool = False, gate: BenchmarkPart | None = None) -> BenchmarkRun:
     return BenchmarkRun(Namespace(only=only, quick=quick, json=False), PARTS, gate)
 
 
@@ -138,7 +142,7 @@ def test_figures_without_their_parts_are_left_out() -> None:
 
 
 def test_parts_come_in_the_benchmark_s_order_and_each_begins_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    chosen = run(only=["c", "a", "c"], gate=Part("both sides compared", 20, 2))
+    chosen = run(only=["c", "a", "c"], gate=BenchmarkPart("both sides compared", 20, 2))
     chosen.begin_gate()
     assert list(chosen.parts("b", "a")) == ["a"] and list(chosen.parts("c")) == ["c"] and chosen.names == ["a", "c"]
     text = capsys.readouterr()

@@ -67,7 +67,14 @@ def ask(experiment: Experiment, kind: str, arrays: Mapping[str, np.ndarray], fol
     grid = InProcessGrid(apps.client, 3, experiment.to_run_config(), [site] * 3)
     config: dict[str, Any] = {"code": code_hash(), "experiment": "test", "deadline": 600.0, "round": 1, "version": 0}
     if kind == "train.probe":
-        config |= {"rung": "target", "slot": 1, "own_slot": 0, "batch": 1, "steps": 1, "point": "target"}
+        config |= {
+            "rung": "target",
+            "slot": 1,
+            "own_slot": 0,
+            "batch": 2,
+            "steps": 1,
+            "point": "target",
+        }  # BatchNorm takes two
     content = {
         "arrays": pack({n: torch.tensor(v) for n, v in arrays.items()}),
         "config": ConfigRecord({**config, **more}),
@@ -108,13 +115,13 @@ def test_nothing_but_the_downloads_is_let_in(
     allowed = ", ".join(client.sharing.downloads[:4]) or "nothing"
     for door in ("train", "train.probe", "evaluate"):
         for private in client.private_names:
-            said = refused(experiment, door, {**honest, private: np.zeros_like(state[private])}, tmp_path)
-            assert said.startswith(f"client 1 was sent {private}, but {method} downloads only {allowed}")
-        said = refused(experiment, door, {**honest, "stowaway": np.zeros(1, np.float32)}, tmp_path)
-        assert said.startswith("client 1 was sent stowaway, but ")
+            message = refused(experiment, door, {**honest, private: np.zeros_like(state[private])}, tmp_path)
+            assert message.startswith(f"client 1 was sent {private}, but {method} downloads only {allowed}")
+        message = refused(experiment, door, {**honest, "stowaway": np.zeros(1, np.float32)}, tmp_path)
+        assert message.startswith("client 1 was sent stowaway, but ")
     for door in ("fit", "NumPy evaluate"):
-        said = refused(experiment, door, {**honest, "stowaway": np.zeros(1, np.float32)}, tmp_path)
-        assert said.startswith(f"client 1 was sent array {len(honest)}, but ")
+        message = refused(experiment, door, {**honest, "stowaway": np.zeros(1, np.float32)}, tmp_path)
+        assert message.startswith(f"client 1 was sent array {len(honest)}, but ")
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -128,13 +135,13 @@ def test_all_of_the_downloads_are_asked_for_in_their_shapes_and_types(
         return
     *others, last = honest
     form, shape = str(honest[last].dtype), honest[last].shape
-    said = refused(experiment, door, {name: honest[name] for name in others}, tmp_path)
-    assert said == f"client 1 was not sent {last}, which {method} downloads"
-    said = refused(experiment, door, {**honest, last: honest[last].astype(np.float16)}, tmp_path)
-    assert said == f"client 1 was sent {last} as float16{shape}, but {method} downloads it as {form}{shape}"
+    message = refused(experiment, door, {name: honest[name] for name in others}, tmp_path)
+    assert message == f"client 1 was not sent {last}, which {method} downloads"
+    message = refused(experiment, door, {**honest, last: honest[last].astype(np.float16)}, tmp_path)
+    assert message == f"client 1 was sent {last} as float16{shape}, but {method} downloads it as {form}{shape}"
     spread = honest[last].reshape(1, *shape)  # NumPy would spread it out
-    said = refused(experiment, door, {**honest, last: spread}, tmp_path)
-    assert said == f"client 1 was sent {last} as {form}{spread.shape}, but {method} downloads it as {form}{shape}"
+    message = refused(experiment, door, {**honest, last: spread}, tmp_path)
+    assert message == f"client 1 was sent {last} as {form}{spread.shape}, but {method} downloads it as {form}{shape}"
 
 
 @pytest.mark.parametrize("rung", ["control", "easy"])
@@ -143,14 +150,14 @@ def test_on_the_ladder_the_rungs_network_crosses_and_nothing_else(tiny: Experime
     with torch.no_grad():
         build = make_client(experiment, 1, tmp_path).at.task.build_net
         net = build("linear") if rung == "control" else build()
-    arrays, about = {n: v.numpy() for n, v in net.state_dict().items()}, {"rung": rung, "point": rung}
-    assert set(ask(experiment, "train.probe", arrays, tmp_path, **about)) == set(arrays)
+    arrays, details = {n: v.numpy() for n, v in net.state_dict().items()}, {"rung": rung, "point": rung}
+    assert set(ask(experiment, "train.probe", arrays, tmp_path, **details)) == set(arrays)
     with pytest.raises(SharingViolation) as caught:
-        ask(experiment, "train.probe", {**arrays, "head": np.zeros(1)}, tmp_path, **about)
+        ask(experiment, "train.probe", {**arrays, "head": np.zeros(1)}, tmp_path, **details)
     assert str(caught.value) == f"client 1 was sent head, but the model of the audit's {rung} rung has no such tensor"
     for kind in ("train", "evaluate"):  # which are on no rung, whatever they say
         with pytest.raises(SharingViolation, match="downloads only extractor"):
-            ask(experiment, kind, arrays, tmp_path, **about)
+            ask(experiment, kind, arrays, tmp_path, **details)
 
 
 @ways
@@ -244,7 +251,7 @@ def entering(*names: str) -> Callable[[Border], None]:
 
 
 @pytest.mark.parametrize(
-    ("cross", "said"),
+    ("cross", "message"),
     [
         (leaving("hypernet.a", "c"), "client 3 would send c, but mine uploads only hypernet.*"),
         (leaving("hypernet.new"), "client 3 would send hypernet.new, but the model of mine has no such tensor"),
@@ -252,10 +259,12 @@ def entering(*names: str) -> Callable[[Border], None]:
         (entering("hypernet.a", "embedding"), "client 3 was not sent hypernet.b, which mine downloads"),
     ],
 )
-def test_a_refusal_names_the_client_the_tensor_and_what_may_cross(cross: Callable[[Border], None], said: str) -> None:
+def test_a_refusal_names_the_client_the_tensor_and_what_may_cross(
+    cross: Callable[[Border], None], message: str
+) -> None:
     with pytest.raises(SharingViolation) as caught:
         cross(border(("hypernet.*", "embedding"), ("hypernet.*",)))
-    assert str(caught.value) == said
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(

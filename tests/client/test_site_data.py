@@ -59,7 +59,7 @@ def asked(tmp_path: Path, **changes: object) -> Experiment:
     return dataclasses.replace(plain, **changes)  # type: ignore[arg-type]
 
 
-def trained(experiment: Experiment, roots: Sequence[Path], **own: str) -> Experiment:
+def trained(experiment: Experiment, roots: Sequence[Path], **chosen: str) -> Experiment:
     """The run in its folder up to ``training.json``: both Flower apps in this process, with a data root for each.
 
     It is what `flfw.runs.run.run` does, with another way to the sites than Flower's SuperLink.
@@ -71,7 +71,7 @@ def trained(experiment: Experiment, roots: Sequence[Path], **own: str) -> Experi
     Checkpoints(checked.out, checked)
     require_same_data(checked.out, task.dataset.digest)
     config = checked.to_run_config()
-    nodes = [{"data-root": str(root), **own} for root in roots]
+    nodes = [{"data-root": str(root), **chosen} for root in roots]
     server = Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=dict(config))
     apps.server(grid=InProcessGrid(apps.client, len(roots), config, nodes), context=server)
     return checked
@@ -109,9 +109,11 @@ def test_the_networks_fit_what_the_name_says(net: str) -> None:
 def test_other_names_are_refused(word: str) -> None:
     with pytest.raises(BadInput) as caught:
         data.describe(f"site:{word}")
-    said = "Expected site:CxHxW:CLASSES, of images with C = 1 or 3 channels, or site:D:CLASSES, of rows of D numbers, "
-    said += f"and two classes or more, got site:{word}; for example site:1x28x28:10."
-    assert str(caught.value) == said
+    message = (
+        "Expected site:CxHxW:CLASSES, of images with C = 1 or 3 channels, or site:D:CLASSES, of rows of D numbers, "
+    )
+    message += f"and two classes or more, got site:{word}; for example site:1x28x28:10."
+    assert str(caught.value) == message
 
 
 def test_it_is_said_where_data_sets_are() -> None:
@@ -131,22 +133,22 @@ def grey(path: Path) -> np.ndarray:
 @pytest.mark.parametrize("size", [GREY, COLOUR, (3, 6, 8), (5, 9)])
 def test_images_become_what_the_name_says(tmp_path: Path, size: tuple[int, ...]) -> None:
     root = written(tmp_path / "own", size)
-    own = data.load(NAME, root)
+    chosen = data.load(NAME, root)
     train = [f"{name}/{number:02}.png" for number in (0, 2, 3, 4, 5) for name in ("cat", "dog")]
     test = [f"{name}/{number:02}.png" for number in (1, 6) for name in ("cat", "dog")]
-    np.testing.assert_array_equal(own.train_x, [grey(root / file) for file in train])
-    np.testing.assert_array_equal(own.test_x, [grey(root / file) for file in test])
-    assert own.train_y.tolist() == [0, 1] * 5 and own.test_y.tolist() == [0, 1] * 2
-    assert (own.name, own.mean, own.std, own.md5_ok) == (NAME, (0.5,), (0.5,), None)
+    np.testing.assert_array_equal(chosen.train_x, [grey(root / file) for file in train])
+    np.testing.assert_array_equal(chosen.test_x, [grey(root / file) for file in test])
+    assert chosen.train_y.tolist() == [0, 1] * 5 and chosen.test_y.tolist() == [0, 1] * 2
+    assert (chosen.name, chosen.mean, chosen.std, chosen.md5_ok) == (NAME, (0.5,), (0.5,), None)
 
 
 def test_images_become_rgb_and_of_the_networks_side(tmp_path: Path) -> None:
     root = written(tmp_path / "own")
     assert data.load("site:3x6x8:2", root).shape == (3, 6, 8)
-    own = data.load("site:3x6x8:2", root, side=4)
+    chosen = data.load("site:3x6x8:2", root, side=4)
     with Image.open(root / "cat" / "00.png") as image:
         expected = np.asarray(image.convert("RGB").resize((4, 4), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
-    np.testing.assert_array_equal(own.train_x[0], expected)
+    np.testing.assert_array_equal(chosen.train_x[0], expected)
 
 
 def test_colour_stays_refused_among_grey_images_of_a_folder(tmp_path: Path) -> None:
@@ -161,8 +163,8 @@ def test_colour_stays_refused_among_grey_images_of_a_folder(tmp_path: Path) -> N
 def test_parts_of_their_own_are_kept(tmp_path: Path) -> None:
     written(tmp_path / "own" / "train", count=3)
     written(tmp_path / "own" / "test", count=2)
-    own = data.load(NAME, tmp_path / "own")
-    assert (len(own.train_y), len(own.test_y)) == (6, 4)
+    chosen = data.load(NAME, tmp_path / "own")
+    assert (len(chosen.train_y), len(chosen.test_y)) == (6, 4)
 
 
 def test_every_client_of_a_site_holds_all_of_it(tmp_path: Path) -> None:
@@ -184,7 +186,7 @@ def test_what_comes_and_goes_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "classes", "said"),
+    ("name", "classes", "message"),
     [
         ("site:1x6x8:3", ("cat", "dog"), r"^Expected 3 classes, a folder of images each, got 2 in \S+/own; set the "),
         ("site:1x6x8:3", ("a", "b", "c", "d"), r"^Expected 3 classes, a folder of images each, got 4 in \S+/own; "),
@@ -193,11 +195,11 @@ def test_what_comes_and_goes_is_noticed(tmp_path: Path) -> None:
     ],
 )
 def test_data_of_another_kind_are_refused_in_one_line(
-    tmp_path: Path, name: str, classes: Sequence[str], said: str
+    tmp_path: Path, name: str, classes: Sequence[str], message: str
 ) -> None:
     root = written(tmp_path / "own", classes=classes)
     for refusing in (data.here, data.load):
-        with pytest.raises(BadInput, match=said) as caught:
+        with pytest.raises(BadInput, match=message) as caught:
             refusing(name, root)
         assert "\n" not in str(caught.value)
 
@@ -214,25 +216,25 @@ def test_a_data_root_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_rows_of_one_table_are_parted_by_class(tmp_path: Path) -> None:
     lines = [f"0.{number},{number / 20},{number % 2}" for number in range(9)]  # 5 rows of class 0 and 4 of class 1
     (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
-    own = data.load("site:2:2", tmp_path)
+    chosen = data.load("site:2:2", tmp_path)
     test = [2, 3]  # the second of each class, and there is no seventh
     train = [0, 1, 4, 5, 6, 7, 8]
-    np.testing.assert_allclose(own.test_x, [[number / 10, number / 20] for number in test], rtol=1e-6)
-    np.testing.assert_allclose(own.train_x, [[number / 10, number / 20] for number in train], rtol=1e-6)
-    assert own.train_y.tolist() == [0, 1, 0, 1, 0, 1, 0] and own.test_y.tolist() == [0, 1]
-    assert own.train_x.dtype == np.float32 and own.mean == (0.5, 0.5)
+    np.testing.assert_allclose(chosen.test_x, [[number / 10, number / 20] for number in test], rtol=1e-6)
+    np.testing.assert_allclose(chosen.train_x, [[number / 10, number / 20] for number in train], rtol=1e-6)
+    assert chosen.train_y.tolist() == [0, 1, 0, 1, 0, 1, 0] and chosen.test_y.tolist() == [0, 1]
+    assert chosen.train_x.dtype == np.float32 and chosen.mean == (0.5, 0.5)
 
 
 def test_rows_of_two_tables_stay_apart(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("0,1,0\n1,0.25,2\n0,0,1\n")
     (tmp_path / "test.csv").write_text("0.5,0.5,2\n0,1,0\n")
-    own = data.load("site:2:3", tmp_path)
-    assert own.train_x.tolist() == [[0, 1], [1, 0.25], [0, 0]] and own.train_y.tolist() == [0, 2, 1]
-    assert own.test_x.tolist() == [[0.5, 0.5], [0, 1]] and own.test_y.tolist() == [2, 0]
+    chosen = data.load("site:2:3", tmp_path)
+    assert chosen.train_x.tolist() == [[0, 1], [1, 0.25], [0, 0]] and chosen.train_y.tolist() == [0, 2, 1]
+    assert chosen.test_x.tolist() == [[0.5, 0.5], [0, 1]] and chosen.test_y.tolist() == [2, 0]
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("0,1\n", r"^Expected lines of 2 numbers and a class in \S+/rows.csv, got 1; set the site's data root"),
         ("", r"^Expected lines of 2 numbers and a class in \S+/rows.csv, got 0; "),
@@ -244,9 +246,9 @@ def test_rows_of_two_tables_stay_apart(tmp_path: Path) -> None:
         ("0,1,0\n0,1\n", r"^Expected lines of numbers in \S+/rows.csv, got another: the number of columns changed"),
     ],
 )
-def test_other_rows_are_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_other_rows_are_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "rows.csv").write_text(text)
-    with pytest.raises(BadInput, match=said) as caught:
+    with pytest.raises(BadInput, match=message) as caught:
         data.load("site:2:3", tmp_path)
     assert "\n" not in str(caught.value)
 
@@ -256,16 +258,16 @@ def test_other_rows_are_refused(tmp_path: Path, text: str, said: str) -> None:
 
 def test_whole_is_everything_of_one_client_and_refused_for_more() -> None:
     digits = data.load("digits")
-    own = partition.split(digits, partition.Whole(), clients=1, seed=0)
-    assert sorted(own.train[0]) == list(range(len(digits.train_y)))
-    assert sorted([*own.validation[0], *own.test[0]]) == list(range(len(digits.test_y)))
-    assert len(own.validation[0]) - len(own.test[0]) in (0, 1)
+    chosen = partition.split(digits, partition.Whole(), clients=1, seed=0)
+    assert sorted(chosen.train[0]) == list(range(len(digits.train_y)))
+    assert sorted([*chosen.validation[0], *chosen.test[0]]) == list(range(len(digits.test_y)))
+    assert len(chosen.validation[0]) - len(chosen.test[0]) in (0, 1)
     with pytest.raises(BadInput) as caught:
         partition.split(digits, partition.Whole(), clients=2, seed=0)
-    said = (
+    message = (
         "Expected clients=1 with split=whole, as all of digits is one client's; choose another --split, got clients=2."
     )
-    assert str(caught.value) == said
+    assert str(caught.value) == message
 
 
 # --- a run ----------------------------------------------------------------------------------------------------------
@@ -279,8 +281,8 @@ def stepped(root: Path, numbers: Sequence[int], seed: int) -> tuple[list[torch.T
     with initialising(seed, "model"):
         net = nets.build("linear", (1, 6, 8), 2)
     loss = cross_entropy(net((x - 0.5) / 0.5), y)
-    found = torch.autograd.grad(loss, list(net.parameters()))
-    return [p.detach() - 0.5 * g for p, g in zip(net.parameters(), found, strict=True)], len(files)
+    result = torch.autograd.grad(loss, list(net.parameters()))
+    return [p.detach() - 0.5 * g for p, g in zip(net.parameters(), result, strict=True)], len(files)
 
 
 def test_a_round_is_the_mean_over_sites_weighted_by_their_sizes(tmp_path: Path) -> None:
@@ -308,9 +310,9 @@ def test_everything_is_written_without_data(tmp_path: Path) -> None:
     assert out is not None
     assert run.resume(run.stored(out)) == out  # the training is over: what is left is to write
     result = json.loads((out / "result.json").read_text())
-    about = {"name": NAME, "md5_ok": None, "digest": None}
-    about["source"] = "the sites' own images, which only they have; normalised with 0.5 and 0.5"
-    assert result["provenance"]["data"] == about
+    details = {"name": NAME, "md5_ok": None, "digest": None}
+    details["source"] = "the sites' own images, which only they have; normalised with 0.5 and 0.5"
+    assert result["provenance"]["data"] == details
     assert (result["privacy"], result["audit"], result["config"]["split"]) == ([], [], "whole")
     assert len(result["rounds"]) == 1 and result["final"]["best_validation"] is not None
     with (out / "clients.csv").open() as file:
@@ -335,16 +337,18 @@ def test_a_site_with_other_classes_is_refused_by_name(tmp_path: Path) -> None:
     roots = [written(tmp_path / "a"), written(tmp_path / "b", classes=("cat", "dog", "emu"))]
     with pytest.raises(RunFailed) as caught:
         trained(asked(tmp_path), roots)
-    said = f"client 1 failed in enrolment: Expected 2 classes, a folder of images each, got 3 in {roots[1]}; set the "
-    assert str(caught.value).startswith(said) and "\n" not in str(caught.value)
+    message = (
+        f"client 1 failed in enrolment: Expected 2 classes, a folder of images each, got 3 in {roots[1]}; set the "
+    )
+    assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
 
 
 def test_a_site_whose_classes_bear_other_names_is_refused(tmp_path: Path) -> None:
     roots = [written(tmp_path / "a"), written(tmp_path / "b", classes=("dog", "emu")), written(tmp_path / "c")]
     with pytest.raises(RunFailed) as caught:
         trained(asked(tmp_path, clients=3), roots)
-    said = "names its classes otherwise than client 0; give their folders the same names at every site"
-    assert str(caught.value) == f"client 1 failed in enrolment: {said}"
+    message = "names its classes otherwise than client 0; give their folders the same names at every site"
+    assert str(caught.value) == f"client 1 failed in enrolment: {message}"
     trained(asked(tmp_path, clients=3, on_client_failure="drop", out=tmp_path / "again"), roots)
     training = json.loads((tmp_path / "again" / "training.json").read_text())
     assert [row["client"] for row in training["clients"]] == [0, 2]
@@ -354,7 +358,7 @@ def test_a_site_whose_classes_bear_other_names_is_refused(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"federation": None}, f"--federation with {NAME}, .* or folder:PATH for images on this machine, got federat"),
         ({"attack": ("ig",)}, f"--attack none with {NAME}, as no truth leaves a site to be compared with, got attack="),
@@ -366,9 +370,9 @@ def test_a_site_whose_classes_bear_other_names_is_refused(tmp_path: Path) -> Non
     ],
 )
 def test_what_the_server_cannot_do_without_data_is_refused(
-    tmp_path: Path, changes: dict[str, object], said: str
+    tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(BadInput, match=rf"^Expected {said}") as caught:
+    with pytest.raises(BadInput, match=rf"^Expected {message}") as caught:
         run.check(asked(tmp_path, **changes))
     assert "\n" not in str(caught.value) and not (tmp_path / "run").exists()
 
@@ -377,15 +381,18 @@ def test_what_the_server_cannot_do_without_data_is_refused(
 def test_an_epsilon_takes_the_number_of_examples(tmp_path: Path, method: str) -> None:
     with pytest.raises(BadInput) as caught:
         run.check(asked(tmp_path, method=method))
-    said = f"Expected a method that claims no epsilon for {NAME}, as that depends on each client's number of examples, "
-    said += f"which only its site knows; claim it for folder:PATH in a simulation, got method={method}."
-    assert str(caught.value) == said
+    message = (
+        f"Expected a method that claims no epsilon for {NAME}, as that depends on each client's number of examples, "
+    )
+    message += f"which only its site knows; claim it for folder:PATH in a simulation, got method={method}."
+    assert str(caught.value) == message
 
 
 def test_an_epsilon_is_claimed_where_the_numbers_are_known(tmp_path: Path) -> None:
     experiment = asked(tmp_path, method="fed_cdp", split="whole")
     known = Task.of(experiment, written(tmp_path / "own")).split
-    assert settle(resolve(experiment), known)[0].experiment == experiment
+    resolved = resolve(experiment)
+    assert settle(resolved, known)[0] == resolved
 
 
 @pytest.mark.parametrize("flag", ["--show-split", "--estimate"])
@@ -394,8 +401,8 @@ def test_nothing_is_shown_or_estimated_of_data_that_are_elsewhere(
 ) -> None:
     flags = f"--dataset {NAME} --method fedavg --net linear --clients 2 --attack none --federation fed {flag}"
     assert sim.main([*flags.split(), "--out", str(tmp_path / "run")]) == 2
-    said = (
+    message = (
         f"Expected data on this machine for {flag}, such as folder:PATH, got dataset={NAME}, which only the sites have."
     )
-    assert capsys.readouterr().err == f"sim.py: {said}\n"
+    assert capsys.readouterr().err == f"sim.py: {message}\n"
     assert not (tmp_path / "run").exists()

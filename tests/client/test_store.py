@@ -22,8 +22,8 @@ def holding(value: float) -> dict[str, torch.Tensor]:
 
 def files(folder) -> list[str]:
     """The files below a folder, their SHA-256 cut off."""
-    found = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    return [re.sub(r"-[0-9a-f]{64}", "", name) for name in found]
+    result = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    return [re.sub(r"-[0-9a-f]{64}", "", name) for name in result]
 
 
 def test_what_was_saved_is_loaded_with_names_shapes_and_types(tmp_path) -> None:
@@ -108,9 +108,9 @@ def test_damaged_state_is_an_error(tmp_path, damage) -> None:
 def test_state_that_was_put_there_from_elsewhere_is_an_error(tmp_path, experiment, partition, version) -> None:
     ClientStore(tmp_path, experiment, partition).save(version, holding(1.0), after=0)
     (foreign,) = (tmp_path / experiment / f"client-{partition:04d}").iterdir()
-    own = tmp_path / "run" / "client-0003"
-    own.mkdir(parents=True, exist_ok=True)
-    shutil.move(foreign, own / foreign.name.replace(f"round-0000{version}", "round-00001"))
+    chosen = tmp_path / "run" / "client-0003"
+    chosen.mkdir(parents=True, exist_ok=True)
+    shutil.move(foreign, chosen / foreign.name.replace(f"round-0000{version}", "round-00001"))
     with pytest.raises(
         StateMissing, match=r"Expected private state of \{'experiment': 'run', 'client': '3', 'round': '1'"
     ):
@@ -201,7 +201,7 @@ def test_state_of_another_shape_is_refused(tmp_path, shape: tuple[int, ...]) -> 
 
 def allowed(store: ClientStore, most: int) -> list[int]:
     """The rounds, 0 among them, that a server may name and that are on the disk."""
-    found = []
+    result = []
     for version in range(most + 1):
         try:
             store.allow(version)
@@ -209,8 +209,8 @@ def allowed(store: ClientStore, most: int) -> list[int]:
                 store.load(version)
         except (SharingViolation, StateMissing):
             continue
-        found.append(version)
-    return found
+        result.append(version)
+    return result
 
 
 def test_a_server_may_name_the_newest_version_and_the_one_that_was_made_from(tmp_path) -> None:

@@ -123,21 +123,21 @@ def write_domainnet(root):
 
 @pytest.mark.parametrize(("word", "out"), [("clipart,real", {"bus", "yak"}), ("clipart", {"ant", "bus"})])
 def test_domainnet_keeps_the_ten_classes_with_most_images(tmp_path, word, out):
-    found = load(f"domainnet:{word}", write_domainnet(tmp_path))
+    result = load(f"domainnet:{word}", write_domainnet(tmp_path))
     domains = word.split(",")
     things, kept = list(COUNTS), sorted({*COUNTS} - out)
-    for x, y, of in (
-        (found.train_x, found.train_y, found.train_domain),
-        (found.test_x, found.test_y, found.test_domain),
+    for x, y, given in (
+        (result.train_x, result.train_y, result.train_domain),
+        (result.test_x, result.test_y, result.test_domain),
     ):
-        assert [(d, kept.index(things[place])) for d, place, _ in colours(x)] == list(zip(of, y, strict=True))
+        assert [(d, kept.index(things[place])) for d, place, _ in colours(x)] == list(zip(given, y, strict=True))
     everything = [(d, things.index(t), n) for d in range(len(domains)) for t in kept for n in range(COUNTS[t][d])]
-    train, test = colours(found.train_x), colours(found.test_x)
+    train, test = colours(result.train_x), colours(result.test_x)
     assert sorted(train + test) == sorted(everything)
     for d in range(len(domains)):
         size = sum(COUNTS[t][d] for t in kept)
-        assert ((found.train_domain == d).sum(), (found.test_domain == d).sum()) == (size // 2, size - size // 2)
-    assert (found.shape, found.classes, found.domains) == ((3, 32, 32), 10, tuple(domains))
+        assert ((result.train_domain == d).sum(), (result.test_domain == d).sum()) == (size // 2, size - size // 2)
+    assert (result.shape, result.classes, result.domains) == ((3, 32, 32), 10, tuple(domains))
 
 
 def test_nobody_holds_domainnets_paintings_if_they_are_asked_for():

@@ -34,9 +34,9 @@ def every_outcome() -> dict[bytes, tuple[int, int, bool]]:
 
 def test_crop_flip_is_torchvisions_and_uniform() -> None:
     outcomes = every_outcome()
-    found = feed.augment(RAMP.repeat(20_000, 1, 1, 1), "crop_flip", rng())
+    result = feed.augment(RAMP.repeat(20_000, 1, 1, 1), "crop_flip", rng())
     seen = [
-        outcomes[image.numpy().tobytes()] for image in found
+        outcomes[image.numpy().tobytes()] for image in result
     ]  # a KeyError would be an image torchvision cannot make
     for axis in range(2):
         counts = torch.bincount(torch.tensor([outcome[axis] for outcome in seen]), minlength=9)
@@ -47,9 +47,9 @@ def test_crop_flip_is_torchvisions_and_uniform() -> None:
 
 def test_flip_mirrors_whole_images_and_leaves_its_input_alone() -> None:
     images = RAMP.repeat(40, 1, 1, 1)
-    found = feed.augment(images, "flip", rng())
-    mirrored = [bool((image == RAMP[0].flip(2)).all()) for image in found]
-    kept = [bool((image == RAMP[0]).all()) for image in found]
+    result = feed.augment(images, "flip", rng())
+    mirrored = [bool((image == RAMP[0].flip(2)).all()) for image in result]
+    kept = [bool((image == RAMP[0]).all()) for image in result]
     assert [a != b for a, b in zip(mirrored, kept, strict=True)] == [True] * 40
     assert 8 < sum(mirrored) < 32
     assert (images == RAMP).all()

@@ -35,14 +35,14 @@ def write(place, classes, size=(3, 8, 8)):
 
 def test_every_fifth_image_of_a_class_is_of_the_test_part(tmp_path):
     pixels = write(tmp_path / "own", {"dog": 7, "ant": 2})
-    own = load(f"folder:{tmp_path / 'own'}")
+    chosen = load(f"folder:{tmp_path / 'own'}")
     train = ["ant/00", "dog/00", "dog/02", "dog/03", "dog/04", "dog/05"]
     test = ["ant/01", "dog/01", "dog/06"]
-    np.testing.assert_array_equal(own.train_x, [pixels[f"{file}.png"] for file in train])
-    np.testing.assert_array_equal(own.test_x, [pixels[f"{file}.png"] for file in test])
-    assert (own.train_y.tolist(), own.test_y.tolist()) == ([0, 1, 1, 1, 1, 1], [0, 1, 1])
-    assert (own.classes, own.shape, own.md5_ok, own.victims) == (2, (3, 8, 8), None, range(0))
-    card = describe(own.name)
+    np.testing.assert_array_equal(chosen.train_x, [pixels[f"{file}.png"] for file in train])
+    np.testing.assert_array_equal(chosen.test_x, [pixels[f"{file}.png"] for file in test])
+    assert (chosen.train_y.tolist(), chosen.test_y.tolist()) == ([0, 1, 1, 1, 1, 1], [0, 1, 1])
+    assert (chosen.classes, chosen.shape, chosen.md5_ok, chosen.victims) == (2, (3, 8, 8), None, range(0))
+    card = describe(chosen.name)
     assert (card.split, card.source) == ("iid", f"images in {tmp_path / 'own'}")
 
 
@@ -50,17 +50,17 @@ def test_every_fifth_image_of_a_class_is_of_the_test_part(tmp_path):
 def test_parts_of_their_own_are_kept(tmp_path, second):
     train = write(tmp_path / "train", {"b": 3, "a": 1})
     test = write(tmp_path / second, {"b": 1, "a": 2})
-    own = load(f"folder:{tmp_path}")
-    np.testing.assert_array_equal(own.train_x, [train[f"{file}.png"] for file in ("a/00", "b/00", "b/01", "b/02")])
-    np.testing.assert_array_equal(own.test_x, [test[f"{file}.png"] for file in ("a/00", "b/00", "a/01")])
-    assert (own.train_y.tolist(), own.test_y.tolist()) == ([0, 1, 1, 1], [0, 1, 0])
+    chosen = load(f"folder:{tmp_path}")
+    np.testing.assert_array_equal(chosen.train_x, [train[f"{file}.png"] for file in ("a/00", "b/00", "b/01", "b/02")])
+    np.testing.assert_array_equal(chosen.test_x, [test[f"{file}.png"] for file in ("a/00", "b/00", "a/01")])
+    assert (chosen.train_y.tolist(), chosen.test_y.tolist()) == ([0, 1, 1, 1], [0, 1, 0])
 
 
 def test_trains_may_be_a_class(tmp_path):
     write(tmp_path, {"car": 2, "test": 2, "train": 2})
-    own = load(f"folder:{tmp_path}")
-    assert own.classes == 3
-    assert own.train_y.tolist() == own.test_y.tolist() == [0, 1, 2]
+    chosen = load(f"folder:{tmp_path}")
+    assert chosen.classes == 3
+    assert chosen.train_y.tolist() == chosen.test_y.tolist() == [0, 1, 2]
 
 
 def test_val_is_the_test_part_where_test_has_no_labels(tmp_path):
@@ -75,7 +75,7 @@ def test_files_are_listed_as_torchvision_does(tmp_path):
     from torchvision.datasets.folder import IMG_EXTENSIONS
 
     assert folder.EXTENSIONS == IMG_EXTENSIONS
-    own, other = tmp_path / "own", tmp_path / "elsewhere"
+    chosen, other = tmp_path / "own", tmp_path / "elsewhere"
     for file in (
         "b/2.png",
         "b/10.JPG",
@@ -86,17 +86,17 @@ def test_files_are_listed_as_torchvision_does(tmp_path):
         "é/1.tiff",
         "é/2.ppm",
     ):
-        save(own / file, noise(3, 4, 4))
+        save(chosen / file, noise(3, 4, 4))
     save(other / "3.png", noise(3, 4, 4))
-    (own / "B" / "link").symlink_to(other)
-    (own / "é" / "notes.txt").write_text("no image")
-    (own / "readme.png").write_text("in no class")
-    theirs = ImageFolder(own)
-    listed = [example for label, name in enumerate(theirs.classes) for example in folder._images(own / name, label)]
+    (chosen / "B" / "link").symlink_to(other)
+    (chosen / "é" / "notes.txt").write_text("no image")
+    (chosen / "readme.png").write_text("in no class")
+    theirs = ImageFolder(chosen)
+    listed = [example for label, name in enumerate(theirs.classes) for example in folder._images(chosen / name, label)]
     assert [(str(path), label) for path, label in listed] == theirs.samples
-    assert folder._folders(own) == theirs.classes == ["B", "b", "é"]
-    card = describe(f"folder:{own}")
-    assert {str(own / file) for file in card.files} == {path for path, _ in theirs.samples}
+    assert folder._folders(chosen) == theirs.classes == ["B", "b", "é"]
+    card = describe(f"folder:{chosen}")
+    assert {str(chosen / file) for file in card.files} == {path for path, _ in theirs.samples}
 
 
 @pytest.mark.parametrize(
@@ -105,10 +105,10 @@ def test_files_are_listed_as_torchvision_does(tmp_path):
 )
 def test_the_first_image_says_the_shape(tmp_path, size, shape, net):
     pixels = write(tmp_path, {"a": 2, "b": 2}, size)
-    own, card = load(f"folder:{tmp_path}"), describe(f"folder:{tmp_path}")
-    assert own.shape == card.shape == shape
+    chosen, card = load(f"folder:{tmp_path}"), describe(f"folder:{tmp_path}")
+    assert chosen.shape == card.shape == shape
     assert card.net == net
-    np.testing.assert_array_equal(own.train_x[1], pixels["b/00.png"].reshape(-1, 6, 8)[: shape[0]])
+    np.testing.assert_array_equal(chosen.train_x[1], pixels["b/00.png"].reshape(-1, 6, 8)[: shape[0]])
 
 
 @pytest.mark.parametrize("side", [8, 6, 16])  # the width, the height and neither
@@ -120,9 +120,9 @@ def test_images_that_are_not_square_are_brought_to_any_side(tmp_path, side):
 def test_sixteen_bit_grey_is_grey(tmp_path):
     for name in ("a/0", "a/1", "b/0", "b/1"):
         save(tmp_path / f"{name}.png", np.full((4, 4), 0x1234, dtype=np.uint16))
-    own = load(f"folder:{tmp_path}")
-    assert own.shape == (1, 4, 4)
-    assert (own.train_x == 0x12).all()
+    chosen = load(f"folder:{tmp_path}")
+    assert chosen.shape == (1, 4, 4)
+    assert (chosen.train_x == 0x12).all()
 
 
 def test_images_of_many_sizes_are_refused_unless_a_side_is_asked_for(tmp_path):

@@ -78,10 +78,10 @@ def test_colour_images_with_their_own_test_part(tmp_path: Path) -> None:
     features = labelled(["cat", "dog", "eel"])
     write(tmp_path / "pets", "train", {"img": as_images(x), "label": [0, 1, 2, 1]}, features)
     name = write(tmp_path / "pets", "test", {"img": as_images(t), "label": [2, 0]}, features)
-    found = load(name)
-    assert (found.train_x == x.transpose(0, 3, 1, 2)).all() and (found.test_x == t.transpose(0, 3, 1, 2)).all()
-    assert (found.train_y.tolist(), found.test_y.tolist(), found.classes) == ([0, 1, 2, 1], [2, 0], 3)
-    assert found.md5_ok is None and "train and test" in found.source
+    result = load(name)
+    assert (result.train_x == x.transpose(0, 3, 1, 2)).all() and (result.test_x == t.transpose(0, 3, 1, 2)).all()
+    assert (result.train_y.tolist(), result.test_y.tolist(), result.classes) == ([0, 1, 2, 1], [2, 0], 3)
+    assert result.md5_ok is None and "train and test" in result.source
     assert (describe(name).net, describe(name).shape) == ("cnn2", (3, 6, 5))
 
 
@@ -95,9 +95,9 @@ def test_grey_images_without_a_test_part_hold_out_every_fifth_row(tmp_path: Path
     )
     with pytest.raises(BadInput, match=r"one column of labels .* got coarse, fine; name one: hf:.*grey@COLUMN"):
         load(name)
-    found = load(f"{name}@fine")
-    assert found.train_y.tolist() == [0, 1, 2, 3, 5, 6, 7, 8] and found.test_y.tolist() == [4, 9]
-    assert (found.test_x[:, 0] == x[[4, 9]]).all() and found.classes == 10 and describe(f"{name}@fine").net == "cnn1"
+    result = load(f"{name}@fine")
+    assert result.train_y.tolist() == [0, 1, 2, 3, 5, 6, 7, 8] and result.test_y.tolist() == [4, 9]
+    assert (result.test_x[:, 0] == x[[4, 9]]).all() and result.classes == 10 and describe(f"{name}@fine").net == "cnn1"
     with pytest.raises(BadInput, match=r"a column among image, coarse, fine .* got hue"):
         load(f"{name}@hue")
 

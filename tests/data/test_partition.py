@@ -351,9 +351,9 @@ def test_no_victim_is_anybodys_and_nobodys_data_are_somebodys(chosen):
     held, spare = np.unique(np.concatenate(made.train)), np.concatenate([made.distillation, made.proxy])
     assert min([*held, *spare]) >= 37
     assert none_twice(held, spare)
-    assert all(none_twice(own) for own in made.train)
-    assert all(none_twice(*own) for own in zip(made.test, made.validation, strict=True))
-    assert [len(own) > 0 for own in made.validation] == [isinstance(chosen, Sampled)] * 5
+    assert all(none_twice(given) for given in made.train)
+    assert all(none_twice(*given) for given in zip(made.test, made.validation, strict=True))
+    assert [len(given) > 0 for given in made.validation] == [isinstance(chosen, Sampled)] * 5
 
 
 def test_nobody_public_looks_like_a_training_example():
@@ -370,7 +370,7 @@ def test_disjoint_dominant_clients_until_a_class_is_used_up():
     fits = split(toy(), Dominant(10, 5, disjoint=True), clients=8, seed=0)
     assert none_twice(*fits.train)
     shared = split(toy(), Dominant(10, 5), clients=9, seed=0)
-    assert [own.tolist() for own in fits.train] == [own.tolist() for own in shared.train[:8]]
+    assert [chosen.tolist() for chosen in fits.train] == [chosen.tolist() for chosen in shared.train[:8]]
     assert not none_twice(*shared.train)
     with pytest.raises(BadInput, match=r"at most 8 clients, as with dominant.disjoint=true and 10 .* got clients=9"):
         split(toy(), Dominant(10, 5, disjoint=True), clients=9, seed=0)
@@ -381,23 +381,23 @@ def test_pathological_clients_hold_as_many_classes_as_asked():
     data = toy(train=60, test=30)
     made = split(data, Pathological(classes=3), clients=6, seed=0)
     assert none_twice(*made.train)
-    held = [np.array(counts(data.train_y, own)) for own in made.train]
-    assert [(own > 0).sum() for own in held] == [3] * 6
-    for own, test in zip(held, made.test, strict=True):
-        assert (np.array(counts(data.test_y, test)) > 0).tolist() == (own > 0).tolist()
-    drawn = sum(own > 0 for own in held)
-    for own in held:  # a class is cut evenly among those who drew it
-        assert all(abs(own[label] - 60 / drawn[label]) < 1 for label in np.flatnonzero(own))
+    held = [np.array(counts(data.train_y, chosen)) for chosen in made.train]
+    assert [(chosen > 0).sum() for chosen in held] == [3] * 6
+    for chosen, test in zip(held, made.test, strict=True):
+        assert (np.array(counts(data.test_y, test)) > 0).tolist() == (chosen > 0).tolist()
+    drawn = sum(chosen > 0 for chosen in held)
+    for chosen in held:  # a class is cut evenly among those who drew it
+        assert all(abs(chosen[label] - 60 / drawn[label]) < 1 for label in np.flatnonzero(chosen))
     assert sum(held).tolist() == [60 * (n > 0) for n in drawn]  # and unused if nobody did
     assert min(drawn) == 0
 
 
 def test_sampled_clients_and_what_is_left_for_the_server():
     made = split(toy(victims=20), Sampled(train=50, distillation=25), clients=3, seed=0)
-    assert [len(own) for own in made.train] == [50] * 3
+    assert [len(chosen) for chosen in made.train] == [50] * 3
     assert len(made.distillation) == 25
     assert none_twice(*made.train, made.distillation)
-    assert [len(own) for own in made.validation + made.test] == [17, 17, 17, 17, 16, 16]
+    assert [len(chosen) for chosen in made.validation + made.test] == [17, 17, 17, 17, 16, 16]
     assert sorted(np.concatenate(made.validation + made.test).tolist()) == list(range(100))
     assert made.train[0].tolist() != sorted(made.train[0].tolist())
     assert len(split(toy(victims=20), Sampled(50), clients=3, seed=0).distillation) == 30  # all that is left
@@ -409,12 +409,12 @@ def test_sampled_clients_and_what_is_left_for_the_server():
 @pytest.mark.parametrize(("clients", "tests"), [(4, 1250), (8, 625)])
 def test_sampled_cifar_as_in_the_paper(clients, tests):
     made = split(real_set("cifar10"), Sampled(), clients, seed=0)
-    assert [len(own) for own in made.train] == [2000] * clients
-    assert [len(own) for own in made.validation + made.test] == [tests] * (2 * clients)
+    assert [len(chosen) for chosen in made.train] == [2000] * clients
+    assert [len(chosen) for chosen in made.validation + made.test] == [tests] * (2 * clients)
     assert len(made.distillation) == 32_000
     assert none_twice(*made.train, made.distillation)
     assert none_twice(*made.validation, *made.test)
-    assert min(min(own) for own in (*made.train, made.distillation)) >= 2000  # the victims
+    assert min(min(chosen) for chosen in (*made.train, made.distillation)) >= 2000  # the victims
     if clients == 8:
         assert len(np.unique(np.concatenate([*made.train, made.distillation]))) == 50_000 - 2000
 
@@ -422,26 +422,26 @@ def test_sampled_cifar_as_in_the_paper(clients, tests):
 def test_a_domain_a_client_and_one_for_the_server():
     data = of_domains(held_out="paint", victims=range(5))
     made = split(data, Domains(distillation=50), clients=2, seed=0)
-    assert [sorted(own.tolist()) for own in made.train] == [list(range(5, 40)), list(range(100, 120))]
+    assert [sorted(chosen.tolist()) for chosen in made.train] == [list(range(5, 40)), list(range(100, 120))]
     assert len(made.distillation) == 50 and set(made.distillation.tolist()) < set(range(40, 100))
-    for own, domain in zip(zip(made.test, made.validation, strict=True), (range(8), range(14, 18)), strict=True):
-        assert sorted(np.concatenate(own).tolist()) == list(domain)
-        assert len(own[0]) == len(own[1])
+    for chosen, domain in zip(zip(made.test, made.validation, strict=True), (range(8), range(14, 18)), strict=True):
+        assert sorted(np.concatenate(chosen).tolist()) == list(domain)
+        assert len(chosen[0]) == len(chosen[1])
     none = split(data, Domains(train=7, held_out="none"), clients=3, seed=0)
-    assert [data.train_domain[own].tolist() for own in none.train] == [[0] * 7, [1] * 7, [2] * 7]
+    assert [data.train_domain[chosen].tolist() for chosen in none.train] == [[0] * 7, [1] * 7, [2] * 7]
     assert len(none.distillation) == 0
-    assert [len(own) for own in split(data, Domains(), clients=1, seed=0).train] == [35]  # only the first domain
+    assert [len(chosen) for chosen in split(data, Domains(), clients=1, seed=0).train] == [35]  # only the first domain
 
 
 def test_clients_of_one_domain_share_it_in_pieces():
     data = of_domains(held_out="ink")
     made = split(data, Domains(), clients=3, seed=0)
-    assert [len(own) for own in made.train] == [30, 20, 30]  # paint, chalk, paint
+    assert [len(chosen) for chosen in made.train] == [30, 20, 30]  # paint, chalk, paint
     assert [(len(a), len(b)) for a, b in zip(made.test, made.validation, strict=True)] == [(2, 1), (2, 2), (2, 1)]
     assert none_twice(*made.train) and none_twice(*made.test, *made.validation)
-    own = replace(data, per_client={"domains": (25, 0)})  # at most what a client's piece has
-    assert [len(indices) for indices in split(own, Domains(), clients=3, seed=0).train] == [25, 20, 25]
-    assert [len(indices) for indices in split(own, Domains(train=10), clients=3, seed=0).train] == [10] * 3
+    chosen = replace(data, per_client={"domains": (25, 0)})  # at most what a client's piece has
+    assert [len(indices) for indices in split(chosen, Domains(), clients=3, seed=0).train] == [25, 20, 25]
+    assert [len(indices) for indices in split(chosen, Domains(train=10), clients=3, seed=0).train] == [10] * 3
     with pytest.raises(BadInput, match=r"at most 30 .* as 60 of domain paint are for 2 clients, got domains.train=31"):
         split(data, Domains(train=31), clients=3, seed=0)
     with pytest.raises(BadInput, match=r"validation data for each of 9 clients, got none for client 1 and 7 more"):
@@ -463,13 +463,13 @@ def test_shards_by_hand():
     # 4 clients of 2 shards of 3: the 8 shards of 24 examples, four of each class.
     made = split(data, Shards(train=6), clients=4, seed=0)
     assert sorted(np.concatenate(made.train).tolist()) == list(range(24))
-    assert {tuple(counts(data.train_y, own, 2)) for own in made.train} <= {(6, 0), (3, 3), (0, 6)}
-    assert [len(own) for own in made.test] == [2, 2, 1, 1]
+    assert {tuple(counts(data.train_y, chosen, 2)) for chosen in made.train} <= {(6, 0), (3, 3), (0, 6)}
+    assert [len(chosen) for chosen in made.test] == [2, 2, 1, 1]
     assert none_twice(*made.test)
     # 7 // 2 examples a shard: one is lost to rounding. 10 x 6 of the first 10 examples: each in six clients.
     copied = split(data, Shards(train=7, pool=10), clients=10, seed=0)
     assert Counter(np.concatenate(copied.train).tolist()) == dict.fromkeys(range(10), 6)
-    assert [len(own) for own in copied.test] == [1] * 10
+    assert [len(chosen) for chosen in copied.test] == [1] * 10
     assert [copied.test[client].tolist() for client in (6, 7)] == [copied.test[client].tolist() for client in (0, 1)]
 
 
@@ -480,12 +480,14 @@ def test_no_client_holds_an_example_twice_however_small_a_class_is(seed):
     data = replace(data, train_y=np.repeat(np.arange(5), sizes), train_x=np.arange(70)[:, None])
     # 30 clients x 5 shards x 6 in 900 examples, 13 copies: a shard may lie within a class of 3.
     made = split(data, Shards(train=30, shards=5), clients=30, seed=seed)
-    assert [len(np.unique(own)) for own in made.train] == [30] * 30
+    assert [len(np.unique(chosen)) for chosen in made.train] == [30] * 30
     times = np.bincount(np.concatenate(made.train), minlength=70)
     for label in range(5):
         of_class = times[data.train_y == label]
         assert of_class.max() - of_class.min() <= 1 and of_class.max() <= 13
-    assert np.mean([(np.array(counts(data.train_y, own, 5)) == 0).any() for own in made.train]) > 0.3  # still shards
+    assert (
+        np.mean([(np.array(counts(data.train_y, chosen, 5)) == 0).any() for chosen in made.train]) > 0.3
+    )  # still shards
 
 
 @pytest.mark.filterwarnings("ignore:Expected the published")
@@ -494,33 +496,33 @@ def test_shards_of_mnist_as_in_the_paper(clients, times, tests):
     real = real_set("mnist")
     made = split(real, Shards(pool=50_000), clients, seed=0)
     assert Counter(np.concatenate(made.train).tolist()) == dict.fromkeys(range(50_000), times)
-    assert all(len(np.unique(own)) == 500 for own in made.train)
-    classes = Counter(len(np.unique(real.train_y[own])) for own in made.train)
+    assert all(len(np.unique(chosen)) == 500 for chosen in made.train)
+    classes = Counter(len(np.unique(real.train_y[chosen])) for chosen in made.train)
     assert set(classes) <= {1, 2, 3, 4}
     assert classes[2] > 0.7 * clients  # one in ten draws the same class twice, and a few shards are of two
-    assert [len(own) for own in made.test] == [tests] * clients
+    assert [len(chosen) for chosen in made.test] == [tests] * clients
 
 
 def test_everybody_holds_everything():
     cancer = load("cancer")
     made = split(cancer, Everything(), clients=5, seed=0)
-    assert [own.tolist() for own in made.train] == [list(range(426))] * 5
-    assert [len(own) for own in made.test] == [29, 29, 29, 28, 28]
+    assert [chosen.tolist() for chosen in made.train] == [list(range(426))] * 5
+    assert [len(chosen) for chosen in made.test] == [29, 29, 29, 28, 28]
     assert none_twice(*made.test)
     many = split(toy(test=1), Everything(), clients=12, seed=0).test  # ten test examples
-    assert [own.tolist() for own in many[10:]] == [own.tolist() for own in many[:2]]
+    assert [chosen.tolist() for chosen in many[10:]] == [chosen.tolist() for chosen in many[:2]]
 
 
 def test_clients_draw_from_the_sensitive_pool_and_the_rest_is_public():
     made = split(toy(victims=40), Pools(train=6, share=0.25), clients=6, seed=0)  # 40 of 160 are sensitive
-    assert [len(own) for own in made.train] == [6] * 6
+    assert [len(chosen) for chosen in made.train] == [6] * 6
     assert len(made.proxy) == 120
     assert none_twice(*made.train, made.proxy)
     assert sorted(np.concatenate(made.test).tolist()) == list(range(100))
     seven = split(toy(victims=40), Pools(train=6, share=0.25), clients=7, seed=0)
-    assert [own.tolist() for own in seven.train[:6]] == [own.tolist() for own in made.train]
+    assert [chosen.tolist() for chosen in seven.train[:6]] == [chosen.tolist() for chosen in made.train]
     assert [seven.train[6][place] in made.train[0] for place in range(6)] == [False] * 4 + [True] * 2  # begun again
-    assert all(len(np.unique(own)) == 6 for own in seven.train) and len(seven.proxy) == 120
+    assert all(len(np.unique(chosen)) == 6 for chosen in seven.train) and len(seven.proxy) == 120
     with pytest.raises(BadInput, match=r"pools.train <= 40, the sensitive pool, got train=41"):
         split(toy(victims=40), Pools(train=41, share=0.25), clients=1, seed=0)
     with pytest.raises(BadInput, match=r"at most 100 clients, as toy has 100 test examples, got clients=101"):
@@ -530,11 +532,11 @@ def test_clients_draw_from_the_sensitive_pool_and_the_rest_is_public():
 def test_pools_by_classes_give_each_client_its_own_few():
     data = toy(train=100)
     made = split(data, Pools(train=11, share=0.5, classes=2), clients=20, seed=0)
-    held = [sorted(counts(data.train_y, own)) for own in made.train]
+    held = [sorted(counts(data.train_y, chosen)) for chosen in made.train]
     assert held == [[0] * 8 + [5, 6]] * 20
     assert none_twice(*made.train, made.proxy)
     assert len(made.proxy) == 500
-    assert len({tuple(np.unique(data.train_y[own])) for own in made.train}) > 5  # not the same two for all
+    assert len({tuple(np.unique(data.train_y[chosen])) for chosen in made.train}) > 5  # not the same two for all
     # Ten examples of each of two classes serve two clients of 5 + 5, and a third one shares with them.
     three = split(toy(classes=2, train=10), Pools(10, share=1.0, classes=2), clients=3, seed=0).train
     assert none_twice(*three[:2]) and sorted(three[2].tolist()) == sorted(three[0].tolist())
@@ -559,9 +561,9 @@ def test_pools_by_classes_give_each_client_its_own_few():
 def test_the_papers_own_numbers_of_clients_fit(name, chosen, clients):
     real = real_set(name)
     made = split(real, chosen, clients, seed=0)
-    train = {len(own) for own in made.train}
+    train = {len(given) for given in made.train}
     assert train == {real.per_client[scheme_name(chosen)][0] if not isinstance(chosen, Sampled) else 2000}
-    assert all(len(np.unique(own)) == len(own) for own in made.train)
+    assert all(len(np.unique(given)) == len(given) for given in made.train)
     held = Counter(np.concatenate(made.train).tolist())
     assert (max(held.values()) > 1) == (
         isinstance(chosen, Dominant) or (name == "cifar10" and isinstance(chosen, Pools))

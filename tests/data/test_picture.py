@@ -77,7 +77,7 @@ def seed_of_two_classes(data):
     """A seed for which the two clients draw different classes."""
     for seed in range(50):
         made = split(data, Pools(5, share=1.0, classes=1), clients=2, seed=seed)
-        if {int(data.train_y[own[0]]) for own in made.train} == {0, 1}:
+        if {int(data.train_y[chosen[0]]) for chosen in made.train} == {0, 1}:
             return seed
     raise AssertionError("no seed below 50 gives the clients different classes")
 

@@ -92,9 +92,9 @@ def test_clipping_by_hand_scales_all_tensors_together() -> None:
 @pytest.mark.parametrize("size", [1e-9, 1.0, 1e25])
 def test_a_norm_above_the_bound_ends_on_it(size: float) -> None:
     update = {name: size * torch.randn(50, generator=seeded(seed)) for seed, name in enumerate("ab")}
-    found = joined(noisy(0.0, size).update(update, seeded())).double().norm()
+    result = joined(noisy(0.0, size).update(update, seeded())).double().norm()
     assert joined(update).double().norm() > 9 * size
-    assert float(found) == pytest.approx(size, rel=1e-6)
+    assert float(result) == pytest.approx(size, rel=1e-6)
 
 
 @pytest.mark.parametrize("bound", [5.1, 5.0])
@@ -200,8 +200,8 @@ def test_stochastic_rounding_is_unbiased_between_the_neighbouring_levels(bits: i
     below, above = (ROW / step).floor() * step, (ROW / step).ceil() * step
     assert unbiased(lambda value: stochastic(value, bits, seeded()), below, above)
     assert not unbiased(lambda value: nearest(value, bits), below, above)
-    found = stochastic(ROW.repeat(DRAWS, 1), bits, seeded())
-    assert bool((torch.minimum((found - below).abs(), (found - above).abs()) < 1e-9).all())
+    result = stochastic(ROW.repeat(DRAWS, 1), bits, seeded())
+    assert bool((torch.minimum((result - below).abs(), (result - above).abs()) < 1e-9).all())
 
 
 def test_one_stochastic_bit_is_unbiased_between_the_ends() -> None:
@@ -213,9 +213,9 @@ def test_one_stochastic_bit_is_unbiased_between_the_ends() -> None:
 
 def test_one_stochastic_bit_by_hand() -> None:
     # (1 + 4 / 8) / 2 = 3/4 of the entries 4 go up; the ends never move.
-    found = stochastic(torch.tensor([8.0, 4.0]).repeat(DRAWS, 1), 1, seeded())
-    assert float((found[:, 1] == 8).double().mean()) == pytest.approx(0.75, abs=0.03)
-    assert bool((found[:, 0] == 8).all())
+    result = stochastic(torch.tensor([8.0, 4.0]).repeat(DRAWS, 1), 1, seeded())
+    assert float((result[:, 1] == 8).double().mean()) == pytest.approx(0.75, abs=0.03)
+    assert bool((result[:, 0] == 8).all())
 
 
 # --- both ---------------------------------------------------------------------------------------------------------

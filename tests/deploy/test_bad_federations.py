@@ -17,7 +17,7 @@ from flfw.engines import federation
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
-from flfw.resolve import without_auto
+from flfw.resolve import resolve, without_auto
 from flfw.server.roster import Roster
 from tests.support.pictures import noise, save
 
@@ -41,9 +41,9 @@ class Sites:
         finally:
             self.lead_to(self.servers)
 
-    def lead_to(self, own: Path) -> None:
+    def lead_to(self, chosen: Path) -> None:
         self.place.unlink()
-        self.place.symlink_to(own)
+        self.place.symlink_to(chosen)
 
 
 def images(folder: Path, classes: int, channels: int = 3, side: int = 8) -> Path:
@@ -65,8 +65,8 @@ def federated(tmp_path: Path, others: Path, **changes: object) -> tuple[Experime
     experiment = dataclasses.replace(without_auto(asked), **changes)  # type: ignore[arg-type]
     grid = InProcessGrid(sites, 3, experiment.to_run_config())  # type: ignore[arg-type]
     for context in grid._contexts.values():
-        own = others if context.node_config["partition-id"] == 1 else usual
-        context.node_config["data-root"] = str(own)
+        chosen = others if context.node_config["partition-id"] == 1 else usual
+        context.node_config["data-root"] = str(chosen)
     return experiment, grid
 
 
@@ -86,15 +86,15 @@ def test_a_client_with_other_classes_or_inputs_ends_the_run_by_name(
 ) -> None:
     experiment, grid = federated(tmp_path, images(tmp_path / "others", classes, channels, side))
     with pytest.raises(RunFailed) as caught:
-        federation.federate(grid, experiment)
-    said = f"holds data of {held} inputs, the server of 2 classes and 3x8x8 inputs; give both the same"
-    assert str(caught.value) == f"client 1 failed in enrolment: {said}"
+        federation.federate(grid, resolve(experiment))
+    message = f"holds data of {held} inputs, the server of 2 classes and 3x8x8 inputs; give both the same"
+    assert str(caught.value) == f"client 1 failed in enrolment: {message}"
     assert experiment.out is not None and (experiment.out / "failure.txt").read_text() == f"{caught.value}\n"
 
 
 def test_a_client_with_other_data_is_dropped_where_that_is_borne(tmp_path: Path) -> None:
     experiment, grid = federated(tmp_path, images(tmp_path / "others", 3), on_client_failure="drop")
-    federation.federate(grid, experiment)
+    federation.federate(grid, resolve(experiment))
     assert experiment.out is not None
     training = json.loads((experiment.out / "training.json").read_text())
     (round_one,) = training["rounds"]
@@ -105,7 +105,7 @@ def test_a_client_with_other_data_is_dropped_where_that_is_borne(tmp_path: Path)
 
 def test_sizes_do_not_matter_where_all_are_resized(tmp_path: Path) -> None:
     experiment, grid = federated(tmp_path, images(tmp_path / "others", 2, side=9), side=8)
-    federation.federate(grid, experiment)
+    federation.federate(grid, resolve(experiment))
     assert final_clients(experiment) == [0, 1, 2]
 
 
@@ -118,17 +118,17 @@ def test_a_client_without_its_data_is_named_and_may_be_dropped(tmp_path: Path) -
     (tmp_path / "others").mkdir()
     experiment, grid = federated(tmp_path, tmp_path / "others")
     with pytest.raises(RunFailed, match=r"^client 1 failed in enrolment: Expected one folder of images per class, or "):
-        federation.federate(grid, experiment)
+        federation.federate(grid, resolve(experiment))
     bearing = dataclasses.replace(experiment, on_client_failure="drop", out=tmp_path / "again")
-    federation.federate(grid, bearing)
+    federation.federate(grid, resolve(bearing))
     assert final_clients(bearing) == [0, 2]
 
 
 def test_clients_of_one_site_look_through_its_data_once(tmp_path: Path) -> None:
     grid = federated(tmp_path, tmp_path / "usual")[1]
     Roster(federation.Tolerance()).enrol(grid, 3)
-    found = apps._own_space.cache_info()
-    assert (found.misses, found.hits) == (1, 2)
+    result = apps._own_space.cache_info()
+    assert (result.misses, result.hits) == (1, 2)
 
 
 # --- what a method cannot do with a client's data -----------------------------------------------------------------
@@ -146,9 +146,9 @@ def test_a_client_without_a_class_is_refused_where_all_are_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = "--method fedcg --dataset digits --clients 5 --split pathological --engine inproc --attack none"
-    said = refused(flags, tmp_path / "run", capsys)
-    assert said.startswith("Expected training examples of all 10 classes at each client, got none of class ")
-    assert said.endswith(" at client 0; choose another --split or fewer --clients.")
+    message = refused(flags, tmp_path / "run", capsys)
+    assert message.startswith("Expected training examples of all 10 classes at each client, got none of class ")
+    assert message.endswith(" at client 0; choose another --split or fewer --clients.")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -166,6 +166,6 @@ def test_a_deployed_server_without_a_gpu_says_so_before_it_asks_anybody(small: E
     experiment = dataclasses.replace(small, server_device="cuda")
     grid = InProcessGrid(apps.client, 3, experiment.to_run_config())
     with pytest.raises(federation.BadInput, match="on a machine without a GPU"):
-        federation.federate(grid, experiment)
+        federation.federate(grid, resolve(experiment))
     assert experiment.out is not None
     assert sorted(path.name for path in experiment.out.rglob("*")) == ["checkpoint", "failure.txt"]

@@ -31,8 +31,8 @@ from flfw.deploy.__main__ import main
 from flfw.deploy.certificates import Pair
 from flfw.deploy.layout import Layout, environment, transport
 from flfw.deploy.policy import Policy
-from flfw.engines import superlink
 from flfw.errors import BadInput, RunFailed
+from flfw.storage import provenance
 
 ROOT = Path(flfw.__file__).parent.parent
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's, when it builds
@@ -197,11 +197,11 @@ def commands(script: Path, folder: Path, path: Path) -> list[list[str]]:
     for name in ("flower-superlink", "flwr", "python"):
         (path / name).write_text('#!/bin/sh\nprintf "%s\\n" "$FLWR_HOME" "$(basename "$0")" "$@" ""\n')
         (path / name).chmod(0o755)
-    said = subprocess.run(
+    message = subprocess.run(
         [str(script)], env={"PATH": f"{path}:{os.defpath}"}, capture_output=True, text=True, check=True, cwd="/"
     )
-    assert said.stderr == ""
-    return [part.splitlines() for part in said.stdout.removesuffix("\n\n").split("\n\n")]
+    assert message.stderr == ""
+    return [part.splitlines() for part in message.stdout.removesuffix("\n\n").split("\n\n")]
 
 
 def test_scripts_run_the_same_commands_wherever_the_folder_was_copied(made: Path, tmp_path: Path) -> None:
@@ -236,8 +236,8 @@ REFUSED = {
 @pytest.mark.parametrize("flags", REFUSED)
 def test_init_refuses_what_cannot_be(tmp_path: Path, flags: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", str(tmp_path / "new"), *flags.split()]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("flfw.deploy: Expected ") and REFUSED[flags] in said and said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert message.startswith("flfw.deploy: Expected ") and REFUSED[flags] in message and message.count("\n") == 1
     assert not (tmp_path / "new").exists()
 
 
@@ -256,15 +256,15 @@ def test_a_folder_that_is_no_federation_is_refused(
         if text is not None:
             (tmp_path / "federation.toml").write_text(text)
         assert main([command, str(tmp_path)]) == 2
-        said = capsys.readouterr().err
-        assert said.startswith("flfw.deploy: Expected ") and said.count("\n") == 1
+        message = capsys.readouterr().err
+        assert message.startswith("flfw.deploy: Expected ") and message.count("\n") == 1
 
 
 def test_status_says_that_nothing_is_at_work(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", str(made)]) == 1
-    said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith(f"transport   {transport()} with TLS (certificate until 20")
-    assert len(said) == 4 and all("not at work" in line for line in said[1:])
+    message = capsys.readouterr().out.splitlines()
+    assert message[0].startswith(f"transport   {transport()} with TLS (certificate until 20")
+    assert len(message) == 4 and all("not at work" in line for line in message[1:])
     assert main(["down", str(made)]) == 0
     assert "ended 0 processes" in capsys.readouterr().out
 
@@ -276,8 +276,8 @@ def test_up_says_why_a_server_does_not_start(tmp_path: Path, capsys: pytest.Capt
         assert main(["init", str(tmp_path / "f"), "--clients", "1", *flags]) == 0
         capsys.readouterr()
         assert main(["up", str(tmp_path / "f")]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith("flfw.deploy: Flower's SuperLink did not start: ") and said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert message.startswith("flfw.deploy: Flower's SuperLink did not start: ") and message.count("\n") == 1
     assert main(["down", str(tmp_path / "f")]) == 0
 
 
@@ -290,25 +290,25 @@ def test_the_transport_is_told_from_flowers_version(flower: str, way: str) -> No
 
 
 def test_flowers_programs_report_home_about_nothing_and_install_nothing(tmp_path: Path) -> None:
-    found = environment(tmp_path)
-    assert found["FLWR_HOME"] == str(tmp_path)
-    assert (found["FLWR_TELEMETRY_ENABLED"], found["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"]) == ("0", "1")
-    assert "127.0.0.1" in found["no_proxy"].split(",")
+    result = environment(tmp_path)
+    assert result["FLWR_HOME"] == str(tmp_path)
+    assert (result["FLWR_TELEMETRY_ENABLED"], result["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"]) == ("0", "1")
+    assert "127.0.0.1" in result["no_proxy"].split(",")
 
 
 # --- the app -------------------------------------------------------------------------------------------------------
 
 
 def test_the_same_code_has_the_same_hash(capsys: pytest.CaptureFixture[str]) -> None:
-    found = submit.bundle_hash()
-    assert found == hashlib.sha256(submit.bundle()).hexdigest()
+    result = submit.bundle_hash()
+    assert result == hashlib.sha256(submit.bundle()).hexdigest()
     time.sleep(2.1)  # a zip file's clock ticks every two seconds
     assert main(["hash"]) == 0
-    assert capsys.readouterr().out == f"{found}\n"
+    assert capsys.readouterr().out == f"{result}\n"
 
 
 def test_one_other_character_is_another_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for package in superlink.PACKAGES:
+    for package in provenance.PACKAGES:
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(flfw, "__file__", str(tmp_path / "flfw" / "__init__.py"))
     assert submit.bundle_hash() == (before := submit.bundle_hash())
@@ -369,11 +369,11 @@ NESTED = "(setsid sh -c 'trap \"\" TERM; sleep 61 & sleep 61' &); sleep 61 & "
 
 
 def sleeping(mark: Path) -> int:
-    found = 0
+    result = 0
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            found += (process / "cwd").readlink() == mark and (process / "cmdline").read_bytes() == b"sleep\x0061\0"
-    return found
+            result += (process / "cwd").readlink() == mark and (process / "cmdline").read_bytes() == b"sleep\x0061\0"
+    return result
 
 
 def test_with_a_program_ends_all_that_it_started(part: Path) -> None:

@@ -124,9 +124,9 @@ def quiet() -> dict[str, str]:
 
 def deploy(*words: str, code: int = 0) -> str:
     """What ``python -m flfw.deploy`` says."""
-    with redirect_stdout(io.StringIO()) as said:
+    with redirect_stdout(io.StringIO()) as message:
         assert deployment.main(words) == code
-    return said.getvalue()
+    return message.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -148,8 +148,8 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
 
 
 def up(folder: Path) -> None:
-    said = deploy("up", str(folder))
-    assert said.startswith(f"transport   {transport()} with TLS") and said.count(": process ") == 1 + SITES
+    message = deploy("up", str(folder))
+    assert message.startswith(f"transport   {transport()} with TLS") and message.count(": process ") == 1 + SITES
 
 
 def deployed(layout: Layout, out: Path, *flags: str) -> list[str]:
@@ -218,10 +218,10 @@ def test_what_was_killed_goes_on_and_loses_nothing(federation: Layout, tmp_path:
     with begun(federation, out, *HYPERFL, *SMALL) as running:
         wait_for(lambda: any((out / "checkpoint").glob("round-00001-*")))
         kill(federation.superlink, "superlink")
-        _, said = running.communicate(timeout=150)
-    last = said.splitlines()[-1]
-    assert running.returncode == 1 and last.startswith("sim.py: Flower's SuperLink was lost during run "), said
-    assert "Traceback" not in said
+        _, message = running.communicate(timeout=150)
+    last = message.splitlines()[-1]
+    assert running.returncode == 1 and last.startswith("sim.py: Flower's SuperLink was lost during run "), message
+    assert "Traceback" not in message
     kill(federation.site(0), "supernode")
     assert deploy("status", str(federation.folder), code=1).count("not at work") == 2
     assert "server at work" in call("sim.py", "--resume", str(out), code=1).stderr
@@ -244,12 +244,12 @@ def test_deployments_equal_their_simulations_bit_for_bit_two_at_once(federation:
     methods = {"fed_cdp": (), "fedcg": ("iterations=10",)}
     flags = {method: ("--rounds", "2", "--method", method, *COMMON, *more) for method, more in methods.items()}
     with ExitStack() as ends:
-        running = [ends.enter_context(begun(federation, tmp_path / name, *own)) for name, own in flags.items()]
-        here = {name: simulated(tmp_path / f"here-{name}", *own) for name, own in flags.items()}
+        running = [ends.enter_context(begun(federation, tmp_path / name, *chosen)) for name, chosen in flags.items()]
+        here = {name: simulated(tmp_path / f"here-{name}", *chosen) for name, chosen in flags.items()}
         for process in running:
-            _, said = process.communicate(timeout=280)
-            assert process.returncode == 0, said
-            progress = [line[:9] for line in said.splitlines() if line.startswith("round")]
+            _, message = process.communicate(timeout=280)
+            assert process.returncode == 0, message
+            progress = [line[:9] for line in message.splitlines() if line.startswith("round")]
             assert progress == ["round 1/2", "round 2/2"]
     for method in methods:
         require_same(federation, tmp_path / method, here[method], 2, private_tensors=method == "fedcg")
@@ -309,14 +309,14 @@ def test_a_key_that_is_not_registered_is_refused(federation: Layout, tmp_path: P
     key = tmp_path / "node-key"
     key.touch(0o600)
     key.write_bytes(certificates.node().private)
-    _, said = as_site_0(federation, tmp_path / "other", {"--auth-supernode-private-key": key})
-    assert "SuperNode ID" not in said and "305" in said
+    _, message = as_site_0(federation, tmp_path / "other", {"--auth-supernode-private-key": key})
+    assert "SuperNode ID" not in message and "305" in message
 
 
 def test_a_supernode_with_another_authority_is_not_connected(federation: Layout, tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_bytes(certificates.authority().public)
-    _, said = as_site_0(federation, tmp_path / "other", {"--root-certificates": tmp_path / "ca.crt"})
-    assert "SuperNode ID" not in said
+    _, message = as_site_0(federation, tmp_path / "other", {"--root-certificates": tmp_path / "ca.crt"})
+    assert "SuperNode ID" not in message
 
 
 # --- what sites refuse ---------------------------------------------------------------------------------------------
@@ -325,12 +325,12 @@ def test_a_supernode_with_another_authority_is_not_connected(federation: Layout,
 @contextmanager
 def other_policy(layout: Layout, number: int, change: Callable[[str], str]) -> Iterator[None]:
     """A site at work under another policy, and under its own again."""
-    own = (layout.site(number) / "policy.toml").read_text()
+    chosen = (layout.site(number) / "policy.toml").read_text()
     try:
-        under(layout, number, change(own))
+        under(layout, number, change(chosen))
         yield
     finally:
-        under(layout, number, own)
+        under(layout, number, chosen)
 
 
 def under(layout: Layout, number: int, policy: str) -> None:
@@ -343,7 +343,7 @@ def under(layout: Layout, number: int, policy: str) -> None:
 @pytest.mark.slow
 def test_a_site_that_accepts_another_app_says_so(federation: Layout, tmp_path: Path) -> None:
     other = "apps = ['" + "0" * 64 + "']\nuploads = ['*']\nlargest_upload_mb = 1\n"
-    with other_policy(federation, 1, lambda own: other):
+    with other_policy(federation, 1, lambda chosen: other):
         done = call(*deployed(federation, tmp_path / "run", *HYPERFL)[1:], code=1)
     assert "this site's policy does not accept app " in done.stderr.splitlines()[-1]
 
@@ -351,7 +351,7 @@ def test_a_site_that_accepts_another_app_says_so(federation: Layout, tmp_path: P
 @pytest.mark.slow
 def test_a_site_whose_policy_lets_nothing_leave_stops_the_run(federation: Layout, tmp_path: Path) -> None:
     """As a hostile app finds it: what is no upload by the site's own list stays, whatever the app says of it."""
-    with other_policy(federation, 2, lambda own: re.sub("uploads = .*", 'uploads = ["nothing.*"]', own)):
+    with other_policy(federation, 2, lambda chosen: re.sub("uploads = .*", 'uploads = ["nothing.*"]', chosen)):
         done = call(*deployed(federation, tmp_path / "run", *HYPERFL, *SMALL)[1:], code=1)
     assert "client 2 failed in round 1: this site's policy does not let hypernet." in done.stderr.splitlines()[-1]
 
@@ -359,12 +359,12 @@ def test_a_site_whose_policy_lets_nothing_leave_stops_the_run(federation: Layout
 @pytest.mark.slow
 def test_what_an_app_would_take_along_does_not_leave(federation: Layout, tmp_path: Path) -> None:
     """A hostile server, to a site that accepts any app: its own list of uploads is what counts."""
-    with other_policy(federation, 2, lambda own: re.sub("apps = .*", 'apps = ["any"]', own)):
+    with other_policy(federation, 2, lambda chosen: re.sub("apps = .*", 'apps = ["any"]', chosen)):
         flags = ("--method", "misbehaving:Theft", "--net", "lenet", "--rounds", "1", *COMMON)
         done = call(*deployed(federation, tmp_path / "run", *flags)[1:], code=1)
-        said = (federation.site(2) / "supernode.log").read_text()
+        message = (federation.site(2) / "supernode.log").read_text()
     assert "this site's policy does not let patient leave" in done.stderr.splitlines()[-1]
-    assert "guard: this site's policy does not let patient leave" in said
+    assert "guard: this site's policy does not let patient leave" in message
     assert not list((tmp_path / "run" / "checkpoint").glob("round-00001-*"))  # nothing was aggregated
 
 
@@ -388,7 +388,7 @@ def test_a_client_that_fails_in_every_way_is_dropped_by_name_and_comes_back(fede
 @pytest.mark.slow
 def test_with_too_few_clients_the_run_ends(federation: Layout, tmp_path: Path) -> None:
     flags = (*COMMON, "--method", "fedavg", "--rounds", "2", "--on-client-failure", "drop", "--min-clients", "3")
-    with other_policy(federation, 0, lambda own: re.sub("uploads = .*", 'uploads = ["nothing.*"]', own)):
+    with other_policy(federation, 0, lambda chosen: re.sub("uploads = .*", 'uploads = ["nothing.*"]', chosen)):
         done = call(*deployed(federation, tmp_path / "run", *flags)[1:], code=1)
     assert "Expected at least 3 clients in round 1, got 2: client 0: this site's policy" in done.stderr.splitlines()[-1]
 
@@ -400,8 +400,8 @@ def test_an_interrupted_run_is_stopped_and_can_be_resumed(federation: Layout, tm
     with begun(federation, out, *flags) as running:
         wait_for(lambda: any((out / "checkpoint").glob("round-00001-*")))
         running.send_signal(signal.SIGINT)
-        _, said = running.communicate(timeout=60)
-    assert running.returncode == 130 and said.splitlines()[-1] == "sim.py: interrupted"
+        _, message = running.communicate(timeout=60)
+    assert running.returncode == 130 and message.splitlines()[-1] == "sim.py: interrupted"
     variables = environment(federation.superlink / "home")
     listed = subprocess.run(
         ["flwr", "ls", "--format", "json"], env=variables, capture_output=True, text=True, check=True
@@ -424,16 +424,16 @@ def test_a_recorded_run_is_announced_at_both_ends_and_audited_with_what_sites_ha
     refused = call(*deployed(federation, tmp_path / "refused", *flags)[1:], code=1)
     assert "this site's policy does not let its messages be recorded" in refused.stderr.splitlines()[-1]
 
-    def volunteering(own: str) -> str:
-        return own.replace("record = false", "record = true").replace("volunteered = []", "volunteered = [2]")
+    def volunteering(chosen: str) -> str:
+        return chosen.replace("record = false", "record = true").replace("volunteered = []", "volunteered = [2]")
 
     with ExitStack() as policies:
         for number in range(SITES):
             policies.enter_context(other_policy(federation, number, volunteering))
         done = call(*deployed(federation, out, *flags)[1:])
         for number in range(SITES):
-            said = (federation.site(number) / "supernode.log").read_text()
-            assert "guard: the server records what this site sends" in said
+            message = (federation.site(number) / "supernode.log").read_text()
+            assert "guard: the server records what this site sends" in message
             (truth,) = (federation.site(number) / "truth").iterdir()
             shutil.copytree(truth, out / "truth", dirs_exist_ok=True)
     assert "is recorded in" in done.stderr

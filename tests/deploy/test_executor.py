@@ -44,8 +44,8 @@ def forks(other: Path, fresh: str) -> list[list[str]]:
     (other / "flfw").mkdir(exist_ok=True)
     (other / "flfw" / "__init__.py").write_text("")
     words = [sys.executable, "-c", FORKS.format(fresh=fresh), str(other)]
-    said = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True, timeout=100).stdout
-    one, two = (line.split() for line in said.splitlines())
+    message = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True, timeout=100).stdout
+    one, two = (line.split() for line in message.splitlines())
     return [one, two]
 
 
@@ -53,8 +53,8 @@ def test_forks_draw_anew_and_import_the_apps_own_code(tmp_path: Path) -> None:
     one, two = forks(tmp_path, "become_fresh()")
     for drawn, again in zip(one[:2], two[:2], strict=True):
         assert drawn != again
-    for said in (one, two):
-        assert said[2:] == [str(tmp_path / "flfw" / "__init__.py"), "flwr-clientapp", "True", "0"]
+    for message in (one, two):
+        assert message[2:] == [str(tmp_path / "flfw" / "__init__.py"), "flwr-clientapp", "True", "0"]
 
 
 def test_without_it_they_would_not(tmp_path: Path) -> None:
@@ -79,13 +79,13 @@ def test_of_forks_those_that_fail_are_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(executor, "_answer", lambda spec: ends[spec.task_id]())
     for task_id in ends:
         assert forking.launch(spec(task_id)).status == "accepted"
-    found: list[int] = []
+    result: list[int] = []
     deadline = time.monotonic() + 20
-    while len(found) < 2 and time.monotonic() < deadline:
+    while len(result) < 2 and time.monotonic() < deadline:
         forking.reconcile()
-        found += deaths.since()
+        result += deaths.since()
         time.sleep(0.05)
-    assert sorted(found) == [8, 9]
+    assert sorted(result) == [8, 9]
     forking.reconcile()
     assert deaths.since() == []
     os.write(deaths.write, b"1\n2")  # a line that is still being written

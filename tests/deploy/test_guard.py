@@ -63,8 +63,8 @@ class SuperLink:
         self.objects: dict[str, bytes] = {}
 
     def receive(self) -> tuple[Message, ObjectTree] | None:
-        found = self.left.pop() if self.left else None
-        return (found, get_object_tree(found)) if found else None
+        result = self.left.pop() if self.left else None
+        return (result, get_object_tree(result)) if result else None
 
     def get_run(self, run_id: int) -> Run:
         return replace(Run.create_empty(run_id), fab_hash=self.called, override_config=self.config)
@@ -84,9 +84,9 @@ class SuperLink:
     def got(self) -> Message:
         """The one answer, as the server app reads it."""
         (envelope,) = self.sent
-        found = inflate_object_from_contents(envelope.metadata.message_id, dict(self.objects))
-        assert isinstance(found, Message) and found.metadata.reply_to_message_id == self.message.metadata.message_id
-        return found
+        result = inflate_object_from_contents(envelope.metadata.message_id, dict(self.objects))
+        assert isinstance(result, Message) and result.metadata.reply_to_message_id == self.message.metadata.message_id
+        return result
 
 
 def nodes(tree: ObjectTree) -> list[ObjectTree]:
@@ -101,9 +101,9 @@ class Site:
         self.link, self.store = link, stores.store()
         self.state = NodeStateFactory(stores).state()
         self.state.set_node_id(5)
-        own = supernode._pull_and_store_message, supernode._push_messages
+        chosen = supernode._pull_and_store_message, supernode._push_messages
         self.dead: list[int] = []
-        self.guard = Guard(policy, *own, lively=lively, deaths=lambda: [self.dead.pop() for _ in self.dead])
+        self.guard = Guard(policy, *chosen, lively=lively, deaths=lambda: [self.dead.pop() for _ in self.dead])
 
     def pull(self) -> int | None:
         return self.guard.pull(
@@ -161,8 +161,8 @@ def test_a_site_gives_away_what_its_policy_says_and_keeps_the_truth(
     arguments = ["--host", "127.0.0.1", "--node-config", "partition-id=1 num-partitions=3"]
     assert _with_volunteered(arguments, POLICY, tmp_path) == arguments
     assert capsys.readouterr().err == ""
-    told = _with_volunteered(arguments, replace(POLICY, record=True, volunteered=(4, 0)), tmp_path)
-    node = parse_config_args([told[-1]])  # as Flower's SuperNode reads it
+    informed = _with_volunteered(arguments, replace(POLICY, record=True, volunteered=(4, 0)), tmp_path)
+    node = parse_config_args([informed[-1]])  # as Flower's SuperNode reads it
     assert node == {"partition-id": 1, "num-partitions": 3, "truth": str(tmp_path / "truth"), "volunteered": "4 0"}
     assert Folders.of(node, "run1").volunteered == (4, 0)
     assert "gives away its training examples 4 0" in capsys.readouterr().err
@@ -224,12 +224,12 @@ def test_a_bundle_that_is_none_does_not_end_the_supernode() -> None:
 
 
 def test_what_the_server_calls_an_app_counts_for_nothing() -> None:
-    for accepted, said in (("0" * 64, "does not accept app"), (POLICY.apps[0], "no app under another one's hash")):
+    for accepted, message in (("0" * 64, "does not accept app"), (POLICY.apps[0], "no app under another one's hash")):
         one = site(replace(POLICY, apps=(accepted,)))
         one.link.called = "0" * 64
         one.pull()
         one.push()
-        assert said in refused(one)
+        assert message in refused(one)
 
 
 def test_settings_count_as_the_server_overrides_them() -> None:
@@ -257,21 +257,21 @@ HOSTILE: dict[str, Callable[[Site], Message]] = {
 }
 
 
-@pytest.mark.parametrize(("said", "made"), HOSTILE.items(), ids=HOSTILE.keys())
-def test_an_answer_that_breaks_the_policy_is_replaced(said: str, made: Callable[[Site], Message]) -> None:
+@pytest.mark.parametrize(("message", "made"), HOSTILE.items(), ids=HOSTILE.keys())
+def test_an_answer_that_breaks_the_policy_is_replaced(message: str, made: Callable[[Site], Message]) -> None:
     one = site()
     one.pull()
     one.answered(made(one))
     one.push()
-    assert said in refused(one)
+    assert message in refused(one)
     assert one.state.get_messages(is_reply=True) == []
 
 
 def renamed(one: Site, **changed: str) -> Message:
-    found = reply(one, arrays("net.w"))
+    result = reply(one, arrays("net.w"))
     for name, value in changed.items():
-        found.metadata.__dict__[f"_{name}"] = value
-    return found
+        result.metadata.__dict__[f"_{name}"] = value
+    return result
 
 
 @pytest.mark.parametrize("changed", [{"group_id": SECRET}, {"message_type": "query"}])
@@ -331,10 +331,10 @@ def test_an_answer_whose_parts_never_come_is_waited_for_no_longer_than_the_serve
 def test_words_leave_in_answer_to_a_query() -> None:
     one = site(kind="query")
     one.pull()
-    about = ConfigRecord({"partition": 2, "code": "0123456789abcdef"})
-    one.answered(reply(one, about))
+    details = ConfigRecord({"partition": 2, "code": "0123456789abcdef"})
+    one.answered(reply(one, details))
     one.push()
-    assert one.link.got.content.config_records["a"] == about
+    assert one.link.got.content.config_records["a"] == details
 
 
 def begun(one: Site) -> int:
@@ -381,6 +381,6 @@ def test_a_guard_changes_nothing_else_of_flowers() -> None:
 
     pull = set(inspect.signature(supernode._pull_and_store_message).parameters)
     push = set(inspect.signature(supernode._push_messages).parameters)
-    own = inspect.signature(Guard.pull).parameters
-    assert {name for name, p in own.items() if p.kind is p.KEYWORD_ONLY} <= pull
+    chosen = inspect.signature(Guard.pull).parameters
+    assert {name for name, p in chosen.items() if p.kind is p.KEYWORD_ONLY} <= pull
     assert push == {name for name in inspect.signature(Guard.push).parameters if name != "self"}

@@ -48,8 +48,8 @@ def test_the_file_says_what_the_policy_is(tmp_path: Path) -> None:
 
 def test_what_is_not_said_is_the_stricter_choice(tmp_path: Path) -> None:
     (tmp_path / "policy.toml").write_text(SOUND)
-    found = Policy.read(tmp_path / "policy.toml")
-    assert (found.largest_upload_mb, found.least_noise, found.record) == (5, 0.0, False)
+    result = Policy.read(tmp_path / "policy.toml")
+    assert (result.largest_upload_mb, result.least_noise, result.record) == (5, 0.0, False)
 
 
 DAMAGED = {
@@ -85,8 +85,8 @@ def test_without_a_sound_policy_no_site_starts(tmp_path: Path, text: str, capsys
     with pytest.raises(BadInput, match=DAMAGED[text].replace("(", r"\(")):
         Policy.read(path)
     assert guard.main([str(path), "--", "--insecure"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("flfw.deploy.guard: Expected ") and said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert message.startswith("flfw.deploy.guard: Expected ") and message.count("\n") == 1
 
 
 @pytest.mark.parametrize("arguments", [[], ["policy.toml"], ["policy.toml", "--insecure"], ["none.toml", "--"]])
@@ -195,9 +195,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("said", "records"), REFUSED.items(), ids=REFUSED.keys())
-def test_what_hides_something_stays(said: str, records: tuple[Any, ...]) -> None:
-    assert said in str(POLICY.refuses_answer(answer(*records), "train", 900))
+@pytest.mark.parametrize(("message", "records"), REFUSED.items(), ids=REFUSED.keys())
+def test_what_hides_something_stays(message: str, records: tuple[Any, ...]) -> None:
+    assert message in str(POLICY.refuses_answer(answer(*records), "train", 900))
 
 
 def test_numbers_are_counted_over_all_records() -> None:
@@ -214,9 +214,9 @@ def test_the_size_is_of_all_parts() -> None:
 
 
 def test_words_leave_only_where_a_site_introduces_itself() -> None:
-    about = ConfigRecord({"partition": 0, "code": "0123456789abcdef", "shape": [1, 8, 8]})
-    assert POLICY.refuses_answer(answer(about), "query", 900) is None
-    assert "no words" in str(POLICY.refuses_answer(answer(about), "train", 900))
+    details = ConfigRecord({"partition": 0, "code": "0123456789abcdef", "shape": [1, 8, 8]})
+    assert POLICY.refuses_answer(answer(details), "query", 900) is None
+    assert "no words" in str(POLICY.refuses_answer(answer(details), "train", 900))
     assert "no words" in str(POLICY.refuses_answer(answer(ConfigRecord({"x": "y" * 1000})), "query", 900))
     assert "no words" in str(POLICY.refuses_answer(answer(ConfigRecord({"x": b"y" * 1000})), "query", 900))
 

@@ -40,8 +40,8 @@ NONE = np.zeros(0, np.int64)
 
 def shared_out(*train: list[int]) -> Split:
     """A split of these training examples, with nothing else."""
-    own = tuple(np.array(indices, dtype=np.int64) for indices in train)
-    return Split(own, (NONE,) * len(own), (NONE,) * len(own), NONE, NONE, NONE)
+    chosen = tuple(np.array(indices, dtype=np.int64) for indices in train)
+    return Split(chosen, (NONE,) * len(chosen), (NONE,) * len(chosen), NONE, NONE, NONE)
 
 
 # --- who is a canary ---
@@ -51,24 +51,24 @@ def test_coins_are_fair_and_know_nothing_of_the_canary() -> None:
     """Over 20,000 coins a share of a half stands within 0.0142, four deviations; so does each part of them, in its."""
     split = shared_out(*(list(range(start, start + 5000)) for start in range(0, 20000, 5000)))
     labels = numpy_generator(0, "test labels").integers(0, 10, 20000)
-    found = draw(split, labels, 10, 20000, seed=3)
-    parts_of_them = [np.full(20000, True), *(found.holders == k for k in range(4)), *(labels == c for c in range(10))]
-    parts_of_them += [found.labels == c for c in range(10)]
+    result = draw(split, labels, 10, 20000, seed=3)
+    parts_of_them = [np.full(20000, True), *(result.holders == k for k in range(4)), *(labels == c for c in range(10))]
+    parts_of_them += [result.labels == c for c in range(10)]
     for part in parts_of_them:
-        assert abs(found.included[part].mean() - 0.5) < 2 / sqrt(part.sum())
-    assert abs((found.included[1:] == found.included[:-1]).mean() - 0.5) < 2 / sqrt(20000)
+        assert abs(result.included[part].mean() - 0.5) < 2 / sqrt(part.sum())
+    assert abs((result.included[1:] == result.included[:-1]).mean() - 0.5) < 2 / sqrt(20000)
     other = draw(split, labels, 10, 20000, seed=4)
-    assert abs((found.included == other.included).mean() - 0.5) < 2 / sqrt(20000)
-    assert (found.labels != labels[found.indices]).all() and (found.labels < 10).all() and (found.labels >= 0).all()
+    assert abs((result.included == other.included).mean() - 0.5) < 2 / sqrt(20000)
+    assert (result.labels != labels[result.indices]).all() and (result.labels < 10).all() and (result.labels >= 0).all()
 
 
 def test_canaries_are_spread_over_the_clients_and_are_held_once() -> None:
     """Of examples 4 and 5 two clients have a copy: a coin would not decide whether they are trained on."""
     split = shared_out([0, 1, 2, 3, 4, 5], [4, 5, 6, 7], [5, 8, 9, 10, 11, 12])
-    found = draw(split, np.zeros(13, np.int64), 3, 7, seed=0)
-    assert list(found.indices) == sorted(set(found.indices)) and not {4, 5} & set(found.indices)
-    assert all(index in split.train[holder] for index, holder in zip(found.indices, found.holders, strict=True))
-    assert list(np.bincount(found.holders)) == [3, 2, 2]  # turn by turn
+    result = draw(split, np.zeros(13, np.int64), 3, 7, seed=0)
+    assert list(result.indices) == sorted(set(result.indices)) and not {4, 5} & set(result.indices)
+    assert all(index in split.train[holder] for index, holder in zip(result.indices, result.holders, strict=True))
+    assert list(np.bincount(result.holders)) == [3, 2, 2]  # turn by turn
     with pytest.raises(BadInput, match="Expected at most 11 canaries, the examples that exactly one client holds, got"):
         draw(split, np.zeros(13, np.int64), 3, 12, seed=0)
 
@@ -77,7 +77,7 @@ def test_only_those_left_out_are_missing_and_only_canaries_are_relabelled() -> N
     split = shared_out([5, 3, 1], [0, 2, 4, 6])
     chosen = Canaries(np.array([1, 4, 5]), np.array([0, 1, 0]), np.array([7, 8, 9]), np.array([True, False, False]))
     left = without_left_out(split, chosen)
-    assert [list(own) for own in left.train] == [[3, 1], [0, 2, 6]]
+    assert [list(given) for given in left.train] == [[3, 1], [0, 2, 6]]
     assert left.test is split.test and left.public is split.public
     labels = np.arange(7)
     assert list(relabelled(labels, chosen)) == [0, 7, 2, 3, 8, 9, 6] and list(labels) == list(range(7))
@@ -116,8 +116,8 @@ def test_the_linear_estimate_is_that_of_the_whole_space() -> None:
 
 def test_of_more_canaries_than_numbers_and_of_a_run_that_diverged_something_is_told() -> None:
     rows = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
-    found = _told(rows, rows[0] - rows[1], 0.5, 0.0)
-    assert bool(found.isfinite().all()) and found[0] > 0 > found[1]
+    result = _told(rows, rows[0] - rows[1], 0.5, 0.0)
+    assert bool(result.isfinite().all()) and result[0] > 0 > result[1]
     assert not _told(rows, torch.full((3,), torch.nan), 0.5, 0.0).any()
     assert not _told(rows * 1e30, rows[0], 0.5, 0.0).any()
 
@@ -126,17 +126,17 @@ def test_of_more_canaries_than_numbers_and_of_a_run_that_diverged_something_is_t
 def test_gradients_are_clipped_as_the_method_clips(small: Experiment, grouping: str, clip: float) -> None:
     fields = (f"grouping={grouping}", f"clip={clip}")
     asked = without_auto(replace(small, method="dp_fedavg", net="mlp", canaries=20, set=fields))
-    task, (method, settings) = Task.of(asked, None), resolve(asked).method, resolve(asked).settings
+    task, method, settings = Task.of(asked, None), resolve(asked).method, resolve(asked).settings
     listener = Listener(asked, task, method, settings)
     model = listener._model
     sent = {name: value.detach() for name, value in model.state_dict().items()}
     assert task.canaries is not None
     indices = task.canaries.indices[:5]
-    found = torch.cat(list(listener._gradients(sent, indices, 2)))
+    result = torch.cat(list(listener._gradients(sent, indices, 2)))
     x, y = task.examples("train", indices)
     layers = ["extractor.1", "extractor.3", "classifier"]
     groups = [[layer] for layer in layers] if grouping == "layer" else [layers]
-    for row, one, label in zip(found, task.inputs.normalise(x), y, strict=True):
+    for row, one, label in zip(result, task.inputs.normalise(x), y, strict=True):
         loss = cross_entropy(model(one[None]), label[None])
         slopes = dict(zip(sent, torch.autograd.grad(loss, list(model.parameters())), strict=True))
         for group in groups:
@@ -154,8 +154,8 @@ def of_single_pixels(clients: int, pixels: int, seed: int) -> Task:
     x = np.tile(np.eye(pixels, dtype=np.uint8) * 255, (clients, 1)).reshape(-1, 1, 1, pixels)
     y = np.arange(len(x)) % 2
     dataset = Dataset("pixels", x, y, x[:1], y[:1], 2, (0.0,), (0.1,), "made up", None)
-    own = tuple(np.arange(len(x)).reshape(clients, pixels))
-    split = Split(own, (np.zeros(1, np.int64),) * clients, (NONE,) * clients, NONE, NONE, NONE)
+    given = tuple(np.arange(len(x)).reshape(clients, pixels))
+    split = Split(given, (np.zeros(1, np.int64),) * clients, (NONE,) * clients, NONE, NONE, NONE)
     chosen = draw(split, y, 2, len(x), seed)
     dataset = replace(dataset, train_y=relabelled(y, chosen))
     return Task(dataset, without_left_out(split, chosen), "linear", "none", chosen)
@@ -206,37 +206,38 @@ def heard(client: type[NoisyClient], clients: int, pixels: int, multiplier: floa
 
 
 def test_without_noise_every_guess_is_right() -> None:
-    found = heard(Honest, 2, 300, 0.0)
-    assert found["correct"] == found["guesses"] >= 60 and found["gaussian"]["mu"] > 1
-    assert found["canaries"] == 600 and found["confidence"] == 0.95
+    result = heard(Honest, 2, 300, 0.0)
+    assert result["correct"] == result["guesses"] >= 60 and result["gaussian"]["mu"] > 1
+    assert result["canaries"] == 600 and result["confidence"] == 0.95
 
 
 @pytest.mark.parametrize("multiplier", [0.5, 1.0, 3.0])
 def test_honest_noise_stays_below_its_claim(multiplier: float) -> None:
-    several = [heard(Honest, 5, 200, multiplier, seed) for seed in range(3)]
-    assert max(found["epsilon"] for found in several) < epsilon(Mechanism(multiplier, 1), 1e-5)
-    assert max(found["gaussian"]["mu"] for found in several) < 1 / multiplier
+    many = [heard(Honest, 5, 200, multiplier, seed) for seed in range(3)]
+    assert max(result["epsilon"] for result in many) < epsilon(Mechanism(multiplier, 1), 1e-5)
+    assert max(result["gaussian"]["mu"] for result in many) < 1 / multiplier
     if multiplier < 3:  # and is no empty bound either
-        assert min(found["gaussian"]["mu"] for found in several) > 0.3 / multiplier
+        assert min(result["gaussian"]["mu"] for result in many) > 0.3 / multiplier
 
 
 @pytest.mark.parametrize("wrong", [OfTheMean, Unclipped])
 def test_gross_errors_are_caught_by_a_thousand_canaries(wrong: type[NoisyClient]) -> None:
-    found = heard(wrong, 5, 200, 2.0)
-    assert found["epsilon"] > epsilon(Mechanism(2.0, 1), 1e-5)
-    assert found["gaussian"]["mu"] > 1 / 2
+    result = heard(wrong, 5, 200, 2.0)
+    assert result["epsilon"] > epsilon(Mechanism(2.0, 1), 1e-5)
+    assert result["gaussian"]["mu"] > 1 / 2
 
 
 # Of ideal scores, N(1.5, 1) and N(0, 1), 20,000 show it in 30 of 40 runs and 100,000 in 20 of 20. These are less than
 # ideal: of seeds 0 to 2 the bounds are 1.08, 1.06 and 1.001.
+@pytest.mark.slow  # 450 clients, without which the bound has not the power
 def test_noise_at_two_thirds_of_its_scale_is_caught_and_honest_noise_is_not() -> None:
     assert heard(Honest, 50, 400, 1.0)["gaussian"]["mu"] < 0.9
-    found = heard(TwoThirds, 400, 400, 1.0)
-    assert found["gaussian"]["mu"] > 1
-    assert found["epsilon"] < found["gaussian"]["epsilon"]  # what holds of every algorithm is the weaker
+    result = heard(TwoThirds, 400, 400, 1.0)
+    assert result["gaussian"]["mu"] > 1
+    assert result["epsilon"] < result["gaussian"]["epsilon"]  # what holds of every algorithm is the weaker
     mechanism = Mechanism(1.0, 1)
     claim = {"unit": "example", "adversary": "server", "counted": "exact", "epsilon": epsilon(mechanism, 1e-5)}
-    notes = beside_the_claims([claim], found, Experiment(), mechanism)[1]
+    notes = beside_the_claims([claim], result, Experiment(), mechanism)[1]
     assert [note.startswith("THE CLAIM IS VIOLATED: a Gaussian mechanism of mu 1 ") for note in notes] == [False, True]
 
 
@@ -310,14 +311,14 @@ def test_the_shift_that_is_claimed() -> None:
 
 
 def test_a_bound_stands_beside_what_it_is_about_and_a_violation_is_said() -> None:
-    found = {"epsilon": 2.0, "canaries": 8, "guesses": 6, "correct": 6, "gaussian": {"mu": 0.0, "epsilon": 0.0}}
-    about = {"unit": "example", "adversary": "server", "counted": "exact", "epsilon": 2.5}
-    others = [about | {"unit": "client"}, about | {"adversary": "outsider"}, about | {"counted": "as published"}]
-    entries, notes = beside_the_claims([about, *others], found, Experiment(), None)
-    assert entries == [about | {"lower": found}, *others] and len(notes) == 1
-    notes = beside_the_claims([about | {"epsilon": 1.5}], found, Experiment(), None)[1]
+    result = {"epsilon": 2.0, "canaries": 8, "guesses": 6, "correct": 6, "gaussian": {"mu": 0.0, "epsilon": 0.0}}
+    details = {"unit": "example", "adversary": "server", "counted": "exact", "epsilon": 2.5}
+    others = [details | {"unit": "client"}, details | {"adversary": "outsider"}, details | {"counted": "as published"}]
+    entries, notes = beside_the_claims([details, *others], result, Experiment(), None)
+    assert entries == [details | {"lower": result}, *others] and len(notes) == 1
+    notes = beside_the_claims([details | {"epsilon": 1.5}], result, Experiment(), None)[1]
     assert notes[1].startswith("THE CLAIM IS VIOLATED: epsilon 1.5 is claimed, and it is at least 2, with 95% conf")
-    assert len(beside_the_claims([about | {"epsilon": "inf"}], found, Experiment(), None)[1]) == 1
+    assert len(beside_the_claims([details | {"epsilon": "inf"}], result, Experiment(), None)[1]) == 1
 
 
 def test_guesses_are_fixed_by_their_number_alone() -> None:
@@ -407,6 +408,6 @@ def test_what_cannot_be_listened_to_is_refused(
 ) -> None:
     flags = RUN.replace("linear", "mlp").replace(" --canaries 300", " --canaries 300" * ("--canaries" not in method))
     assert sim.main([*flags.format(method).split(), "--out", str(tmp_path / "run")]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"sim.py: {message}") and said.count("\n") == 1
+    text = capsys.readouterr().err
+    assert text.startswith(f"sim.py: {message}") and text.count("\n") == 1
     assert not (tmp_path / "run").exists()

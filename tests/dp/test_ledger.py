@@ -46,14 +46,14 @@ def settled_as(experiment: Experiment, split: Any) -> tuple[Experiment, list[str
 
 def asked(method: str, *assignments: str, **changes: Any) -> Experiment:
     """Two clients, five rounds of two passes in batches of 10."""
-    own = {"clients": 2, "rounds": 5, "local_epochs": 2, "batch_size": 10, "net": "mlp", "attack": ("none",)}
-    return without_auto(Experiment(method=method, engine="inproc", set=assignments, **{**own, **changes}))
+    chosen = {"clients": 2, "rounds": 5, "local_epochs": 2, "batch_size": 10, "net": "mlp", "attack": ("none",)}
+    return without_auto(Experiment(method=method, engine="inproc", set=assignments, **{**chosen, **changes}))
 
 
 def held(*train: Sequence[int]) -> Split:
     nothing = np.arange(0)
     return Split(
-        tuple(np.array(own) for own in train), (nothing,) * len(train), (nothing,) * len(train), *(nothing,) * 3
+        tuple(np.array(chosen) for chosen in train), (nothing,) * len(train), (nothing,) * len(train), *(nothing,) * 3
     )
 
 
@@ -78,8 +78,8 @@ def against(
     experiment: Experiment, unit: str, split: Split = UNEVEN, adversaries: Sequence[str] = ("server", *OTHERS)
 ) -> float:
     """The epsilon of a unit, which is the same against each of these."""
-    found = claims(experiment, split)
-    (only,) = {found[unit, adversary].epsilon for adversary in adversaries}
+    result = claims(experiment, split)
+    (only,) = {result[unit, adversary].epsilon for adversary in adversaries}
     return only
 
 
@@ -94,8 +94,8 @@ def test_the_course_by_hand() -> None:
         counts[drawn(range(4), 2, "fixed", 0, server_round)] += 1
     weights = {"extractor.1.weight": 64 * 64, "extractor.1.bias": 64, "extractor.3.weight": 4096}
     weights |= {"extractor.3.bias": 64, "classifier.weight": 640, "classifier.bias": 10}
-    found = course(resolve(experiment), split)
-    assert found == Course(
+    result = course(resolve(experiment), split)
+    assert result == Course(
         rounds=6,
         participations=counts.max(),
         clients=4,
@@ -108,14 +108,14 @@ def test_the_course_by_hand() -> None:
         replication=3,  # example 0
         tensors=weights,
     )
-    assert (found.local_steps, found.example_rate, found.client_rate) == (3 * 4, 1.0, 0.5)
-    assert isinstance(found.participations, int) and isinstance(found.replication, int)
+    assert (result.local_steps, result.example_rate, result.client_rate) == (3 * 4, 1.0, 0.5)
+    assert isinstance(result.participations, int) and isinstance(result.replication, int)
 
 
 def test_everybody_in_every_round_is_no_sampling() -> None:
     for sample in (0, 2):
-        found = course(resolve(asked("fed_sdp", sample=sample, sampling="poisson")), UNEVEN)
-        assert (found.poisson, found.participations, found.client_rate) == (False, 5, 1.0)
+        result = course(resolve(asked("fed_sdp", sample=sample, sampling="poisson")), UNEVEN)
+        assert (result.poisson, result.participations, result.client_rate) == (False, 5, 1.0)
     assert course(resolve(asked("fed_sdp", sample=1, sampling="poisson")), UNEVEN).poisson
 
 
@@ -196,7 +196,7 @@ def test_fed_sdp_with_clients_own_noise(sampling: Sampling) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "own", "groups"),
+    ("method", "chosen", "groups"),
     [
         ("fed_sdp", ("noised_by=server",), LAYERS),
         ("dp_fedavg", ("unit=client",), 1),
@@ -204,8 +204,8 @@ def test_fed_sdp_with_clients_own_noise(sampling: Sampling) -> None:
         ("ppsgd", ("unit=client", "grouping=tensor"), TENSORS - 2),
     ],
 )
-def test_the_servers_noise_claims_nothing_against_the_server(method: str, own: tuple[str, ...], groups: int) -> None:
-    experiment = asked(method, "noise_multiplier=6", *own, clients=3, sample=1, rounds=9, seed=4)
+def test_the_servers_noise_claims_nothing_against_the_server(method: str, chosen: tuple[str, ...], groups: int) -> None:
+    experiment = asked(method, "noise_multiplier=6", *chosen, clients=3, sample=1, rounds=9, seed=4)
     cohorts = [drawn(range(3), 1, "fixed", 4, server_round) for server_round in range(1, 10)]
     most = max(sum(client in cohort for cohort in cohorts) for client in range(3))
     split, poisson = apart(25, 20, 20), dataclasses.replace(experiment, sampling="poisson")
@@ -213,8 +213,8 @@ def test_the_servers_noise_claims_nothing_against_the_server(method: str, own: t
     assert against(poisson, "client", split, OTHERS) == epsilon(6 / sqrt(groups), 1 / 3, 9)
     for one in (experiment, poisson):
         for unit in ("example", "client"):
-            found = claims(one, split)[unit, "server"]
-            assert isinf(found.epsilon) and "sees every message without it" in found.assumptions[0]
+            result = claims(one, split)[unit, "server"]
+            assert isinf(result.epsilon) and "sees every message without it" in result.assumptions[0]
     assert any("never learns who was drawn" in one for one in claims(poisson, split)["client", "outsider"].assumptions)
 
 
@@ -223,8 +223,8 @@ def test_one_servers_noise_on_copies_is_one_larger_step() -> None:
     experiment = asked("fed_sdp", "noise_multiplier=6", "noised_by=server")
     assert against(experiment, "client", copies, OTHERS) == epsilon(6 / sqrt(3), 1, 5)
     assert against(experiment, "example", copies, OTHERS) == epsilon(6 / sqrt(3) / 4, 1, 5)
-    own = asked("fed_sdp", "noise_multiplier=6")
-    assert against(own, "example", copies) == epsilon(6 / sqrt(3) / 2, 1, 10)
+    chosen = asked("fed_sdp", "noise_multiplier=6")
+    assert against(chosen, "example", copies) == epsilon(6 / sqrt(3) / 2, 1, 10)
 
 
 # --- where nothing can be claimed ---
@@ -236,18 +236,20 @@ def test_a_head_that_learns_without_noise_lets_one_example_change_the_gradients_
     experiment = asked(method, "noise_multiplier=6", "batches=poisson", accounting="paper")
     for one in claims(experiment).values():
         assert isinf(one.epsilon) and one.assumptions[0].startswith("The head learns from the same examples")
-    (told,) = (entry for entry in Ledger(resolve(experiment), UNEVEN).entries() if entry["counted"] == "as published")
-    assert told["epsilon"] == epsilon(6, 0.5, 20, accountant="rdp")  # 5 rounds of 2 passes at a half
+    (informed,) = (
+        entry for entry in Ledger(resolve(experiment), UNEVEN).entries() if entry["counted"] == "as published"
+    )
+    assert informed["epsilon"] == epsilon(6, 0.5, 20, accountant="rdp")  # 5 rounds of 2 passes at a half
 
 
 @pytest.mark.parametrize("method", ["fed_cdp", "fed_sdp", "dp_fedavg"])
 def test_no_noise_is_no_claim(method: str) -> None:
     for unit in ("client", "example"):
-        own = (f"unit={unit}",) if method == "dp_fedavg" else ()
-        found = claims(asked(method, "noise_multiplier=0", *own))
-        assert all(isinf(one.epsilon) for one in found.values())
-        assert "There is no noise" in found["example", "outsider"].assumptions[0]
-        entries = Ledger(resolve(asked(method, "noise_multiplier=0", *own)), UNEVEN).entries()
+        chosen = (f"unit={unit}",) if method == "dp_fedavg" else ()
+        result = claims(asked(method, "noise_multiplier=0", *chosen))
+        assert all(isinf(one.epsilon) for one in result.values())
+        assert "There is no noise" in result["example", "outsider"].assumptions[0]
+        entries = Ledger(resolve(asked(method, "noise_multiplier=0", *chosen)), UNEVEN).entries()
         assert {entry["epsilon"] for entry in json.loads(json.dumps(entries, allow_nan=False))} == {"inf"}
 
 
@@ -263,9 +265,9 @@ def test_no_noise_is_no_claim(method: str) -> None:
     ],
 )
 def test_what_reads_the_data_besides_is_no_claim(assignments: tuple[str, ...], why: str) -> None:
-    found = claims(asked("fed_cdp", *assignments))
+    result = claims(asked("fed_cdp", *assignments))
     plain = claims(asked("fed_cdp"))
-    for key, one in found.items():
+    for key, one in result.items():
         if why:
             assert isinf(one.epsilon) and one.assumptions[0].startswith(why)
         else:
@@ -283,8 +285,8 @@ def test_every_claim_says_under_which_delta_by_which_accountant_and_for_how_long
     for entry in Ledger(resolve(experiment), UNEVEN).entries():
         assert (entry["delta"], entry["rounds"], entry["counted"]) == (1e-6, 7, "exact")
         assert len(entry["assumptions"]) >= 6 and all(line.endswith(".") for line in entry["assumptions"])
-    found = claims(experiment)["example", "server"]
-    assert (found.accountant, found.epsilon) == ("rdp", epsilon(6 / sqrt(3), 0.5, 42, 1e-6, "rdp"))
+    result = claims(experiment)["example", "server"]
+    assert (result.accountant, result.epsilon) == ("rdp", epsilon(6 / sqrt(3), 0.5, 42, 1e-6, "rdp"))
 
 
 # --- as the papers count ---
@@ -313,11 +315,11 @@ def test_table_six(cell: Any) -> None:
     )
     assert run.local_steps == local
     if cell.keys["method"] == "Fed-CDP":
-        found = FedCDP.as_published(FedCDPSettings(noise_multiplier=sigma), run)
+        result = FedCDP.as_published(FedCDPSettings(noise_multiplier=sigma), run)
     else:
-        found = FedSDP.as_published(FedSDPSettings(noise_multiplier=sigma), run)
+        result = FedSDP.as_published(FedSDPSettings(noise_multiplier=sigma), run)
     unit: Any = {"instance": "example", "client": "client"}[cell.keys["level"]]
-    assert found.epsilon(unit, DELTA) == pytest.approx(cell.value, abs=1e-4)
+    assert result.epsilon(unit, DELTA) == pytest.approx(cell.value, abs=1e-4)
 
 
 def test_there_are_five_data_sets_two_methods_and_two_lengths_in_table_six() -> None:
@@ -333,11 +335,11 @@ def test_the_papers_count_stands_beside_the_true_one(method: str) -> None:
     experiment = asked(method, accounting="paper", **changes)
     split = apart(*[500] * 100)
     entries = Ledger(resolve(experiment), split).entries()
-    told = {entry["unit"]: entry for entry in entries if entry["counted"] == "as published"}
+    informed = {entry["unit"]: entry for entry in entries if entry["counted"] == "as published"}
     value = {"fed_cdp": 0.8227, "fed_sdp": 0.8536}[method]
-    assert set(told) == {"fed_cdp": {"example", "client"}, "fed_sdp": {"client"}}[method]
-    assert all(entry["epsilon"] == pytest.approx(value, abs=1e-4) for entry in told.values())
-    assert all(entry["accountant"] == "moments" and entry["assumptions"] for entry in told.values())
+    assert set(informed) == {"fed_cdp": {"example", "client"}, "fed_sdp": {"client"}}[method]
+    assert all(entry["epsilon"] == pytest.approx(value, abs=1e-4) for entry in informed.values())
+    assert all(entry["accountant"] == "moments" and entry["assumptions"] for entry in informed.values())
     exact = [entry for entry in entries if entry["counted"] == "exact"]
     assert len(exact) == 6 and all(entry["epsilon"] > 3 * value for entry in exact)
     without = Ledger(resolve(dataclasses.replace(experiment, accounting="exact")), split).entries()
@@ -357,11 +359,11 @@ PROTECTED = [
 ]
 
 
-@pytest.mark.parametrize(("method", "own", "unit", "adversary", "changes"), PROTECTED)
+@pytest.mark.parametrize(("method", "chosen", "unit", "adversary", "changes"), PROTECTED)
 def test_a_target_is_reached_from_below_and_settling_again_changes_nothing(
-    method: str, own: tuple[str, ...], unit: str, adversary: str, changes: dict[str, Any]
+    method: str, chosen: tuple[str, ...], unit: str, adversary: str, changes: dict[str, Any]
 ) -> None:
-    experiment = asked(method, *own, target_epsilon=2.0, **changes)
+    experiment = asked(method, *chosen, target_epsilon=2.0, **changes)
     settled, notes = settled_as(experiment, UNEVEN)
     assert notes == [] and settled.rounds == experiment.rounds
     assert 2.0 - 1e-3 <= claims(settled)[unit, adversary].epsilon <= 2.0
@@ -372,15 +374,15 @@ def test_a_target_is_reached_from_below_and_settling_again_changes_nothing(
 def test_copies_of_an_example_are_no_copies_of_a_client() -> None:
     """What protects a client needs no more noise for examples that two clients hold."""
     copies = held(range(25), range(5, 25))
-    for own, adversary in (((), "server"), (("noised_by=server",), "outsider")):
-        settled, _ = settled_as(asked("fed_sdp", *own, target_epsilon=2.0), copies)
+    for chosen, adversary in (((), "server"), (("noised_by=server",), "outsider")):
+        settled, _ = settled_as(asked("fed_sdp", *chosen, target_epsilon=2.0), copies)
         assert 2.0 - 1e-3 <= claims(settled, copies)["client", adversary].epsilon <= 2.0
 
 
 def test_a_target_by_the_papers_count_is_the_papers() -> None:
     settled, _ = settled_as(asked("fed_cdp", target_epsilon=0.5, accounting="paper"), UNEVEN)
-    told = Ledger(resolve(settled), UNEVEN).published
-    assert told is not None and 0.5 - 1e-3 <= told.epsilon("example", DELTA) <= 0.5
+    informed = Ledger(resolve(settled), UNEVEN).published
+    assert informed is not None and 0.5 - 1e-3 <= informed.epsilon("example", DELTA) <= 0.5
     assert claims(settled)["example", "server"].epsilon > 1  # the true one
 
 
@@ -392,10 +394,10 @@ def test_a_target_and_noise_of_ones_own_do_not_go_together() -> None:
 
 @pytest.mark.parametrize("flag", ["target_epsilon", "epsilon_budget"])
 def test_targets_and_budgets_need_something_that_can_be_claimed(flag: str) -> None:
-    said = f"--{flag.replace('_', '-')}"
-    with pytest.raises(BadInput, match=f"Expected a method that claims privacy for {said}, got method=fedavg"):
+    message = f"--{flag.replace('_', '-')}"
+    with pytest.raises(BadInput, match=f"Expected a method that claims privacy for {message}, got method=fedavg"):
         settled_as(asked("fedavg", **{flag: 1.0}), UNEVEN)
-    with pytest.raises(BadInput, match=f"can be claimed for {said}.*median"):
+    with pytest.raises(BadInput, match=f"can be claimed for {message}.*median"):
         settled_as(asked("fed_cdp", "bound=median", **{flag: 1.0}), UNEVEN)
 
 
@@ -447,8 +449,8 @@ def test_where_nothing_can_be_claimed_a_target_may_be_the_comparisons(method: st
     with pytest.raises(BadInput, match="can be claimed for --target-epsilon"):
         settled_as(asked(method, target_epsilon=4.0), UNEVEN)
     settled, _ = settled_as(asked(method, target_epsilon=4.0, accounting="paper"), UNEVEN)
-    told = Ledger(resolve(settled), UNEVEN).published
-    assert told is not None and 4.0 - 1e-3 <= told.epsilon("example", DELTA) <= 4.0
+    informed = Ledger(resolve(settled), UNEVEN).published
+    assert informed is not None and 4.0 - 1e-3 <= informed.epsilon("example", DELTA) <= 4.0
 
 
 # --- bad input, through the command line ---
@@ -476,9 +478,9 @@ def nobodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 BAD = [
     *(
-        (f"--method {method} --set {setting}", said)
+        (f"--method {method} --set {setting}", message)
         for method in ("fed_cdp", "fed_sdp", "dp_fedavg", "centaur", "ppsgd")
-        for setting, said in (
+        for setting, message in (
             ("noise_multiplier=-1", "Expected 0 <= noise_multiplier < inf, got noise_multiplier=-1.0."),
             ("noise_multiplier=nan", "Expected 0 <= noise_multiplier < inf, got noise_multiplier=nan."),
             ("clip=-1", "Expected 0 < clip < inf, got clip=-1.0."),
@@ -514,14 +516,14 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("flags", "said"), BAD)
+@pytest.mark.parametrize(("flags", "message"), BAD)
 def test_bad_input_is_one_line_and_nothing_is_written(
-    nobodys: Path, capsys: pytest.CaptureFixture[str], flags: str, said: str
+    nobodys: Path, capsys: pytest.CaptureFixture[str], flags: str, message: str
 ) -> None:
     assert sim.main([*flags.split(), "--engine", "inproc", "--attack", "none"]) == 2
     printed = capsys.readouterr()
     assert printed.out == "" and printed.err.startswith("sim.py: ") and printed.err.count("\n") == 1
-    assert said in printed.err
+    assert message in printed.err
     assert list(nobodys.iterdir()) == []
 
 
@@ -531,6 +533,6 @@ def test_batch_norm_that_no_gradient_is_sent_of_is_refused_by_nobody(nobodys: Pa
 
 def test_poisson_batches_count_the_rounds_in_which_a_client_takes_part() -> None:
     known = Course(10, 3, 4, 1, False, fewest=20, most=30, batch=10, epochs=2, replication=1, tensors={"a.weight": 1})
-    found = NoisySteps(batches="poisson").mechanism_of_steps(known, ("*",))
-    assert (found.steps, found.sampling_rate, found.participations) == (3 * 2 * 3, 0.5, None)
-    assert found.amplified
+    result = NoisySteps(batches="poisson").mechanism_of_steps(known, ("*",))
+    assert (result.steps, result.sampling_rate, result.participations) == (3 * 2 * 3, 0.5, None)
+    assert result.amplified

@@ -162,9 +162,9 @@ def test_a_cluster_is_joined_and_its_gpus_are_shared_out(
     assert sim.main([*flags.split(), "--out", str(tmp_path / "there")]) == 0, capsys.readouterr().err
     seen = [json.loads(line) for line in (tmp_path / "seen").read_text().splitlines()]
     assert len(seen) == 8
-    assert len({about["node"] for about in seen}) == 2, "only one node was given work"
-    assert len({about["pid"] for about in seen}) == 2
-    assert {about["gpus"] for about in seen} <= {"0", "1"}
+    assert len({details["node"] for details in seen}) == 2, "only one node was given work"
+    assert len({details["pid"] for details in seen}) == 2
+    assert {details["gpus"] for details in seen} <= {"0", "1"}
     assert sim.main([*common.split(), "--engine", "inproc", "--out", str(tmp_path / "here")]) == 0
     results = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("there", "here")]
     rounds = [[{k: v for k, v in row.items() if k != "seconds"} for row in r["rounds"]] for r in results]

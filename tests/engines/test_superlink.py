@@ -20,10 +20,9 @@ from flfw.engines import superlink
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
 from tests.support.engine_runs import BROKEN, rows_without_times, train_by_engine
+from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.early
-
-ROOT = Path(superlink.__file__).parent.parent
 
 
 @pytest.fixture
@@ -34,12 +33,12 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def survivors(mark: str) -> list[str]:
-    found = []
+    result = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if mark.encode() in (process / "environ").read_bytes().split(b"\0"):
-                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-    return found
+                result.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+    return result
 
 
 def on_flower(experiment: Experiment, folder: Path, **changed: object) -> dict:

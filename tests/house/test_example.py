@@ -49,8 +49,8 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
 
 
 def run_config(**changed: Any) -> dict[str, Any]:
-    about = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())
-    return about["tool"]["flwr"]["app"]["config"] | {name.replace("_", "-"): value for name, value in changed.items()}
+    details = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())
+    return details["tool"]["flwr"]["app"]["config"] | {name.replace("_", "-"): value for name, value in changed.items()}
 
 
 @pytest.mark.parametrize(("epochs", "images", "verdict"), [(1, 2, "leaks"), (20, 4, "static only")])
@@ -64,14 +64,14 @@ def test_the_app_runs_is_recorded_and_audited(
     with initialising(0, "example"):
         example.server(InProcessGrid(example.client, clients, config), context)
     folder = example.audit(recordings, tmp_path / "audit", iterations=150)
-    (found,) = json.loads((folder / "result.json").read_text())["audit"]
-    assert (found["verdict"], found["steps"], found["batch"], found["images"]) == (
+    (result,) = json.loads((folder / "result.json").read_text())["audit"]
+    assert (result["verdict"], result["steps"], result["batch"], result["images"]) == (
         verdict,
         epochs,
         images,
         clients * images,
     )
-    assert [rung["passed"] for rung in found["ladder"]] == [True, True]
+    assert [rung["passed"] for rung in result["ladder"]] == [True, True]
     assert "data:image/png" in (folder / "report.html").read_text()
 
 

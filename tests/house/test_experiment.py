@@ -460,5 +460,5 @@ def test_auto_alone_is_refused_where_no_attack_bears_the_methods_name() -> None:
     ],
 )
 def test_assignments_add_up_over_several_flags(arguments: list[str]) -> None:
-    found = sim.parse(["--attack", "ig", *arguments, "--attack", "cpl"]).experiment
-    assert (found.set, found.rounds, found.attack) == (("a=1", "b=2"), 3, ("cpl",))
+    result = sim.parse(["--attack", "ig", *arguments, "--attack", "cpl"]).experiment
+    assert (result.set, result.rounds, result.attack) == (("a=1", "b=2"), 3, ("cpl",))

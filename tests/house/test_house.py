@@ -144,7 +144,7 @@ def empty_names(root: Path) -> list[str]:
 
 
 def missing_cards(root: Path) -> list[str]:
-    found = []
+    result = []
     for layer, path, text in sources(root):
         if path.parent not in (root / "strategies", root / "attacks") or path.stem == "__init__":
             continue
@@ -155,20 +155,20 @@ def missing_cards(root: Path) -> list[str]:
         else:
             lacking = [label for label in ("Paper", "Departures") if label not in have]
             lacking += [] if have & {"Granted", "Needs"} else ["Granted or Needs"]
-        found += [f"{at(root, path)}: its card lacks {', '.join(lacking)}"] if lacking else []
-    return found
+        result += [f"{at(root, path)}: its card lacks {', '.join(lacking)}"] if lacking else []
+    return result
 
 
 def too_long(root: Path) -> list[str]:
-    found = []
+    result = []
     for _, path, text in sources(root):
         lines = len(text.splitlines())
-        found += [f"{at(root, path)}: {lines} lines"] if lines >= MOST_FILE_LINES else []
+        result += [f"{at(root, path)}: {lines} lines"] if lines >= MOST_FILE_LINES else []
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
-                found += [f"{at(root, path, node)}: {node.name} has {lines} lines"] * (lines >= MOST_FUNCTION_LINES)
-    return found
+                result += [f"{at(root, path, node)}: {node.name} has {lines} lines"] * (lines >= MOST_FUNCTION_LINES)
+    return result
 
 
 def is_abstract(cls: ast.ClassDef) -> bool:
@@ -193,7 +193,7 @@ def subclassed_concrete(root: Path) -> list[str]:
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.ClassDef)
     }
-    found = []
+    result = []
     for path, cls in classes.values():
         for name in (dotted(base).rpartition(".")[2] for base in cls.bases):
             if name not in classes or is_abstract(cls):
@@ -201,8 +201,8 @@ def subclassed_concrete(root: Path) -> list[str]:
             parent = classes[name][1]
             error = any(dotted(base).endswith(("Error", "Exception")) for base in parent.bases)
             if not (is_abstract(parent) or is_record(parent) or error):
-                found.append(f"{at(root, path, cls)}: {cls.name} goes on from the concrete {name}")
-    return found
+                result.append(f"{at(root, path, cls)}: {cls.name} goes on from the concrete {name}")
+    return result
 
 
 RULES: list[Checker] = [

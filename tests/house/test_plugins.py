@@ -79,9 +79,9 @@ def test_subpackages_are_no_plugins() -> None:
 
 @pytest.mark.parametrize(("kind", "name", "base"), SHIPPED, ids=[f"{k.noun}-{n}" for k, n, _ in SHIPPED])
 def test_every_shipped_file_holds_one_plugin(kind, name, base) -> None:
-    found = plugins.find(kind, name, base)
-    assert issubclass(found, base)
-    assert found.__module__ == f"{kind.package}.{name}"
+    result = plugins.find(kind, name, base)
+    assert issubclass(result, base)
+    assert result.__module__ == f"{kind.package}.{name}"
 
 
 @pytest.mark.parametrize(
@@ -97,9 +97,9 @@ def test_an_unknown_name_says_which_there_are(kind, asked) -> None:
 
 
 def test_somebodys_own_class_is_found(foreign) -> None:
-    found: Any = plugins.find(DEFENCE, "somebodys.walls:Wall", Defence)
-    assert found().strength() == 1
-    assert found.__module__ == "somebodys.walls"
+    result: Any = plugins.find(DEFENCE, "somebodys.walls:Wall", Defence)
+    assert result().strength() == 1
+    assert result.__module__ == "somebodys.walls"
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,8 @@ class PerStep(Defence):
         return {name: value * 10 for name, value in update.items()}
 
 
-def rng(of: int = 0) -> torch.Generator:
-    return torch_generator(0, "automatic", of)
+def rng(given: int = 0) -> torch.Generator:
+    return torch_generator(0, "automatic", given)
 
 
 def some(size: int = 4000) -> Tensors:
@@ -155,9 +155,9 @@ def victim() -> tuple[PlainVictim, Tensors]:
 def test_what_a_defence_is_is_found_out(defence: Defence, kind: type, noise: float | None) -> None:
     model, gradient = victim()
     sent = defence.update({n: v.clone() for n, v in gradient.items()}, rng())
-    told = settled(Automatic(defence), model, sent, torch.tensor([3]), 1, rng())
-    assert type(told) is kind
-    assert told.noise == noise
+    informed = settled(Automatic(defence), model, sent, torch.tensor([3]), 1, rng())
+    assert type(informed) is kind
+    assert informed.noise == noise
 
 
 class OneInTwo(Defence):
@@ -170,11 +170,11 @@ class OneInTwo(Defence):
 def test_entries_that_were_kept_back_are_seen_in_what_was_sent() -> None:
     model, gradient = victim()
     sent = OneInTwo().update(gradient, rng())
-    told = settled(Automatic(OneInTwo()), model, sent, torch.tensor([3]), 1, rng())
-    assert isinstance(told, AsSelection)
-    found = told.apply(gradient, sent, told.read(sent))
+    informed = settled(Automatic(OneInTwo()), model, sent, torch.tensor([3]), 1, rng())
+    assert isinstance(informed, AsSelection)
+    result = informed.apply(gradient, sent, informed.read(sent))
     for name, value in sent.items():
-        torch.testing.assert_close(found[name], value)
+        torch.testing.assert_close(result[name], value)
 
 
 class LastLayerNoise(Defence):
@@ -188,9 +188,9 @@ class LastLayerNoise(Defence):
 def test_what_is_sent_without_noise_beside_noise_counts_most() -> None:
     model, gradient = victim()
     sent = LastLayerNoise().update(gradient, rng())
-    told = settled(Automatic(LastLayerNoise()), model, sent, torch.tensor([3]), 1, rng())
-    assert isinstance(told, AsNoise)
-    precision = told.read(sent)
+    informed = settled(Automatic(LastLayerNoise()), model, sent, torch.tensor([3]), 1, rng())
+    assert isinstance(informed, AsNoise)
+    precision = informed.read(sent)
     exact = [float(v) for n, v in precision.items() if "classifier" not in n]
     assert min(exact) > 100 * float(precision["precision.classifier.weight"])
     assert float(precision["precision.classifier.weight"]) == pytest.approx(2, rel=0.1)
@@ -205,8 +205,8 @@ class Offset(Defence):
 
 def test_what_is_added_each_time_is_taken_away_and_no_noise() -> None:
     model, gradient = victim()
-    told = settled(Automatic(Offset()), model, Offset().update(gradient, rng()), torch.tensor([3]), 1, rng())
-    assert isinstance(told, Automatic) and told.noise is None
+    informed = settled(Automatic(Offset()), model, Offset().update(gradient, rng()), torch.tensor([3]), 1, rng())
+    assert isinstance(informed, Automatic) and informed.noise is None
 
 
 class Remembers(Defence):
@@ -253,12 +253,12 @@ class UnitHalves(Defence):
 def test_the_factor_of_a_selection_is_known_or_fitted(defence: Defence, factor: Any) -> None:
     model, gradient = victim()
     sent = defence.update({n: v.clone() for n, v in gradient.items()}, rng())
-    told = settled(Automatic(defence), model, sent, torch.tensor([3]), 1, rng())
-    assert isinstance(told, AsSelection)
-    assert told.factor == factor if isinstance(factor, str) else told.factor == pytest.approx(factor)
-    found = told.apply(gradient, sent, told.read(sent))
+    informed = settled(Automatic(defence), model, sent, torch.tensor([3]), 1, rng())
+    assert isinstance(informed, AsSelection)
+    assert informed.factor == factor if isinstance(factor, str) else informed.factor == pytest.approx(factor)
+    result = informed.apply(gradient, sent, informed.read(sent))
     for name, value in sent.items():
-        torch.testing.assert_close(found[name], value)
+        torch.testing.assert_close(result[name], value)
 
 
 class OffsetElsewhere(Defence):
@@ -270,8 +270,8 @@ class OffsetElsewhere(Defence):
 
 def test_a_fixed_addition_outside_the_graph_is_no_noise() -> None:
     model, gradient = victim()
-    told = settled(Automatic(OffsetElsewhere()), model, OffsetElsewhere().update(gradient, rng()), None, 1, rng())
-    assert isinstance(told, Automatic) and told.noise is None
+    informed = settled(Automatic(OffsetElsewhere()), model, OffsetElsewhere().update(gradient, rng()), None, 1, rng())
+    assert isinstance(informed, Automatic) and informed.noise is None
 
 
 def test_what_was_sent_by_another_network_is_refused() -> None:
@@ -285,19 +285,19 @@ def test_what_was_sent_by_another_network_is_refused() -> None:
 def test_the_size_of_noise_is_measured(std: float, right: bool) -> None:
     model, gradient = victim()
     automatic = Automatic(DPGaussian(DPGaussianSettings(0.02)))
-    told = settled(automatic, model, gradient, torch.tensor([3]), 1, rng())
-    assert isinstance(told, AsNoise)
+    informed = settled(automatic, model, gradient, torch.tensor([3]), 1, rng())
+    assert isinstance(informed, AsNoise)
     name = "extractor.2.weight"
-    measured = 1 / float(told.read(gradient)[f"precision.{name}"])
+    measured = 1 / float(informed.read(gradient)[f"precision.{name}"])
     assert (abs(measured / std - 1) < 0.1) is right
 
 
 def test_what_is_left_is_counted_in_deviations() -> None:
     model, gradient = victim()
-    told = settled(Automatic(DPGaussian(DPGaussianSettings(0.02))), model, gradient, None, 1, rng())
-    constants = told.read(gradient) if isinstance(told, AsNoise) else {}
+    informed = settled(Automatic(DPGaussian(DPGaussianSettings(0.02))), model, gradient, None, 1, rng())
+    constants = informed.read(gradient) if isinstance(informed, AsNoise) else {}
     moved = {name: value + 0.04 for name, value in gradient.items()}
-    left = told.apply(moved, gradient, constants) if isinstance(told, AsNoise) else {}
+    left = informed.apply(moved, gradient, constants) if isinstance(informed, AsNoise) else {}
     name = "extractor.2.weight"
     assert float((left[name] - gradient[name]).mean()) == pytest.approx(2.0, rel=0.1)
 
@@ -305,8 +305,8 @@ def test_what_is_left_is_counted_in_deviations() -> None:
 def test_tensors_of_zeros_tell_nothing_and_break_nothing() -> None:
     model, gradient = victim()
     silent = {**gradient, "classifier.bias": torch.zeros(10)}
-    told = AsNoise(Automatic(rounding(8)), gradient)
-    found: Callable[[str], Tensor] = told.read(silent).__getitem__
-    assert float(found("precision.classifier.bias")) == 0.0
-    assert float(found("precision.classifier.weight")) > 0.0
+    informed = AsNoise(Automatic(rounding(8)), gradient)
+    result: Callable[[str], Tensor] = informed.read(silent).__getitem__
+    assert float(result("precision.classifier.bias")) == 0.0
+    assert float(result("precision.classifier.weight")) > 0.0
     assert model.shared

@@ -20,8 +20,8 @@ Function = Callable[[Guess], Tensor]
 SIZES = {"x": (2, 15), "w": (30,)}
 
 
-def randn(*shape: int, of: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch_generator(0, "descent", of), dtype=torch.float64)
+def randn(*shape: int, given: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch_generator(0, "descent", given), dtype=torch.float64)
 
 
 def guesses(count: int) -> Guess:

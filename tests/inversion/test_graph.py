@@ -30,8 +30,8 @@ from flfw.victims.victim import PlainVictim
 HERE = Compute()
 
 
-def randn(*shape: int, of: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch_generator(0, "graph", of))
+def randn(*shape: int, given: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch_generator(0, "graph", given))
 
 
 # --- the same numbers ---
@@ -51,8 +51,8 @@ def records(count: int) -> tuple[Tensors, dict[str, Tensors]]:
     return at, {"constants": {"a": randn(count, 3, 5, of=2)}}
 
 
-def one(several: tuple[Tensors, dict[str, Tensors]], i: int) -> tuple[Tensors, dict[str, Tensors]]:
-    at, by = several
+def one(many: tuple[Tensors, dict[str, Tensors]], i: int) -> tuple[Tensors, dict[str, Tensors]]:
+    at, by = many
     return {n: v[i] for n, v in at.items()}, {"constants": {n: v[i] for n, v in by["constants"].items()}}
 
 
@@ -64,11 +64,11 @@ def test_problems_together_one_by_one_and_by_a_call_of_the_function_are_the_same
     made = Graph(bent, one(records(1), 0), HERE)
     assert made.light == light
     for count in (3, 1, 2):  # one graph for all of them
-        several = records(count)
-        gradients, values = made(*several)
+        many = records(count)
+        gradients, values = made(*many)
         assert values.shape == (count,) and not values.requires_grad
         for i in range(count):
-            expected_gradients, expected = bent(*one(several, i))
+            expected_gradients, expected = bent(*one(many, i))
             torch.testing.assert_close(values[i], expected)
             for name in ("x", "y"):
                 torch.testing.assert_close(gradients[name][i], expected_gradients[name])
@@ -106,8 +106,8 @@ def test_what_is_light_is_counted_in_products(spare: int, monkeypatch: pytest.Mo
 # --- memory ---
 
 
-def peak(function: Callable[..., Any], *of: Tensor) -> int:
-    return peak_bytes(make_fx(function, tracing_mode="fake")(*of))
+def peak(function: Callable[..., Any], *given: Tensor) -> int:
+    return peak_bytes(make_fx(function, tracing_mode="fake")(*given))
 
 
 def test_peak_of_two_products_by_hand() -> None:
@@ -154,13 +154,13 @@ def victim() -> PlainVictim:
     return PlainVictim(net, tensors(net), ("*",), INPUTS)
 
 
-def targets(of: PlainVictim, count: int) -> list[Target]:
-    several = []
+def targets(given: PlainVictim, count: int) -> list[Target]:
+    many = []
     for i in range(count):
         x, y = torch.rand((2, 1, 6, 6), generator=torch_generator(0, "images", i)), torch.tensor([i % 3, 0])
-        sent = {name: value.detach() for name, value in of.gradient(x, y, {}, {}).items()}
-        several.append(Target(sent, y, torch_generator(0, "start", i)))
-    return several
+        sent = {name: value.detach() for name, value in given.gradient(x, y, {}, {}).items()}
+        many.append(Target(sent, y, torch_generator(0, "start", i)))
+    return many
 
 
 @final
@@ -189,11 +189,11 @@ def needed() -> float:
     return float(str(refused.value).split(" takes ")[1].split(" GB")[0])
 
 
-def assert_alike(several: Sequence[Found], others: Sequence[Found]) -> None:
-    assert len(several) == len(others)
-    for found, other in zip(several, others, strict=True):
-        torch.testing.assert_close(found.samples, other.samples, rtol=0, atol=1e-4)
-        assert found.matched == pytest.approx(other.matched, abs=1e-5)
+def assert_alike(many: Sequence[Found], others: Sequence[Found]) -> None:
+    assert len(many) == len(others)
+    for result, other in zip(many, others, strict=True):
+        torch.testing.assert_close(result.samples, other.samples, rtol=0, atol=1e-4)
+        assert result.matched == pytest.approx(other.matched, abs=1e-5)
 
 
 def test_one_search_that_does_not_fit_is_refused_in_one_line() -> None:
@@ -237,8 +237,8 @@ def test_without_a_compiler_a_search_says_so_and_runs(monkeypatch: pytest.Monkey
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     with pytest.warns(RuntimeWarning, match=r"Expected a C\+\+ compiler \(g\+\+, clang\+\+ or \$CXX\)"):
-        found, _ = searched(2, Compute(compiled=True))
-    assert_alike(found, expected)
+        result, _ = searched(2, Compute(compiled=True))
+    assert_alike(result, expected)
 
 
 def test_the_compiler_is_the_one_that_is_named_or_a_usual_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -28,12 +28,12 @@ from flfw.victims.victim import PlainVictim, VictimModel
 INPUTS = Inputs.of((2, 6, 6), (0.4, 0.5), (0.2, 0.3))
 
 
-def randn(*shape: int, of: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch_generator(0, "randn", of))
+def randn(*shape: int, given: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch_generator(0, "randn", given))
 
 
-def images(count: int, of: int = 0) -> Tensor:
-    return torch.rand((count, *INPUTS.shape), generator=torch_generator(0, "images", of))
+def images(count: int, given: int = 0) -> Tensor:
+    return torch.rand((count, *INPUTS.shape), generator=torch_generator(0, "images", given))
 
 
 def tiny_net() -> Net:
@@ -60,8 +60,8 @@ def autograd(model: nn.Module, x: Tensor, y: Tensor, prefix: str = "", inputs: I
     return {n: p.grad.clone() for n, p in model.named_parameters() if n.startswith(prefix) and p.grad is not None}
 
 
-def flat(several: Tensors) -> Tensor:
-    return torch.cat([value.reshape(-1) for value in several.values()])
+def flat(many: Tensors) -> Tensor:
+    return torch.cat([value.reshape(-1) for value in many.values()])
 
 
 # --- inputs ---
@@ -81,11 +81,11 @@ def test_gradient_with_everything_shared_is_the_ordinary_gradient_of_raw_inputs(
     net, x, y = plain(), images(3), torch.tensor([0, 3, 1])
     victim = PlainVictim(plain(1), tensors(net), ("*",), INPUTS)
     assert victim.unknown == {}
-    found = victim.gradient(x, y, {}, {})
+    result = victim.gradient(x, y, {}, {})
     expected = autograd(net, x, y)
-    assert list(found) == list(expected)
+    assert list(result) == list(expected)
     for name in expected:
-        torch.testing.assert_close(found[name], expected[name])
+        torch.testing.assert_close(result[name], expected[name])
 
 
 def test_gradient_with_a_private_head_uses_the_guessed_head_and_speaks_of_the_extractor_alone() -> None:
@@ -96,12 +96,12 @@ def test_gradient_with_a_private_head_uses_the_guessed_head_and_speaks_of_the_ex
     assert set(victim.unknown) == {"classifier.weight", "classifier.bias"}
     assert torch.equal(victim.unknown["classifier.weight"], tensors(attackers)["classifier.weight"])
     guess = {"classifier.weight": randn(4, 5), "classifier.bias": randn(4)}
-    found = victim.gradient(x, y, guess, {})
+    result = victim.gradient(x, y, guess, {})
     net.classifier.load_state_dict({n.removeprefix("classifier."): v for n, v in guess.items()})
     expected = autograd(net, x, y, "extractor.")
-    assert list(found) == list(expected)
+    assert list(result) == list(expected)
     for name in expected:
-        torch.testing.assert_close(found[name], expected[name])
+        torch.testing.assert_close(result[name], expected[name])
 
 
 def test_raw_inputs_are_normalised_before_the_network_sees_them() -> None:
@@ -109,9 +109,9 @@ def test_raw_inputs_are_normalised_before_the_network_sees_them() -> None:
     as_it_is = Inputs.of(INPUTS.shape, (0.0, 0.0), (1.0, 1.0))
     raw, bare = (PlainVictim(plain(), tensors(net), ("*",), inputs) for inputs in (INPUTS, as_it_is))
     normalised = (x - torch.tensor([0.4, 0.5]).view(2, 1, 1)) / torch.tensor([0.2, 0.3]).view(2, 1, 1)
-    found = flat(raw.gradient(x, y, {}, {}))
-    torch.testing.assert_close(found, flat(bare.gradient(normalised, y, {}, {})))
-    assert float((found - flat(bare.gradient(x, y, {}, {}))).norm()) > 0.1 * float(found.norm())
+    result = flat(raw.gradient(x, y, {}, {}))
+    torch.testing.assert_close(result, flat(bare.gradient(normalised, y, {}, {})))
+    assert float((result - flat(bare.gradient(x, y, {}, {}))).norm()) > 0.1 * float(result.norm())
 
 
 def test_class_probabilities_serve_as_labels() -> None:
@@ -142,28 +142,28 @@ def both_victims() -> tuple[GeneratedVictim, VictimModel]:
     return GeneratedVictim(generated(7), known, INPUTS), PlainVictim(generated(7), known, ("hypernet.*",), INPUTS)
 
 
-def one_step(of: int = 0, count: int = 1) -> Tensors:
+def one_step(given: int = 0, count: int = 1) -> Tensors:
     """What a client with private tensors of its own sends after one step."""
     client = generated()
     with torch.no_grad():
-        client.embedding.copy_(randn(6, of=100 + of))
-        client.get_parameter("classifier.weight").copy_(randn(4, 5, of=200 + of))
-    return autograd(client, images(count, of=50 + of), torch.arange(count) % 4, "hypernet.")
+        client.embedding.copy_(randn(6, given=100 + given))
+        client.get_parameter("classifier.weight").copy_(randn(4, 5, given=200 + given))
+    return autograd(client, images(count, given=50 + given), torch.arange(count) % 4, "hypernet.")
 
 
-def full_rank(of: int = 0) -> Tensors:
+def full_rank(given: int = 0) -> Tensors:
     """The same with noise of about its own size, which no one direction of h explains."""
-    sent = one_step(of)
-    return {n: v + v.square().mean().sqrt() * randn(*v.shape, of=300 + i) for i, (n, v) in enumerate(sent.items())}
+    sent = one_step(given)
+    return {n: v + v.square().mean().sqrt() * randn(*v.shape, given=300 + i) for i, (n, v) in enumerate(sent.items())}
 
 
-def a_guess(of: int) -> tuple[Tensor, Tensor, Tensors]:
+def a_guess(given: int) -> tuple[Tensor, Tensor, Tensors]:
     unknown = {
-        "embedding": randn(6, of=400 + of),
-        "classifier.weight": randn(4, 5, of=500 + of),
-        "classifier.bias": randn(4, of=600 + of),
+        "embedding": randn(6, given=400 + given),
+        "classifier.weight": randn(4, 5, given=500 + given),
+        "classifier.bias": randn(4, given=600 + given),
     }
-    return images(1, of=10 + of), torch.tensor([1 + of]), unknown
+    return images(1, given=10 + given), torch.tensor([1 + given]), unknown
 
 
 @pytest.mark.parametrize("sent", [one_step(), one_step(count=3), full_rank()], ids=["one step", "batch of 3", "noisy"])
@@ -173,8 +173,8 @@ def test_generated_victim_keeps_inner_products_norms_and_squared_distances(sent:
     assert none == {}
     observed, observed_densely = flat(seen), flat(seen_densely)
     torch.testing.assert_close(observed @ observed, observed_densely @ observed_densely, rtol=1e-5, atol=0)
-    for of in range(2):
-        x, y, unknown = a_guess(of)
+    for given in range(2):
+        x, y, unknown = a_guess(given)
         a, b = flat(cheap.gradient(x, y, unknown, constants)), flat(dense.gradient(x, y, unknown, {}))
         size = float(b.norm() * observed_densely.norm())
         torch.testing.assert_close(a @ a, b @ b, rtol=1e-5, atol=0)
@@ -227,14 +227,14 @@ def test_cosine_distance_has_the_dense_derivative_in_image_and_unknown_tensors(s
         torch.testing.assert_close(free[name], free_densely[name], rtol=1e-3, atol=1e-5 * size)
 
 
-def stacked(several: Sequence[Tensors]) -> Tensors:
-    return {name: torch.stack([tensors[name] for tensors in several]) for name in several[0]}
+def stacked(many: Sequence[Tensors]) -> Tensors:
+    return {name: torch.stack([tensors[name] for tensors in many]) for name in many[0]}
 
 
 def test_gradients_of_two_victims_at_once_are_those_of_each_alone() -> None:
     cheap, _ = both_victims()
-    bases = [cheap.observed(one_step(of))[1] for of in range(2)]
-    guesses = [a_guess(of) for of in range(2)]
+    bases = [cheap.observed(one_step(given))[1] for given in range(2)]
+    guesses = [a_guess(given) for given in range(2)]
     x, y = torch.stack([x for x, _, _ in guesses]), torch.stack([y for _, y, _ in guesses])
     together = vmap(cheap.gradient)(x, y, stacked([guess[2] for guess in guesses]), stacked(bases))
     for i, guess in enumerate(guesses):
@@ -249,13 +249,13 @@ def dead() -> Tensors:
     return sent | {name: one_step()[name] for name in biases}
 
 
-def start_of(of: int) -> torch.Generator:
+def start_of(given: int) -> torch.Generator:
     """That from which a search starts where `randn` does."""
-    return torch_generator(0, "randn", of)
+    return torch_generator(0, "randn", given)
 
 
-def target(sent: Tensors, y: Tensor, of: int) -> Target:
-    return Target(sent, y, start_of(700 + of))
+def target(sent: Tensors, y: Tensor, given: int) -> Target:
+    return Target(sent, y, start_of(700 + given))
 
 
 def run(victim: VictimModel, targets: Sequence[Target], descent: AdamDescent) -> list[Found]:
@@ -263,18 +263,18 @@ def run(victim: VictimModel, targets: Sequence[Target], descent: AdamDescent) ->
     return invert(victim, targets, Recipe(cosine_distance, descent, prior))
 
 
-def assert_found_alike(found: Found, other: Found, atol: float = 1e-4) -> None:
-    torch.testing.assert_close(found.samples, other.samples, rtol=0, atol=atol)
-    assert found.matched == pytest.approx(other.matched, abs=1e-5)
+def assert_found_alike(result: Found, other: Found, atol: float = 1e-4) -> None:
+    torch.testing.assert_close(result.samples, other.samples, rtol=0, atol=atol)
+    assert result.matched == pytest.approx(other.matched, abs=1e-5)
 
 
 def test_search_pads_bases_of_different_widths_without_changing_any_result() -> None:
     cheap, _ = both_victims()
-    several = (one_step(), full_rank(1), dead())
-    assert [cheap.observed(sent)[1]["basis"].shape[1] for sent in several] == [1, 16, 0]
+    many = (one_step(), full_rank(1), dead())
+    assert [cheap.observed(sent)[1]["basis"].shape[1] for sent in many] == [1, 16, 0]
 
     def targets() -> list[Target]:
-        return [target(sent, torch.tensor([1 + i]), i) for i, sent in enumerate(several)]
+        return [target(sent, torch.tensor([1 + i]), i) for i, sent in enumerate(many)]
 
     together = run(cheap, targets(), AdamDescent(4, 0.1))
     for i in (0, 2):  # those that were padded
@@ -295,8 +295,8 @@ def test_bases_of_different_widths_serve_where_not_all_is_done_together(
         monkeypatch.setattr(graph, "LIGHT", -1)
     else:
         monkeypatch.setattr(evaluation, "fitting", lambda needed, batch, compute: 1)
-    for found, other in zip(run(cheap, targets(), AdamDescent(4, 0.1)), together, strict=True):
-        assert_found_alike(found, other)
+    for result, other in zip(run(cheap, targets(), AdamDescent(4, 0.1)), together, strict=True):
+        assert_found_alike(result, other)
 
 
 def test_search_finds_the_same_with_the_cheap_and_with_the_dense_victim() -> None:
@@ -401,11 +401,11 @@ def test_closed_form_gives_a_mixture_for_two_examples() -> None:
     x = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     weight, bias = softmax_gradient(x, torch.tensor([0, 1]))
     # Twice the sums: unit 0 has -2/3 a + 1/3 b over -1/3, unit 1 the other way round, unit 2 (a + b)/3 over 2/3.
-    found = linear_inputs(weight, bias, 3)
+    result = linear_inputs(weight, bias, 3)
     expected = {0: [2.0, -1.0], 1: [-1.0, 2.0], 2: [0.5, 0.5]}
     order = bias.abs().topk(3).indices.tolist()
     assert order[0] == 2
-    torch.testing.assert_close(found, torch.tensor([expected[k] for k in order]).double())
+    torch.testing.assert_close(result, torch.tensor([expected[k] for k in order]).double())
 
 
 # --- the search ---
@@ -420,12 +420,12 @@ def linear_victim(inputs: Inputs = ROW) -> VictimModel:
     return PlainVictim(net, tensors(net), ("*",), inputs)
 
 
-def linear_target(victim: VictimModel, of: int = 0) -> tuple[Tensor, Target]:
+def linear_target(victim: VictimModel, given: int = 0) -> tuple[Tensor, Target]:
     """An example, and what softmax regression sent of it."""
-    x = torch.rand((1, *victim.inputs.shape), generator=torch_generator(0, "row", of))
-    y = torch.tensor([of % 3])
+    x = torch.rand((1, *victim.inputs.shape), generator=torch_generator(0, "row", given))
+    y = torch.tensor([given % 3])
     sent = {n: v.detach() for n, v in victim.gradient(x, y, {}, {}).items()}
-    return x, Target(sent, y, start_of(of))
+    return x, Target(sent, y, start_of(given))
 
 
 def nowhere(trial: Tensors, observed: Tensors) -> Tensor:
@@ -448,8 +448,8 @@ def led(
     """Where a search ends that only follows a prior, from one value everywhere in normalised units."""
     victim = linear_victim(inputs)
     _, target = linear_target(victim)
-    (found,) = invert(victim, [target], Recipe(nowhere, descent, prior, from_all(start), boxed=boxed), box=box)
-    return found
+    (result,) = invert(victim, [target], Recipe(nowhere, descent, prior, from_all(start), boxed=boxed), box=box)
+    return result
 
 
 def walk(descent: AdamDescent, slope: Tensor, box: tuple[float, float] = WIDE, inputs: Inputs = ROW) -> Tensor:
@@ -472,24 +472,24 @@ def test_steps_fall_to_a_tenth_at_three_five_and_seven_eighths() -> None:
 
 def test_steps_are_in_deviations_of_the_normalised_input() -> None:
     inputs = Inputs.of((1, 1, 1), (0.5,), (0.25,))
-    found = walk(signed(8, 0.1), torch.tensor(-1.0), inputs=inputs)
-    assert float(found) == pytest.approx(0.5 + 0.25 * 0.3221, rel=1e-5)  # from the mean, which is 0 normalised
+    result = walk(signed(8, 0.1), torch.tensor(-1.0), inputs=inputs)
+    assert float(result) == pytest.approx(0.5 + 0.25 * 0.3221, rel=1e-5)  # from the mean, which is 0 normalised
 
 
 def test_the_sign_hides_how_the_slope_changes_and_the_gradient_does_not() -> None:
-    found = {
+    result = {
         way: float(led(lambda z: (z**4).sum(), AdamDescent(3, 0.1, way, drops=()), start=0.5).samples[0, 0])
         for way in (True, False)
     }
-    assert found[True] == pytest.approx(0.2, rel=1e-5)
+    assert result[True] == pytest.approx(0.2, rel=1e-5)
     # Adam's averages of the shrinking slopes 4 z^3, by its formulas.
     z, m, v = 0.5, 0.0, 0.0
     for t in (1, 2, 3):
         slope = 4 * z**3
         m, v = 0.9 * m + 0.1 * slope, 0.999 * v + 0.001 * slope**2
         z -= 0.1 * (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)) ** 0.5 + 1e-8)
-    assert found[False] == pytest.approx(z, rel=1e-4)
-    assert abs(found[False] - found[True]) > 1e-3
+    assert result[False] == pytest.approx(z, rel=1e-4)
+    assert abs(result[False] - result[True]) > 1e-3
 
 
 def test_search_stays_in_the_box() -> None:
@@ -497,9 +497,9 @@ def test_search_stays_in_the_box() -> None:
     assert walk(signed(8, 1.0), slope, box=(0.0, 1.0)).tolist() == [1.0, 0.0, 1.0, 0.0, 1.0]
     assert walk(signed(8, 1.0), slope, box=(0.2, 0.6)).tolist() == pytest.approx([0.6, 0.2] * 2 + [0.6])
     inputs = Inputs.of((5,), (0.3,) * 5, (0.7,) * 5)
-    found = walk(signed(8, 1.0), slope, box=(0.0, 1.0), inputs=inputs)
-    assert float(found.min()) >= 0.0 and float(found.max()) <= 1.0
-    assert found.tolist() == pytest.approx([1.0, 0.0, 1.0, 0.0, 1.0], abs=1e-6)
+    result = walk(signed(8, 1.0), slope, box=(0.0, 1.0), inputs=inputs)
+    assert float(result.min()) >= 0.0 and float(result.max()) <= 1.0
+    assert result.tolist() == pytest.approx([1.0, 0.0, 1.0, 0.0, 1.0], abs=1e-6)
 
 
 def test_search_starts_in_the_box_unless_it_is_left_free() -> None:
@@ -529,29 +529,29 @@ def test_a_search_that_never_gets_below_its_start_found_nothing() -> None:
         "not a number": lambda z: (z + torch.nan).sum(),
     }
     for name, prior in ways.items():
-        found = led(prior, signed(1, 0.5, drops=()), start=0.2)
-        assert bool(found.samples.isnan().all()) and found.matched == inf, name
-        assert found.samples.shape == (1, 5) and found.labels.tolist() == [0], name
+        result = led(prior, signed(1, 0.5, drops=()), start=0.2)
+        assert bool(result.samples.isnan().all()) and result.matched == inf, name
+        assert result.samples.shape == (1, 5) and result.labels.tolist() == [0], name
 
 
 def test_what_breaks_down_on_its_way_leaves_the_best_guess_before() -> None:
     def cliff(z: Tensor) -> Tensor:
         return z.sum() + torch.where(z.sum() < -1, torch.nan, 0.0)
 
-    found = led(cliff, signed(6, 0.1, drops=()))  # -0.1, -0.2, and beyond it nothing is finite
-    assert found.samples[0].tolist() == pytest.approx([-0.2] * 5)
+    result = led(cliff, signed(6, 0.1, drops=()))  # -0.1, -0.2, and beyond it nothing is finite
+    assert result.samples[0].tolist() == pytest.approx([-0.2] * 5)
 
 
 def test_search_recovers_the_input_of_softmax_regression() -> None:
     victim = linear_victim()
-    cases = [linear_target(victim, of) for of in range(3)]
+    cases = [linear_target(victim, given) for given in range(3)]
     recipe = Recipe(cosine_distance, signed(400, 0.1), total_variation)
-    found = invert(victim, [target for _, target in cases], recipe, box=(0.0, 1.0))
-    for of, ((x, _), one) in enumerate(zip(cases, found, strict=True)):
-        assert float((randn(1, 5, of=of).clamp(0, 1) - x).abs().max()) > 0.2
+    result = invert(victim, [target for _, target in cases], recipe, box=(0.0, 1.0))
+    for given, ((x, _), one) in enumerate(zip(cases, result, strict=True)):
+        assert float((randn(1, 5, given=given).clamp(0, 1) - x).abs().max()) > 0.2
         assert float((one.samples - x).abs().max()) < 0.01
         assert one.matched < 1e-4
-        assert one.labels.tolist() == [of]
+        assert one.labels.tolist() == [given]
 
 
 def test_what_counts_as_solved_at_zero_is_never_solved() -> None:
@@ -562,16 +562,16 @@ def test_what_counts_as_solved_at_zero_is_never_solved() -> None:
     def rounded(trial: Tensors, observed: Tensors) -> Tensor:
         return squared_distance(trial, observed) - 1.0
 
-    (found,) = invert(victim, [target], Recipe(rounded, signed(7, 0.01), start=lambda shape, rng: x + 0.05))
-    assert found.matched < 0 and found.iterations is None
+    (result,) = invert(victim, [target], Recipe(rounded, signed(7, 0.01), start=lambda shape, rng: x + 0.05))
+    assert result.matched < 0 and result.iterations is None
 
 
 def test_search_reports_the_distance_at_the_samples_without_the_prior() -> None:
     victim = linear_victim()
     _, target = linear_target(victim)
-    (found,) = invert(victim, [target], Recipe(cosine_distance, signed(5, 0.1), lambda z: z.sum()))
-    expected = cosine_distance(victim.gradient(found.samples, found.labels, {}, {}), target.sent)
-    assert found.matched == pytest.approx(float(expected), abs=1e-5)
+    (result,) = invert(victim, [target], Recipe(cosine_distance, signed(5, 0.1), lambda z: z.sum()))
+    expected = cosine_distance(victim.gradient(result.samples, result.labels, {}, {}), target.sent)
+    assert result.matched == pytest.approx(float(expected), abs=1e-5)
 
 
 def test_search_reports_the_distance_in_the_box_however_far_a_step_would_lead_out_of_it() -> None:
@@ -579,10 +579,10 @@ def test_search_reports_the_distance_in_the_box_however_far_a_step_would_lead_ou
     _, target = linear_target(victim)
     slope = torch.tensor([9.0, -9.0, -9.0, 9.0, -9.0])
     recipe = Recipe(cosine_distance, signed(4, 5.0, drops=()), lambda z: (slope * z).sum())
-    (found,) = invert(victim, [target], recipe)
-    assert found.samples[0].tolist() == [0.0, 1.0, 1.0, 0.0, 1.0]
-    expected = cosine_distance(victim.gradient(found.samples, found.labels, {}, {}), target.sent)
-    assert found.matched == pytest.approx(float(expected), abs=1e-5)
+    (result,) = invert(victim, [target], recipe)
+    assert result.samples[0].tolist() == [0.0, 1.0, 1.0, 0.0, 1.0]
+    expected = cosine_distance(victim.gradient(result.samples, result.labels, {}, {}), target.sent)
+    assert result.matched == pytest.approx(float(expected), abs=1e-5)
 
 
 def test_of_several_starts_the_one_with_the_lowest_distance_counts() -> None:
@@ -590,19 +590,19 @@ def test_of_several_starts_the_one_with_the_lowest_distance_counts() -> None:
     once, twice = (Recipe(squared_distance, signed(3, 0.05), restarts=n) for n in (1, 2))
 
     def targets() -> list[Target]:
-        return [linear_target(victim, of)[1] for of in range(6)]
+        return [linear_target(victim, given)[1] for given in range(6)]
 
     same = targets()
     first, second = invert(victim, same, once), invert(victim, same, once)  # the generators draw on
     better = [b.matched < a.matched for a, b in zip(first, second, strict=True)]
     assert set(better) == {True, False}  # not always the first, nor always the last
-    for found, a, b, later in zip(invert(victim, targets(), twice), first, second, better, strict=True):
-        assert_found_alike(found, b if later else a)
+    for result, a, b, later in zip(invert(victim, targets(), twice), first, second, better, strict=True):
+        assert_found_alike(result, b if later else a)
 
 
 def test_what_is_solved_is_not_searched_for_again() -> None:
     victim, starts = linear_victim(), []
-    (x, easy), (_, hard) = (linear_target(victim, of) for of in range(2))
+    (x, easy), (_, hard) = (linear_target(victim, given) for given in range(2))
     easy_rng, hard_rng = easy.rng, hard.rng
 
     def noted(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
@@ -611,15 +611,15 @@ def test_what_is_solved_is_not_searched_for_again() -> None:
 
     assert hard_rng is not easy_rng
     recipe = Recipe(squared_distance, signed(60, 1e-3), start=noted, restarts=3, solved=1e-4)
-    found = invert(victim, [easy, hard], recipe)
+    result = invert(victim, [easy, hard], recipe)
     assert starts == ["easy", "hard", "hard", "hard"]
-    assert found[0].matched < 1e-4 < found[1].matched
-    assert found[0].iterations is not None and found[0].iterations < 60
-    assert found[1].iterations is None  # it was never solved
+    assert result[0].matched < 1e-4 < result[1].matched
+    assert result[0].iterations is not None and result[0].iterations < 60
+    assert result[1].iterations is None  # it was never solved
 
 
-@pytest.mark.parametrize(("lost", "found"), [(0.5, False), (3.0, True)])
-def test_a_search_that_ends_too_far_off_found_nothing(lost: float, found: bool) -> None:
+@pytest.mark.parametrize(("lost", "result"), [(0.5, False), (3.0, True)])
+def test_a_search_that_ends_too_far_off_found_nothing(lost: float, result: bool) -> None:
     """The distance only grows, by 1 at least, while the prior falls: by its objective the search goes on well."""
     victim = linear_victim()
     _, target = linear_target(victim)
@@ -628,8 +628,8 @@ def test_a_search_that_ends_too_far_off_found_nothing(lost: float, found: bool) 
         return 1.0 + squared_distance(trial, observed) * 1e-6
 
     (one,) = invert(victim, [target], Recipe(far, signed(3, 0.01), lambda z: z.sum(), lost=lost))
-    assert bool(one.samples.isfinite().all()) is found
-    assert (one.matched < inf) is found
+    assert bool(one.samples.isfinite().all()) is result
+    assert (one.matched < inf) is result
 
 
 def test_stages_go_on_from_where_the_last_one_ended_and_the_last_alone_is_reported() -> None:
@@ -650,29 +650,29 @@ def test_stages_go_on_from_where_the_last_one_ended_and_the_last_alone_is_report
     upwards, downwards = (lambda z: -z.sum()), (lambda z: z.sum())
     opening = Stage(noted, Watched(), upwards, strength=1e6), Stage(noted, Watched(), upwards, strength=1e6)
     recipe = Recipe(noted, Watched(), downwards, lambda shape, rng: torch.zeros(shape), boxed=False, opening=opening)
-    (found,) = invert(victim, [target], recipe)
+    (result,) = invert(victim, [target], recipe)
     # Two signed steps of 0.5 in each stage; of the last guess of a stage the next one starts.
     assert seen == pytest.approx([0.0, 1.0, 2.0], abs=1e-4)
-    expected = squared_distance(victim.gradient(found.samples, found.labels, {}, {}), target.sent)
-    assert found.matched == pytest.approx(float(expected), rel=1e-3)
-    assert x.shape == found.samples.shape
+    expected = squared_distance(victim.gradient(result.samples, result.labels, {}, {}), target.sent)
+    assert result.matched == pytest.approx(float(expected), rel=1e-3)
+    assert x.shape == result.samples.shape
 
 
 def test_labels_that_nobody_granted_are_searched_for() -> None:
     victim = linear_victim()
-    cases = [linear_target(victim, of) for of in range(3)]
+    cases = [linear_target(victim, given) for given in range(3)]
     targets = [Target(target.sent, None, target.rng) for _, target in cases]
-    found = invert(victim, targets, Recipe(squared_distance, AdamDescent(500, 0.1)))
-    assert [one.labels.tolist() for one in found] == [[0], [1], [2]]
-    for (x, _), one in zip(cases, found, strict=True):
+    result = invert(victim, targets, Recipe(squared_distance, AdamDescent(500, 0.1)))
+    assert [one.labels.tolist() for one in result] == [[0], [1], [2]]
+    for (x, _), one in zip(cases, result, strict=True):
         assert float((one.samples - x).abs().max()) < 0.05
 
 
 def test_a_batch_without_labels_is_as_large_as_is_said() -> None:
     victim = linear_victim()
     target = Target(linear_target(victim)[1].sent, None, start_of(0), batch=3)
-    (found,) = invert(victim, [target], Recipe(squared_distance, AdamDescent(5, 0.1)))
-    assert found.samples.shape == (3, 5) and found.labels.shape == (3,)
+    (result,) = invert(victim, [target], Recipe(squared_distance, AdamDescent(5, 0.1)))
+    assert result.samples.shape == (3, 5) and result.labels.shape == (3,)
 
 
 def test_search_does_not_depend_on_what_else_is_searched_for() -> None:
@@ -680,11 +680,11 @@ def test_search_does_not_depend_on_what_else_is_searched_for() -> None:
     victim = PlainVictim(net, tensors(net), ("*",), INPUTS)
 
     def targets() -> list[Target]:
-        several = []
-        for of in range(3):
-            y = torch.tensor([of, 0])
-            several.append(Target(autograd(net, images(2, of), y), y, start_of(of)))
-        return several
+        many = []
+        for given in range(3):
+            y = torch.tensor([given, 0])
+            many.append(Target(autograd(net, images(2, given), y), y, start_of(given)))
+        return many
 
     together = run(victim, targets(), AdamDescent(6, 0.1))
     for i in (2, 0):
@@ -698,9 +698,9 @@ def test_search_moves_unknown_tensors_from_the_given_guess_and_leaves_it_alone()
     sent = autograd(net, images(1), torch.tensor([2]), "extractor.")
     start, guess = randn(1, *INPUTS.shape), {n: v.clone() for n, v in victim.unknown.items()}
     recipe = Recipe(cosine_distance, signed(30, 0.1), weighted((1e-3, total_variation)), start=lambda shape, rng: start)
-    (found,) = invert(victim, [Target(sent, torch.tensor([2]), start_of(0))], recipe)
-    at_guess = cosine_distance(victim.gradient(found.samples, found.labels, guess, {}), sent)
-    assert found.matched < float(at_guess) - 0.01  # the head has moved too, and towards the client's
+    (result,) = invert(victim, [Target(sent, torch.tensor([2]), start_of(0))], recipe)
+    at_guess = cosine_distance(victim.gradient(result.samples, result.labels, guess, {}), sent)
+    assert result.matched < float(at_guess) - 0.01  # the head has moved too, and towards the client's
     assert torch.equal(start, randn(1, *INPUTS.shape))
     for name in guess:
         assert torch.equal(victim.unknown[name], guess[name])

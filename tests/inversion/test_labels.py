@@ -34,13 +34,13 @@ def victim(model: Net, shared: tuple[str, ...] = ("*",)) -> PlainVictim:
     return PlainVictim(model, tensors(model), shared, ROWS)
 
 
-def sent(of: VictimModel, y: Tensor) -> Tensors:
-    x = torch.rand((len(y), *of.inputs.shape), generator=torch_generator(0, "examples"))
-    return {name: value.detach() for name, value in of.gradient(x, y, {}, {}).items()}
+def sent(given: VictimModel, y: Tensor) -> Tensors:
+    x = torch.rand((len(y), *given.inputs.shape), generator=torch_generator(0, "examples"))
+    return {name: value.detach() for name, value in given.gradient(x, y, {}, {}).items()}
 
 
-def overlap(found: Tensor, y: Tensor) -> float:
-    return (Counter(found.tolist()) & Counter(y.tolist())).total() / len(y)
+def overlap(result: Tensor, y: Tensor) -> float:
+    return (Counter(result.tolist()) & Counter(y.tolist())).total() / len(y)
 
 
 # --- a single example ---
@@ -122,10 +122,10 @@ def test_counts_of_a_network_use_its_mean_softmax_on_normal_inputs() -> None:
         head.weight.mul_(0.05)
         head.bias.copy_(torch.tensor([2.0, 0.0, 0.0, 1.0]))
     client, y = victim(model), torch.tensor([2, 2, 1, 2, 0, 1, 1])
-    found = recovered(client, sent(client, y), 7, "counts", torch_generator(0, "softmax"))
-    assert found.tolist() == [0, 1, 1, 1, 2, 2, 2]
+    result = recovered(client, sent(client, y), 7, "counts", torch_generator(0, "softmax"))
+    assert result.tolist() == [0, 1, 1, 1, 2, 2, 2]
     bias = sent(client, y)["classifier.bias"]
-    assert counts(bias, torch.full((4,), 0.25), 7).tolist() != found.tolist()
+    assert counts(bias, torch.full((4,), 0.25), 7).tolist() != result.tolist()
 
 
 def test_random_inputs_reach_the_network_as_they_are_drawn() -> None:
@@ -163,8 +163,8 @@ def test_recovered_is_the_sign_for_one_example_and_the_counts_for_several() -> N
     for y in (torch.tensor([2]), torch.tensor([3, 3, 0, 3])):
         way = "single" if len(y) == 1 else "counts"
         there = sent(client, y)
-        several = [recovered(client, there, len(y), how, torch_generator(0, "r")) for how in (way, "recovered")]
-        assert torch.equal(*several) and len(several[0]) == len(y)
+        many = [recovered(client, there, len(y), how, torch_generator(0, "r")) for how in (way, "recovered")]
+        assert torch.equal(*many) and len(many[0]) == len(y)
     bare = victim(net(bias=False))  # of one example the rows serve, of several there are no counts
     assert recovered(bare, sent(bare, torch.tensor([2])), 1, "recovered", RNG).tolist() == [2]
     with pytest.raises(NoLabels, match="bias"):
@@ -259,16 +259,16 @@ def mnist(picked: Tensor) -> tuple[Tensor, Tensor]:
 def overlaps(batch: int, nets: int) -> list[list[float]]:
     """Of counts and of labels drawn at random, for untrained sigmoid LeNets and random digits."""
     both = []
-    for of in range(nets):
-        with initialising(of, "lenet"):
+    for given in range(nets):
+        with initialising(given, "lenet"):
             model = build("lenet", (1, 28, 28), 10)
         client = PlainVictim(model, tensors(model), ("*",), Inputs.of((1, 28, 28), (0.1307,), (0.3081,)))
-        rng = torch_generator(of, "digits")
+        rng = torch_generator(given, "digits")
         x, y = mnist(torch.randint(60_000, (batch,), generator=rng))
         there = {name: value.detach() for name, value in client.gradient(x, y, {}, {}).items()}
-        found = recovered(client, there, batch, "counts", rng)
-        both.append([overlap(found, y), overlap(torch.randint(10, (batch,), generator=rng), y)])
-    return [list(several) for several in zip(*both, strict=True)]
+        result = recovered(client, there, batch, "counts", rng)
+        both.append([overlap(result, y), overlap(torch.randint(10, (batch,), generator=rng), y)])
+    return [list(many) for many in zip(*both, strict=True)]
 
 
 @pytest.mark.skipif(not (REAL / "MNIST" / "raw").is_dir(), reason="real data are not here: set FLFW_DATA")

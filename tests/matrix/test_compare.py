@@ -23,8 +23,8 @@ def lines(text: str, start: str) -> list[str]:
 def test_only_what_differs_in_the_configurations_is_shown(tmp_path: Path) -> None:
     one = written(tmp_path / "one", [], [], defence="none", set=[], method_settings={"mu": 1}, out="one")
     two = written(tmp_path / "two", [], [], defence="d", set=["a=1", "b=2"], method_settings={"mu": 2}, out="two")
-    found = [line.split() for line in lines(table([one, two]), "configuration")]
-    assert found == [
+    result = [line.split() for line in lines(table([one, two]), "configuration")]
+    assert result == [
         ["configuration", "one", "two"],
         ["defence", "none", "d"],
         ["set", "–", "a=1,b=2"],
@@ -39,8 +39,8 @@ def test_accuracies_stand_beside_each_other(tmp_path: Path) -> None:
     one, two = (written(tmp_path / name, [], []) for name in ("one", "two"))
     result = json.loads((two / "result.json").read_text())
     (two / "result.json").write_text(json.dumps({**result, "final": None}))  # an audit of a run cut short
-    found = [line.split() for line in lines(table([one, two]), "accuracy")]
-    assert found == [["accuracy", "one", "two"], ["as", "received", "60.0", "%", "–"],
+    results = [line.split() for line in lines(table([one, two]), "accuracy")]
+    assert results == [["accuracy", "one", "two"], ["as", "received", "60.0", "%", "–"],
                      ["after", "local", "training", "80.0", "%", "–"]]  # fmt: skip
 
 
@@ -72,8 +72,8 @@ def test_without_positions_the_same_draw_tells(tmp_path: Path) -> None:
     one = written(tmp_path / "one", [entry()], rows)
     same = written(tmp_path / "same", [entry()], [row(0, 29.0, index=""), row(1, 19.0, index="")])
     seed = written(tmp_path / "seed", [entry()], rows, seed=5)
-    found = lines(table([one, same, seed]), "ig at round 0")
-    assert "-1.0 (-1.0 to -1.0) on 2" in found[2] and found[3].endswith("no victim is shared")
+    result = lines(table([one, same, seed]), "ig at round 0")
+    assert "-1.0 (-1.0 to -1.0) on 2" in result[2] and result[3].endswith("no victim is shared")
 
 
 def test_other_data_share_no_victims(tmp_path: Path) -> None:
@@ -116,5 +116,5 @@ def test_real_runs_are_compared(tmp_path: Path) -> None:
     ]
     text = table(folders)
     assert ["defence", "none", HALVES] in [line.split() for line in lines(text, "configuration")]
-    found = lines(text, "analytic at round 0")
-    assert found[1].startswith("plain") and "2 of 2" in found[2] and "on 2, p = " in found[2]
+    result = lines(text, "analytic at round 0")
+    assert result[1].startswith("plain") and "2 of 2" in result[2] and "on 2, p = " in result[2]

@@ -163,8 +163,8 @@ def test_the_seeds_of_a_combination_are_pooled(whole: Path) -> None:
         assert leak["verdict"] == "leaks" and leak["seeds_with_verdict"] == 2
         accuracies = [run.accuracy for run in (read(whole / f"fedavg-{x}-s{s}") for x in ("none",) for s in (0, 1))]
         if combination is plain:
-            found = [accuracy[0] for accuracy in accuracies if accuracy]
-            assert combination["acc_local"] == {"mean": sum(found) / 2, "least": min(found), "most": max(found)}
+            result = [accuracy[0] for accuracy in accuracies if accuracy]
+            assert combination["acc_local"] == {"mean": sum(result) / 2, "least": min(result), "most": max(result)}
 
 
 def test_the_csv_has_a_row_a_run_attack_and_round(whole: Path) -> None:
@@ -181,8 +181,8 @@ def test_the_csv_has_a_row_a_run_attack_and_round(whole: Path) -> None:
 
 
 def test_the_same_victims_are_compared(whole: Path) -> None:
-    (found,) = about(whole)["comparisons"]
-    assert (found["combination"], found["with"], found["images"]) == (f"fedavg with {HALVES}", "fedavg", 4)
+    (result,) = about(whole)["comparisons"]
+    assert (result["combination"], result["with"], result["images"]) == (f"fedavg with {HALVES}", "fedavg", 4)
     values = {}
     for name in NAMES:
         with (whole / name / "audit.csv").open() as file:
@@ -190,7 +190,7 @@ def test_the_same_victims_are_compared(whole: Path) -> None:
                 if row["rung"] == "target":
                     values[name, row["victim"]] = float(row["psnr"])
     gaps = [values[NAMES[i + 2], slot] - values[NAMES[i], slot] for i in (0, 1) for slot in ("0", "1")]
-    assert found["difference"]["mean"] == pytest.approx(np.mean(gaps))
+    assert result["difference"]["mean"] == pytest.approx(np.mean(gaps))
 
 
 def test_the_page_says_it_all_without_the_network(whole: Path) -> None:
@@ -297,9 +297,11 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(
     flag.unlink()
     assert matrix.main(words, (), replace(SMALL, out=folder)) == 0
     assert list(states(folder).values()) == ["complete", "complete"]
-    said = capsys.readouterr().out.splitlines()
-    assert said[1].startswith("fedavg: accuracy 0.") and "leaks, 2 of 2 recovered by analytic at round 0" in said[1]
-    assert said[-1] == str(folder / "matrix.html")
+    message = capsys.readouterr().out.splitlines()
+    assert (
+        message[1].startswith("fedavg: accuracy 0.") and "leaks, 2 of 2 recovered by analytic at round 0" in message[1]
+    )
+    assert message[-1] == str(folder / "matrix.html")
 
 
 def test_seeds_alone_are_a_matrix_of_one_method(whole: Path, tmp_path: Path) -> None:
@@ -354,37 +356,37 @@ def test_paired_numbers_by_hand_and_a_failed_image_is_its_best_floor(tmp_path: P
     )
     combinations = [combine("m", "d", [read(defended)]), combine("m", "none", [read(plain)])]
     assert reference(combinations) is combinations[1]
-    (found,) = comparisons(combinations)
-    assert (found.name, found.with_name, found.images, found.failures) == ("m with d", "m", 2, (1, 0))
-    assert found.paired is not None
-    assert found.paired.difference.mean == ((12 - 30) + (14 - 20)) / 2  # 14 dB: the nearest public image
-    assert (found.paired.better, found.paired.worse, found.paired.p) == (0, 2, 0.5)
+    (result,) = comparisons(combinations)
+    assert (result.name, result.with_name, result.images, result.failures) == ("m with d", "m", 2, (1, 0))
+    assert result.paired is not None
+    assert result.paired.difference.mean == ((12 - 30) + (14 - 20)) / 2  # 14 dB: the nearest public image
+    assert (result.paired.better, result.paired.worse, result.paired.p) == (0, 2, 0.5)
 
 
 def test_an_attack_told_of_the_defence_is_the_answer_where_its_static_form_found_nothing(tmp_path: Path) -> None:
     common = {"defence": "d", "adaptive": False}
-    told = {"defence": "d", "adaptive": True, "adaptation": "written"}
+    informed = {"defence": "d", "adaptive": True, "adaptation": "written"}
     file = "reconstructions/ig-r0000-target-adaptive-000.safetensors"
     folder = written(
         tmp_path / "run",
         [
             entry(verdict="static only", **common),
             entry(verdict="static only", vantage="client_update", **common),
-            entry(**told),
+            entry(**informed),
             entry(attack="b", verdict="static only", vantage="client_example", **common),
         ],
         [
             row(0, 15.0, **common), row(1, 15.0, **common),
-            row(0, 11.0, **told | {"reconstruction": file}), row(1, None, **told | {"reconstruction": ""}),
+            row(0, 11.0, **informed | {"reconstruction": file}), row(1, None, **informed | {"reconstruction": ""}),
         ],
     )  # fmt: skip
-    found = combine("m", "d", [read(folder)])
-    assert [leak.setting.kind for leak in found.leaks] == [
+    outcome = combine("m", "d", [read(folder)])
+    assert [leak.setting.kind for leak in outcome.leaks] == [
         "static", "told of d", "static, client update", "static, client example",
     ]  # fmt: skip
-    assert [leak.images for leak in found.leaks] == [2, 2, 0, 0]
+    assert [leak.images for leak in outcome.leaks] == [2, 2, 0, 0]
     # Those elsewhere are answered by nobody.
-    assert found.worst is not None and found.worst.setting.vantage != "server"
+    assert outcome.worst is not None and outcome.worst.setting.vantage != "server"
     result = json.loads((folder / "result.json").read_text())
     result["audit"] = [e for e in result["audit"] if e["vantage"] == "server"]
     (folder / "result.json").write_text(json.dumps(result))
@@ -392,43 +394,43 @@ def test_an_attack_told_of_the_defence_is_the_answer_where_its_static_form_found
     assert worst is not None and (worst.setting.told, worst.verdict) == (True, "no leak found")
     assert "(no leak found)" not in headline(page_of(tmp_path, {"d": folder}))
     assert "told of d" in (tmp_path / "matrix.html").read_text()
-    said = tables.lines(about(tmp_path))[0]
-    assert said.endswith("no leak found, 0 of 2 recovered by ig at round 0 (told of d)")
+    message = tables.lines(about(tmp_path))[0]
+    assert message.endswith("no leak found, 0 of 2 recovered by ig at round 0 (told of d)")
 
 
 def test_rows_of_twins_that_are_both_static_are_told_apart(tmp_path: Path) -> None:
     """A method that hides tensors leaves both static."""
     twins = [{"defence": "d", "adaptive": False, "adaptation": way} for way in (None, "automatic")]
     files = [f"reconstructions/ig-r0000-target{mark}-000.safetensors" for mark in ("", "-adaptive")]
-    rows = [row(0, db, **of, reconstruction=f) for db, of, f in zip((9.0, 12.0), twins, files, strict=True)]
-    run = read(written(tmp_path / "run", [entry(**of, verdict="static only") for of in twins], rows))
-    static, told = combine("m", "d", [run]).leaks
-    assert static.psnr and told.psnr and (static.psnr.mean, told.psnr.mean) == (9.0, 12.0)
+    rows = [row(0, db, **given, reconstruction=f) for db, given, f in zip((9.0, 12.0), twins, files, strict=True)]
+    run = read(written(tmp_path / "run", [entry(**given, verdict="static only") for given in twins], rows))
+    static, informed = combine("m", "d", [run]).leaks
+    assert static.psnr and informed.psnr and (static.psnr.mean, informed.psnr.mean) == (9.0, 12.0)
 
 
 def test_forms_of_an_attack_are_compared_with_the_undefended(tmp_path: Path) -> None:
     twins = [{"defence": "d", "adaptive": bool(way), "adaptation": way} for way in (None, "automatic")]
-    rows = [row(0, db, **of) for db, of in zip((9.0, 12.0), twins, strict=True)]
-    defended = written(tmp_path / "d", [entry(**of) for of in twins], rows)
+    rows = [row(0, db, **given) for db, given in zip((9.0, 12.0), twins, strict=True)]
+    defended = written(tmp_path / "d", [entry(**given) for given in twins], rows)
     plain = written(tmp_path / "plain", [entry(verdict="leaks")], [row(0, 30.0)])
-    found = comparisons([combine("m", "none", [read(plain)]), combine("m", "d", [read(defended)])])
-    gaps = [(one.setting.kind, one.paired.difference.mean) for one in found if one.paired]
+    result = comparisons([combine("m", "none", [read(plain)]), combine("m", "d", [read(defended)])])
+    gaps = [(one.setting.kind, one.paired.difference.mean) for one in result if one.paired]
     assert gaps == [("static", -21.0), ("told of d", -18.0)]
-    others = [of | {"defence": "e"} for of in twins]
+    others = [given | {"defence": "e"} for given in twins]
     e = written(
         tmp_path / "e",
-        [entry(**of) for of in others],
-        [row(0, db, **of) for db, of in zip((1.0, 2.0), others, strict=True)],
+        [entry(**given) for given in others],
+        [row(0, db, **given) for db, given in zip((1.0, 2.0), others, strict=True)],
     )
-    found = comparisons([combine("m", "e", [read(e)]), combine("m", "d", [read(defended)])])
-    gaps = [(one.setting.kind, one.paired.difference.mean) for one in found if one.paired]
+    result = comparisons([combine("m", "e", [read(e)]), combine("m", "d", [read(defended)])])
+    gaps = [(one.setting.kind, one.paired.difference.mean) for one in result if one.paired]
     assert gaps == [("static", 8.0), ("told of d", 10.0)]  # each against its like
 
 
 def test_two_runs_beside_each_other_say_who_was_told_and_from_where(tmp_path: Path) -> None:
     ways = [{"defence": "d", "adaptive": bool(way), "adaptation": way} for way in (None, "written")]
-    entries = [*(entry(**of) for of in ways), entry(), entry(vantage="client_example", **ways[0])]
-    rows = [*(row(0, 9.0, **of) for of in ways), row(1, 9.0), row(0, 9.0, vantage="client_example", **ways[0])]
+    entries = [*(entry(**given) for given in ways), entry(), entry(vantage="client_example", **ways[0])]
+    rows = [*(row(0, 9.0, **given) for given in ways), row(1, 9.0), row(0, 9.0, vantage="client_example", **ways[0])]
     text = table([written(tmp_path / name, entries, rows) for name in ("one", "two")])
     server, example = text.split("\n\n")[2:]
     for kind in ("static, against d", "told of d", "adaptive, undefended"):
@@ -439,14 +441,14 @@ def test_two_runs_beside_each_other_say_who_was_told_and_from_where(tmp_path: Pa
 def test_other_images_are_not_compared(tmp_path: Path) -> None:
     plain = written(tmp_path / "plain", [entry()], [row(0, 30.0), row(1, 20.0)])
     other = written(tmp_path / "other", [entry()], [row(0, 12.0, index=7), row(1, 12.0, label=9)])
-    (found,) = comparisons([combine("m", "none", [read(plain)]), combine("m", "d", [read(other)])])
-    assert found.images == 0 and found.paired is None
+    (result,) = comparisons([combine("m", "none", [read(plain)]), combine("m", "d", [read(other)])])
+    assert result.images == 0 and result.paired is None
 
 
 def test_an_attack_that_failed_on_all_images_in_both_is_not_compared(tmp_path: Path) -> None:
     runs = [written(tmp_path / name, [entry(failures=2)], [row(0, None), row(1, None)]) for name in "ab"]
-    (found,) = comparisons([combine("m", "none", [read(runs[0])]), combine("m", "d", [read(runs[1])])])
-    assert found.images == 2 and found.failures == (2, 2) and found.paired is None
+    (result,) = comparisons([combine("m", "none", [read(runs[0])]), combine("m", "d", [read(runs[1])])])
+    assert result.images == 2 and result.failures == (2, 2) and result.paired is None
 
 
 def test_records_of_numbers_are_compared_by_their_deviation(tmp_path: Path) -> None:
@@ -475,16 +477,16 @@ def page_of(folder: Path, runs: Mapping[str, Path]) -> str:
 
 
 def headline(page: str) -> str:
-    found = re.search(r"<h1>(.*?)</h1>", page, re.DOTALL)
-    assert found
-    return " ".join(re.sub(r"<[^>]+>", "", found[1]).split())
+    result = re.search(r"<h1>(.*?)</h1>", page, re.DOTALL)
+    assert result
+    return " ".join(re.sub(r"<[^>]+>", "", result[1]).split())
 
 
 def test_the_first_sentence_names_the_most_and_the_least(tmp_path: Path) -> None:
     plain = written(tmp_path / "plain", [entry(verdict="leaks")], [row(0, 30.0), row(1, 25.0)])
     better = written(tmp_path / "better", [entry(verdict="static only")], [row(0, 10.0), row(1, 11.0)])
-    said = headline(page_of(tmp_path, {"none": plain, "x": better}))
-    assert said == (
+    message = headline(page_of(tmp_path, {"none": plain, "x": better}))
+    assert message == (
         "fedavg without a defence leaks most, 2 of 2 images (27.5 dB) at 80.0 % accuracy; fedavg with x least, "
         "0 of 2 images (10.5 dB) at 80.0 % accuracy (static only)."
     )

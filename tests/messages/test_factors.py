@@ -70,26 +70,26 @@ def trained(before: dict[str, np.ndarray], rank: int = 2, kept: float = 1.0, noi
     return {name: torch.tensor(value, dtype=torch.float32) for name, value in after.items()}
 
 
-def relative_error(found: Tensors, after: Tensors, before: dict[str, np.ndarray]) -> float:
+def relative_error(result: Tensors, after: Tensors, before: dict[str, np.ndarray]) -> float:
     """||found - after|| / ||after - before|| over all tensors, in float64."""
 
     def squares(one: Tensor, other: Tensor) -> float:
         return float(((one.double() - other.double()) ** 2).sum())
 
-    off = sum(squares(found[name], after[name]) for name in after)
+    off = sum(squares(result[name], after[name]) for name in after)
     return (off / sum(squares(after[name], torch.tensor(before[name])) for name in after)) ** 0.5
 
 
 def layers_of(tensors: dict[str, np.ndarray]) -> Layers:
-    found = Layers.matching(PATTERN, tensors)
-    assert found is not None
-    return found
+    result = Layers.matching(PATTERN, tensors)
+    assert result is not None
+    return result
 
 
 def factors_of(before: dict[str, np.ndarray], after: Tensors, error: float = 1e-3) -> Factors:
-    found = factored(layers_of(before), after, before, error)
-    assert found is not None
-    return found
+    result = factored(layers_of(before), after, before, error)
+    assert result is not None
+    return result
 
 
 # --- the layers ---
@@ -146,31 +146,31 @@ def test_factors_multiply_out_as_a_loop_does() -> None:
     before = made(4, 3)
     axes = torch.tensor([[1.0, 0.5]] * 7) * torch.arange(7.0)[:, None]
     counts = np.arange(14, dtype=np.int32).reshape(2, 7) - 6
-    found = dict(Factors(0.9, 0.01, axes, counts).expanded(layers_of(before), before))
+    result = dict(Factors(0.9, 0.01, axes, counts).expanded(layers_of(before), before))
     for start, head, n in ((0, 0, 4), (4, 1, 3)):
         for i in range(n):
             moved = [sum(0.01 * counts[k, start + i] * float(axes[j, k]) for k in range(2)) for j in range(7)]
             expected = [0.9 * before[f"net.heads.{head}.weight"][i, j] + moved[j] for j in range(6)]
-            np.testing.assert_allclose(found[f"net.heads.{head}.weight"][i], expected, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(result[f"net.heads.{head}.weight"][i], expected, rtol=1e-5, atol=1e-6)
             bias = 0.9 * before[f"net.heads.{head}.bias"][i] + moved[6]
-            assert float(found[f"net.heads.{head}.bias"][i]) == pytest.approx(bias, rel=1e-5, abs=1e-6)
+            assert float(result[f"net.heads.{head}.bias"][i]) == pytest.approx(bias, rel=1e-5, abs=1e-6)
 
 
 @pytest.mark.parametrize("kept", [1.0, 0.999, 0.9])
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_decay_and_rank_are_found(kept: float, rank: int) -> None:
     before = made(400, 100)
-    found = factors_of(before, trained(before, rank, kept), 1e-4)
-    assert found.kept == pytest.approx(kept, abs=1e-6)
-    assert found.axes.shape == (7, rank)
-    np.testing.assert_allclose(found.axes.T @ found.axes, np.eye(rank), atol=1e-6)
+    result = factors_of(before, trained(before, rank, kept), 1e-4)
+    assert result.kept == pytest.approx(kept, abs=1e-6)
+    assert result.axes.shape == (7, rank)
+    np.testing.assert_allclose(result.axes.T @ result.axes, np.eye(rank), atol=1e-6)
 
 
 def test_an_axis_along_which_all_is_rounded_to_zero_is_left_out() -> None:
     along = torch.tensor([[5.2, 0.4, -1.0], [-3.7, -0.4, 0.0]])
-    found = Factors.rounded(1.0, 1.0, torch.eye(3), along)
-    assert found.counts.tolist() == [[5, -4], [-1, 0]]
-    assert found.axes.tolist() == [[1, 0], [0, 0], [0, 1]]
+    result = Factors.rounded(1.0, 1.0, torch.eye(3), along)
+    assert result.counts.tolist() == [[5, -4], [-1, 0]]
+    assert result.axes.tolist() == [[1, 0], [0, 0], [0, 1]]
 
 
 @pytest.mark.parametrize("error", [0.5, 0.1, 1e-2, 1e-3, 1e-4])
@@ -178,22 +178,22 @@ def test_an_axis_along_which_all_is_rounded_to_zero_is_left_out() -> None:
 def test_the_error_is_below_the_stated_one_and_not_far_below(error: float, noise: float) -> None:
     before = made(3000, 500)
     after = trained(before, 3, 0.999, noise)
-    found = {**after, **dict(factors_of(before, after, error).expanded(layers_of(before), before))}
-    assert 0.5 * error < relative_error(found, after, before) <= error
+    result = {**after, **dict(factors_of(before, after, error).expanded(layers_of(before), before))}
+    assert 0.5 * error < relative_error(result, after, before) <= error
 
 
 def test_a_change_in_all_directions_is_sent_with_the_same_error() -> None:
     before = made(300)
     after = {name: torch.tensor(value) for name, value in made(300, seed=1).items()}
-    found = {**after, **dict(factors_of(before, after).expanded(layers_of(before), before))}
-    assert relative_error(found, after, {**before, "net.trunk": after["net.trunk"].numpy()}) <= 1e-3
+    result = {**after, **dict(factors_of(before, after).expanded(layers_of(before), before))}
+    assert relative_error(result, after, {**before, "net.trunk": after["net.trunk"].numpy()}) <= 1e-3
 
 
 def test_no_change_takes_no_axes_and_is_exact() -> None:
     before = made(50)
-    found = factors_of(before, trained(before, 1, 1.0) | {n: torch.tensor(v) for n, v in before.items()})
-    assert (found.kept, found.axes.shape, found.counts.shape) == (1.0, (7, 0), (0, 50))
-    assert all(torch.equal(v, torch.tensor(before[n])) for n, v in found.expanded(layers_of(before), before))
+    result = factors_of(before, trained(before, 1, 1.0) | {n: torch.tensor(v) for n, v in before.items()})
+    assert (result.kept, result.axes.shape, result.counts.shape) == (1.0, (7, 0), (0, 50))
+    assert all(torch.equal(v, torch.tensor(before[n])) for n, v in result.expanded(layers_of(before), before))
 
 
 def test_what_float32_cannot_hold_has_no_factors() -> None:
@@ -336,8 +336,8 @@ def _somebody() -> None:
 
 
 def reply(sent: Tensors, metrics: dict[str, Any] | None = None) -> Message:
-    said = MetricRecord({"num-examples": 3} if metrics is None else metrics)
-    return Message(RecordDict({"arrays": pack(sent), "metrics": said}), 1, "train")
+    message = MetricRecord({"num-examples": 3} if metrics is None else metrics)
+    return Message(RecordDict({"arrays": pack(sent), "metrics": message}), 1, "train")
 
 
 def reader(before: dict[str, np.ndarray]) -> FactorReader:
@@ -451,13 +451,13 @@ def test_a_client_sends_factors_that_aggregate_to_nearly_the_same(small: Experim
 
 def test_a_probe_of_several_steps_shows_what_the_server_has(small: Experiment, tmp_path: Path) -> None:
     x, y = Task.of(hyperfl(small), None).examples("train", np.arange(4))
-    found, received = [], {}
+    result, received = [], {}
     for n, settings in enumerate(((), ("upload=factors", "upload_error=1e-2"))):
         client = client_of(hyperfl(small, *settings), tmp_path / str(n))
         received = received_by(client)
         client.install(received, 0)
-        found.append((client.gradient(x, y), client.stepped(x, y, 3)))
-    (gradient, whole), (same, shown) = found
+        result.append((client.gradient(x, y), client.stepped(x, y, 3)))
+    (gradient, whole), (same, shown) = result
     assert all(torch.equal(gradient[name], value) for name, value in same.items())
     assert list(shown) == list(whole)
     assert 1e-3 < relative_error(shown, whole, received) <= 1e-2

@@ -73,12 +73,12 @@ def test_flower_has_what_is_replaced_where_it_is_replaced(module: ModuleType, na
 
 def functions(module: ModuleType) -> list:
     """The functions of a module, of its classes, and those within them."""
-    found = [f for f in vars(module).values() if hasattr(f, "__code__")]
-    found += [
+    result = [f for f in vars(module).values() if hasattr(f, "__code__")]
+    result += [
         f for c in vars(module).values() if isinstance(c, type) for f in vars(c).values() if hasattr(f, "__code__")
     ]
-    found += [f.__wrapped__ for f in vars(module).values() if hasattr(f, "__wrapped__")]
-    return found
+    result += [f.__wrapped__ for f in vars(module).values() if hasattr(f, "__wrapped__")]
+    return result
 
 
 def test_a_site_says_more_often_that_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,18 +44,18 @@ def test_packing_writes_what_flower_writes(tensor) -> None:
 
 @each_tensor
 def test_unpacking_undoes_packing(tensor) -> None:
-    found = unpack(pack({"w": tensor}))["w"]
-    assert (found.dtype, found.shape) == (tensor.dtype, tensor.shape)
-    assert torch.equal(found.nan_to_num(), tensor.nan_to_num())
+    result = unpack(pack({"w": tensor}))["w"]
+    assert (result.dtype, result.shape) == (tensor.dtype, tensor.shape)
+    assert torch.equal(result.nan_to_num(), tensor.nan_to_num())
 
 
 @each_tensor
 @pytest.mark.parametrize("packed_by", ["us", "Flower"])
 def test_views_show_what_was_packed(tensor, packed_by) -> None:
     record = pack({"w": tensor}) if packed_by == "us" else ArrayRecord({"w": Array(tensor.numpy())})
-    found = views(record)["w"]
-    assert (found.dtype, found.shape) == (tensor.numpy().dtype, tuple(tensor.shape))
-    np.testing.assert_array_equal(found, tensor.numpy())
+    result = views(record)["w"]
+    assert (result.dtype, result.shape) == (tensor.numpy().dtype, tuple(tensor.shape))
+    np.testing.assert_array_equal(result, tensor.numpy())
 
 
 @each_tensor
@@ -105,9 +105,9 @@ COUNTS = {
 @pytest.mark.parametrize("columns", COUNTS.values(), ids=COUNTS.keys())
 def test_inflating_undoes_deflating(columns) -> None:
     columns = np.asarray(columns, np.int32)
-    found = inflate(*deflate(columns), columns.shape[1])
-    assert found.dtype == np.int32
-    np.testing.assert_array_equal(found, columns)
+    result = inflate(*deflate(columns), columns.shape[1])
+    assert result.dtype == np.int32
+    np.testing.assert_array_equal(result, columns)
 
 
 def test_a_column_has_as_many_planes_as_its_largest_number_needs() -> None:
@@ -173,6 +173,6 @@ def test_a_name_matches_as_a_whole(name, patterns, expected) -> None:
 
 def test_shared_tensors_are_those_that_match_in_their_order() -> None:
     tensors = {name: torch.zeros(1) for name in ("b.x", "a.x", "b.y", "c")}
-    found = shared(tensors, ("c", "b.*"))
-    assert list(found) == ["b.x", "b.y", "c"]
-    assert found["b.y"] is tensors["b.y"]
+    result = shared(tensors, ("c", "b.*"))
+    assert list(result) == ["b.x", "b.y", "c"]
+    assert result["b.y"] is tensors["b.y"]

@@ -50,8 +50,8 @@ def server(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 
 
 def kept(folder: Path, partition: int, server_round: int) -> dict[str, Tensor]:
-    found = next((folder / "state").glob(f"*/client-{partition:04d}/round-{server_round:05d}-*"))
-    return load_file(found)
+    result = next((folder / "state").glob(f"*/client-{partition:04d}/round-{server_round:05d}-*"))
+    return load_file(result)
 
 
 # --- the loop: one vector of all entries, Python's own sort, torch's own optimiser ---
@@ -69,10 +69,10 @@ def trained(net: nn.Module, start: Tensor, experiment: Experiment, server_round:
     nn.utils.vector_to_parameters(start.clone(), net.parameters())
     task, rng = Task.of(experiment, None), torch_generator(experiment.seed, "batches", server_round, partition)
     optimiser = torch.optim.SGD(net.parameters(), lr=experiment.lr, momentum=0.5, weight_decay=5e-4)
-    own = task.split.train[partition]
+    chosen = task.split.train[partition]
     for _ in range(experiment.local_epochs):
-        order = own[torch.randperm(len(own), generator=rng).numpy()]
-        for at in range(0, len(own), experiment.batch_size):
+        order = chosen[torch.randperm(len(chosen), generator=rng).numpy()]
+        for at in range(0, len(chosen), experiment.batch_size):
             x, y = task.examples("train", order[at : at + experiment.batch_size])
             optimiser.zero_grad()
             cross_entropy(net(task.inputs.normalise(x)), y).backward()
@@ -131,19 +131,19 @@ def test_rounds_equal_a_loop(small: Experiment, tmp_path: Path, settings: DSSGDS
     experiment = asked(small, *chosen, rounds=3)
     parameters, copies, stat, fresh = loop(experiment, settings)
     folder = run(experiment, tmp_path / "run")
-    sent, own = server(folder)
+    sent, given = server(folder)
     with initialising(0, "names"):
         net = Task.of(experiment, None).build_net()
-    torch.testing.assert_close(as_vector(own, "shared.", net), parameters, atol=1e-6, rtol=1e-5)
-    assert torch.equal(as_vector(own, "stat.shared.", net), stat)
+    torch.testing.assert_close(as_vector(given, "shared.", net), parameters, atol=1e-6, rtol=1e-5)
+    assert torch.equal(as_vector(given, "stat.shared.", net), stat)
     if settings.theta_d == 1:
-        assert torch.equal(as_vector(sent, "shared.", net), as_vector(own, "shared.", net))
+        assert torch.equal(as_vector(sent, "shared.", net), as_vector(given, "shared.", net))
         assert not any(name.startswith("fresh.") for name in sent)
         assert not list((folder / "state").rglob("client-*"))  # nothing is private
         return
     assert torch.equal(as_vector(sent, "fresh.", net).bool(), fresh)
     assert 0 < int(fresh.sum()) < len(fresh)
-    shown = torch.where(fresh, as_vector(own, "shared.", net), 0.0)
+    shown = torch.where(fresh, as_vector(given, "shared.", net), 0.0)
     assert torch.equal(as_vector(sent, "shared.", net), shown)  # the others cannot be read off the message
     for partition, copy in enumerate(copies):
         torch.testing.assert_close(as_vector(kept(folder, partition, 3), "own.", net), copy, atol=1e-6, rtol=1e-5)
@@ -159,9 +159,9 @@ def client(experiment: Experiment, folder: Path, partition: int = 0, server_roun
     return resolve(experiment).client(at)
 
 
-def received(of: Any) -> dict[str, Any]:
-    state = of.model.state_dict()
-    return {name: state[name].numpy().copy() for name in of.download_names}
+def received(given: Any) -> dict[str, Any]:
+    state = given.model.state_dict()
+    return {name: state[name].numpy().copy() for name in given.download_names}
 
 
 @pytest.mark.parametrize("theta_d", [1.0, 0.5])
@@ -219,9 +219,9 @@ def test_a_killed_run_goes_on_to_the_same_numbers(small: Experiment, tmp_path: P
         with pytest.raises(Killed):
             run(experiment, halved)
     again = server(run(experiment, halved))
-    for found, expected in zip(again, whole, strict=True):
-        assert found.keys() == expected.keys()
-        assert all(torch.equal(found[name], expected[name]) for name in expected)
+    for result, expected in zip(again, whole, strict=True):
+        assert result.keys() == expected.keys()
+        assert all(torch.equal(result[name], expected[name]) for name in expected)
 
 
 # --- numbers that can be checked by hand ---
@@ -229,8 +229,8 @@ def test_a_killed_run_goes_on_to_the_same_numbers(small: Experiment, tmp_path: P
 
 def test_largest_takes_the_first_of_equals() -> None:
     change = {"a": torch.tensor([1.0, -2.0]), "b": torch.tensor([[2.0], [0.5], [-2.0]])}
-    found = selected(change, 0.4, "largest", 0.0, torch.Generator())
-    assert found["a"].tolist() == [0.0, -2.0] and found["b"].tolist() == [[2.0], [0.0], [0.0]]
+    result = selected(change, 0.4, "largest", 0.0, torch.Generator())
+    assert result["a"].tolist() == [0.0, -2.0] and result["b"].tolist() == [[2.0], [0.0], [0.0]]
 
 
 def test_random_takes_any_above_tau_and_no_more_than_there_are() -> None:
@@ -243,8 +243,8 @@ def test_random_takes_any_above_tau_and_no_more_than_there_are() -> None:
 
 def test_at_least_one_entry_is_sent_and_offered() -> None:
     assert selected({"w": torch.tensor([1.0, 2.0])}, 1e-6, "largest", 0.0, torch.Generator())["w"].tolist() == [0, 2]
-    found = offered({"shared.w": torch.tensor([1.0, 2.0])}, {"shared.w": torch.zeros(2)}, 1e-6)
-    assert found["fresh.w"].tolist() == [1, 0] and found["shared.w"].tolist() == [1, 0]
+    result = offered({"shared.w": torch.tensor([1.0, 2.0])}, {"shared.w": torch.zeros(2)}, 1e-6)
+    assert result["fresh.w"].tolist() == [1, 0] and result["shared.w"].tolist() == [1, 0]
 
 
 def combined(settings: DSSGDSettings, *rounds: list[list[float]]) -> tuple[DSSGD, list[float]]:
@@ -258,17 +258,17 @@ def combined(settings: DSSGDSettings, *rounds: list[list[float]]) -> tuple[DSSGD
 
 def test_changes_are_added_or_averaged_and_counted() -> None:
     first, second = [[11.0, 20.0], [12.0, 24.0]], [[13.0, 0.0], [13.0, 0.0]]
-    strategy, found = combined(DSSGDSettings(), first)
-    assert found == [13.0, 24.0] and strategy.state["stat.shared.w"].tolist() == [2, 1]
-    strategy, found = combined(DSSGDSettings(combine="mean"), first)
-    assert found == [11.5, 22.0]
+    strategy, result = combined(DSSGDSettings(), first)
+    assert result == [13.0, 24.0] and strategy.state["stat.shared.w"].tolist() == [2, 1]
+    strategy, result = combined(DSSGDSettings(combine="mean"), first)
+    assert result == [11.5, 22.0]
     # Half is offered: in round 2 the second entry came as 0, and nobody changed either.
-    strategy, found = combined(DSSGDSettings(theta_d=0.5, decay=0.5), first, second)
-    assert found == [13.0, 0.0]
+    strategy, result = combined(DSSGDSettings(theta_d=0.5, decay=0.5), first, second)
+    assert result == [13.0, 0.0]
     assert strategy.state["shared.w"].tolist() == [13.0, 24.0] and strategy.state["stat.shared.w"].tolist() == [1, 0.5]
-    strategy, found = combined(DSSGDSettings(theta_d=0.5), first, [[13.0, 5.0], [13.0, 1.0]])
+    strategy, result = combined(DSSGDSettings(theta_d=0.5), first, [[13.0, 5.0], [13.0, 1.0]])
     assert strategy.state["shared.w"].tolist() == [13.0, 30.0]  # a change of what it was not sent
-    assert strategy.state["stat.shared.w"].tolist() == [2, 3] and found == [0.0, 30.0]
+    assert strategy.state["stat.shared.w"].tolist() == [2, 3] and result == [0.0, 30.0]
 
 
 @pytest.mark.parametrize(
@@ -311,8 +311,8 @@ def probed(small: Experiment, folder: Path, *settings: str) -> tuple[Any, Tensor
 
 def test_a_probe_is_the_chosen_and_bounded_entries_of_a_step(small: Experiment, tmp_path: Path) -> None:
     one, x, y, gradient = probed(small, tmp_path, "theta_u=0.01", "gamma=0.001")
-    found, flat = one.gradient(x, y), torch.cat([g.flatten() for g in gradient.values()])
-    sent = torch.cat([found[name].flatten() for name in gradient])
+    result, flat = one.gradient(x, y), torch.cat([g.flatten() for g in gradient.values()])
+    sent = torch.cat([result[name].flatten() for name in gradient])
     bounded = flat.clamp(-0.01, 0.01)  # lr is 0.1
     places = largest(bounded.abs().tolist(), round(0.01 * len(flat)))
     expected = torch.zeros_like(flat)
@@ -353,6 +353,6 @@ def test_the_model_is_the_received_where_fresh_and_else_the_own() -> None:
         model.get_buffer("fresh.classifier.weight")[0, 1] = 0
     x = torch.tensor([[1.0, 10.0]])
     assert model(x).item() == 32.0
-    of = [model.get_parameter(f"{part}.classifier.weight") for part in ("shared", "own")]
-    shared, own = torch.autograd.grad(model(x).sum(), of)
-    assert shared.tolist() == [[1.0, 10.0]] and own.tolist() == [[0.0, 10.0]]
+    given = [model.get_parameter(f"{part}.classifier.weight") for part in ("shared", "own")]
+    shared, chosen = torch.autograd.grad(model(x).sum(), given)
+    assert shared.tolist() == [[1.0, 10.0]] and chosen.tolist() == [[0.0, 10.0]]

@@ -42,11 +42,11 @@ def is_private(name: str) -> bool:
 def test_two_rounds_equal_a_loop(asked: Experiment, tmp_path: Path, weights: str) -> None:
     asked = dataclasses.replace(asked, set=(*asked.set, f"weights={weights}"))
     with rounds.exactly():
-        found = rounds.play(asked, tmp_path, 2)
+        result = rounds.play(asked, tmp_path, 2)
         clients = [rounds.fresh(asked) for _ in range(2)]
         start = {name: value.clone() for name, value in clients[0].state_dict().items()}
         broadcast = {name: value for name, value in start.items() if not is_private(name)}
-        assert found.broadcasts[0].keys() == broadcast.keys()
+        assert result.broadcasts[0].keys() == broadcast.keys()
         for now in (1, 2):
             for partition, net in enumerate(clients):
                 net.load_state_dict(broadcast, strict=False)
@@ -58,7 +58,7 @@ def test_two_rounds_equal_a_loop(asked: Experiment, tmp_path: Path, weights: str
             shares = rounds.SHARES if weights == "examples" else (0.5, 0.5)
             states = [net.state_dict() for net in clients]
             broadcast = {n: sum(k * s[n] for k, s in zip(shares, states, strict=True)) for n in broadcast}  # type: ignore[misc]
-            assert rounds.error(found.broadcasts[now], broadcast, start) < CLOSE
+            assert rounds.error(result.broadcasts[now], broadcast, start) < CLOSE
         for partition, net in enumerate(clients):
             private = {name: value for name, value in net.state_dict().items() if is_private(name)}
             kept = ClientStore(tmp_path, "test", partition).load(2)
@@ -81,9 +81,9 @@ def test_batchnorm_and_nothing_else_is_private(small: Experiment) -> None:
 def test_without_batchnorm_it_is_fedavg(small: Experiment, tmp_path: Path) -> None:
     few = {"net": "lenet", "clients": 2, "split": "sampled", "set": ("sampled.train=30", "weights=examples")}
     experiment = dataclasses.replace(small, method="fedbn", **few)  # type: ignore[arg-type]
-    found = rounds.play(experiment, tmp_path / "one", 2).broadcasts[-1]
+    result = rounds.play(experiment, tmp_path / "one", 2).broadcasts[-1]
     other = rounds.play(dataclasses.replace(experiment, method="fedavg", set=few["set"][:1]), tmp_path / "two", 2)  # type: ignore[index, arg-type]
-    assert all(torch.equal(value, found[name]) for name, value in other.broadcasts[-1].items())
+    assert all(torch.equal(value, result[name]) for name, value in other.broadcasts[-1].items())
 
 
 def test_an_attacker_who_guesses_right_sees_what_was_sent(asked: Experiment, tmp_path: Path) -> None:

@@ -98,14 +98,14 @@ class Server:
         self.model.load_state_dict(rounds.mean(sent), strict=False)
         self.model.train()
         teachers = [deepcopy(self.model).eval() for _ in sent]
-        for teacher, own in zip(teachers, sent, strict=True):
-            teacher.load_state_dict(own, strict=False)
+        for teacher, chosen in zip(teachers, sent, strict=True):
+            teacher.load_state_dict(chosen, strict=False)
         for _ in range(20):
             y = torch.randint(10, (8,), generator=rng)
             z = torch.randn(8, 100, generator=rng)
             with torch.no_grad():
-                said = [t.classifier(t.generator(z, y)) for t in teachers]  # type: ignore[operator]
-                agreed = torch.stack([w * scores for w, scores in zip(rounds.SHARES, said, strict=True)]).sum(0)
+                message = [t.classifier(t.generator(z, y)) for t in teachers]  # type: ignore[operator]
+                agreed = torch.stack([w * scores for w, scores in zip(rounds.SHARES, message, strict=True)]).sum(0)
             scores = self.model.classifier(self.model.generator(z, y))  # type: ignore[operator]
             descend(self.adam, kl_div(log_softmax(scores, 1), softmax(agreed, 1), reduction="batchmean"))
         return {n: self.model.state_dict()[n].clone() for n in sent[0]}
@@ -115,26 +115,26 @@ class Server:
 def test_two_rounds_equal_a_loop(small: Experiment, tmp_path: Path, diversity: float, start: str) -> None:
     with rounds.exactly():
         experiment = asked(small, f"diversity={diversity}", f"start={start}")
-        found = rounds.play(experiment, tmp_path, 2)
+        result = rounds.play(experiment, tmp_path, 2)
         parties = []
         for partition in range(2):
-            own = rounds.fresh(experiment, *([partition] if start == "independent" else []))
-            own.load_state_dict(found.broadcasts[0], strict=False)
-            parties.append(Party(own, experiment.lr))
+            chosen = rounds.fresh(experiment, *([partition] if start == "independent" else []))
+            chosen.load_state_dict(result.broadcasts[0], strict=False)
+            parties.append(Party(chosen, experiment.lr))
         begun = [{n: v.clone() for n, v in party.model.state_dict().items()} for party in parties]
-        server, broadcast = Server(rounds.fresh(experiment)), found.broadcasts[0]
+        server, broadcast = Server(rounds.fresh(experiment)), result.broadcasts[0]
         for now in (1, 2):
             sent = []
             for partition, party in enumerate(parties):
                 party.model.load_state_dict(broadcast, strict=False)
                 sent.append(local_round(party, experiment, partition, now, diversity))
-                assert rounds.error(found.uploads[now - 1][partition].tensors, sent[-1], broadcast) < CLOSE
+                assert rounds.error(result.uploads[now - 1][partition].tensors, sent[-1], broadcast) < CLOSE
             broadcast = server.round(experiment, sent, now)
-            assert rounds.error(found.broadcasts[now], broadcast, rounds.mean(sent)) < CLOSE
-        for party, client, before in zip(parties, found.clients, begun, strict=True):
-            state, own = party.model.state_dict(), client.model.state_dict()
+            assert rounds.error(result.broadcasts[now], broadcast, rounds.mean(sent)) < CLOSE
+        for party, client, before in zip(parties, result.clients, begun, strict=True):
+            state, chosen = party.model.state_dict(), client.model.state_dict()
             kept = [n for n in state if n.startswith(("extractor.", "discriminator."))]
-            assert rounds.error({n: own[n] for n in kept}, {n: state[n] for n in kept}, before) < CLOSE
+            assert rounds.error({n: chosen[n] for n in kept}, {n: state[n] for n in kept}, before) < CLOSE
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_the_networks_are_the_papers(small: Experiment) -> None:
 
 def test_what_is_private_is_kept_and_never_travels(small: Experiment, tmp_path: Path) -> None:
     experiment = asked(small)
-    found = rounds.play(experiment, tmp_path, 2)
+    result = rounds.play(experiment, tmp_path, 2)
     kept = ClientStore(tmp_path, "test", 1).load(2)
     assert {name.partition(".")[0].partition("/")[0] for name in kept} == {
         *("extractor", "discriminator", "adam", "adam_generator", "adam_discriminator"),
@@ -192,13 +192,13 @@ def test_what_is_private_is_kept_and_never_travels(small: Experiment, tmp_path: 
     assert moved and {name.partition(".")[0] for name in moved} == {"extractor", "classifier"}
     for name in ("adam", "adam_generator", "adam_discriminator"):  # two batches in each of two rounds
         assert {float(v) for n, v in kept.items() if n.startswith(f"{name}/steps/")} == {4}
-    seen = [*found.broadcasts, *(update.tensors for uploads in found.uploads for update in uploads)]
+    seen = [*result.broadcasts, *(update.tensors for uploads in result.uploads for update in uploads)]
     assert {name.partition(".")[0] for tensors in seen for name in tensors} == {"classifier", "generator"}
     secret = [v for n, v in kept.items() if v.numel() > 50 and v.std() > 0]
-    same = [v for tensors in seen for v in tensors.values() if any(torch.equal(v, own) for own in secret)]
+    same = [v for tensors in seen for v in tensors.values() if any(torch.equal(v, chosen) for chosen in secret)]
     assert len(secret) > 20 and not same
-    assert {n.partition("/")[0] for n in found.strategy.state} == {"mean", "square", "steps"}
-    assert {float(v) for n, v in found.strategy.state.items() if n.startswith("steps/")} == {40}
+    assert {n.partition("/")[0] for n in result.strategy.state} == {"mean", "square", "steps"}
+    assert {float(v) for n, v in result.strategy.state.items() if n.startswith("steps/")} == {40}
 
 
 @pytest.mark.parametrize("method", ["fedcg", "fedsplit", "fedgen"])

@@ -53,8 +53,8 @@ def distilled(student: nn.Module, teachers: list[nn.Module], images: list[Tensor
     student.train()
     for x in images:
         with torch.no_grad():
-            said = [share * t.eval()(x) for share, t in zip(rounds.SHARES, teachers, strict=True)]
-        loss = kl_div(log_softmax(student(x), 1), softmax(said[0] + said[1], 1), reduction="batchmean")
+            message = [share * t.eval()(x) for share, t in zip(rounds.SHARES, teachers, strict=True)]
+        loss = kl_div(log_softmax(student(x), 1), softmax(message[0] + message[1], 1), reduction="batchmean")
         adam.zero_grad()
         loss.backward()
         adam.step()
@@ -62,9 +62,9 @@ def distilled(student: nn.Module, teachers: list[nn.Module], images: list[Tensor
 
 def test_two_rounds_equal_a_loop(asked: Experiment, tmp_path: Path) -> None:
     with rounds.exactly():
-        found, task = rounds.play(asked, tmp_path, 2), Task.of(asked, None)
-        own, server = task.split.distillation, rounds.fresh(asked)
-        broadcast = found.broadcasts[0]
+        result, task = rounds.play(asked, tmp_path, 2), Task.of(asked, None)
+        chosen, server = task.split.distillation, rounds.fresh(asked)
+        broadcast = result.broadcasts[0]
         for now in (1, 2):
             clients = []
             for partition in range(2):
@@ -76,20 +76,20 @@ def test_two_rounds_equal_a_loop(asked: Experiment, tmp_path: Path) -> None:
                     cross_entropy(net(x), y).backward()
                     sgd.step()
                 clients.append(net)
-                tensors = found.uploads[now - 1][partition].tensors
+                tensors = result.uploads[now - 1][partition].tensors
                 assert rounds.error(tensors, dict(net.state_dict()), broadcast) < CLOSE
             average = rounds.mean([dict(net.state_dict()) for net in clients])
             server.load_state_dict(average)
-            places = passed(len(own), torch_generator(asked.seed, "server training", now))
-            images = [rounds.normalised(task, own[places[16 * i : 16 * i + 16]]) for i in range(12)]
+            places = passed(len(chosen), torch_generator(asked.seed, "server training", now))
+            images = [rounds.normalised(task, chosen[places[16 * i : 16 * i + 16]]) for i in range(12)]
             distilled(server, [deepcopy(net) for net in clients], images)
             broadcast = {name: value.clone() for name, value in server.state_dict().items()}
             for part in ("weight", "running"):  # the latter change most
                 names = [name for name in broadcast if part in name]
-                pair = [{n: of[n] for n in names} for of in (found.broadcasts[now], broadcast)]
+                pair = [{n: given[n] for n in names} for given in (result.broadcasts[now], broadcast)]
                 assert rounds.error(pair[0], pair[1], average) < CLOSE
-        assert found.strategy.state == {}
-        assert 0 < found.strategy.noted["distillation_loss"] < 0.1
+        assert result.strategy.state == {}
+        assert 0 < result.strategy.noted["distillation_loss"] < 0.1
 
 
 def test_labels_are_never_looked_at(asked: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,9 +105,9 @@ def test_labels_are_never_looked_at(asked: Experiment, tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize(("count", "size"), [(5, 3), (3, 7), (8, 4)])
 def test_a_pass_is_over_before_the_next_begins(count: int, size: int) -> None:
-    found = np.concatenate(list(feddf.passes(count, size, 10, torch_generator(0, "test"))))
-    assert len(found) == 10 * size
-    whole = found[: len(found) // count * count].reshape(-1, count)
+    result = np.concatenate(list(feddf.passes(count, size, 10, torch_generator(0, "test"))))
+    assert len(result) == 10 * size
+    whole = result[: len(result) // count * count].reshape(-1, count)
     assert all(sorted(one) == list(range(count)) for one in whole.tolist())
     assert len({tuple(one) for one in whole.tolist()}) > 1  # each in its own order
 
@@ -130,11 +130,11 @@ def test_the_server_may_have_another_data_set(asked: Experiment, tmp_path: Path,
     stored, places = feddf.unlabelled(task, pictures)
     assert stored.shape == (6, 1, 8, 8) and places.tolist() == list(range(6))
     with rounds.exactly():
-        found = rounds.play(experiment, tmp_path)
-        uploads = [update.tensors for update in found.uploads[0]]
+        result = rounds.play(experiment, tmp_path)
+        uploads = [update.tensors for update in result.uploads[0]]
         server, teachers = rounds.fresh(experiment), [rounds.fresh(experiment) for _ in uploads]
-        for teacher, own in zip(teachers, uploads, strict=True):
-            teacher.load_state_dict(own)
+        for teacher, chosen in zip(teachers, uploads, strict=True):
+            teacher.load_state_dict(chosen)
         server.load_state_dict(rounds.mean(uploads))
         mean, std = torch.tensor(task.dataset.mean), torch.tensor(task.dataset.std)  # the clients' own, of one channel
         pixels = torch.tensor(np.array(stored)).float() / 255
@@ -144,7 +144,7 @@ def test_the_server_may_have_another_data_set(asked: Experiment, tmp_path: Path,
             teachers,
             [(pixels[drawn[16 * i : 16 * i + 16]] - mean[:, None, None]) / std[:, None, None] for i in range(12)],
         )
-        pair = found.broadcasts[1], dict(server.state_dict())
+        pair = result.broadcasts[1], dict(server.state_dict())
         assert rounds.error(*pair, rounds.mean(uploads)) < CLOSE
 
 
@@ -155,7 +155,7 @@ NOTHING = (
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ([], NOTHING),
         (["public=digits"], "Expected public data beside the clients' digits, got public=digits; leave it out."),
@@ -172,22 +172,22 @@ NOTHING = (
     ],
 )
 def test_what_the_server_cannot_distil_on_is_refused_before_anything_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: list[str], said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: list[str], message: str
 ) -> None:
     flags = (
         f"--method feddf --dataset digits --clients 2 --engine inproc --attack none --split iid --out {tmp_path}/out"
     )
     assert sim.main([*flags.split(), *(["--set", *settings] if settings else [])]) == 2
-    assert capsys.readouterr().err == f"sim.py: {said}\n"
+    assert capsys.readouterr().err == f"sim.py: {message}\n"
     assert not (tmp_path / "out").exists()
 
 
 def test_a_data_set_of_several_shares_its_domains(asked: Experiment) -> None:
     """Digit5's clients may hold USPS: the same images may not come to the server by another name."""
     task = Task.of(asked, None)
-    several = dataclasses.replace(task.dataset, name="digit5")
+    many = dataclasses.replace(task.dataset, name="digit5")
     with pytest.raises(ValueError, match="Expected public data beside the clients' digit5, got public=usps"):
-        feddf.unlabelled(dataclasses.replace(task, dataset=several), "usps")
+        feddf.unlabelled(dataclasses.replace(task, dataset=many), "usps")
 
 
 def test_an_attacker_can_write_out_the_clients_steps(asked: Experiment) -> None:

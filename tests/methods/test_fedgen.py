@@ -34,7 +34,7 @@ def asked(small: Experiment, *settings: str) -> Experiment:
 def test_two_rounds_equal_a_loop(small: Experiment, tmp_path: Path, diversity: float) -> None:
     with rounds.exactly():
         experiment = asked(small, f"diversity={diversity}")
-        found = rounds.play(experiment, tmp_path, 2)
+        result = rounds.play(experiment, tmp_path, 2)
         made = [rounds.fresh(experiment) for _ in range(3)]
         nets = [net for net in made if isinstance(net, GeneratingNet)]
         *clients, server = nets
@@ -45,7 +45,7 @@ def test_two_rounds_equal_a_loop(small: Experiment, tmp_path: Path, diversity: f
         ]
         serving = torch.optim.Adam(server.generator.parameters(), lr=3e-4, weight_decay=1e-4)
         start = {name: value.clone() for name, value in server.state_dict().items()}
-        broadcast = found.broadcasts[0]
+        broadcast = result.broadcasts[0]
         for now in (1, 2):
             for partition, (model, optimiser) in enumerate(zip(clients, optimisers, strict=True)):
                 model.load_state_dict(broadcast, strict=False)
@@ -58,7 +58,7 @@ def test_two_rounds_equal_a_loop(small: Experiment, tmp_path: Path, diversity: f
                     loss.backward()
                     optimiser.step()
                 expected = {n: v for n, v in model.state_dict().items() if n.startswith("classifier.")}
-                assert rounds.error(found.uploads[now - 1][partition].tensors, expected, start) < CLOSE
+                assert rounds.error(result.uploads[now - 1][partition].tensors, expected, start) < CLOSE
             rng = torch_generator(experiment.seed, "server training", now)
             judges = [deepcopy(client.classifier) for client in clients]
             for _ in range(20):
@@ -76,26 +76,28 @@ def test_two_rounds_equal_a_loop(small: Experiment, tmp_path: Path, diversity: f
                 loss.backward()
                 serving.step()
             sent = [{n: v.clone() for n, v in c.state_dict().items() if n.startswith("classifier.")} for c in clients]
-            own = {n: v.clone() for n, v in server.state_dict().items() if n.startswith("generator.")}
-            broadcast = {**rounds.mean(sent), **own}
-            assert rounds.error(found.broadcasts[now], broadcast, start) < CLOSE
-            generated = [{n: v for n, v in of.items() if n in own} for of in (found.broadcasts[now], broadcast)]
+            chosen = {n: v.clone() for n, v in server.state_dict().items() if n.startswith("generator.")}
+            broadcast = {**rounds.mean(sent), **chosen}
+            assert rounds.error(result.broadcasts[now], broadcast, start) < CLOSE
+            generated = [
+                {n: v for n, v in given.items() if n in chosen} for given in (result.broadcasts[now], broadcast)
+            ]
             assert rounds.error(generated[0], generated[1], start) < CLOSE
-        for model, client in zip(clients, found.clients, strict=True):
+        for model, client in zip(clients, result.clients, strict=True):
             assert rounds.error(client.model.state_dict(), dict(model.state_dict()), start) < CLOSE
 
 
 def test_what_is_private_is_kept_and_only_classifiers_are_sent(small: Experiment, tmp_path: Path) -> None:
-    found = rounds.play(asked(small), tmp_path, 2)
+    result = rounds.play(asked(small), tmp_path, 2)
     kept = ClientStore(tmp_path, "test", 1).load(2)
     assert {name.partition(".")[0].partition("/")[0] for name in kept} == {"extractor", "optimiser"}
     moved = {name.split("/", 2)[2].partition(".")[0] for name in kept if name.startswith("optimiser/mean/")}
     assert moved == {"extractor", "classifier"}
-    sent = {name.partition(".")[0] for uploads in found.uploads for update in uploads for name in update.tensors}
+    sent = {name.partition(".")[0] for uploads in result.uploads for update in uploads for name in update.tensors}
     assert sent == {"classifier"}
-    assert {name.partition(".")[0] for name in found.broadcasts[-1]} == {"classifier", "generator"}
-    assert {float(v) for n, v in found.strategy.state.items() if n.startswith("steps/")} == {40}
-    assert {n.split("/")[1].partition(".")[0] for n in found.strategy.state} == {
+    assert {name.partition(".")[0] for name in result.broadcasts[-1]} == {"classifier", "generator"}
+    assert {float(v) for n, v in result.strategy.state.items() if n.startswith("steps/")} == {40}
+    assert {n.split("/")[1].partition(".")[0] for n in result.strategy.state} == {
         *("embedding", "layers"),
     }
 

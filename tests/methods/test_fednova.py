@@ -58,7 +58,7 @@ def test_two_rounds_equal_a_loop(
 ) -> None:
     with rounds.exactly():
         experiment = dataclasses.replace(asked, set=("weight_decay=0", *chosen))
-        found = rounds.play(experiment, tmp_path, 2)
+        result = rounds.play(experiment, tmp_path, 2)
         net = rounds.fresh(experiment)
         x = {name: value.clone() for name, value in net.state_dict().items()}
         moving = {name for name, _ in net.named_parameters()}
@@ -78,29 +78,29 @@ def test_two_rounds_equal_a_loop(
                 norms.append(sum(weights(steps, rho, 0.05 * mu)))
                 taus.append(steps)
                 changes.append({name: (state[name] - x[name]) / norms[-1] for name in moving})
-                assert found.uploads[now - 1][partition].metrics["steps"] == steps
+                assert result.uploads[now - 1][partition].metrics["steps"] == steps
             assert taus[0] != taus[1]
             lengths = norms if tau == "norm" else taus
             far = sum(p * length for p, length in zip(rounds.SHARES, lengths, strict=True))
             way = rounds.mean(changes)
             x = {n: x[n] + far * way[n] if n in moving else v for n, v in rounds.mean(states).items()}
-            assert rounds.error(found.broadcasts[now], x, found.broadcasts[now - 1]) < CLOSE
+            assert rounds.error(result.broadcasts[now], x, result.broadcasts[now - 1]) < CLOSE
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7])
 @pytest.mark.parametrize(("rho", "mu"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.3)])
 def test_the_closed_forms_are_the_sums_of_the_papers_vectors(steps: int, rho: float, mu: float) -> None:
-    found = FedNovaSettings(momentum=rho, mu=mu).norm(steps, 0.5)
-    assert found == pytest.approx(sum(weights(steps, rho, 0.5 * mu)))
+    result = FedNovaSettings(momentum=rho, mu=mu).norm(steps, 0.5)
+    assert result == pytest.approx(sum(weights(steps, rho, 0.5 * mu)))
 
 
 def test_equal_clients_make_fedavg(asked: Experiment, tmp_path: Path) -> None:
     with rounds.exactly():
         few = {"split": "sampled", "set": ("sampled.train=30", "momentum=0.5")}
         experiment = dataclasses.replace(asked, **few)  # type: ignore[arg-type]
-        found = rounds.play(experiment, tmp_path / "one").broadcasts
+        result = rounds.play(experiment, tmp_path / "one").broadcasts
         other = rounds.play(dataclasses.replace(experiment, method="fedavg"), tmp_path / "two").broadcasts
-        assert rounds.error(found[1], other[1], found[0]) < CLOSE
+        assert rounds.error(result[1], other[1], result[0]) < CLOSE
 
 
 @pytest.mark.parametrize("steps", [None, 0, -1, 2.0])

@@ -33,10 +33,10 @@ def test_two_rounds_equal_a_loop(small: Experiment, tmp_path: Path, optimiser: s
 
     with rounds.exactly():
         experiment = asked(small, f"optimiser={optimiser}", f"lasting={str(lasting).lower()}")
-        found = rounds.play(experiment, tmp_path, 2)
+        result = rounds.play(experiment, tmp_path, 2)
         nets = [rounds.fresh(experiment) for _ in range(2)]
         optimisers = [made(net) for net in nets]  # type: ignore[arg-type]
-        first, broadcast = nets[0].state_dict(), found.broadcasts[0]
+        first, broadcast = nets[0].state_dict(), result.broadcasts[0]
         start = {name: value.clone() for name, value in first.items()}
         assert set(broadcast) == {name for name in start if name.startswith("classifier.")}
         for now in (1, 2):
@@ -50,8 +50,8 @@ def test_two_rounds_equal_a_loop(small: Experiment, tmp_path: Path, optimiser: s
                     optimisers[partition].step()
             sent = [{name: net.state_dict()[name].clone() for name in broadcast} for net in nets]
             broadcast = rounds.mean(sent)
-            assert rounds.error(found.broadcasts[now], broadcast, start) < CLOSE
-        for net, client in zip(nets, found.clients, strict=True):
+            assert rounds.error(result.broadcasts[now], broadcast, start) < CLOSE
+        for net, client in zip(nets, result.clients, strict=True):
             assert rounds.error(client.model.state_dict(), dict(net.state_dict()), start) < CLOSE
 
 
@@ -59,10 +59,10 @@ def test_two_rounds_equal_a_loop(small: Experiment, tmp_path: Path, optimiser: s
 def test_a_client_keeps_its_extractor_and_what_lasts(
     small: Experiment, tmp_path: Path, lasting: str, kept: set[str]
 ) -> None:
-    found = rounds.play(asked(small, "optimiser=adam", f"lasting={lasting}"), tmp_path, 2)
+    result = rounds.play(asked(small, "optimiser=adam", f"lasting={lasting}"), tmp_path, 2)
     stored = ClientStore(tmp_path, "test", 1).load(2)
     assert {name.partition(".")[0].partition("/")[0] for name in stored} == kept
     assert {float(v) for n, v in stored.items() if n.startswith("optimiser/steps/")} == (
         {4} if lasting == "true" else set()
     )
-    assert all(name.startswith("classifier.") for tensors in found.broadcasts for name in tensors)
+    assert all(name.startswith("classifier.") for tensors in result.broadcasts for name in tensors)

@@ -56,17 +56,17 @@ TRAINABLE = {"fed_sdp": ("noise_multiplier=0.01",)}
 
 def batches(experiment: Experiment, partition: int, purpose: str, epochs: int) -> list[tuple[Tensor, Tensor]]:
     task, rng = Task.of(experiment, None), torch_generator(experiment.seed, purpose, 1, partition)
-    own, found = task.split.train[partition], []
+    given, result = task.split.train[partition], []
     for _ in range(epochs):
-        order = own[torch.randperm(len(own), generator=rng).numpy()]
-        for start in range(0, len(own), experiment.batch_size):
+        order = given[torch.randperm(len(given), generator=rng).numpy()]
+        for start in range(0, len(given), experiment.batch_size):
             chosen = order[start : start + experiment.batch_size]
             pixels = torch.tensor(task.dataset.train_x[chosen]).float() / 255
             mean, std = torch.tensor(task.dataset.mean), torch.tensor(task.dataset.std)
-            found.append(
+            result.append(
                 ((pixels - mean[:, None, None]) / std[:, None, None], torch.tensor(task.dataset.train_y[chosen]))
             )
-    return found
+    return result
 
 
 def train(
@@ -93,8 +93,8 @@ def test_averaging_methods_equal_a_loop(small: Experiment, tmp_path: Path, metho
     expected = weighted([net.state_dict() for net in nets], sizes(experiment))
     if method == "fedper":
         expected = {n: v for n, v in expected.items() if n.startswith("extractor.")}
-    found, clients = one_round(experiment, tmp_path)
-    assert_equal(found, expected)
+    result, clients = one_round(experiment, tmp_path)
+    assert_equal(result, expected)
     for client, net in zip(clients, nets, strict=True):
         assert_equal(client.model.state_dict(), net.state_dict())
 
@@ -110,16 +110,16 @@ def test_fedprox_equals_a_loop(small: Experiment, tmp_path: Path) -> None:
             return 0.25 * torch.stack([((p - start[n]) ** 2).sum() for n, p in net.named_parameters()]).sum()
 
         states.append(train(net, experiment, partition, proximal).state_dict())
-    found, _ = one_round(experiment, tmp_path)
-    assert_equal(found, weighted(states, sizes(experiment)))
+    result, _ = one_round(experiment, tmp_path)
+    assert_equal(result, weighted(states, sizes(experiment)))
     without, _ = one_round(dataclasses.replace(experiment, set=("mu=0",)), tmp_path / "other")
-    assert max(float((found[n] - without[n]).abs().max()) for n in found) > 1e-4
+    assert max(float((result[n] - without[n]).abs().max()) for n in result) > 1e-4
 
 
 def test_local_only_trains_alone_and_sends_nothing(small: Experiment, tmp_path: Path) -> None:
     experiment = uneven(small, "local_only")
-    found, clients = one_round(experiment, tmp_path)
-    assert found == {}
+    result, clients = one_round(experiment, tmp_path)
+    assert result == {}
     for partition, client in enumerate(clients):
         assert_equal(client.model.state_dict(), train(plain_net(experiment), experiment, partition).state_dict())
 
@@ -166,9 +166,9 @@ def test_hyperfl_equals_a_loop(small: Experiment, tmp_path: Path, step: str, err
     experiment = dataclasses.replace(small, **changes)
     states = [hyperfl_loop(experiment, partition) for partition in range(2)]
     expected = weighted([{n: v for n, v in s.items() if n.startswith("hypernet.")} for s in states], sizes(experiment))
-    found, clients = one_round(experiment, tmp_path)
+    result, clients = one_round(experiment, tmp_path)
     start = {n: torch.tensor(v) for n, v in initial_tensors(experiment).items()}
-    assert relative_error_of_change(found, expected, start) < error
+    assert relative_error_of_change(result, expected, start) < error
     for client, state in zip(clients, states, strict=True):
         assert_equal({n: client.model.state_dict()[n] for n in client.private_names}, private(state), 1e-5)
     unclipped, _ = one_round(dataclasses.replace(experiment, set=NARROW["hyperfl"]), tmp_path / "other")
@@ -179,9 +179,9 @@ def private(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {n: v for n, v in state.items() if not n.startswith("hypernet.")}
 
 
-def relative_error_of_change(found: dict[str, Tensor], expected: dict[str, Tensor], start: dict[str, Tensor]) -> float:
+def relative_error_of_change(result: dict[str, Tensor], expected: dict[str, Tensor], start: dict[str, Tensor]) -> float:
     """Against the size of the change: a wrong step on a hypernetwork is small against the hypernetwork."""
-    wrong = sum(float(((found[n] - expected[n]) ** 2).sum()) for n in start)
+    wrong = sum(float(((result[n] - expected[n]) ** 2).sum()) for n in start)
     return (wrong / sum(float(((expected[n] - start[n]) ** 2).sum()) for n in start)) ** 0.5
 
 
@@ -262,10 +262,10 @@ def test_training_sees_varied_images_and_nothing_else_does(
 def test_the_papers_data_are_varied_as_theirs(small: Experiment) -> None:
     asked = dataclasses.replace(small, net="auto", augment="auto", split="auto")
     names = ("cifar10", "cinic10", "mnist", "digit5")
-    found = [without_auto(dataclasses.replace(asked, dataset=name)) for name in names]
-    assert [e.augment for e in found] == ["crop_flip", "crop_flip", "none", "none"]
-    assert [e.net for e in found] == ["cnn2", "cnn2", "cnn1", "lenet5"]
-    assert [e.split for e in found] == ["dominant", "dominant", "dominant", "domains"]
+    result = [without_auto(dataclasses.replace(asked, dataset=name)) for name in names]
+    assert [e.augment for e in result] == ["crop_flip", "crop_flip", "none", "none"]
+    assert [e.net for e in result] == ["cnn2", "cnn2", "cnn1", "lenet5"]
+    assert [e.split for e in result] == ["dominant", "dominant", "dominant", "domains"]
     assert without_auto(dataclasses.replace(asked, dataset="cifar10", augment="none")).augment == "none"
 
 
@@ -281,9 +281,9 @@ def test_numpy_client_contract(small: Experiment, tmp_path: Path, method: str) -
     assert len(arrays) == len(again)
     for array, tensor in zip(arrays, again.values(), strict=True):
         np.testing.assert_array_equal(array, tensor.numpy())
-    loss, tested, found = make_client(experiment, 1, tmp_path / "c").evaluate(parameters, {"version": 0})
+    loss, tested, result = make_client(experiment, 1, tmp_path / "c").evaluate(parameters, {"version": 0})
     assert tested == len(Task.of(experiment, None).split.test[1]) and np.isfinite(loss)
-    assert 0 <= found["acc_global"] <= 1 and 0 <= found["acc_local"] <= 1
+    assert 0 <= result["acc_global"] <= 1 and 0 <= result["acc_local"] <= 1
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -296,12 +296,14 @@ def test_a_probe_is_the_gradient_of_what_is_shared_and_changes_nothing(
     before = {n: v.clone() for n, v in client.model.state_dict().items()}
     task = Task.of(experiment, None)
     x, y = task.examples("train", task.split.train[0][:2])
-    found = client.gradient(x, y) if resolve(experiment).method.uploads else {}
+    result = client.gradient(x, y) if resolve(experiment).method.uploads else {}
     loss = cross_entropy(client.model(task.inputs.normalise(x)), y)
-    moving = {n: p for n, p in client.model.named_parameters() if n in found}
-    assert set(found) == {n for n in before if matches(n, client.at.method.descended(client.model, client.at.settings))}
+    moving = {n: p for n, p in client.model.named_parameters() if n in result}
+    assert set(result) == {
+        n for n in before if matches(n, client.at.method.descended(client.model, client.at.settings))
+    }
     if moving:
-        assert_equal(found, dict(zip(moving, torch.autograd.grad(loss, list(moving.values())), strict=True)))
+        assert_equal(result, dict(zip(moving, torch.autograd.grad(loss, list(moving.values())), strict=True)))
     for name, value in client.model.state_dict().items():
         assert torch.equal(value, before[name])
     assert not list(tmp_path.rglob("*.safetensors"))
@@ -318,8 +320,8 @@ def test_a_noisy_probe_repeats_and_no_other_round_or_seed_has_its_noise(
         with initialising(0, "model"):  # that another seed changes nothing but the noise
             weights = client.at.method.build_model(client.at.task.build_net(), client.at.settings).state_dict()
         client.model.load_state_dict(weights)
-        own = Task.of(small, None).split.train[0][:2]
-        return client.gradient(*client.examples("train", own))
+        given = Task.of(small, None).split.train[0][:2]
+        return client.gradient(*client.examples("train", given))
 
     quiet = probe(dataclasses.replace(experiment, set=("noise_multiplier=0",)))
     one, again = probe(experiment), probe(experiment)
@@ -332,8 +334,8 @@ def test_a_noisy_probe_repeats_and_no_other_round_or_seed_has_its_noise(
             assert float((other[name] - quiet[name] - noise).std()) > 0.5 * float(noise.std()), name
     lengths = []
     for chosen in (BARE[method], ("noise_multiplier=0", "clip=1e-4")):
-        found = probe(dataclasses.replace(experiment, set=chosen))
-        lengths.append(float(torch.stack([value.square().sum() for value in found.values()]).sum().sqrt()))
+        result = probe(dataclasses.replace(experiment, set=chosen))
+        lengths.append(float(torch.stack([value.square().sum() for value in result.values()]).sum().sqrt()))
     assert lengths[1] < 0.1 * lengths[0]
 
 

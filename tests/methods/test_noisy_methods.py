@@ -84,10 +84,10 @@ def a_round(experiment: Experiment, folder: Path, server_round: int = 1) -> tupl
 
 def own_examples(experiment: Experiment, partition: int) -> tuple[Tensor, Tensor]:
     task = Task.of(experiment, None)
-    own = task.split.train[partition]
-    pixels = torch.tensor(task.dataset.train_x[own]).float() / 255
+    chosen = task.split.train[partition]
+    pixels = torch.tensor(task.dataset.train_x[chosen]).float() / 255
     mean, std = (torch.tensor(number)[:, None, None] for number in (task.dataset.mean, task.dataset.std))
-    return (pixels - mean) / std, torch.tensor(task.dataset.train_y[own])
+    return (pixels - mean) / std, torch.tensor(task.dataset.train_y[chosen])
 
 
 def shuffled(
@@ -103,11 +103,11 @@ def shuffled(
 
 def gradients(net: nn.Module, x: Tensor, y: Tensor, names: Sequence[str]) -> list[State]:
     parameters = dict(net.named_parameters())
-    found = []
+    result = []
     for one in range(len(y)):
         loss = cross_entropy(net(x[one : one + 1]), y[one : one + 1])
-        found.append(dict(zip(names, torch.autograd.grad(loss, [parameters[name] for name in names]), strict=True)))
-    return found
+        result.append(dict(zip(names, torch.autograd.grad(loss, [parameters[name] for name in names]), strict=True)))
+    return result
 
 
 def group_of(name: str, grouping: str) -> str:
@@ -144,9 +144,9 @@ def follow(optimiser: torch.optim.Optimizer, net: nn.Module, step: State) -> Non
 
 
 def smallest_zeroed(value: Tensor, ratio: float) -> Tensor:
-    found = value.clone().flatten()
-    found[value.flatten().abs().argsort()[: int(ratio * value.numel())]] = 0
-    return found.view_as(value)
+    result = value.clone().flatten()
+    result[value.flatten().abs().argsort()[: int(ratio * value.numel())]] = 0
+    return result.view_as(value)
 
 
 def cdp_loop(
@@ -192,11 +192,11 @@ CDP = {
 }
 
 
-def assert_nearly_equal(found: State, expected: State, share: float) -> None:
+def assert_nearly_equal(result: State, expected: State, share: float) -> None:
     """All but a share of the entries within 1e-5."""
-    assert found.keys() == expected.keys()
+    assert result.keys() == expected.keys()
     for name, value in expected.items():
-        assert float(((found[name] - value).abs() > 1e-5).float().mean()) <= share, name
+        assert float(((result[name] - value).abs() > 1e-5).float().mean()) <= share, name
 
 
 @pytest.mark.parametrize("case", CDP)
@@ -205,11 +205,11 @@ def test_fed_cdp_equals_a_loop(tiny: Experiment, tmp_path: Path, case: str) -> N
     experiment = of(tiny, "fed_cdp", "noise_multiplier=0", *assignments, rounds=3)
     server_round = loop.get("server_round", 1)
     states = [cdp_loop(experiment, partition, **loop) for partition in range(3)]
-    found, sent = a_round(experiment, tmp_path, server_round)
+    result, sent = a_round(experiment, tmp_path, server_round)
     share = 0.02 if "zeroed" in loop else 0.0  # pixels that are always dark are alike: of equal entries any may go
     for one, state in zip(sent, states, strict=True):
         assert_nearly_equal(one, state, share)
-    assert_nearly_equal(found, weighted(states, [1, 1, 1]), share)
+    assert_nearly_equal(result, weighted(states, [1, 1, 1]), share)
     for without in ({"bound": inf}, {"zeroed": 0.0}) if "zeroed" in loop else ({"bound": inf},):  # each bites
         bare = cdp_loop(experiment, 0, **{**loop, **without})
         assert max(float(((bare[n] - states[0][n]).abs() > 1e-3).float().mean()) for n in bare) > 0.05
@@ -228,8 +228,8 @@ def test_fed_cdp_counts_clients_alike_and_dp_fedavg_by_their_examples(tiny: Expe
 
 def head_steps(net: nn.Module, optimiser: torch.optim.Optimizer, x: Tensor, y: Tensor) -> None:
     head = {name: p for name, p in net.named_parameters() if name.startswith("classifier.")}
-    found = torch.autograd.grad(cross_entropy(net(x), y), list(head.values()))
-    follow(optimiser, net, dict(zip(head, found, strict=True)))
+    result = torch.autograd.grad(cross_entropy(net(x), y), list(head.values()))
+    follow(optimiser, net, dict(zip(head, result, strict=True)))
 
 
 def local_dp_loop(experiment: Experiment, partition: int, method: str, bound: float) -> nn.Module:
@@ -261,10 +261,10 @@ def test_methods_that_protect_examples_equal_a_loop(tiny: Experiment, tmp_path: 
     nets = [local_dp_loop(experiment, partition, method, 0.3) for partition in range(3)]
     uploads = resolve(experiment).method.uploads
     shared = [n for n in nets[0].state_dict() if uploads == ("*",) or n.startswith("extractor.")]
-    found, sent = a_round(experiment, tmp_path)
+    result, sent = a_round(experiment, tmp_path)
     for partition, net in enumerate(nets):
         assert_equal(sent[partition], {name: net.state_dict()[name] for name in shared}, 1e-5)
-    assert_equal(found, weighted([{n: net.state_dict()[n] for n in shared} for net in nets], sizes(experiment)), 1e-5)
+    assert_equal(result, weighted([{n: net.state_dict()[n] for n in shared} for net in nets], sizes(experiment)), 1e-5)
     client = client_of(experiment, 1, tmp_path / "again")
     client.fit_named(initial_tensors(experiment), version=0)
     assert_equal(client.model.state_dict(), nets[1].state_dict(), 1e-5)  # the head as well
@@ -301,7 +301,7 @@ def test_methods_that_protect_clients_equal_a_loop(
     unit = () if method == "fed_sdp" else ("unit=client", *OWN[method])
     experiment = of(tiny, method, "noise_multiplier=0", "clip=0.2", f"grouping={grouping}", *unit)
     before = {name: torch.tensor(value) for name, value in initial_tensors(experiment).items()}
-    found, sent = a_round(experiment, tmp_path)
+    result, sent = a_round(experiment, tmp_path)
     total = {name: torch.zeros_like(value) for name, value in before.items()}
     for partition in range(3):
         after = plain_loop(experiment, partition, method).state_dict()
@@ -310,24 +310,24 @@ def test_methods_that_protect_clients_equal_a_loop(
         kept = clipped(change, 0.2, grouping)
         assert_equal(sent[partition], {name: before[name] + kept[name] for name in before}, 1e-5)
         total = {name: total[name] + kept[name] for name in before}
-    assert_equal(found, {name: before[name] + total[name] / 3 for name in before}, 1e-5)
+    assert_equal(result, {name: before[name] + total[name] / 3 for name in before}, 1e-5)
 
 
 def test_a_clipped_change_has_the_norm_of_the_bound_and_nothing_else_gets_through() -> None:
     change = {"a.w": torch.tensor([30.0]), "a.b": torch.tensor([40.0]), "b.w": torch.tensor([0.1])}
-    found = clipped_change(change, 5.0, "layer")
-    assert {name: round(float(value), 5) for name, value in found.items()} == {"a.w": 3.0, "a.b": 4.0, "b.w": 0.1}
+    result = clipped_change(change, 5.0, "layer")
+    assert {name: round(float(value), 5) for name, value in result.items()} == {"a.w": 3.0, "a.b": 4.0, "b.w": 0.1}
     assert float(clipped_change({"a.w": torch.zeros(2)}, 5.0, "layer")["a.w"].abs().sum()) == 0
     for bad in (inf, nan):  # a diverged client: no scale makes it keep a bound
-        found = clipped_change({**change, "a.b": torch.tensor([bad])}, 5.0, "layer")
-        assert [float(value) for value in found.values()] == pytest.approx([0.0, 0.0, 0.1])
+        result = clipped_change({**change, "a.b": torch.tensor([bad])}, 5.0, "layer")
+        assert [float(value) for value in result.values()] == pytest.approx([0.0, 0.0, 0.1])
 
 
 def test_the_servers_mean_divides_by_the_cohort_and_not_by_who_came() -> None:
     sent, count = {"w": torch.tensor([1.0]), "n": torch.tensor([7])}, torch.tensor([9])
     updates = [Update(0, 100, {"w": torch.tensor([3.0]), "n": count}), Update(4, 1, {"w": torch.tensor([2.0])})]
-    found = noisy_mean(updates, sent, cohort=4, deviation=0.0, rng=torch.Generator())
-    assert found == {"w": torch.tensor([1.75]), "n": torch.tensor([7])}  # and 100 examples weigh no more than 1
+    result = noisy_mean(updates, sent, cohort=4, deviation=0.0, rng=torch.Generator())
+    assert result == {"w": torch.tensor([1.75]), "n": torch.tensor([7])}  # and 100 examples weigh no more than 1
     assert noisy_mean([], sent, cohort=4, deviation=0.0, rng=torch.Generator()) == sent
 
 
@@ -340,11 +340,11 @@ def scale_is(noise: Mapping[str, Tensor], deviation: float) -> None:
     for name, value in noise.items():
         layers.setdefault(name.rsplit(".", 1)[0], []).append(value.double().flatten())
     assert len(layers) >= 2
-    for layer, several in layers.items():
-        values = torch.cat(several)
+    for layer, many in layers.items():
+        values = torch.cat(many)
 
-        def share(of: float, values: Tensor = values) -> float:
-            at = float((values**2).sum()) / of**2
+        def share(given: float, values: Tensor = values) -> float:
+            at = float((values**2).sum()) / given**2
             return min(float(chi2.cdf(at, len(values))), float(chi2.sf(at, len(values))))
 
         assert share(deviation) > 1e-3, layer
@@ -355,9 +355,9 @@ def scale_is(noise: Mapping[str, Tensor], deviation: float) -> None:
 def noise_in(experiment: Experiment, folder: Path, partition: int = 0, server_round: int = 1) -> State:
     """What is sent, less what is sent without noise."""
     sent = []
-    for number, several in enumerate((experiment, of(experiment, experiment.method, "noise_multiplier=0"))):
-        client = client_of(several, partition, folder / f"{number}-{partition}-{server_round}", server_round)
-        sent.append(client.fit_named(initial_tensors(several), version=0)[0])
+    for number, many in enumerate((experiment, of(experiment, experiment.method, "noise_multiplier=0"))):
+        client = client_of(many, partition, folder / f"{number}-{partition}-{server_round}", server_round)
+        sent.append(client.fit_named(initial_tensors(many), version=0)[0])
     return {name: value - sent[1][name] for name, value in sent[0].items()}
 
 
@@ -379,9 +379,9 @@ ONE_STEP = {
 @pytest.mark.parametrize("case", ONE_STEP)
 def test_the_noise_of_a_step_has_its_scale_in_each_layer(tiny: Experiment, tmp_path: Path, case: str) -> None:
     assignments, deviation = ONE_STEP[case]
-    own = ("noise_multiplier=3", *assignments)
-    lr = 0.5 if "lr_decay=0.5" in own else 1.0  # in round 2
-    experiment = of(tiny, case.split()[0], *own, batch_size=20, local_epochs=1, lr=1.0)
+    chosen = ("noise_multiplier=3", *assignments)
+    lr = 0.5 if "lr_decay=0.5" in chosen else 1.0  # in round 2
+    experiment = of(tiny, case.split()[0], *chosen, batch_size=20, local_epochs=1, lr=1.0)
     noise = noise_in(experiment, tmp_path, server_round=2)
     scale_is({name: -20 / lr * value for name, value in noise.items()}, deviation)
 
@@ -389,13 +389,13 @@ def test_the_noise_of_a_step_has_its_scale_in_each_layer(tiny: Experiment, tmp_p
 def test_a_last_batch_that_is_smaller_has_no_less_noise(tiny: Experiment, tmp_path: Path) -> None:
     """The claim counts B draws in every step, also in one of 4 examples; and there the divisor is 4."""
     for draws, deviation in (("batch", 1.5), ("example", 1.5 * sqrt(8))):
-        found = []
+        result = []
         for sigma in (3, 0):
             settings = ("clip=0.5", f"noise_multiplier={sigma}", f"draws={draws}")
             client = client_of(of(tiny, "fed_cdp", *settings), 0, tmp_path)
             x, y = client.examples("train", client.indices("train")[:4])
-            found.append(client.follow(client.moving(), x, y)[1])
-        scale_is({name: 4 * (value - found[1][name]) for name, value in found[0].items()}, deviation)
+            result.append(client.follow(client.moving(), x, y)[1])
+        scale_is({name: 4 * (value - result[1][name]) for name, value in result[0].items()}, deviation)
 
 
 def test_with_a_median_as_bound_each_layer_has_noise_of_its_own(tiny: Experiment, tmp_path: Path) -> None:
@@ -410,18 +410,18 @@ def test_compression_before_the_noise_leaves_no_zeros_and_after_it_many(tiny: Ex
     for where in ("before", "after"):
         client = client_of(of(tiny, "fed_cdp", f"compress={where}", "compress_ratio=0.5"), 0, tmp_path)
         x, y = client.examples("train", client.indices("train")[:4])
-        found = torch.cat([value.flatten() for value in client.gradient(x, y).values()])
-        zeros[where] = float((found == 0).float().mean())
+        result = torch.cat([value.flatten() for value in client.gradient(x, y).values()])
+        zeros[where] = float((result == 0).float().mean())
     assert zeros["before"] == 0 and zeros["after"] == pytest.approx(0.5, abs=1e-3)
 
 
 def test_fed_sdps_noise_is_a_clients_own_or_one_draw_on_the_sum(tiny: Experiment, tmp_path: Path) -> None:
-    own = of(tiny, "fed_sdp", "noise_multiplier=3", "clip=0.5")
+    chosen = of(tiny, "fed_sdp", "noise_multiplier=3", "clip=0.5")
     for partition in range(3):
-        scale_is(noise_in(own, tmp_path, partition), 1.5)
-    server = of(own, "fed_sdp", "noised_by=server")
+        scale_is(noise_in(chosen, tmp_path, partition), 1.5)
+    server = of(chosen, "fed_sdp", "noised_by=server")
     assert all(float(value.abs().max()) == 0 for value in noise_in(server, tmp_path / "server").values())
-    for experiment, deviation in ((own, 1.5 * sqrt(3)), (server, 1.5)):
+    for experiment, deviation in ((chosen, 1.5 * sqrt(3)), (server, 1.5)):
         mean, _ = a_round(experiment, tmp_path / str(deviation))
         bare, _ = a_round(of(experiment, "fed_sdp", "noise_multiplier=0"), tmp_path / f"{deviation}-bare")
         scale_is({name: 3 * (value - bare[name]) for name, value in mean.items()}, deviation)
@@ -469,23 +469,23 @@ def test_no_seed_that_could_be_tried_repeats_noise_from_the_system() -> None:
     """Torch's generator takes no more than the lower 32 bits of a seed."""
     one, two = secret_generator(), secret_generator()
     tried = torch.Generator().manual_seed(one.initial_seed())
-    found = [torch.randn(100_000, generator=rng) for rng in (one, two, tried)]
+    result = [torch.randn(100_000, generator=rng) for rng in (one, two, tried)]
     for a, b in ((0, 1), (0, 2), (1, 2)):
-        assert abs(float(torch.corrcoef(torch.stack([found[a], found[b]]))[0, 1])) < 4 / sqrt(100_000)
-    for values in found[:2]:
+        assert abs(float(torch.corrcoef(torch.stack([result[a], result[b]]))[0, 1])) < 4 / sqrt(100_000)
+    for values in result[:2]:
         assert abs(float(values.mean())) < 4 / sqrt(100_000) and float(values.std()) == pytest.approx(1, abs=0.01)
 
 
 def test_probes_of_one_client_have_noise_of_their_own_and_so_has_training(tiny: Experiment, tmp_path: Path) -> None:
     experiment = of(tiny, "fed_cdp", "noise_multiplier=3")
-    found = []
+    result = []
     for probe in ((), (0, 1, 1), (1, 1, 1), (0, 2, 1)):
         client = client_of(experiment, 0, tmp_path)
         client.at = dataclasses.replace(client.at, probe=probe)
         x, y = client.examples("train", client.indices("train")[:0])
-        found.append(client.gradient(x, y)["extractor.1.weight"])
+        result.append(client.gradient(x, y)["extractor.1.weight"])
     for one, other in ((a, b) for a in range(4) for b in range(a)):
-        assert not torch.equal(found[one], found[other])
+        assert not torch.equal(result[one], result[other])
 
 
 def test_a_probe_of_a_clipped_update_is_a_step_as_it_would_be_sent(tiny: Experiment, tmp_path: Path) -> None:
@@ -515,22 +515,22 @@ def test_a_defence_acts_on_what_has_noise_in_a_probe_as_in_training(
     received = initial_tensors(experiment)
     sent, _ = client.fit_named(received, version=0)
     change = torch.cat([(value - torch.tensor(received[name])).flatten() for name, value in sent.items()])
-    for found in (probe, change):
-        assert float((found == 0).float().mean()) == pytest.approx(0.5, abs=0.02)
+    for result in (probe, change):
+        assert float((result == 0).float().mean()) == pytest.approx(0.5, abs=0.02)
 
 
 def test_what_is_read_of_one_example_is_with_noise_or_bare(tiny: Experiment, tmp_path: Path) -> None:
     inputs, labels = own_examples(tiny, 0)
     net = plain_net(tiny)
     (bare,) = gradients(net, inputs[:1], labels[:1], [name for name, _ in net.named_parameters()])
-    found = {}
+    result = {}
     for observed in ("sanitised", "bare"):
         client = client_of(of(tiny, "fed_cdp", f"observed={observed}", "clip=0.5", "noise_multiplier=3"), 0, tmp_path)
         x, y = client.examples("train", client.indices("train")[:1])
-        found[observed] = client.observed(x, y, torch.Generator())
-    assert_equal(found["bare"], bare, 1e-5)
+        result[observed] = client.observed(x, y, torch.Generator())
+    assert_equal(result["bare"], bare, 1e-5)
     kept = clipped(bare, 0.5, "layer")
-    scale_is({name: value - kept[name] for name, value in found["sanitised"].items()}, 1.5)
+    scale_is({name: value - kept[name] for name, value in result["sanitised"].items()}, 1.5)
 
 
 # --- Poisson batches ---
@@ -586,10 +586,10 @@ def test_heads_without_noise_take_plain_passes_or_no_step_at_all(tiny: Experimen
 def test_poisson_batches_are_independent_coins(tiny: Experiment, tmp_path: Path) -> None:
     experiment = of(tiny, "fed_cdp", "batches=poisson", batch_size=5)
     client, held = client_of(experiment, 0, tmp_path), []
-    own, _ = client.examples("train", client.indices("train"))
+    chosen, _ = client.examples("train", client.indices("train"))
     for _ in range(1000):
         for x, _ in client.batches(torch.Generator()):
-            held.append([bool((x == one).flatten(1).all(1).any()) for one in own])
+            held.append([bool((x == one).flatten(1).all(1).any()) for one in chosen])
     coins = np.array(held)
     assert coins.shape == (4000, 20)
     each = coins.sum(0)  # of each example, in 4000 batches with probability 1/4
@@ -622,8 +622,8 @@ def test_a_poisson_sum_is_divided_by_the_expected_number_of_a_clients_own_exampl
         x, y = client.examples("train", client.indices("train")[:3])
         net, (inputs, labels) = plain_net(experiment), own_examples(experiment, 0)
         total = clipped_sum(net, inputs[:3], labels[:3], [n for n, _ in net.named_parameters()], 0.5, "layer")
-        _, found = client.follow(client.moving(), x, y)
-        assert_equal(found, {name: value / expected for name, value in total.items()}, 1e-5)
+        _, result = client.follow(client.moving(), x, y)
+        assert_equal(result, {name: value / expected for name, value in total.items()}, 1e-5)
     assert all(len(y) == 20 for _, y in client.batches(torch.Generator()))
 
 
@@ -640,8 +640,8 @@ def test_coins_are_as_secret_as_the_noise(tiny: Experiment, tmp_path: Path) -> N
     """Who knows who was drawn meets a mechanism without sampling."""
     for source in ("seed", "system"):
         experiment = of(tiny, "fed_cdp", "batches=poisson", f"noise_source={source}")
-        several = client_of(experiment, 0, tmp_path), client_of(experiment, 0, tmp_path)
-        one, two = ([len(y) for _ in range(10) for _, y in c.batches(torch.Generator())] for c in several)
+        many = client_of(experiment, 0, tmp_path), client_of(experiment, 0, tmp_path)
+        one, two = ([len(y) for _ in range(10) for _, y in c.batches(torch.Generator())] for c in many)
         assert (one == two) == (source == "seed")
 
 
@@ -663,10 +663,10 @@ def test_poisson_cohorts_are_independent_coins() -> None:
     for server_round in range(1, rounds + 1):
         coins[server_round - 1, drawn(range(10), 3, "poisson", 1, server_round)] = 1
     assert all(1e-4 < binom.cdf(count, rounds, 0.3) < 1 - 1e-4 for count in coins.sum(0))
-    found = np.bincount(coins.sum(1).astype(int), minlength=11)  # how many rounds have so many clients
+    result = np.bincount(coins.sum(1).astype(int), minlength=11)  # how many rounds have so many clients
     expected = np.array([comb(10, k) * 0.3**k * 0.7 ** (10 - k) for k in range(11)]) * rounds
     kept = expected > 5
-    assert chi2.sf(((found - expected)[kept] ** 2 / expected[kept]).sum(), kept.sum()) > 1e-3
+    assert chi2.sf(((result - expected)[kept] ** 2 / expected[kept]).sum(), kept.sum()) > 1e-3
     assert np.abs(np.corrcoef(coins.T)[np.triu_indices(10, 1)]).max() < 4 / sqrt(rounds)
 
 
@@ -702,10 +702,10 @@ def test_a_round_without_anybody(tiny: Experiment, method: str) -> None:
 def test_a_run_in_which_rounds_are_empty_is_complete_and_resumes(
     tiny: Experiment, tmp_path: Path, method: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = "--set noised_by=server" if method == "fed_sdp" else "--set momentum=0"
+    chosen = "--set noised_by=server" if method == "fed_sdp" else "--set momentum=0"
     seed = next(s for s in range(50) if [len(drawn(range(10), 1, "poisson", s, r)) > 0 for r in (1, 2, 3, 4)] == EMPTY)
     flags = f"--method {method} --net linear --split sampled --clients 10 --sample 1 --sampling poisson --rounds 4"
-    flags += f" --local-epochs 1 --batch-size 10 --seed {seed} --attack none --engine inproc {own} sampled.train=20"
+    flags += f" --local-epochs 1 --batch-size 10 --seed {seed} --attack none --engine inproc {chosen} sampled.train=20"
     whole = tmp_path / "whole"
     assert sim.main([*flags.split(), "--out", str(whole)]) == 0
     result = json.loads((whole / "result.json").read_text())
@@ -737,7 +737,9 @@ EMPTY = [False, True, False, True]
 def without(client: NoisyClient, place: int) -> None:
     """Takes one of the client's examples away."""
     split = client.at.task.split
-    train = tuple(np.delete(own, place) if p == client.at.partition else own for p, own in enumerate(split.train))
+    train = tuple(
+        np.delete(chosen, place) if p == client.at.partition else chosen for p, chosen in enumerate(split.train)
+    )
     task = dataclasses.replace(client.at.task, split=dataclasses.replace(split, train=train))
     client.at = dataclasses.replace(client.at, task=task)
 
@@ -795,7 +797,7 @@ def test_what_is_frozen_stays(tiny: Experiment, tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("method", ["fed_cdp", "fed_sdp", *OWN])
 @pytest.mark.parametrize(
-    ("assignment", "said"),
+    ("assignment", "message"),
     [
         ("noise_multiplier=-1", "Expected 0 <= noise_multiplier < inf, got noise_multiplier=-1.0."),
         ("noise_multiplier=nan", "Expected 0 <= noise_multiplier < inf, got noise_multiplier=nan."),
@@ -806,10 +808,10 @@ def test_what_is_frozen_stays(tiny: Experiment, tmp_path: Path, monkeypatch: pyt
         ("clip=inf", "Expected 0 < clip < inf, got clip=inf."),
     ],
 )
-def test_clip_and_noise_out_of_range(tiny: Experiment, method: str, assignment: str, said: str) -> None:
+def test_clip_and_noise_out_of_range(tiny: Experiment, method: str, assignment: str, message: str) -> None:
     with pytest.raises(ValueError) as refusal:
         resolve(of(tiny, method, assignment)).method, resolve(of(tiny, method, assignment)).settings
-    assert str(refusal.value) == said
+    assert str(refusal.value) == message
 
 
 def test_the_rest_out_of_range(tiny: Experiment) -> None:

@@ -107,23 +107,23 @@ def result(folder: Path) -> dict[str, Any]:
 
 
 def test_a_run_ends_when_patience_does_and_says_so(ended: Path) -> None:
-    found = result(ended)
-    assert [row["round"] for row in found["rounds"]] == [1, 2, 3, 4]
-    assert found["config"]["rounds"] == 9
-    assert ENDS in found["notes"]
+    results = result(ended)
+    assert [row["round"] for row in results["rounds"]] == [1, 2, 3, 4]
+    assert results["config"]["rounds"] == 9
+    assert ENDS in results["notes"]
     (kept,) = (ended / "checkpoint").glob("round-*")
     assert kept.name.startswith("round-00004-")
 
 
 def test_the_last_audited_round_is_the_one_in_which_it_ended(ended: Path) -> None:
-    found = result(ended)
-    assert [(entry["round"], entry["verdict"]) for entry in found["audit"]] == [
+    results = result(ended)
+    assert [(entry["round"], entry["verdict"]) for entry in results["audit"]] == [
         (0, "leaks"),
         (2, "leaks"),
         (4, "leaks"),
     ]
-    assert "Never came, and so were not audited: rounds 7." in found["notes"]
-    assert all(entry["failures"] == 0 for entry in found["audit"])
+    assert "Never came, and so were not audited: rounds 7." in results["notes"]
+    assert all(entry["failures"] == 0 for entry in results["audit"])
     assert not (ended / "failures.csv").exists()
     lines = Recordings(ended / "observations").lines
     assert sorted({line["round"] for line in lines}) == [0, 2, 4]
@@ -132,9 +132,9 @@ def test_the_last_audited_round_is_the_one_in_which_it_ended(ended: Path) -> Non
 def test_what_came_before_the_end_is_that_of_a_run_of_so_many_rounds(ended: Path, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     assert sim.main([*STILL.split(), "--rounds", "4", "--audit-rounds", "0,2,last", "--out", str(whole)]) == 0
-    found, other = without_times(result(ended)), without_times(result(whole))
+    results, other = without_times(result(ended)), without_times(result(whole))
     for name in ("rounds", "final", "audit"):
-        assert found[name] == other[name]
+        assert results[name] == other[name]
     for name in ("rounds.csv", "clients.csv"):
         columns = [path.joinpath(name).read_text().splitlines()[0] for path in (ended, whole)]
         assert columns[0] == columns[1]
@@ -156,24 +156,24 @@ def test_a_run_that_was_cut_short_comes_to_the_same_end(ended: Path, tmp_path: P
 def test_a_patience_that_outlasts_the_rounds_changes_nothing(tmp_path: Path) -> None:
     flags = "--rounds 3 --patience 3 --audit-rounds last"
     assert sim.main([*STILL.split(), *flags.split(), "--out", str(tmp_path / "run")]) == 0
-    found = result(tmp_path / "run")
-    assert len(found["rounds"]) == 3 and found["audit"][0]["round"] == 3
-    assert not any("Training ended" in note for note in found["notes"])
+    results = result(tmp_path / "run")
+    assert len(results["rounds"]) == 3 and results["audit"][0]["round"] == 3
+    assert not any("Training ended" in note for note in results["notes"])
 
 
 def test_attacks_beside_training_attack_the_early_last_round_and_end(tmp_path: Path) -> None:
     flags = "--rounds 9 --patience 1 --audit-rounds 5,last --attack-server beside"
     assert sim.main([*STILL.split(), *flags.split(), "--out", str(tmp_path / "run")]) == 0
-    found = result(tmp_path / "run")
-    assert len(found["rounds"]) == 2
-    assert [(entry["round"], entry["verdict"]) for entry in found["audit"]] == [(2, "leaks")]
+    results = result(tmp_path / "run")
+    assert len(results["rounds"]) == 2
+    assert [(entry["round"], entry["verdict"]) for entry in results["audit"]] == [(2, "leaks")]
 
 
 def test_a_run_of_whose_audited_rounds_none_came_has_an_empty_audit(tmp_path: Path) -> None:
     flags = "--rounds 9 --patience 1 --audit-rounds 8,9"
     assert sim.main([*STILL.split(), *flags.split(), "--out", str(tmp_path / "run")]) == 0
-    found = result(tmp_path / "run")
-    assert found["audit"] == [] and "Never came, and so were not audited: rounds 8, 9." in found["notes"]
+    results = result(tmp_path / "run")
+    assert results["audit"] == [] and "Never came, and so were not audited: rounds 8, 9." in results["notes"]
     assert (tmp_path / "run" / "report.html").exists()
 
 
@@ -184,8 +184,8 @@ def test_recordings_of_a_run_that_ended_early_are_audited_again(
     assert sim.main([*again, "--audit-rounds", "last", "--out", str(tmp_path / "again")]) == 0
     assert [entry["round"] for entry in result(tmp_path / "again")["audit"]] == [4]
     assert sim.main([*again, "--audit-rounds", "7", "--out", str(tmp_path / "none")]) == 2
-    said = f"Expected audit-rounds <= 4, after which the training in {ended} ended, got audit-rounds=7."
-    assert capsys.readouterr().err.splitlines()[-1] == f"sim.py: {said}"
+    message = f"Expected audit-rounds <= 4, after which the training in {ended} ended, got audit-rounds=7."
+    assert capsys.readouterr().err.splitlines()[-1] == f"sim.py: {message}"
     assert not (tmp_path / "none").exists()
 
 
@@ -219,16 +219,16 @@ def test_epsilons_count_all_the_rounds_that_there_may_be() -> None:
         Ledger(resolve(asked), split).entries(), Ledger(resolve(patient), split).entries(), strict=True
     ):
         assert one["epsilon"] == other["epsilon"] and one["rounds"] == other["rounds"] == 3
-        told = [said for said in other["assumptions"] if said not in one["assumptions"]]
-        assert (len(told) == 1 and "all the rounds there may be" in told[0]) or one["epsilon"] == "inf"
+        informed = [message for message in other["assumptions"] if message not in one["assumptions"]]
+        assert (len(informed) == 1 and "all the rounds there may be" in informed[0]) or one["epsilon"] == "inf"
 
 
 def test_an_estimate_says_that_it_is_of_the_most() -> None:
     asked = Experiment(rounds=9, patience=3)
     seconds, memory = (cls(**dict.fromkeys(names(cls), 1)) for cls in (Seconds, Memory))
-    found = Estimate(asked, seconds, memory, 1, 1, "here")
-    assert "(at most 9 rounds of 1.0 s" in lines(found)
-    assert "(9 rounds of 1.0 s" in lines(dataclasses.replace(found, experiment=Experiment(rounds=9)))
+    results = Estimate(asked, seconds, memory, 1, 1, "here")
+    assert "(at most 9 rounds of 1.0 s" in lines(results)
+    assert "(9 rounds of 1.0 s" in lines(dataclasses.replace(results, experiment=Experiment(rounds=9)))
 
 
 def names(record: type) -> list[str]:

@@ -48,23 +48,23 @@ def test_three_rounds_equal_a_loop(asked: Experiment, tmp_path: Path, option: st
     """Algorithm 1 of the paper, its lines in their order."""
     with rounds.exactly():
         experiment = dataclasses.replace(asked, set=(*asked.set, f"option={option}", f"global_lr={eta}"))
-        found = rounds.play(experiment, tmp_path, 3)
+        result = rounds.play(experiment, tmp_path, 3)
         net = rounds.fresh(dataclasses.replace(experiment, method="fedavg", set=()))
         parameters = dict(net.named_parameters())
         x = {name: value.detach().clone() for name, value in parameters.items()}
         c = {name: torch.zeros_like(value) for name, value in x.items()}
-        own = [{name: torch.zeros_like(value) for name, value in x.items()} for _ in range(2)]
+        chosen = [{name: torch.zeros_like(value) for name, value in x.items()} for _ in range(2)]
 
         def gradient(batch: list[tuple[Tensor, Tensor]], at: dict[str, Tensor]) -> dict[str, Tensor]:
             for name, parameter in parameters.items():
                 parameter.data.copy_(at[name])
-            inputs, labels = (torch.cat(several) for several in zip(*batch, strict=True))
+            inputs, labels = (torch.cat(many) for many in zip(*batch, strict=True))
             grads = torch.autograd.grad(cross_entropy(net(inputs), labels), list(parameters.values()))
             return dict(zip(parameters, grads, strict=True))
 
         for now in (1, 2, 3):
             ys, renewed = [], []
-            for partition, variate in enumerate(own):
+            for partition, variate in enumerate(chosen):
                 y, batches = dict(x), rounds.batches(experiment, partition, "batches", 1, now)
                 for batch in batches:
                     g = gradient([batch], y)
@@ -77,16 +77,16 @@ def test_three_rounds_equal_a_loop(asked: Experiment, tmp_path: Path, option: st
                     renewed.append({n: variate[n] - c[n] + (x[n] - y[n]) / far for n in y})
             before = {f"net.{n}": v for n, v in x.items()} | {f"control.{n}": v for n, v in c.items()}
             x = {n: x[n] + eta / 2 * sum(y[n] - x[n] for y in ys) for n in x}
-            c = {n: c[n] + sum(new[n] - old[n] for new, old in zip(renewed, own, strict=True)) / 2 for n in c}
-            own = renewed
+            c = {n: c[n] + sum(new[n] - old[n] for new, old in zip(renewed, chosen, strict=True)) / 2 for n in c}
+            chosen = renewed
             expected = {f"net.{n}": v for n, v in x.items()} | {f"control.{n}": v for n, v in c.items()}
-            got = {name: found.broadcasts[now][name] for name in expected}
+            got = {name: result.broadcasts[now][name] for name in expected}
             assert rounds.error(got, expected, before) < CLOSE
-        for partition, variate in enumerate(own):
+        for partition, variate in enumerate(chosen):
             kept = ClientStore(tmp_path, "test", partition).load(3)
             zeros = {f"own.{n}": torch.zeros_like(v) for n, v in variate.items()}
             assert rounds.error(kept, {f"own.{n}": v for n, v in variate.items()}, zeros) < CLOSE
-        assert found.broadcasts[-1]["net.extractor.counted"].tolist() == [1.0, 1.0]
+        assert result.broadcasts[-1]["net.extractor.counted"].tolist() == [1.0, 1.0]
 
 
 def test_a_client_that_sat_out_counts_among_all(asked: Experiment) -> None:
@@ -99,8 +99,8 @@ def test_a_client_that_sat_out_counts_among_all(asked: Experiment) -> None:
         Update(p, 100**p, {"net.w": torch.tensor([w]), "control.w": torch.tensor([c]), "net.buffer": torch.tensor([b])})
         for p, (w, c, b) in enumerate(changed)
     ]
-    found = strategy.combined(pack(sent), iter(updates), 1)
-    assert {name: value.tolist() for name, value in found.items()} == {
+    result = strategy.combined(pack(sent), iter(updates), 1)
+    assert {name: value.tolist() for name, value in result.items()} == {
         "net.w": [1 + 2 * (1 + 4) / 2],
         "control.w": [10 + (10 + 5) / 5],
         "net.buffer": [6],
@@ -109,8 +109,8 @@ def test_a_client_that_sat_out_counts_among_all(asked: Experiment) -> None:
 
 def test_the_changes_sent_add_up_to_the_clients_own_variate(asked: Experiment, tmp_path: Path) -> None:
     with rounds.exactly():
-        found, total = rounds.play(asked, tmp_path, 3), {}
-        for broadcast, uploads in zip(found.broadcasts, found.uploads, strict=False):
+        result, total = rounds.play(asked, tmp_path, 3), {}
+        for broadcast, uploads in zip(result.broadcasts, result.uploads, strict=False):
             for name, value in of(uploads[0].tensors, "control").items():
                 total[name] = total.get(name, 0) + value - broadcast[f"control.{name}"]
         kept = of(ClientStore(tmp_path, "test", 0).load(3), "own")
@@ -120,9 +120,9 @@ def test_the_changes_sent_add_up_to_the_clients_own_variate(asked: Experiment, t
 def corrected(asked: Experiment, folder: Path, option: str = "II") -> tuple[Any, dict[str, Any]]:
     """Client 0 in round 3, and what it is sent."""
     asked = dataclasses.replace(asked, set=(*asked.set, f"option={option}"))
-    found = rounds.play(asked, folder, 2)
+    result = rounds.play(asked, folder, 2)
     client = rounds.client(asked, folder, 0, 3)
-    received = {name: value.numpy().copy() for name, value in found.broadcasts[-1].items()}
+    received = {name: value.numpy().copy() for name, value in result.broadcasts[-1].items()}
     client.install(received, version=2)
     return client, received
 

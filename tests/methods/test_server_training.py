@@ -160,10 +160,10 @@ def sent(*values: float) -> list[Update]:
 def test_it_trains_the_weighted_mean_on_one_thread_and_remembers() -> None:
     strategy, arrays = watched(), pack({"w": torch.zeros(1)})
     torch.set_num_threads(2)
-    found = strategy.combined(arrays, iter(sent(0.0, 3.0)), 1)
+    result = strategy.combined(arrays, iter(sent(0.0, 3.0)), 1)
     assert torch.get_num_threads() == 2
     assert (strategy.seen[0], strategy.seen[1]["w"].tolist(), strategy.seen[2]) == ([0, 1], [2.0], 1)
-    assert found["w"].tolist() == [1.0] and not found["w"].requires_grad
+    assert result["w"].tolist() == [1.0] and not result["w"].requires_grad
     assert strategy.state["velocity/w"].tolist() == [1.0]
     first = strategy.drawn
     assert strategy.combined(arrays, iter(sent(0.0, 3.0)), 2)["w"].tolist() == [0.5]  # 2 - (0.5 + 1)

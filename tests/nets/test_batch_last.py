@@ -39,11 +39,13 @@ def test_layers_are_torch_s(kernel: int, stride: int, padding: int, side: int) -
     for layer in layers:
         layer.double()
         given = x.clone().requires_grad_()
-        of = [given, *layer.parameters()]
-        expected, found = layer(given), BatchLast(layer)(given)
+        subject = [given, *layer.parameters()]
+        expected, result = layer(given), BatchLast(layer)(given)
         weighing = draw(*expected.shape)
-        wanted = torch.autograd.grad(expected, of, weighing)
-        for one, other in zip((found, *torch.autograd.grad(found, of, weighing)), (expected, *wanted), strict=True):
+        wanted = torch.autograd.grad(expected, subject, weighing)
+        for one, other in zip(
+            (result, *torch.autograd.grad(result, subject, weighing)), (expected, *wanted), strict=True
+        ):
             assert torch.allclose(one, other, rtol=1e-10, atol=1e-10)
 
 
@@ -69,15 +71,15 @@ def test_a_swift_gan_is_the_same_gan(features: tuple[int, int, int], training: b
     assert swift(other) is other and all(a is b for a, b in zip(other.parameters(), parameters, strict=True))
     assert isinstance(other[0].layers, BatchLast) and isinstance(other[1].layers, BatchLast)
     assert other[0].layers.training == training
-    z, y, found = draw(4, 100), torch.tensor([0, 2, 2, 1]), []
+    z, y, result = draw(4, 100), torch.tensor([0, 2, 2, 1]), []
     for generator, judge in (pair, other):
         features_made = generator(z, y)
         judged = judge(features_made, y).mean()
         gradient = torch.autograd.grad(judged, [*generator.parameters(), *judge.parameters()])
-        found.append([features_made, judged, *gradient])
+        result.append([features_made, judged, *gradient])
     state, wanted = other.state_dict(), pair.state_dict()
     assert list(state) == list(wanted)
-    for one, expected in zip([*found[1], *state.values()], [*found[0], *wanted.values()], strict=True):
+    for one, expected in zip([*result[1], *state.values()], [*result[0], *wanted.values()], strict=True):
         assert torch.allclose(one, expected, rtol=1e-9, atol=1e-12)
 
 

@@ -46,9 +46,9 @@ def test_the_generator_is_the_papers() -> None:
     net = fresh(Generator, (16, 5, 5), 10)
     block = ["ConvTranspose2d", "BatchNorm2d", "LeakyReLU"]
     assert layers(net) == [*3 * block, "ConvTranspose2d", "Sigmoid"]
-    found = [layer for layer in net.layers if isinstance(layer, nn.ConvTranspose2d)]
-    assert [(c.in_channels, c.out_channels) for c in found] == [(110, 512), (512, 256), (256, 128), (128, 16)]
-    assert all((c.kernel_size, c.stride, c.padding, c.bias) == ((2, 2), (1, 1), (0, 0), None) for c in found)
+    result = [layer for layer in net.layers if isinstance(layer, nn.ConvTranspose2d)]
+    assert [(c.in_channels, c.out_channels) for c in result] == [(110, 512), (512, 256), (256, 128), (128, 16)]
+    assert all((c.kernel_size, c.stride, c.padding, c.bias) == ((2, 2), (1, 1), (0, 0), None) for c in result)
     assert tuple(net.embedding.weight.shape) == (10, 10) and net.embedding.weight.requires_grad
 
 
@@ -57,10 +57,10 @@ def test_the_discriminator_is_the_papers() -> None:
     net = fresh(Discriminator, (16, 5, 5), 10)
     block = ["Conv2d", "BatchNorm2d", "LeakyReLU"]
     assert layers(net) == [*3 * block, "Conv2d", "Sigmoid"]
-    found = [layer for layer in net.layers if isinstance(layer, nn.Conv2d)]
-    assert [(c.in_channels, c.out_channels) for c in found] == [(26, 128), (128, 256), (256, 512), (512, 1)]
-    assert all((c.kernel_size, c.stride, c.padding, c.bias) == ((2, 2), (1, 1), (0, 0), None) for c in found)
-    assert all(nn.utils.parametrize.is_parametrized(c, "weight") for c in found)
+    result = [layer for layer in net.layers if isinstance(layer, nn.Conv2d)]
+    assert [(c.in_channels, c.out_channels) for c in result] == [(26, 128), (128, 256), (256, 512), (512, 1)]
+    assert all((c.kernel_size, c.stride, c.padding, c.bias) == ((2, 2), (1, 1), (0, 0), None) for c in result)
+    assert all(nn.utils.parametrize.is_parametrized(c, "weight") for c in result)
 
 
 def test_a_generator_computes_what_its_layers_say() -> None:
@@ -98,14 +98,14 @@ def test_spectral_norms_come_to_one_in_training() -> None:
 
 @pytest.mark.parametrize("cls", [Generator, Discriminator])
 def test_convolutions_start_with_deviation_002_and_normalisation_around_1(cls: type[Any]) -> None:
-    own = dict(fresh(cls, (16, 5, 5), 10).named_parameters())
-    convolutions = torch.cat([p.detach().flatten() for p in own.values() if p.dim() == 4])
+    chosen = dict(fresh(cls, (16, 5, 5), 10).named_parameters())
+    convolutions = torch.cat([p.detach().flatten() for p in chosen.values() if p.dim() == 4])
     assert float(convolutions.mean()) == pytest.approx(0, abs=1e-3)
     assert float(convolutions.std()) == pytest.approx(0.02, rel=0.02)
-    scales = torch.cat([p.detach() for name, p in own.items() if p.dim() == 1 and name.endswith("weight")])
+    scales = torch.cat([p.detach() for name, p in chosen.items() if p.dim() == 1 and name.endswith("weight")])
     assert float(scales.mean()) == pytest.approx(1, abs=5e-3) and float(scales.std()) == pytest.approx(0.02, rel=0.15)
-    assert not any(bool(p.any()) for name, p in own.items() if name.endswith("bias"))
-    assert float(own["embedding.weight"].detach().std()) == pytest.approx(1, rel=0.2)  # torch's own
+    assert not any(bool(p.any()) for name, p in chosen.items() if name.endswith("bias"))
+    assert float(chosen["embedding.weight"].detach().std()) == pytest.approx(1, rel=0.2)  # torch's own
 
 
 # --- other maps ---
@@ -170,11 +170,11 @@ def test_a_generator_fits_the_network_beside_it(
 def test_an_imagining_is_of_the_same_tensors() -> None:
     model = fresh(GeneratingNet, build("lenet5", (1, 32, 32), 3)).eval()
     z, y = drawn(2, LATENT), torch.tensor([0, 2])
-    own = imagining(model).eval()
-    torch.testing.assert_close(own(z, y), model.classifier(model.generator(z, y)))
+    chosen = imagining(model).eval()
+    torch.testing.assert_close(chosen(z, y), model.classifier(model.generator(z, y)))
     names = {name for name in model.state_dict() if name.startswith(("generator.", "classifier."))}
-    assert set(own.state_dict()) == names
-    assert all(a is b for a, b in zip(own.classifier.parameters(), model.classifier.parameters(), strict=True))
+    assert set(chosen.state_dict()) == names
+    assert all(a is b for a, b in zip(chosen.classifier.parameters(), model.classifier.parameters(), strict=True))
 
 
 def test_looking_at_the_features_changes_no_running_statistics() -> None:

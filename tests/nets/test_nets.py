@@ -117,8 +117,8 @@ def test_pooling_before_the_rectifier_is_the_papers_network(name: str) -> None:
     printed = Net(nn.Sequential(*layers), net.classifier)
     assert torch.equal(net(x), printed(x))
     weights = list(net.parameters())
-    for found, expected in zip(gradients(net(x), weights), gradients(printed(x), weights), strict=True):
-        torch.testing.assert_close(found, expected)
+    for result, expected in zip(gradients(net(x), weights), gradients(printed(x), weights), strict=True):
+        torch.testing.assert_close(result, expected)
 
 
 def gradients(scores: Tensor, weights: list[nn.Parameter]) -> tuple[Tensor, ...]:
@@ -245,11 +245,11 @@ def test_torchvisions_networks_are_theirs_but_for_a_sigmoid_and_dropout(name: st
     net = fresh(name, (3, side, side))
     with initialising(0, "net"):
         theirs = getattr(torchvision.models, name)(weights=None, num_classes=10)
-    own = list(tensors(net).values())
-    assert len(own) == len(theirs.state_dict())
-    assert all(torch.equal(a, b) for a, b in zip(own, theirs.state_dict().values(), strict=True))
+    chosen = list(tensors(net).values())
+    assert len(chosen) == len(theirs.state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(chosen, theirs.state_dict().values(), strict=True))
     cut = theirs.layer2 if name == "resnet18" else theirs.features
-    cut.register_forward_hook(lambda module, given, found: found.sigmoid())
+    cut.register_forward_hook(lambda module, given, result: result.sigmoid())
     x = torch.randn((2, 3, side, side), generator=torch_generator(0, "x"))
     torch.testing.assert_close(net.eval()(x), theirs.eval()(x))
     if name == "resnet18":  # of the other the dropout is left out
@@ -293,8 +293,8 @@ def test_one_example_whose_maps_are_one_pixel_is_normalised_by_the_running_stati
 def test_a_hypernetwork_generates_no_running_statistics() -> None:
     with pytest.raises(BadInput) as error:
         generated("resnet18")
-    said = "Expected a network whose extractor is all weights, for a hypernetwork to generate, got the running "
-    assert str(error.value) == f"{said}statistics bn1.running_mean; choose another --net."
+    message = "Expected a network whose extractor is all weights, for a hypernetwork to generate, got the running "
+    assert str(error.value) == f"{message}statistics bn1.running_mean; choose another --net."
 
 
 # One round with few examples: (method, network, side, settings).
@@ -421,9 +421,9 @@ def test_only_hypernetwork_embedding_and_classifier_are_parameters_of_a_generate
 
 
 def test_generated_tensors_bear_the_names_and_shapes_of_the_extractors_own() -> None:
-    own = {name: p.shape for name, p in fresh("cnn1").extractor.named_parameters()}
+    chosen = {name: p.shape for name, p in fresh("cnn1").extractor.named_parameters()}
     theta = generated("cnn1").extractor_weights()
-    assert {name: value.shape for name, value in theta.items()} == own
+    assert {name: value.shape for name, value in theta.items()} == chosen
     assert list(theta) == [f"{layer}.{part}" for layer in (0, 3, 7) for part in ("weight", "bias")]
 
 
@@ -457,17 +457,17 @@ def full_size(head_init: str, seeds: range) -> Iterable[GeneratedNet]:
 
 
 def test_torchs_own_initialisation_generates_deviation_024_in_every_layer() -> None:
-    found = layer_deviations(full_size("torch", range(3)))
-    assert set(found) == {"0", "3", "7"}
-    assert all(0.21 < deviation < 0.27 for deviation in found.values()), found
+    result = layer_deviations(full_size("torch", range(3)))
+    assert set(result) == {"0", "3", "7"}
+    assert all(0.21 < deviation < 0.27 for deviation in result.values()), result
 
 
 FAN_INS = {"0": 25, "3": 400, "7": 800}  # 1x5x5, 16x5x5, 32x5x5
 
 
-def off_by(found: dict[str, float]) -> list[float]:
+def off_by(result: dict[str, float]) -> list[float]:
     """How far each layer's deviation is from that of U(-1/sqrt(fan_in), 1/sqrt(fan_in)), as a share of it."""
-    return [abs(found[layer] * (3 * fan_in) ** 0.5 - 1) for layer, fan_in in FAN_INS.items()]
+    return [abs(result[layer] * (3 * fan_in) ** 0.5 - 1) for layer, fan_in in FAN_INS.items()]
 
 
 def test_fan_in_scaling_gives_each_layer_its_usual_deviation_and_no_other_scale_would_pass() -> None:

@@ -44,8 +44,8 @@ def test_each_example_is_there_twice_real_and_generated(finished: Path, tmp_path
     for client in (0, 1):
         real, made = ([r for r in rows if (r["client"], r["kind"]) == (client, kind)] for kind in ("real", "generated"))
         assert [r["label"] for r in real] == [r["label"] for r in made] and len(real) == 20
-        own = _task(finished).split.train[client]
-        assert {r["label"] for r in real} <= set(_task(finished).dataset.train_y[own].tolist())
+        chosen = _task(finished).split.train[client]
+        assert {r["label"] for r in real} <= set(_task(finished).dataset.train_y[chosen].tolist())
     first = features.features(finished, clients=1, examples=20)
     assert first == [row for row in rows if row["client"] == 0]  # the same on every call
 
@@ -78,10 +78,10 @@ def test_features_are_of_own_examples_and_generated_ones_of_their_labels(finishe
     vectors, labels = features._vectors(stored.experiment, task, 1, model, 8)
     x, y = task.examples("train", task.split.train[1])
     with torch.no_grad():
-        own = model.extractor(task.inputs.normalise(x)).flatten(1).numpy()
+        chosen = model.extractor(task.inputs.normalise(x)).flatten(1).numpy()
         model.generator.embedding.weight.zero_()  # a generator that knows no label
     for vector, label in zip(vectors["real"], labels, strict=True):
-        distances = np.abs(own - vector).max(1)
+        distances = np.abs(chosen - vector).max(1)
         assert distances.min() < 1e-6 and int(y[distances.argmin()]) == label
     blind, same = features._vectors(stored.experiment, task, 1, model, 8)
     assert same == labels and np.array_equal(blind["real"], vectors["real"])
@@ -117,9 +117,9 @@ def test_a_run_without_generator_or_state_is_refused_in_one_line(
     def complaint(folder: Path) -> str:
         capsys.readouterr()
         assert figures.main([str(folder), "--only", "features"]) == 2
-        said = capsys.readouterr().err
-        assert said.startswith("figures: Expected ") and said.count("\n") == 1
-        return said
+        message = capsys.readouterr().err
+        assert message.startswith("figures: Expected ") and message.count("\n") == 1
+        return message
 
     flags = "--method fedsplit --clients 2 --rounds 1 --local-epochs 1 --attack none --engine inproc --split iid"
     assert sim.main([*flags.split(), "--keep-state", "--out", str(tmp_path / "split")]) == 0

@@ -41,8 +41,8 @@ ROUNDS = [
 def written(folder: Path, rounds: Any = ROUNDS, **config: Any) -> Path:
     """A finished run's folder, as far as it is read."""
     folder.mkdir(parents=True)
-    about = {"seed": 0, "dataset": "digits", "method": "hyperfl", "defence": "none", **config}
-    (folder / "result.json").write_text(json.dumps({"config": about, "rounds": rounds, "final": None, "audit": []}))
+    details = {"seed": 0, "dataset": "digits", "method": "hyperfl", "defence": "none", **config}
+    (folder / "result.json").write_text(json.dumps({"config": details, "rounds": rounds, "final": None, "audit": []}))
     return folder
 
 
@@ -100,9 +100,9 @@ def test_a_run_without_sound_rounds_is_refused_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], rounds: Any, complaint: str
 ) -> None:
     assert figures.main([str(written(tmp_path / "run", rounds))]) == 2
-    said = capsys.readouterr()
-    assert said.err.startswith("figures: Expected ") and complaint in said.err and said.err.count("\n") == 1
-    assert not said.out and not (tmp_path / "run" / "figures").exists()
+    message = capsys.readouterr()
+    assert message.err.startswith("figures: Expected ") and complaint in message.err and message.err.count("\n") == 1
+    assert not message.out and not (tmp_path / "run" / "figures").exists()
 
 
 def test_what_cannot_stand_in_one_figure_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,8 +114,8 @@ def test_what_cannot_stand_in_one_figure_is_refused(tmp_path: Path, capsys: pyte
         ([one, "--out", one / "result.json"], "Expected a folder for the figures, got out="),
     ):
         assert sim.main(["--figures", *map(str, words)]) == 2
-        said = capsys.readouterr().err
-        assert said.startswith(f"sim.py: {complaint}") and said.count("\n") == 1
+        message = capsys.readouterr().err
+        assert message.startswith(f"sim.py: {complaint}") and message.count("\n") == 1
     assert sim.main(["--figures", str(one), "--compare", str(one), str(mnist)]) == 2
 
 
@@ -141,9 +141,11 @@ def test_a_run_that_kept_its_state_gives_all_three(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert sim.main(["--figures", str(finished), "--out", str(tmp_path / "out")]) == 0
-    said = capsys.readouterr()
-    assert said.out.splitlines() == [str(tmp_path / "out" / f"{n}.{s}") for n in figures.USUAL for s in ("svg", "csv")]
-    assert said.err == ""
+    message = capsys.readouterr()
+    assert message.out.splitlines() == [
+        str(tmp_path / "out" / f"{n}.{s}") for n in figures.USUAL for s in ("svg", "csv")
+    ]
+    assert message.err == ""
     result = json.loads((finished / "result.json").read_text())
     losses = [float(row["loss"]) for row in table(tmp_path / "out" / "training.csv")]
     assert losses == [row["loss"] for row in result["rounds"]] and len(losses) == 2
@@ -170,14 +172,14 @@ def test_an_embedding_is_the_one_that_the_server_went_on_from(copied: Path) -> N
         (path,) = (copied / "state").glob(f"*/client-{client:04d}/round-{made_in:05d}-*.safetensors")
         return load_file(path)["embedding"].tolist()
 
-    found = embeddings._vectors(copied, stored)
-    assert {client: vector.tolist() for client, vector in found.items()} == {c: kept(c, 2) for c in range(6)}
+    result = embeddings._vectors(copied, stored)
+    assert {client: vector.tolist() for client, vector in result.items()} == {c: kept(c, 2) for c in range(6)}
     lines = (copied / "clients.csv").read_text().splitlines()
     dropped = [line for line in lines if not line.startswith(("2,0,", "1,3,", "2,3,"))]
     assert len(lines) - len(dropped) == 3
     (copied / "clients.csv").write_text("\n".join(dropped) + "\n")
-    found = embeddings._vectors(copied, stored)
-    assert sorted(found) == [0, 1, 2, 4, 5] and found[0].tolist() == kept(0, 1) != kept(0, 2)
+    result = embeddings._vectors(copied, stored)
+    assert sorted(result) == [0, 1, 2, 4, 5] and result[0].tolist() == kept(0, 1) != kept(0, 2)
 
 
 def test_state_is_kept_if_asked_and_purged_all_the_same(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,9 +228,9 @@ def claim(unit: str, epsilon: float | str, counted: str = "exact", adversary: st
 
 
 def finished_with(accuracy: float | None, claims: Any = (), audit: Any = (), **config: Any) -> Finished:
-    about = {"seed": 0, "dataset": "digits", "method": "fed_cdp", "defence": "none", **config}
+    details = {"seed": 0, "dataset": "digits", "method": "fed_cdp", "defence": "none", **config}
     final = None if accuracy is None else {"acc_global": accuracy, "acc_local": 0.01}
-    result = {"config": about, "privacy": list(claims), "final": final, "audit": list(audit)}
+    result = {"config": details, "privacy": list(claims), "final": final, "audit": list(audit)}
     return Finished(Path("somewhere"), result, ())
 
 
@@ -243,10 +245,10 @@ def test_privacy_has_the_true_epsilon_and_the_paper_s_of_each_unit() -> None:
         ],
     )
     rows = comparisons.privacy({"one": one, "two": finished_with(0.9, method="fedavg")})
-    about = {"run": "one", "kind": "fed_cdp", "delta": 1e-5, "accuracy": 0.75}
+    details = {"run": "one", "kind": "fed_cdp", "delta": 1e-5, "accuracy": 0.75}
     assert rows == [
-        {**about, "unit": "example", "epsilon": 5.0, "as_published": 0.5},
-        {**about, "unit": "client", "epsilon": float("inf"), "as_published": None},
+        {**details, "unit": "example", "epsilon": 5.0, "as_published": 0.5},
+        {**details, "unit": "client", "epsilon": float("inf"), "as_published": None},
         {
             "run": "two",
             "kind": "fedavg",
@@ -343,15 +345,15 @@ def test_norms_are_those_of_single_examples_along_plain_steps(small: Experiment)
     """Against autograd, example by example, and torch's own SGD."""
     experiment = replace(small, net="linear", method="fed_cdp", batch_size=20, lr=0.5, set=("noise_multiplier=50",))
     task = Task.of(experiment, None)
-    found = norms.by_client(experiment, task, most=2)
-    assert len(found) == 2
-    for partition, mine in enumerate(found):
+    result = norms.by_client(experiment, task, most=2)
+    assert len(result) == 2
+    for partition, mine in enumerate(result):
         client = norms.client_of(replace(experiment, method="fedavg", set=()), task, partition, None)
         parameters, steps = list(client.model.parameters()), []
         optimiser = torch.optim.SGD(parameters, lr=0.5)  # neither momentum nor decay, as Fed-CDP
         for x, y in client.batches(client.generator("batches")):
             every = [torch.autograd.grad(client.loss(x[i : i + 1], y[i : i + 1]), parameters) for i in range(len(y))]
-            steps.append(float(np.mean([torch.cat([g.flatten() for g in own]).norm().item() for own in every])))
+            steps.append(float(np.mean([torch.cat([g.flatten() for g in chosen]).norm().item() for chosen in every])))
             optimiser.zero_grad()
             client.loss(x, y).backward()
             optimiser.step()
@@ -366,8 +368,8 @@ def test_norms_are_of_the_fresh_and_of_the_trained_model(small: Experiment, tmp_
     steps = len(before)
     assert [row["iteration"] for row in after] == list(range(1, steps + 1)) and {r["clients"] for r in after} == {3}
     assert all(0 < row["low"] <= row["mean"] <= row["high"] for row in [*before, *after])
-    own = norms.by_client(small, Task.of(replace(small, net="linear"), None))  # the same fresh weights and batches
-    assert before[0]["mean"] == pytest.approx(np.mean([norm[0] for norm in own]))
+    chosen = norms.by_client(small, Task.of(replace(small, net="linear"), None))  # the same fresh weights and batches
+    assert before[0]["mean"] == pytest.approx(np.mean([norm[0] for norm in chosen]))
     assert before[0]["mean"] != pytest.approx(after[0]["mean"], rel=0.01)
     assert sim.main(["--figures", str(folder), "--out", str(tmp_path / "usual")]) == 0
     assert not (tmp_path / "usual" / "norms.csv").exists()  # only if it is asked for

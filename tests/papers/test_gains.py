@@ -20,9 +20,9 @@ HEADER = "round,client,acc_global,acc_local,acc_validation"
 def run(folder: Path, method: str, rounds: str, digest: str = "abc", **config: Any) -> Path:
     """A finished run's folder, as far as it is read; ``rounds``: lines of clients.csv with / between them."""
     folder.mkdir(parents=True)
-    about = {**CONFIG, "method": method, "set": [], **config}
-    last = [{"client": c, "acc_local": 0.1 * (c + 1)} for c in range(about["clients"])]
-    result = {"config": about, "rounds": [], "final": {"acc_local": 0, "acc_global": 0, "per_client": last}}
+    details = {**CONFIG, "method": method, "set": [], **config}
+    last = [{"client": c, "acc_local": 0.1 * (c + 1)} for c in range(details["clients"])]
+    result = {"config": details, "rounds": [], "final": {"acc_local": 0, "acc_global": 0, "per_client": last}}
     result["provenance"] = {"data": {"digest": digest}}
     (folder / "result.json").write_text(json.dumps(result))
     (folder / "clients.csv").write_text("\n".join([HEADER, *rounds.split("/")]) + "\n")
@@ -81,8 +81,8 @@ def test_runs_of_other_clients_are_refused_in_one_line(
     one = run(tmp_path / "a", "fedcg", OURS, set=["lr=2"])
     two = run(tmp_path / "b", **{"method": "local_only", "rounds": ALONE, **other})
     assert figures.main([str(one), str(two), "--only", "gains"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("figures: Expected ") and complaint in said and said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert message.startswith("figures: Expected ") and complaint in message and message.count("\n") == 1
     assert not (one / "figures").exists()
 
 

@@ -180,13 +180,13 @@ def test_hyperfl_s_table_of_attacks_has_the_paper_s_budget_and_ours_beside_it() 
 
 @pytest.mark.parametrize("method", ["DP-FedAvg", "CENTAUR", "PPSGD"])
 def test_hyperfl_s_private_methods_have_the_authors_noise_and_their_epsilons_beside(method: str) -> None:
-    found = preset_of(f"hyperfl.1/{method}/EMNIST/100", "full")
-    (plain, *_), run = preset_of("hyperfl.1/FedAvg/EMNIST/100", "full").experiments, found.experiments[0]
+    result = preset_of(f"hyperfl.1/{method}/EMNIST/100", "full")
+    (plain, *_), run = preset_of("hyperfl.1/FedAvg/EMNIST/100", "full").experiments, result.experiments[0]
     name = {"DP-FedAvg": "dp_fedavg", "CENTAUR": "centaur", "PPSGD": "ppsgd"}[method]
     assert run == replace(plain, method=name, accounting="paper", set=("noise_multiplier=11.62",))
     assert preset_of(f"hyperfl.1/{method}/CIFAR-10/20", "quick").experiments[0].set == ("noise_multiplier=10.63",)
-    assert found.figure == (hyperfl.AS_RECEIVED if method == "DP-FedAvg" else hyperfl.AFTER_TRAINING)
-    assert found.also[-2:] == hyperfl.EPSILONS
+    assert result.figure == (hyperfl.AS_RECEIVED if method == "DP-FedAvg" else hyperfl.AFTER_TRAINING)
+    assert result.also[-2:] == hyperfl.EPSILONS
     attacked = preset_of(f"hyperfl.3/{method}/CIFAR-10/psnr", "quick")
     assert attacked.experiments[0].set == ("noise_multiplier=10.63", "ig.iterations=1000", "ig.signed=false")
     assert [(figure.name, figure.absent) for figure in attacked.also] == [
@@ -277,8 +277,8 @@ def tiny(cell: Cell, scale: Scale) -> Preset:
 TWO = table(cell("fedavg"), cell("fedprox"))
 
 
-def reproduction(out: Path, of: Table = TWO, how: Presets | None = tiny) -> Reproduction:
-    return Reproduction(of, how, "quick", Experiment(engine="inproc"), out)
+def reproduction(out: Path, given: Table = TWO, how: Presets | None = tiny) -> Reproduction:
+    return Reproduction(given, how, "quick", Experiment(engine="inproc"), out)
 
 
 def rows(out: Path, name: str = "tiny.1-quick.csv") -> pd.DataFrame:
@@ -305,13 +305,13 @@ def copy(done: Path, tmp_path: Path) -> Path:
 
 def test_a_cell_is_the_mean_over_its_seeds(done: Path) -> None:
     for name, row in rows(done).iterrows():
-        found = [json.loads((done / "cells" / folder / "result.json").read_text()) for folder in row.folders.split()]
-        first, second = (100 * result["final"]["acc_global"] for result in found)
-        assert [result["config"]["method"] for result in found] == [name, name]
-        assert [result["config"]["seed"] for result in found] == [0, 1] and row.seeds == "0 1"
+        results = [json.loads((done / "cells" / folder / "result.json").read_text()) for folder in row.folders.split()]
+        first, second = (100 * result["final"]["acc_global"] for result in results)
+        assert [result["config"]["method"] for result in results] == [name, name]
+        assert [result["config"]["seed"] for result in results] == [0, 1] and row.seeds == "0 1"
         assert row.measured == pytest.approx((first + second) / 2)
         assert row.measured_deviation == pytest.approx(abs(first - second) / 2**0.5)  # of two: |a - b| / sqrt(2)
-        local = sum(result["final"]["acc_local"] for result in found) / 2
+        local = sum(result["final"]["acc_local"] for result in results) / 2
         assert row.also.startswith("final.acc_local=") and float(row.also.partition("=")[2]) == pytest.approx(
             100 * local
         )
@@ -387,11 +387,11 @@ def test_a_cell_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(Strikes, "by", ValueError)
     two = table(cell("fedavg"), cell("local_only"))
     assert command.run(reproduction(tmp_path, two), "") == 1
-    found = rows(tmp_path)
-    assert list(found.status) == ["failed", "measured"]
-    assert "client" in found.reason["fedavg"] and "struck" in found.reason["fedavg"]
+    result = rows(tmp_path)
+    assert list(result.status) == ["failed", "measured"]
+    assert "client" in result.reason["fedavg"] and "struck" in result.reason["fedavg"]
     shown = capsys.readouterr().out
-    assert "failed [1]" in shown and f"[1] {found.reason['fedavg'][:40]}" in shown
+    assert "failed [1]" in shown and f"[1] {result.reason['fedavg'][:40]}" in shown
     monkeypatch.setattr(Strikes, "left", 10**9)
     assert command.run(reproduction(tmp_path, two), "") == 0  # what was saved before the failure is gone on from
     assert list(rows(tmp_path).status) == ["measured", "measured"]
@@ -437,9 +437,9 @@ def test_one_command_at_a_time_works_in_a_folder(done: Path) -> None:
 
 def reasons(out: Path, *members: Cell, how: Presets | None = tiny) -> list[str]:
     assert command.run(reproduction(out, table(*members), how), "") == 1
-    found = rows(out)
-    assert set(found.status) == {"not run"} and not results_in(out)
-    return list(found.reason)
+    result = rows(out)
+    assert set(result.status) == {"not run"} and not results_in(out)
+    return list(result.reason)
 
 
 def test_why_a_cell_is_not_run_is_found_out(tmp_path: Path) -> None:
@@ -486,16 +486,16 @@ def test_a_table_that_is_not_known_says_so(name: str, tmp_path: Path, capsys: An
 def test_a_real_table_s_reasons_agree_with_what_there_is(name: str, tmp_path: Path) -> None:
     given = Experiment(engine="inproc", data_root=tmp_path / "nothing", out=tmp_path / "out")
     assert command.reproduce(name, "", "quick", given) == 1
-    found = pd.read_csv(tmp_path / "out" / f"{name}-quick.csv", keep_default_na=False)
-    assert len(found) == len(published.table(name).cells) and set(found.status) == {"not run"}
+    result = pd.read_csv(tmp_path / "out" / f"{name}-quick.csv", keep_default_na=False)
+    assert len(result) == len(published.table(name).cells) and set(result.status) == {"not run"}
     make = presets(name)
-    for reason, of in zip(found.reason, published.table(name).cells, strict=True):
-        if of.value is None:
+    for reason, subject in zip(result.reason, published.table(name).cells, strict=True):
+        if subject.value is None:
             assert reason.startswith("paper value not available")
         elif make is None:
             assert reason == f"no preset for {name} in this version"
         else:
-            first = make(of, "quick").experiments[0]
+            first = make(subject, "quick").experiments[0]
             there = first.method in plugins.names(plugins.METHOD), first.dataset.partition(":")[0] in data.names()
             names = (f"method {first.method} ", f"data set {first.dataset} ")
             expected = next((name for name, has in zip(names, there, strict=True) if not has), "Expected ")
@@ -691,25 +691,26 @@ def test_the_terminal_shows_published_above_measured() -> None:
 @pytest.mark.parametrize("scale", ["quick", "full"])
 @pytest.mark.parametrize(("name", "columns"), [("hyperfl.1", 8), ("fedcg.1", 6)])
 def test_all_columns_of_measured_numbers_stand_side_by_side(name: str, columns: int, scale: Scale) -> None:
-    of, deviation = published.table(name), None if scale == "quick" else 0.432
+    given, deviation = published.table(name), None if scale == "quick" else 0.432
     shown = [
-        Outcome(member, "measured", "", None, 61.411, deviation, {"x": 61.4}, codes=("older",)) for member in of.cells
+        Outcome(member, "measured", "", None, 61.411, deviation, {"x": 61.4}, codes=("older",))
+        for member in given.cells
     ]
-    lines = show.terminal(sheet(of, shown, scale), 120).splitlines()
-    row = of.cells[0].row[0]
+    lines = show.terminal(sheet(given, shown, scale), 120).splitlines()
+    row = given.cells[0].row[0]
     assert [line.count("paper ") for line in lines if line.startswith(f"{row} ")] == [columns]
-    assert "".join(lines).count("*") == len(of.cells) + 1  # and the footnote
+    assert "".join(lines).count("*") == len(given.cells) + 1  # and the footnote
 
 
 @pytest.mark.parametrize("width", [60, 120])
 @pytest.mark.parametrize("name", published.names())
 def test_the_widest_table_fits_the_terminal(name: str, width: int) -> None:
-    of = published.table(name)
-    shown = [Outcome(member, "not run", f"reason {member.row}") for member in of.cells]
-    whole = show.terminal(sheet(of, shown, "full"), width)
+    given = published.table(name)
+    shown = [Outcome(member, "not run", f"reason {member.row}") for member in given.cells]
+    whole = show.terminal(sheet(given, shown, "full"), width)
     assert max(map(len, whole.splitlines())) <= width
-    assert whole.count("paper ") >= len(of.cells) and "…" not in whole
-    assert whole.count("not run [") == len(of.cells)
+    assert whole.count("paper ") >= len(given.cells) and "…" not in whole
+    assert whole.count("not run [") == len(given.cells)
 
 
 def test_a_block_that_is_too_wide_goes_on_below() -> None:
@@ -742,8 +743,8 @@ def test_latex_is_balanced_and_has_as_many_columns_in_each_row() -> None:
 
 
 def test_csv_has_a_row_for_every_cell() -> None:
-    of = published.table("fed_cdp.6")
-    text = show.csv(of, [Outcome(member, "not run", 'a, "quoted" reason') for member in of.cells], "full")
+    given = published.table("fed_cdp.6")
+    text = show.csv(given, [Outcome(member, "not run", 'a, "quoted" reason') for member in given.cells], "full")
     read = pd.read_csv(io.StringIO(text))
     assert len(read) == 40 and set(read.reason) == {'a, "quoted" reason'}
     assert list(read.columns[:4]) == ["table", "row", "dataset", "metric"]

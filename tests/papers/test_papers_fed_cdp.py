@@ -117,14 +117,14 @@ def test_a_row_and_data_set_are_one_run_and_no_other_s(scale: Scale) -> None:
         (run,) = fed_cdp.attacked(cell, scale).experiments
         assert Experiment.from_run_config(run.to_run_config()) == run
         runs.setdefault(cells.folder_name(run), set()).add((cell.row, cell.keys["dataset"]))
-    assert len(runs) == 8 and all(len(of) == 1 for of in runs.values())
+    assert len(runs) == 8 and all(len(given) == 1 for given in runs.values())
 
 
 def test_each_cell_has_its_own_figure() -> None:
     for row in fed_cdp_runs.ROWS:
         for dataset in ("MNIST", "LFW"):
-            of = TABLE.select(f"fed_cdp.7/{row}/{dataset}")
-            assert [fed_cdp.attacked(cell, "full").figure.name for cell in of] == [
+            given = TABLE.select(f"fed_cdp.7/{row}/{dataset}")
+            assert [fed_cdp.attacked(cell, "full").figure.name for cell in given] == [
                 f"audit.vantage={vantage},adaptation=None.distance.{name}"
                 for vantage in ("server", "client_example")
                 for name in ("success", "rmsd", "iterations")
@@ -135,10 +135,10 @@ def test_what_cannot_be_run_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(data, "fetch", lambda name, data_root=None: None)
     given = Experiment(engine="inproc", data_root=tmp_path / "nothing", out=tmp_path / "out")
     assert command.reproduce("fed_cdp.7", "", "quick", given) == 1
-    found = pd.read_csv(tmp_path / "out" / "fed_cdp.7-quick.csv")
-    assert set(found.status) == {"not run"} and len(found) == 48
-    assert all(reason.startswith("Expected a data root with ") for reason in found.reason)
-    assert ["lfw-py/people.txt" in reason for reason in found.reason] == list(found.dataset == "LFW")
+    result = pd.read_csv(tmp_path / "out" / "fed_cdp.7-quick.csv")
+    assert set(result.status) == {"not run"} and len(result) == 48
+    assert all(reason.startswith("Expected a data root with ") for reason in result.reason)
+    assert ["lfw-py/people.txt" in reason for reason in result.reason] == list(result.dataset == "LFW")
 
 
 # --- what takes no run --------------------------------------------------------------------------------------------
@@ -149,9 +149,9 @@ CELLS_OF_TABLE_6 = [cell for cell in published.table("fed_cdp.6").cells if cell.
 
 def sized(run: Experiment) -> Task:
     """The task of an experiment of any data set, as far as an accountant looks at it: nobody holds a real example."""
-    own = {"mnist": 500, "cifar10": 400, "lfw": 300, "adult": 300, "cancer": 400}[run.dataset]
+    chosen = {"mnist": 500, "cifar10": 400, "lfw": 300, "adult": 300, "cancer": 400}[run.dataset]
     given = [one.partition("=")[2] for one in run.set if one.startswith("shards.train=")]
-    held = np.arange(int(given[0]) if given else own)
+    held = np.arange(int(given[0]) if given else chosen)
     nobody, clients = np.zeros(0, np.int64), range(run.clients)
     card = data.describe(run.dataset)
     x, y = np.zeros((1, *card.shape), np.float32), np.zeros(1, np.int64)
@@ -178,13 +178,13 @@ def test_table_6_is_the_paper_s_count_with_the_true_figure_beside_it(cell: Cell)
 
 def test_table_6_needs_no_training(tmp_path: Path) -> None:
     """The embedded data, through the command."""
-    of = replace(published.table("fed_cdp.6"), cells=tuple(CELLS_OF_TABLE_6))
-    assert len(of.cells) == 8
+    subject = replace(published.table("fed_cdp.6"), cells=tuple(CELLS_OF_TABLE_6))
+    assert len(subject.cells) == 8
     given = Experiment(engine="inproc")
-    assert command.run(Reproduction(of, fed_cdp.spent, "quick", given, tmp_path), "") == 0
-    found = pd.read_csv(tmp_path / "fed_cdp.6-quick.csv").set_index("row")
-    assert set(found.status) == {"measured"}
-    for name, row in found.iterrows():
+    assert command.run(Reproduction(subject, fed_cdp.spent, "quick", given, tmp_path), "") == 0
+    result = pd.read_csv(tmp_path / "fed_cdp.6-quick.csv").set_index("row")
+    assert set(result.status) == {"measured"}
+    for name, row in result.iterrows():
         if str(name).startswith("Fed-SDP instance"):
             assert row.measured == "not supported"
         else:
@@ -198,18 +198,20 @@ def test_table_6_needs_no_training(tmp_path: Path) -> None:
     assert "| not supported / **not supported** (also " in page
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("cells/*/result.json")}
     assert len(before) == 4  # both levels of a row are one plan
-    assert command.run(Reproduction(of, fed_cdp.spent, "full", given, tmp_path), "") == 0
+    assert command.run(Reproduction(subject, fed_cdp.spent, "full", given, tmp_path), "") == 0
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.glob("cells/*/result.json")}
 
 
 def test_table_1_is_what_the_data_and_the_split_really_have(tmp_path: Path) -> None:
-    of = published.table("fed_cdp.1")
-    of = replace(of, cells=tuple(cell for cell in of.select("fed_cdp.1/Cancer") if "accuracy" not in cell.metric))
-    assert command.run(Reproduction(of, fed_cdp.described, "quick", Experiment(engine="inproc"), tmp_path), "") == 0
-    found = pd.read_csv(tmp_path / "fed_cdp.1-quick.csv").set_index("metric")
-    counted = found.drop("non_private_ms_per_iteration")
+    given = published.table("fed_cdp.1")
+    given = replace(
+        given, cells=tuple(cell for cell in given.select("fed_cdp.1/Cancer") if "accuracy" not in cell.metric)
+    )
+    assert command.run(Reproduction(given, fed_cdp.described, "quick", Experiment(engine="inproc"), tmp_path), "") == 0
+    result = pd.read_csv(tmp_path / "fed_cdp.1-quick.csv").set_index("metric")
+    counted = result.drop("non_private_ms_per_iteration")
     assert list(counted.measured) == list(counted.published.astype(float)) and len(counted) == 8
-    assert found.measured["non_private_ms_per_iteration"] > 0
+    assert result.measured["non_private_ms_per_iteration"] > 0
     assert sorted(path.parent.name.partition("-")[0] for path in tmp_path.glob("cells/*/result.json")) == [
         "clock",
         "plan",
@@ -223,10 +225,10 @@ def test_an_iteration_s_time_is_that_of_training_and_its_ratio_that_of_turns(mon
     )
     clock = iter(range(100))
     monkeypatch.setattr(timing.time, "process_time", lambda: float(next(clock)) ** 2)
-    found = timing.clocked(run, Task.of(run, None), turns=2)["timing"]
+    result = timing.clocked(run, Task.of(run, None), turns=2)["timing"]
     # Two readings a turn; of 100 steps each. The first two turns set things up: (n+1)^2 - n^2 s from n = 4 on.
-    assert (found["ms"], found["plain_ms"]) == (pytest.approx(10 * (9 + 17) / 2), pytest.approx(10 * (13 + 21) / 2))
-    assert found["ratio"] == pytest.approx((9 / 13 + 17 / 21) / 2) and found["steps"] == 100
+    assert (result["ms"], result["plain_ms"]) == (pytest.approx(10 * (9 + 17) / 2), pytest.approx(10 * (13 + 21) / 2))
+    assert result["ratio"] == pytest.approx((9 / 13 + 17 / 21) / 2) and result["steps"] == 100
 
 
 def test_every_turn_starts_from_the_same_weights() -> None:
@@ -253,18 +255,18 @@ def test_every_turn_starts_from_the_same_weights() -> None:
 def test_an_accuracy_has_its_two_epsilons_beside_it(path: str, tmp_path: Path) -> None:
     def small(cell: Cell, scale: Scale) -> Preset:
         preset = fed_cdp.TABLES[cell.table](cell, scale)
-        own = tuple(one for one in preset.experiments[0].set if not one.startswith("shards."))
+        chosen = tuple(one for one in preset.experiments[0].set if not one.startswith("shards."))
         run = replace(
-            preset.experiments[0], dataset="cancer", net="mlp", clients=4, sample=2, rounds=2, split="iid", set=own
+            preset.experiments[0], dataset="cancer", net="mlp", clients=4, sample=2, rounds=2, split="iid", set=chosen
         )
         return replace(preset, variants=((run,),))
 
-    of = published.table(path.partition("/")[0])
-    of = replace(of, cells=of.select(path))
-    assert command.run(Reproduction(of, small, "quick", Experiment(engine="inproc"), tmp_path), "") == 0
-    found = pd.read_csv(tmp_path / f"{of.name}-quick.csv").iloc[0]
-    assert found.status == "measured" and 0 <= found.measured <= 1
-    exact, counted = (float(word.rpartition("=")[2]) for word in found.also.split(" privacy."))
+    given = published.table(path.partition("/")[0])
+    given = replace(given, cells=given.select(path))
+    assert command.run(Reproduction(given, small, "quick", Experiment(engine="inproc"), tmp_path), "") == 0
+    result = pd.read_csv(tmp_path / f"{given.name}-quick.csv").iloc[0]
+    assert result.status == "measured" and 0 <= result.measured <= 1
+    exact, counted = (float(word.rpartition("=")[2]) for word in result.also.split(" privacy."))
     assert exact > counted > 0
 
 
@@ -320,16 +322,16 @@ def test_half_of_the_examples_make_a_yes(tmp_path: Path, shares: list[float], wo
 
 
 def test_an_attack_that_knows_of_the_noise_stands_beside_the_one_that_does_not(tmp_path: Path) -> None:
-    figure, share, told = fed_cdp.figures("server")["succeed"]
+    figure, share, informed = fed_cdp.figures("server")["succeed"]
     audits = [entry("server", success=0.2), entry("server", "written", success=0.7), entry("client_example", success=1)]
-    outcome = cells.read(asked("succeed", "N"), replace(done(tmp_path, figure, audits), also=(share, told)))
+    outcome = cells.read(asked("succeed", "N"), replace(done(tmp_path, figure, audits), also=(share, informed)))
     assert (outcome.value, list(outcome.also.values())) == ("N", [0.2, 0.7])
 
 
 def test_attacks_that_gave_nothing_have_no_distance(tmp_path: Path) -> None:
-    figure, failures, told = fed_cdp.figures("server")["reconstruction_distance"]
+    figure, failures, informed = fed_cdp.figures("server")["reconstruction_distance"]
     preset = done(tmp_path, figure, [{**entry("server", rmsd=None), "failures": 10}])
-    outcome = cells.read(asked(), replace(preset, also=(failures, told)))
+    outcome = cells.read(asked(), replace(preset, also=(failures, informed)))
     assert (outcome.value, outcome.also) == ("none", {failures.name: 10})
 
 
@@ -338,11 +340,11 @@ def test_attacks_that_gave_nothing_have_no_distance(tmp_path: Path) -> None:
 
 def shown() -> list[Outcome]:
     """The first row's MNIST cells of type 0&1, measured."""
-    of = TABLE.select("fed_cdp.7/non-private/MNIST/type 0&1")
+    given = TABLE.select("fed_cdp.7/non-private/MNIST/type 0&1")
     values: list[tuple[float | str, dict[str, float]]] = [("N", {"share": 0.42}), (0.25, {"failures": 3.0}), (12.0, {})]
     return [
         Outcome(cell, "measured", "", fed_cdp.attacked(cell, "quick"), value, also=also)
-        for cell, (value, also) in zip(of, values, strict=True)
+        for cell, (value, also) in zip(given, values, strict=True)
     ]
 
 
@@ -351,8 +353,8 @@ def test_a_yes_or_no_stands_beside_the_published_one() -> None:
     assert "| non-private | Y / **N** (also 0.42) | 0.1549 / **0.25** (also 3) | 6 / **12** |" in show.markdown(page)
     (line,) = [line for line in show.terminal(page, 120).splitlines() if line.lstrip().startswith("ours N")]
     assert re.fullmatch(r" +ours N +ours 0\.25 +ours 12", line)
-    found = pd.read_csv(io.StringIO(show.csv(TABLE, shown(), "quick")))
-    assert list(found.measured) == ["N", "0.25", "12.0"]
+    result = pd.read_csv(io.StringIO(show.csv(TABLE, shown(), "quick")))
+    assert list(result.measured) == ["N", "0.25", "12.0"]
 
 
 def test_the_heading_says_how_much_was_attacked() -> None:
@@ -367,8 +369,8 @@ def test_the_heading_says_how_much_was_attacked() -> None:
 
 def test_what_a_number_is_is_said_once_for_all_vantages() -> None:
     outcomes = [Outcome(cell, "not run", "-", fed_cdp.attacked(cell, "quick")) for cell in TABLE.cells]
-    said = [line for line in sheet(TABLE, outcomes, "quick").heading if line.startswith(("ours (", "also ("))]
-    assert len(said) == 6  # three figures, two with another beside them, and that of who knows of the noise
+    message = [line for line in sheet(TABLE, outcomes, "quick").heading if line.startswith(("ours (", "also ("))]
+    assert len(message) == 6  # three figures, two with another beside them, and that of who knows of the noise
 
 
 # --- a real audit -------------------------------------------------------------------------------------------------
@@ -386,11 +388,11 @@ def of_digits(cell: Cell, scale: Scale) -> Preset:
 def test_a_real_audit_fills_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = Table("tiny.7", "T", "P", TABLE.rows_by, TABLE.columns_by, TABLE.select("fed_cdp.7/non-private/MNIST"))
     assert command.run(Reproduction(small, of_digits, "quick", Experiment(engine="inproc"), tmp_path), "") == 0
-    found = pd.read_csv(tmp_path / "tiny.7-quick.csv").set_index(["leak", "metric"])
-    assert set(found.status) == {"measured"} and found.folders.nunique() == 1
-    assert found.measured["type 2", "succeed"] == "Y"
-    assert float(found.measured["type 2", "reconstruction_distance"]) < 1e-5
-    assert float(found.measured["type 0&1", "reconstruction_distance"]) > 0.01  # the mean of both, at best
-    assert found.also["type 2", "reconstruction_distance"].endswith(".failures=0.0")
-    assert found.measured["type 2", "attack_iterations"] == "0.0"
+    result = pd.read_csv(tmp_path / "tiny.7-quick.csv").set_index(["leak", "metric"])
+    assert set(result.status) == {"measured"} and result.folders.nunique() == 1
+    assert result.measured["type 2", "succeed"] == "Y"
+    assert float(result.measured["type 2", "reconstruction_distance"]) < 1e-5
+    assert float(result.measured["type 0&1", "reconstruction_distance"]) > 0.01  # the mean of both, at best
+    assert result.also["type 2", "reconstruction_distance"].endswith(".failures=0.0")
+    assert result.measured["type 2", "attack_iterations"] == "0.0"
     assert re.search(r"after \d+ s Y, published Y$", capsys.readouterr().err, re.MULTILINE)

@@ -155,5 +155,5 @@ def test_beside_the_paper_s_attack_stand_the_adaptive_one_and_the_class_s_mean(
         (run.out / "result.json").write_text(json.dumps(result))
     outcome = cells.read(cell, replace(preset, variants=(runs,)))
     assert (outcome.value, list(outcome.also.values())) == (6.5, beside)
-    said = " ".join(sheet(published.table("fedcg.2"), [outcome], "quick").heading)
-    assert "adaptive attack" in said and "5 to 9 dB is less than a constant image has" in said
+    message = " ".join(sheet(published.table("fedcg.2"), [outcome], "quick").heading)
+    assert "adaptive attack" in message and "5 to 9 dB is less than a constant image has" in message

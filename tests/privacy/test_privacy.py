@@ -356,11 +356,11 @@ def test_the_noise_of_a_published_target(q, steps, accountant, measured) -> None
 @pytest.mark.parametrize("target", [0.05, 1.0, 300.0])
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
 def test_the_noise_is_the_smallest_that_keeps_the_target(target, accountant) -> None:
-    several = [Mechanism(1, 5, groups=3), Mechanism(7, 3, groups=3)]
-    sigma, spent = noise_for(target, several, DELTA, accountant)
+    many = [Mechanism(1, 5, groups=3), Mechanism(7, 3, groups=3)]
+    sigma, spent = noise_for(target, many, DELTA, accountant)
     assert target - 1e-3 <= spent.epsilon <= target
-    assert epsilon([replace(one, noise_multiplier=sigma) for one in several], DELTA, accountant) == spent.epsilon
-    assert epsilon([replace(one, noise_multiplier=0.98 * sigma) for one in several], DELTA, accountant) > target
+    assert epsilon([replace(one, noise_multiplier=sigma) for one in many], DELTA, accountant) == spent.epsilon
+    assert epsilon([replace(one, noise_multiplier=0.98 * sigma) for one in many], DELTA, accountant) > target
 
 
 def test_a_target_that_an_accountant_cannot_show_is_refused() -> None:
@@ -509,11 +509,11 @@ def test_drawn_clients_are_hidden_by_the_servers_noise_alone() -> None:
 
 
 def test_clients_that_add_their_own_noise_are_not_hidden() -> None:
-    own = sampled(6, 0.1, 10, clipped="client")
+    chosen = sampled(6, 0.1, 10, clipped="client")
     for adversary in ADVERSARIES:
-        found = claim(own, "client", adversary, DELTA, 10)
-        assert found.epsilon == epsilon(Mechanism(6, 10), DELTA) and told(found, "who is not drawn adds no noise")
-    known = claim(replace(own, clipped="example", hidden=False), "example", "server", DELTA, 10)
+        result = claim(chosen, "client", adversary, DELTA, 10)
+        assert result.epsilon == epsilon(Mechanism(6, 10), DELTA) and told(result, "who is not drawn adds no noise")
+    known = claim(replace(chosen, clipped="example", hidden=False), "example", "server", DELTA, 10)
     assert known.epsilon == epsilon(Mechanism(6, 10), DELTA) and told(known, "adversary may know who is drawn")
 
 

@@ -235,7 +235,7 @@ def test_several_exchanges_with_a_client_in_a_round_are_numbered(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("config", "group", "found"),
+    ("config", "group", "result"),
     [
         ({"round": 3, "server-round": 8}, "9", 3),
         ({"server-round": 8}, "9", 8),
@@ -246,12 +246,12 @@ def test_several_exchanges_with_a_client_in_a_round_are_numbered(tmp_path: Path)
         ({"round": "../../x"}, "", 0),
     ],
 )
-def test_the_round_is_what_the_server_says(tmp_path: Path, config: dict, group: str, found: int) -> None:
+def test_the_round_is_what_the_server_says(tmp_path: Path, config: dict, group: str, result: int) -> None:
     content = RecordDict({"arrays": pack({"w": torch.ones(1)}), "config": ConfigRecord(config)})
     list(RecordingGrid(grid(), tmp_path).send_and_receive([Message(content, 2, "train", group_id=group)]))
     (line,) = manifest(tmp_path)
-    assert line["round"] == found
-    assert line["sent_by_client"]["file"] == f"round-{found:04d}/client-002-000.safetensors"
+    assert line["round"] == result
+    assert line["sent_by_client"]["file"] == f"round-{result:04d}/client-002-000.safetensors"
 
 
 def test_replies_without_arrays_and_failures_pass_and_are_not_recorded(tmp_path: Path) -> None:
@@ -387,16 +387,16 @@ def test_a_disk_that_takes_no_more_stops_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "text"),
     [
         ({"compression": "zip"}, "Expected compression none or gzip, got compression=zip."),
         ({"limit_bytes": 0}, "Expected limit_bytes > 0 or None, got limit_bytes=0."),
     ],
 )
-def test_options_that_do_not_exist_are_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+def test_options_that_do_not_exist_are_refused(tmp_path: Path, options: dict[str, Any], text: str) -> None:
     with pytest.raises(BadInput) as error:
         RecordingGrid(grid(), tmp_path / "new", **options)
-    assert str(error.value) == said and not (tmp_path / "new").exists()
+    assert str(error.value) == text and not (tmp_path / "new").exists()
 
 
 def test_compressed_files_are_the_same_every_time_and_smaller_where_that_is_possible(tmp_path: Path) -> None:

@@ -47,8 +47,8 @@ def _within_a_task() -> None:
 
 def message(client: int, server_round: int, number: float, model: float = 1.0, **config: Any) -> Message:
     kind = "train.probe" if "rung" in config else "train"
-    about = ConfigRecord({"round": server_round, "client": client, "number": number, **config})
-    content = RecordDict({"arrays": pack({"w": torch.tensor([model, 7.0])}), "config": about})
+    details = ConfigRecord({"round": server_round, "client": client, "number": number, **config})
+    content = RecordDict({"arrays": pack({"w": torch.tensor([model, 7.0])}), "config": details})
     return Message(content, dst_node_id=client + 1, message_type=kind)
 
 
@@ -184,7 +184,7 @@ def grow(path: Path) -> None:
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "text"),
     [
         (flip, " has SHA-256 "),
         (cut, " has "),
@@ -194,7 +194,7 @@ def grow(path: Path) -> None:
     ],
 )
 def test_a_damaged_answer_is_refused_and_the_rest_returned(
-    tmp_path: Path, damage: Callable[[Path], None], said: str, compression: str
+    tmp_path: Path, damage: Callable[[Path], None], text: str, compression: str
 ) -> None:
     record(tmp_path, *(probe(slot, float(slot)) for slot in range(3)), compression=compression)
     file = rows(tmp_path)[2]["sent_by_client"]["file"]
@@ -204,7 +204,7 @@ def test_a_damaged_answer_is_refused_and_the_rest_returned(
         probes = recordings.probes("target", 1)
         assert sent(probes) == [0.0, 2.0] and [seen.slot for seen in probes] == [0, 2]
         (sentence,) = recordings.refused
-        assert sentence.startswith(f"round-0001/client-001-000 was left out: {file}{said}") and sentence.endswith(".")
+        assert sentence.startswith(f"round-0001/client-001-000 was left out: {file}{text}") and sentence.endswith(".")
     with pytest.raises(BadInput, match=r"Expected an intact recording in .* was left out"):
         recordings.observation("round-0001/client-001-000")
     assert recordings.observations(["round-0001/client-001-000"]) == [None]
@@ -224,7 +224,7 @@ NUMBERS = {"w": torch.tensor([1.0, 2.0])}
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "text"),
     [
         (pickle.dumps({"w": 1}), "no safetensors file that can be read"),
         (b"", "no safetensors file that can be read"),
@@ -235,13 +235,13 @@ NUMBERS = {"w": torch.tensor([1.0, 2.0])}
     ],
 )
 def test_files_of_no_use_are_refused_even_if_the_manifest_vouches_for_them(
-    tmp_path: Path, data: bytes, said: str
+    tmp_path: Path, data: bytes, text: str
 ) -> None:
     record(tmp_path, probe(0, 1.0), probe(1, 2.0))
     replace(tmp_path, data)
     recordings = Recordings(tmp_path)
     assert sent(recordings.probes("target", 1)) == [2.0]
-    assert len(recordings.refused) == 1 and said in recordings.refused[0]
+    assert len(recordings.refused) == 1 and text in recordings.refused[0]
 
 
 def test_tensors_of_whole_numbers_and_empty_ones_are_loaded_too(tmp_path: Path) -> None:
@@ -260,8 +260,8 @@ def test_a_file_that_would_unfold_to_more_than_was_written_is_refused_before_it_
     assert sent(recordings.probes("target", 1)) == [2.0]
     assert tracemalloc.get_traced_memory()[1] < 2_000_000
     tracemalloc.stop()
-    said = f".safetensors.gz does not decompress to the {len(bomb)} bytes that were written."
-    assert recordings.refused[0].endswith(said)
+    text = f".safetensors.gz does not decompress to the {len(bomb)} bytes that were written."
+    assert recordings.refused[0].endswith(text)
 
 
 def test_a_compressed_file_that_is_none_or_ends_early_is_refused(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_a_folder_without_a_manifest_is_refused_in_one_line(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("header", "found"),
+    ("header", "result"),
     [
         (b'{"format": 2, "flfw": "9"}\n', "2"),
         (b'{"type": "train.probe", "sent_to_client": "ab"}\n', "an older one or none"),
@@ -325,12 +325,12 @@ def test_a_folder_without_a_manifest_is_refused_in_one_line(tmp_path: Path) -> N
         (b"[1]\n", "an older one or none"),
     ],
 )
-def test_another_format_is_refused(tmp_path: Path, header: bytes, found: str) -> None:
+def test_another_format_is_refused(tmp_path: Path, header: bytes, result: str) -> None:
     (tmp_path / "manifest.jsonl").write_bytes(header)
     with pytest.raises(BadInput) as error:
         Recordings(tmp_path)
     where = tmp_path / "manifest.jsonl"
-    assert str(error.value) == f"Expected recordings in format 1, got {found} in {where}; record them anew."
+    assert str(error.value) == f"Expected recordings in format 1, got {result} in {where}; record them anew."
 
 
 def test_a_line_that_a_killed_process_left_unfinished_is_said_and_passed_over(tmp_path: Path) -> None:
@@ -436,13 +436,13 @@ def test_a_purge_leaves_the_numbers_and_says_what_it_took(tmp_path: Path) -> Non
     folder = a_run(tmp_path / "run")
     a_run(folder / "audit-2")
     (folder / "audit-plan").mkdir()
-    said = purge(folder)
+    text = purge(folder)
     assert sorted(path.name for path in folder.iterdir()) == [
         *("audit-2", "audit-plan", "audit.csv", "result.json", "rounds.csv"),
     ]
     assert sorted(path.name for path in (folder / "audit-2").iterdir()) == ["audit.csv", "result.json", "rounds.csv"]
-    assert "observations/: 1 file, 1.5 kB." in said and "audit-2/truth/: 1 file, 1.5 kB." in said
-    assert "checkpoint/: 2 files, 1.5 kB." in said and "report.html: 2.5 MB." in said and len(said) == 14
+    assert "observations/: 1 file, 1.5 kB." in text and "audit-2/truth/: 1 file, 1.5 kB." in text
+    assert "checkpoint/: 2 files, 1.5 kB." in text and "report.html: 2.5 MB." in text and len(text) == 14
     assert purge(folder) == []
 
 
@@ -468,9 +468,9 @@ def test_a_purge_does_not_follow_links(tmp_path: Path) -> None:
             (folder / name).rename(tmp_path / "away")
         (folder / name).symlink_to(elsewhere)
     (folder / "state" / "link").symlink_to(elsewhere / "truth")
-    said = purge(folder)
-    assert f"truth: a link to {elsewhere}, which is left as it is." in said
-    assert f"audit-1: a link to {elsewhere}, which is left as it is." in said
+    text = purge(folder)
+    assert f"truth: a link to {elsewhere}, which is left as it is." in text
+    assert f"audit-1: a link to {elsewhere}, which is left as it is." in text
     assert not (folder / "truth").is_symlink() and not (folder / "state").exists()
     assert sum(path.is_file() for path in elsewhere.rglob("*")) == len(GIVES_AWAY) + 5
 

@@ -32,17 +32,17 @@ def recorded(small: Experiment, tmp_path: Path) -> Experiment:
 
 def sites(experiment: Experiment, folder: Path, given: Sequence[str]) -> InProcessGrid:
     """Nodes as the guard starts them, one a policy's ``volunteered``; an empty one starts a site that says nothing."""
-    own = [
+    chosen = [
         {"state": str(folder / f"state-{n}")}
         | ({"truth": str(folder / f"truth-{n}"), "volunteered": words} if words else {})
         for n, words in enumerate(given)
     ]
-    return InProcessGrid(apps.client, len(own), experiment.to_run_config(), own)
+    return InProcessGrid(apps.client, len(chosen), experiment.to_run_config(), chosen)
 
 
 def only(folder: Path) -> Path:
-    (found,) = folder.iterdir()
-    return found
+    (result,) = folder.iterdir()
+    return result
 
 
 def test_sites_that_give_examples_away_are_probed_for_these_and_can_be_audited(
@@ -58,9 +58,9 @@ def test_sites_that_give_examples_away_are_probed_for_these_and_can_be_audited(
     task = Task.of(recorded, None)
     for client, places in enumerate([(3, 1), (0, 2), (5, 4)]):
         folder = only(tmp_path / f"truth-{client}")
-        found = {int(Truth.read(folder, path.stem).indices[0]) for path in folder.iterdir()}
-        own = task.split.train[client]
-        assert found == set(own[list(places[: 2 if client == 0 else 1])].tolist())  # 4 probes of 3 clients
+        result = {int(Truth.read(folder, path.stem).indices[0]) for path in folder.iterdir()}
+        chosen = task.split.train[client]
+        assert result == set(chosen[list(places[: 2 if client == 0 else 1])].tolist())  # 4 probes of 3 clients
     assert not (out / "truth").exists()  # nothing of it came here
     finish(resolve(recorded), task, [], None)
     assert json.loads((out / "result.json").read_text())["audit"] == []

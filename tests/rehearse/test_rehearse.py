@@ -73,15 +73,15 @@ def main(*arguments: str | Path) -> int:
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def chosen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder_of(tmp_path_factory.mktemp("own"))
 
 
 @pytest.fixture(scope="module")
-def done(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def done(chosen: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A rehearsal that leaks at one example alone: 3 epochs of 4 batches are 12 steps."""
     out = tmp_path_factory.mktemp("rehearsed") / "run"
-    assert main("--dataset", f"folder:{own}", *FLAGS, "--most-steps", "20", "--out", out) == 0
+    assert main("--dataset", f"folder:{chosen}", *FLAGS, "--most-steps", "20", "--out", out) == 0
     return out
 
 
@@ -115,41 +115,43 @@ def test_batches_grow_before_steps() -> None:
     assert ladder(1, 5) == ((1, 1), (1, 5))
 
 
-def planned(own: Path, most_steps: int = 20, **changes: Any) -> Rehearsal:
-    asked = Experiment(**{"method": "fedavg", "engine": "inproc", "dataset": f"folder:{own}", "net": "mlp", **changes})
+def planned(chosen: Path, most_steps: int = 20, **changes: Any) -> Rehearsal:
+    asked = Experiment(
+        **{"method": "fedavg", "engine": "inproc", "dataset": f"folder:{chosen}", "net": "mlp", **changes}
+    )
     return plan(asked, most_steps)
 
 
-def test_the_highest_rung_is_what_the_settings_ask_of_this_site(own: Path) -> None:
-    found = planned(own, clients=12, sample=3, local_epochs=3, batch_size=10, images=3, split="auto")
-    assert found.real == (10, 12)  # 32 examples make 4 batches
-    assert found.rungs == ((1, 1), (4, 1), (10, 1), (10, 4), (10, 12))
-    of = found.experiment
-    assert (of.clients, of.sample, of.split, of.images) == (1, 0, "iid", 3)
-    assert [point.name for point in of.points] == [
+def test_the_highest_rung_is_what_the_settings_ask_of_this_site(chosen: Path) -> None:
+    result = planned(chosen, clients=12, sample=3, local_epochs=3, batch_size=10, images=3, split="auto")
+    assert result.real == (10, 12)  # 32 examples make 4 batches
+    assert result.rungs == ((1, 1), (4, 1), (10, 1), (10, 4), (10, 12))
+    given = result.experiment
+    assert (given.clients, given.sample, given.split, given.images) == (1, 0, "iid", 3)
+    assert [point.name for point in given.points] == [
         "target", "ladder-1x1", "ladder-4x1", "ladder-10x1", "ladder-10x4",
     ]  # fmt: skip
-    assert (of.victim_batch, of.victim_steps) == (10, 12)
-    assert found.messages == ()
+    assert (given.victim_batch, given.victim_steps) == (10, 12)
+    assert result.messages == ()
 
 
-def test_what_is_lowered_is_said(own: Path) -> None:
-    found = planned(own, most_steps=2, local_epochs=3, batch_size=10, images=8)
-    assert (found.rungs[-1], found.real, found.experiment.images) == ((10, 2), (10, 12), 3)
-    capped, images = found.messages
+def test_what_is_lowered_is_said(chosen: Path) -> None:
+    result = planned(chosen, most_steps=2, local_epochs=3, batch_size=10, images=8)
+    assert (result.rungs[-1], result.real, result.experiment.images) == ((10, 2), (10, 12), 3)
+    capped, images = result.messages
     assert capped.startswith("The ladder ends at 2 local steps and not at the real 12: --most-steps 12")
     assert images == "Probes on each rung: 3 and not 8; the client's data fill no more."
 
 
-def test_a_batch_is_no_larger_than_what_the_site_holds(own: Path) -> None:
-    found = planned(own, local_epochs=2, batch_size=100, images=1)
-    assert (found.rungs[-1], found.real) == ((32, 2), (32, 2))
-    assert found.messages == ("A local step has 32 examples, all that the client holds, and not 100.",)
+def test_a_batch_is_no_larger_than_what_the_site_holds(chosen: Path) -> None:
+    result = planned(chosen, local_epochs=2, batch_size=100, images=1)
+    assert (result.rungs[-1], result.real) == ((32, 2), (32, 2))
+    assert result.messages == ("A local step has 32 examples, all that the client holds, and not 100.",)
 
 
-def test_a_split_that_leaves_examples_out_is_named(own: Path) -> None:
-    found = planned(own, split="pathological", batch_size=4, local_epochs=1)
-    assert found.messages[0] == "The site's client holds 16 of the 32 training examples (split pathological)."
+def test_a_split_that_leaves_examples_out_is_named(chosen: Path) -> None:
+    result = planned(chosen, split="pathological", batch_size=4, local_epochs=1)
+    assert result.messages[0] == "The site's client holds 16 of the 32 training examples (split pathological)."
 
 
 @pytest.mark.parametrize(
@@ -197,21 +199,27 @@ def test_a_split_that_leaves_examples_out_is_named(own: Path) -> None:
     ],
 )
 def test_what_does_not_fit_is_refused_in_a_line(
-    arguments: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], own: Path
+    arguments: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], chosen: Path
 ) -> None:
     (tmp_path / "empty").mkdir()
     given = [argument.format(empty=tmp_path / "empty") for argument in arguments]
-    data = [] if "--dataset" in given else ["--dataset", f"folder:{own}"]
+    data = [] if "--dataset" in given else ["--dataset", f"folder:{chosen}"]
     attack = [] if "--attack" in given else ["--attack", "analytic"]
     assert main(*given, *data, *attack, "--method", "fedavg", "--net", "mlp", "--out", tmp_path / "run") == 2
     assert capsys.readouterr().err == f"flfw.rehearse.__main__: {line}\n"
     assert not (tmp_path / "run").exists()
 
 
-def test_data_that_only_sites_have_are_the_images_in_this_sites_data_root(own: Path) -> None:
-    settings = {"data_root": own, "net": "auto", "batch_size": 4, "local_epochs": 1}
-    of = planned(own, **settings, dataset="site:1x8x8:4").experiment
-    assert (of.dataset, of.side, of.normalise, of.split, of.net) == (f"folder:{own}", 8, "half", "iid", "lenet")
+def test_data_that_only_sites_have_are_the_images_in_this_sites_data_root(chosen: Path) -> None:
+    settings = {"data_root": chosen, "net": "auto", "batch_size": 4, "local_epochs": 1}
+    given = planned(chosen, **settings, dataset="site:1x8x8:4").experiment
+    assert (given.dataset, given.side, given.normalise, given.split, given.net) == (
+        f"folder:{chosen}",
+        8,
+        "half",
+        "iid",
+        "lenet",
+    )
 
 
 @pytest.mark.parametrize(
@@ -224,19 +232,19 @@ def test_data_that_only_sites_have_are_the_images_in_this_sites_data_root(own: P
         ),
     ],
 )
-def test_data_that_are_not_as_the_sites_have_them_are_refused(own: Path, dataset: str, message: str) -> None:
+def test_data_that_are_not_as_the_sites_have_them_are_refused(chosen: Path, dataset: str, message: str) -> None:
     with pytest.raises(BadInput) as caught:
-        planned(own, data_root=own, dataset=dataset)
-    assert str(caught.value) == message.format(own=own, dataset=dataset)
+        planned(chosen, data_root=chosen, dataset=dataset)
+    assert str(caught.value) == message.format(own=chosen, dataset=dataset)
 
 
 def test_commands_on_the_page_parse() -> None:
     page = (ROOT / "docs" / "rehearsal.md").read_text()
     lines = re.findall(r"^python -m flfw\.rehearse(.*)$", page, re.MULTILINE)
-    found = [
+    result = [
         parsed(shlex.split(line), rehearse.RehearsalCommand(Experiment()), "rehearse").experiment for line in lines
     ]
-    assert [(one.dataset, one.method) for one in found] == [
+    assert [(one.dataset, one.method) for one in result] == [
         ("folder:/data/scans", "fedavg"), ("folder:/data/scans", "hyperfl"),
     ]  # fmt: skip
 
@@ -245,38 +253,41 @@ def test_commands_on_the_page_parse() -> None:
 
 
 def test_leakage_stops_where_the_attack_does(done: Path) -> None:
-    found = attempts(done)
+    result = attempts(done)
     expected = [(1, 1, 4, 4), (4, 1, 0, 16), (8, 1, 0, 32), (8, 4, 0, 32), (8, 12, 0, 32)]
     for server_round in (0, 1):
-        rungs = [one for one in found if one.round == server_round]
+        rungs = [one for one in result if one.round == server_round]
         assert [(one.batch, one.steps, one.recovered, one.examples) for one in rungs] == expected
         assert [one.verdict for one in rungs[:2]] == ["leaks", "no leak found"]
         assert (rungs[0].best_psnr or 0) > 40 > (rungs[1].best_psnr or 0)
 
 
 def test_what_was_found_is_written_down(done: Path) -> None:
-    said = about(done)
-    assert said["real"] == {"batch": 8, "steps": 12}
-    assert [(rung["batch"], rung["steps"]) for rung in said["rungs"]] == [(1, 1), (4, 1), (8, 1), (8, 4), (8, 12)]
-    assert (said["images"], len(said["found"]), said["warnings"]) == (4, 10, [])
-    assert said["answers"][ONE_ONLY].startswith(
+    message = about(done)
+    assert message["real"] == {"batch": 8, "steps": 12}
+    assert [(rung["batch"], rung["steps"]) for rung in message["rungs"]] == [(1, 1), (4, 1), (8, 1), (8, 4), (8, 12)]
+    assert (message["images"], len(message["found"]), message["warnings"]) == (4, 10, [])
+    assert message["answers"][ONE_ONLY].startswith(
         "leaks up to batch 1 and one step (4 of 4 examples recovered before training); at batch 4 and one step nothing "
         "was recovered, nor above. The attack "
     )
-    assert said["limits"] == list(rehearse.LIMITS)
+    assert message["limits"] == list(rehearse.LIMITS)
 
 
-def test_the_terminal_says_the_same(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_terminal_says_the_same(chosen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = [*FLAGS, "--most-steps", "1", "--audit-rounds", "0", "--images", "9"]
-    assert main("--dataset", f"folder:{own}", *flags, "--clients", "30", "--out", tmp_path / "run") == 0
-    said = capsys.readouterr().out
-    assert said.startswith(
-        f"Rehearsal of fedavg on {own.name}, at one client, up to batch 8 and one step; nothing leaves this machine.\n"
+    assert main("--dataset", f"folder:{chosen}", *flags, "--clients", "30", "--out", tmp_path / "run") == 0
+    message = capsys.readouterr().out
+    assert message.startswith(
+        f"Rehearsal of fedavg on {chosen.name}, at one client, up to batch 8 and one step; "
+        "nothing leaves this machine.\n"
         "The ladder ends at one local step and not at the real 12: "
     )
-    assert re.search(r"\n      1      1 +4 of 4 +\d+\.\d dB  leaks\n      4      1 +0 of 16 +\d+\.\d dB  no leak", said)
-    assert f"\n{ONE_ONLY}: {about(tmp_path / 'run')['answers'][ONE_ONLY]}\n" in said
-    assert said.endswith(f"\n{tmp_path / 'run' / 'report.html'}\n")
+    assert re.search(
+        r"\n      1      1 +4 of 4 +\d+\.\d dB  leaks\n      4      1 +0 of 16 +\d+\.\d dB  no leak", message
+    )
+    assert f"\n{ONE_ONLY}: {about(tmp_path / 'run')['answers'][ONE_ONLY]}\n" in message
+    assert message.endswith(f"\n{tmp_path / 'run' / 'report.html'}\n")
 
 
 def test_the_report_shows_the_ladder(done: Path) -> None:
@@ -293,17 +304,17 @@ def test_the_report_shows_the_ladder(done: Path) -> None:
 
 
 def test_a_search_reads_one_example_and_its_settings_count(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], own: Path
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], chosen: Path
 ) -> None:
     flags = "--method fedavg --net mlp --rounds 1 --local-epochs 1 --batch-size 1 --most-steps 1 --images 2 --lr 0.1"
     flags += " --audit-rounds 0 --attack ig --set ig.iterations=100 ig.tv=0"
-    assert main("--dataset", f"folder:{own}", *flags.split(), "--out", tmp_path / "run") == 0
+    assert main("--dataset", f"folder:{chosen}", *flags.split(), "--out", tmp_path / "run") == 0
     (one,) = attempts(tmp_path / "run")
     assert (one.verdict, one.easy, one.recovered) == ("leaks", True, 2)
     assert "ig: leaks on the highest rung, batch 1 and one step (2 of 2 examples" in capsys.readouterr().out
 
 
-def test_nothing_leaves_the_machine(own: Path, tmp_path: Path) -> None:
+def test_nothing_leaves_the_machine(chosen: Path, tmp_path: Path) -> None:
     """Whoever opens a connection, looks a name up or sends a datagram ends the process."""
     code = (
         "import os, socket, sys\n"
@@ -320,7 +331,7 @@ def test_nothing_leaves_the_machine(own: Path, tmp_path: Path) -> None:
     )
     assert run("connect").returncode == 9
     flags = "--method fedavg --net mlp --rounds 1 --local-epochs 1 --batch-size 8 --attack analytic --images 1"
-    rehearsed = run("--dataset", f"folder:{own}", *flags.split(), "--out", tmp_path / "run")
+    rehearsed = run("--dataset", f"folder:{chosen}", *flags.split(), "--out", tmp_path / "run")
     assert rehearsed.returncode == 0, rehearsed.stderr
     assert "analytic: leaks" in rehearsed.stdout
 
@@ -329,12 +340,12 @@ def test_nothing_leaves_the_machine(own: Path, tmp_path: Path) -> None:
 
 
 def test_a_policy_that_the_settings_break_is_warned_of(
-    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    chosen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     policy = Policy(("any",), ("extractor.*",), largest_upload_mb=1e-3, least_noise=0.5)
     (tmp_path / "policy.toml").write_text(policy.text())
     flags = [*FLAGS, "--audit-rounds", "0", "--most-steps", "1", "--policy", str(tmp_path / "policy.toml")]
-    assert main("--dataset", f"folder:{own}", *flags, "--out", tmp_path / "run") == 0
+    assert main("--dataset", f"folder:{chosen}", *flags, "--out", tmp_path / "run") == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: The policy")]
     noise, kept, size = lines
     assert noise.startswith("warning: The policy refuses these settings: this site's policy asks for noise_multiplier")
@@ -356,9 +367,9 @@ def test_a_policy_that_is_kept_is_not_spoken_of() -> None:
     assert more == ["The policy does not let a.weight and 1 more leave, which fedavg sends."]
 
 
-def test_no_policy_is_no_rehearsal(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_policy_is_no_rehearsal(chosen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     policy = tmp_path / "none.toml"
-    assert main("--dataset", f"folder:{own}", *FLAGS, "--policy", policy, "--out", tmp_path / "run") == 2
+    assert main("--dataset", f"folder:{chosen}", *FLAGS, "--policy", policy, "--out", tmp_path / "run") == 2
     assert "Expected a policy in" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
@@ -412,8 +423,8 @@ def attempt(rung: int, verdict: str, server_round: int = 0, **changes: Any) -> A
     ],
 )
 def test_where_leakage_stops_is_one_sentence(verdicts: tuple[str, ...], real: tuple[int, int], sentence: str) -> None:
-    found = [attempt(rung, verdict) for rung, verdict in enumerate(verdicts)]
-    assert answers(found, RUNGS, real) == {"a": sentence}
+    result = [attempt(rung, verdict) for rung, verdict in enumerate(verdicts)]
+    assert answers(result, RUNGS, real) == {"a": sentence}
 
 
 def test_a_weak_attack_and_a_broken_control_say_nothing_of_the_data() -> None:
@@ -430,9 +441,9 @@ def test_a_weak_attack_and_a_broken_control_say_nothing_of_the_data() -> None:
 
 def test_one_round_that_leaks_is_enough() -> None:
     later = [attempt(rung, "leaks", 3, recovered=2) for rung in (0, 1)]
-    found = [attempt(0, "leaks"), *(attempt(rung, "no leak found") for rung in (1, 2)), *later]
-    said = answers([*found, attempt(2, "no leak found", 3)], RUNGS, (4, 3))["a"]
-    assert said.startswith(
+    result = [attempt(0, "leaks"), *(attempt(rung, "no leak found") for rung in (1, 2)), *later]
+    message = answers([*result, attempt(2, "no leak found", 3)], RUNGS, (4, 3))["a"]
+    assert message.startswith(
         "leaks up to batch 4 and one step (2 of 8 examples recovered after round 3); at batch 4 and 3"
     )
 
@@ -449,10 +460,10 @@ def test_rows_of_numbers_have_no_decibels() -> None:
 
 
 def test_a_ladder_is_a_curve_of_both_sizes() -> None:
-    found = Experiment(victim_batch=4, victim_steps=2, curve=("ladder=1x1,4x1,4x2,8x3",)).points
+    result = Experiment(victim_batch=4, victim_steps=2, curve=("ladder=1x1,4x1,4x2,8x3",)).points
     rungs = [Point("ladder", 1, 1), Point("ladder", 4, 1), Point("ladder", 8, 3)]
-    assert found == (Point("", 4, 2), *rungs)
-    assert [point.name for point in found] == ["target", "ladder-1x1", "ladder-4x1", "ladder-8x3"]
+    assert result == (Point("", 4, 2), *rungs)
+    assert [point.name for point in result] == ["target", "ladder-1x1", "ladder-4x1", "ladder-8x3"]
 
 
 @pytest.mark.parametrize(
@@ -495,12 +506,12 @@ EXPECTED = [
 
 
 def test_a_ladder_is_attacked_again_from_its_recordings(
-    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    chosen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
-    assert sim.main([*SIM.split(), "--dataset", f"folder:{own}", "--out", str(out)]) == 0
-    said = capsys.readouterr().out
-    assert ", ladder 2x1: no leak found" in said and ", ladder 2x2: static only" in said
+    assert sim.main([*SIM.split(), "--dataset", f"folder:{chosen}", "--out", str(out)]) == 0
+    message = capsys.readouterr().out
+    assert ", ladder 2x1: no leak found" in message and ", ladder 2x2: static only" in message
     assert found_by(out) == EXPECTED
     with (out / "audit.csv").open(newline="") as lines:
         rows = [row for row in csv.DictReader(lines) if row["rung"] == "target"]
@@ -514,11 +525,11 @@ def test_a_ladder_is_attacked_again_from_its_recordings(
 
 
 def test_a_ladder_that_was_cut_short_is_climbed_to_its_end(
-    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    chosen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "run"
     monkeypatch.setattr(OneOnly, "interrupted", "ladder-2x2")
-    assert sim.main([*SIM.split(), "--dataset", f"folder:{own}", "--out", str(out)]) == 130
+    assert sim.main([*SIM.split(), "--dataset", f"folder:{chosen}", "--out", str(out)]) == 130
     monkeypatch.setattr(OneOnly, "interrupted", "")
     assert sim.main(["--resume", str(out)]) == 0
     assert found_by(out) == EXPECTED

@@ -495,9 +495,9 @@ TOLD = {"defence": "prune", "granted": ["that the client uses prune (ratio=0.9),
 UNTOLD = {"defence": "prune", "granted": ["not granted: that the client uses prune"], "adaptive": False}
 
 
-def twin(static: str, told: str, attack: str = "ig", **changes: Any) -> list[dict[str, Any]]:
+def twin(static: str, informed: str, attack: str = "ig", **changes: Any) -> list[dict[str, Any]]:
     """An attack without and with knowledge of the defence, each with its verdict."""
-    verdicts = [nothing(verdict=word) if word != "leaks" else {"verdict": word} for word in (static, told)]
+    verdicts = [nothing(verdict=word) if word != "leaks" else {"verdict": word} for word in (static, informed)]
     plain = full_entry(attack, 0, False, **{"adaptation": None, **UNTOLD, **verdicts[0], **changes})
     adapted = {"adaptation": "automatic", "adaptive": True, **TOLD, **verdicts[1], **changes}
     return [plain, full_entry(attack, 0, False, **adapted)]
@@ -521,8 +521,8 @@ def test_static_and_adaptive_stand_side_by_side(tmp_path: Path) -> None:
 
 
 def test_an_attack_that_was_outdone_by_who_knew_less_says_so(tmp_path: Path) -> None:
-    static, told = twin("static only", "inconclusive")
-    folder = a_run(tmp_path / "run", entries=[static, told | {"failures": 0}])
+    static, informed = twin("static only", "inconclusive")
+    folder = a_run(tmp_path / "run", entries=[static, informed | {"failures": 0}])
     page = read(folder)
     assert "but got further without knowing of the defence, so its failure is not evidence of protection" in page.text
     assert "the same attack got further without knowing of the defence. Nothing follows from its failure" in page.text
@@ -534,12 +534,12 @@ def test_rows_of_twins_that_are_both_static_are_told_apart(tmp_path: Path, colum
     folder = a_run(tmp_path / "run", entries=twin("static only", "static only", adaptive=False))
     with (folder / "audit.csv").open(newline="") as lines:
         rows = list(csv.DictReader(lines))
-    for row, told in zip(rows, [False] * IMAGES + [True] * IMAGES, strict=True):
-        row["psnr"] = row["psnr"] and ("12.5" if told else "11.5")
+    for row, informed in zip(rows, [False] * IMAGES + [True] * IMAGES, strict=True):
+        row["psnr"] = row["psnr"] and ("12.5" if informed else "11.5")
         if column:
-            row["adaptation"] = "written" if told else ""
+            row["adaptation"] = "written" if informed else ""
         elif row["reconstruction"]:
-            row["reconstruction"] = f"reconstructions/ig-r0000-target{'-adaptive' * told}-000.safetensors"
+            row["reconstruction"] = f"reconstructions/ig-r0000-target{'-adaptive' * informed}-000.safetensors"
     with (folder / "audit.csv").open("w", newline="") as lines:
         writer = csv.DictWriter(lines, rows[0])
         writer.writeheader()
@@ -635,8 +635,8 @@ def test_type_one_is_read_after_the_defence_and_type_two_is_never_sent(tmp_path:
 
 def test_labels_that_an_attack_found_are_shown_where_they_were_not_granted(tmp_path: Path) -> None:
     withheld = ["not granted: the labels, which it reads off the last layer's gradient"]
-    found = full_entry("idlg", 0, False, labels_found=0.875, granted=withheld)
-    page = read(a_run(tmp_path / "run", entries=[found, full_entry("ig", 0, False, labels_found=None)]))
+    result = full_entry("idlg", 0, False, labels_found=0.875, granted=withheld)
+    page = read(a_run(tmp_path / "run", entries=[result, full_entry("ig", 0, False, labels_found=None)]))
     closeness = section(page, "How close the reconstructions are", "In plain words For those")
     assert "Labels found" in closeness and closeness.count("87.5 %") == 1
     assert "Of the labels, which it was not given, it found 88 % by itself." in words_of(page)
@@ -648,8 +648,8 @@ def test_terminal_tells_entries_of_different_kinds_apart(tmp_path: Path) -> None
     partly = twin("static only", "leaks")
     partly.append(full_entry("ig", 0, False, adaptive=True, adaptation=None))
     example = full_entry("ig", 0, False, vantage="client_example", **{**UNTOLD, "adaptive": True})
-    said = sim._summary(a_run(tmp_path / "run", entries=[*partly, example])).splitlines()
-    assert [line.partition(":")[0] for line in said[1:5]] == [
+    message = sim._summary(a_run(tmp_path / "run", entries=[*partly, example])).splitlines()
+    assert [line.partition(":")[0] for line in message[1:5]] == [
         "ig against prune (server) at round 0",
         "ig told of prune (server) at round 0",
         "ig undefended (server) at round 0",

@@ -32,11 +32,11 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("runs")
-    own = {"method": "HyperFL", "dataset": "folder:/my/patients", "seed": 0}
+    chosen = {"method": "HyperFL", "dataset": "folder:/my/patients", "seed": 0}
     runs = {
         "images": a_full_run(folder / "images"),
         "records": a_full_run(folder / "records", tabular=True),
-        "bare": a_full_run(folder / "bare", config=own),
+        "bare": a_full_run(folder / "bare", config=chosen),
     }
     return {name: write_report(run) for name, run in runs.items()}
 

@@ -47,9 +47,9 @@ def rows(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
-def without_times(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    kept = [{k: v for k, v in e.items() if k not in ("seconds", "scoring_seconds", "ladder")} for e in found]
-    ladders = [[{k: v for k, v in rung.items() if k != "seconds"} for rung in e["ladder"]] for e in found]
+def without_times(result: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    kept = [{k: v for k, v in e.items() if k not in ("seconds", "scoring_seconds", "ladder")} for e in result]
+    ladders = [[{k: v for k, v in rung.items() if k != "seconds"} for rung in e["ladder"]] for e in result]
     return [{**entry, "ladder": ladder} for entry, ladder in zip(kept, ladders, strict=True)]
 
 
@@ -57,9 +57,9 @@ def without_times(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def test_a_curve_has_its_points_in_every_audited_round(recorded: Path) -> None:
-    found = [(e["round"], e["curve"], e["batch"], e["steps"], e["images"]) for e in entries(recorded)]
+    result = [(e["round"], e["curve"], e["batch"], e["steps"], e["images"]) for e in entries(recorded)]
     each = [(None, 1, 1, 2), ("batch", 2, 1, 4), ("steps", 1, 3, 2)]
-    assert found == [(r, *point) for r in (0, 1) for point in each]
+    assert result == [(r, *point) for r in (0, 1) for point in each]
     assert {(row["curve"], row["batch"], row["steps"]) for row in rows(recorded) if row["rung"] == "target"} == {
         ("", "1", "1"), ("batch", "2", "1"), ("steps", "1", "3"),
     }  # fmt: skip
@@ -166,8 +166,8 @@ def test_another_attack_lands_beside_the_run(recorded: Path, tmp_path: Path) -> 
 def test_only_the_audit_may_change(recorded: Path, capsys: pytest.CaptureFixture[str], flags: str, line: str) -> None:
     before = sorted(recorded.rglob("*"))
     assert sim.main(["--from", str(recorded), *flags.format(run=recorded).split()]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"sim.py: {line.format(run=recorded)}") and said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert message.startswith(f"sim.py: {line.format(run=recorded)}") and message.count("\n") == 1
     assert sorted(recorded.rglob("*")) == before
 
 
@@ -183,9 +183,9 @@ def test_damaged_recordings_are_named_and_the_rest_is_audited(recorded: Path, tm
     (refused,) = json.loads(result.read_text())["recordings"]["refused"]
     assert line["id"] in refused and "SHA-256" in refused
     assert any("could not be used: 1" in note for note in json.loads(result.read_text())["notes"])
-    found = {(e["round"], e["curve"]): e for e in entries(tmp_path / "again")}
-    assert found[0, None]["failures"] == 1 and found[0, None]["images"] == 2
-    assert found[0, None]["verdict"] == "leaks" and found[1, None]["failures"] == 0
+    results = {(e["round"], e["curve"]): e for e in entries(tmp_path / "again")}
+    assert results[0, None]["failures"] == 1 and results[0, None]["images"] == 2
+    assert results[0, None]["verdict"] == "leaks" and results[1, None]["failures"] == 0
 
 
 # --- what stays ---------------------------------------------------------------------------------------------------

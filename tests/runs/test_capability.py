@@ -63,8 +63,8 @@ class ReadsMetrics(ByGuess):
     def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
         rows = (above() / "observations" / "manifest.jsonl").read_text().splitlines()[1:]
         lines = [json.loads(row) for row in rows]
-        said = next(line["metrics"] for line in lines if line["client"] == seen.client)
-        return torch.full(known.model.inputs.shape, len(json.dumps(said)) / 1000)
+        message = next(line["metrics"] for line in lines if line["client"] == seen.client)
+        return torch.full(known.model.inputs.shape, len(json.dumps(message)) / 1000)
 
 
 class ReadsResults(ByGuess):
@@ -100,8 +100,8 @@ class ReadsOtherResults(ByGuess):
     def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
         if seen.rung == "easy":
             return torch.full(known.model.inputs.shape, 0.25)
-        found = sorted(Path.cwd().glob("*ReadsOtherResults-r0000-easy.safetensors"))
-        return load_file(found[0])["0"] if found else torch.zeros(known.model.inputs.shape)
+        results = sorted(Path.cwd().glob("*ReadsOtherResults-r0000-easy.safetensors"))
+        return load_file(results[0])["0"] if results else torch.zeros(known.model.inputs.shape)
 
 
 _remembered: dict[str, Tensor] = {}
@@ -154,7 +154,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def found(run: Path) -> dict[str, Capability]:
+def results(run: Path) -> dict[str, Capability]:
     """What is found out about several attacks at once: three server processes."""
     before = contents(run)
     attacks = [*(named(cls) for cls in FAST), "analytic"]
@@ -163,34 +163,34 @@ def found(run: Path) -> dict[str, Capability]:
     return result
 
 
-def test_an_attack_that_keeps_to_its_grants_passes(found: dict[str, Capability]) -> None:
-    one = found[named(Honest)]
+def test_an_attack_that_keeps_to_its_grants_passes(results: dict[str, Capability]) -> None:
+    one = results[named(Honest)]
     assert one.same and one.compared == 6 and not one.changed  # two exchanges each of easy, round 0 and round 1
     assert str(one).endswith("gave the same 6 reconstructions without what it is not granted.")
 
 
-def test_the_closed_form_passes(found: dict[str, Capability]) -> None:
-    assert found["analytic"].same and found["analytic"].compared == 6
+def test_the_closed_form_passes(results: dict[str, Capability]) -> None:
+    assert results["analytic"].same and results["analytic"].compared == 6
 
 
-def test_an_attack_that_opens_the_truth_is_caught(found: dict[str, Capability]) -> None:
-    one = found[named(OpensTruthAbove)]
+def test_an_attack_that_opens_the_truth_is_caught(results: dict[str, Capability]) -> None:
+    one = results[named(OpensTruthAbove)]
     assert not one.same and one.repeats and one.compared == 6 == len(one.changed)
     assert "reads more than it is granted: 6 of 6" in str(one) and "of r0001-target" in str(one)
 
 
-def test_an_attack_that_reads_what_a_client_says_of_itself_is_caught(found: dict[str, Capability]) -> None:
-    one = found[named(ReadsMetrics)]
+def test_an_attack_that_reads_what_a_client_says_of_itself_is_caught(results: dict[str, Capability]) -> None:
+    one = results[named(ReadsMetrics)]
     assert not one.same and one.repeats and len(one.changed) == 6
 
 
 @pytest.mark.slow
 def test_every_other_way_to_cheat_is_caught(run: Path) -> None:
-    found = {one.attack: one for one in check(run, [named(cls) for cls in SLOW])}
-    assert [name for name, one in found.items() if one.same] == []
-    assert [name for name, one in found.items() if not one.repeats] == [named(Fickle)]
-    assert "does not repeat itself" in str(found[named(Fickle)])
-    carried = {named(cls): found[named(cls)].changed for cls in (ReadsOtherResults, Remembers)}
+    results = {one.attack: one for one in check(run, [named(cls) for cls in SLOW])}
+    assert [name for name, one in results.items() if one.same] == []
+    assert [name for name, one in results.items() if not one.repeats] == [named(Fickle)]
+    assert "does not repeat itself" in str(results[named(Fickle)])
+    carried = {named(cls): results[named(cls)].changed for cls in (ReadsOtherResults, Remembers)}
     for name, changed in carried.items():
         assert len(changed) == 4 and not any("easy" in where for where in changed), name
 

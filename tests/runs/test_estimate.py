@@ -57,7 +57,7 @@ def test_close_to_what_running_it_takes_and_leaves_nothing_behind(audited: Exper
     threads, random, cwd, temporary = torch.get_num_threads(), torch.get_rng_state(), Path.cwd(), tempfile.gettempdir()
     before = set(cwd.iterdir()) | set(Path(temporary).glob("flfw-estimate-*"))
     environment = dict(os.environ)
-    found = estimate(resolve(checked))
+    result = estimate(resolve(checked))
     assert (torch.get_num_threads(), Path.cwd(), dict(os.environ)) == (threads, cwd, environment)
     assert torch.equal(torch.get_rng_state(), random)
     assert set(cwd.iterdir()) | set(Path(temporary).glob("flfw-estimate-*")) == before
@@ -70,12 +70,12 @@ def test_close_to_what_running_it_takes_and_leaves_nothing_behind(audited: Exper
     subprocess.run([sys.executable, "sim.py", *flags.split()], cwd=ROOT, check=True)
     took, folder = time.monotonic() - started, checked.out
     assert folder is not None
-    assert took / 3 < found.seconds.total < took * 3
+    assert took / 3 < result.seconds.total < took * 3
     size = sum(path.stat().st_size for path in (folder / "observations").rglob("*") if path.is_file())
-    assert size / 2 < found.disk_bytes < 2 * size
-    assert 0.3 < found.memory.actor_gib < 3 and found.memory.driver_gib >= found.memory.actor_gib
-    assert found.memory.total_gib == found.memory.driver_gib
-    assert all(unit in lines(found) for unit in (" s", " GiB", " MB", "3 rounds", "load"))
+    assert size / 2 < result.disk_bytes < 2 * size
+    assert 0.3 < result.memory.actor_gib < 3 and result.memory.driver_gib >= result.memory.actor_gib
+    assert result.memory.total_gib == result.memory.driver_gib
+    assert all(unit in lines(result) for unit in (" s", " GiB", " MB", "3 rounds", "load"))
 
 
 def test_time_grows_with_rounds_and_local_epochs(small: Experiment) -> None:
@@ -105,17 +105,17 @@ def test_attacks_are_counted_for_each_audited_round(audited: Experiment) -> None
 
 def test_a_server_that_trains_is_waited_for_and_said(small: Experiment) -> None:
     two_rounds, trains = seconds(small), {**CLIENT, "server_s": 30.0}
-    found = module._seconds(small, 1, trains, {})
-    assert found.round - two_rounds.round == pytest.approx(30.0)
-    assert found.total - two_rounds.total == pytest.approx(2 * 30.0)  # not in the last evaluation
-    assert found.processor == pytest.approx(3 * (0.5 + 2.0 + 0.1) + 30.0)
+    result = module._seconds(small, 1, trains, {})
+    assert result.round - two_rounds.round == pytest.approx(30.0)
+    assert result.total - two_rounds.total == pytest.approx(2 * 30.0)  # not in the last evaluation
+    assert result.processor == pytest.approx(3 * (0.5 + 2.0 + 0.1) + 30.0)
     on_ray = dataclasses.replace(small, engine="ray")
     waiting = module._seconds(on_ray, 4, trains, {}).round - module._seconds(on_ray, 4, CLIENT, {}).round
     assert waiting == pytest.approx(30.0)  # cores that idle do not help
     large = module._memory(on_ray, 4, {**trains, "server_gib": 7.0}, {})
     assert large.driver_gib > 7 > module._memory(on_ray, 4, CLIENT, {}).driver_gib
-    said = lines(Estimate(small, found, module._memory(small, 1, trains, {}), 1, 1, "a machine"))
-    assert "round   about 38 s of the processor, of which the server trains 30.0 s\n" in said
+    message = lines(Estimate(small, result, module._memory(small, 1, trains, {}), 1, 1, "a machine"))
+    assert "round   about 38 s of the processor, of which the server trains 30.0 s\n" in message
     few = module._seconds(small, 1, {**CLIENT, "server_s": 0.1}, {})
     assert "server trains" not in lines(Estimate(small, few, module._memory(small, 1, CLIENT, {}), 1, 1, "a machine"))
 
@@ -138,9 +138,9 @@ def test_what_a_server_trains_is_measured_for_all_uploads_of_a_round(
 
     def server_s(clients: int, iterations: int) -> float:
         changes = {"method": "fedcg", "net": "lenet5", "clients": clients, "set": (f"iterations={iterations}",)}
-        found: costs.Costs = {}
-        costs._server_costs(dataclasses.replace(small, **changes), tmp_path, found)
-        return found["server_s"]
+        result: costs.Costs = {}
+        costs._server_costs(dataclasses.replace(small, **changes), tmp_path, result)
+        return result["server_s"]
 
     short, long, many = server_s(2, 20), server_s(2, 2000), server_s(9, 2000)
     assert 20 * short < long < 200 * short  # which has beside its iterations what a round begins with
@@ -160,10 +160,10 @@ def test_memory_and_disk_count_everybody(audited: Experiment) -> None:
 
 
 @pytest.mark.parametrize(
-    ("amount", "said"), [(0.04, "0.0 s"), (89, "89.0 s"), (150, "2.5 min"), (7200, "2.0 h")], ids=str
+    ("amount", "message"), [(0.04, "0.0 s"), (89, "89.0 s"), (150, "2.5 min"), (7200, "2.0 h")], ids=str
 )
-def test_times_are_said_with_their_unit(amount: float, said: str) -> None:
-    assert module._time(amount) == said
+def test_times_are_said_with_their_unit(amount: float, message: str) -> None:
+    assert module._time(amount) == message
 
 
 def test_a_measurement_that_fails_is_reported(
@@ -178,8 +178,8 @@ def test_a_measurement_that_fails_is_reported(
 
 
 def test_lines_are_few(small: Experiment) -> None:
-    found = Estimate(small, seconds(small), module._memory(small, 1, CLIENT, {}), 1_040_000, 2_500_000, "a machine")
-    assert lines(found).splitlines() == [
+    result = Estimate(small, seconds(small), module._memory(small, 1, CLIENT, {}), 1_040_000, 2_500_000, "a machine")
+    assert lines(result).splitlines() == [
         "time    about 27.1 s: start 4.0 s, training 23.1 s (2 rounds of 7.8 s), audit 0.0 s",
         "memory  about 1.0 GiB: driver 1.0 GiB, clients 1 x 1.0 GiB",
         "sent    about 1.0 MB by a client in a round",

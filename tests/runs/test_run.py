@@ -127,8 +127,8 @@ def test_listing(capsys: pytest.CaptureFixture[str]) -> None:
     everything = capsys.readouterr().out
     assert all(name in everything for name in ("hyperfl", "prune", "ig", "cnn1", "digits", "dominant"))
     assert sim.main(["--list", "hyperfl"]) == 0
-    about = capsys.readouterr().out
-    assert "Private     embedding" in about and "--set head_init=fan_in" in about
+    details = capsys.readouterr().out
+    assert "Private     embedding" in details and "--set head_init=fan_in" in details
     assert sim.main(["--list", "nothing"]) == 2
 
 
@@ -149,8 +149,8 @@ def test_accuracy_at_the_best_validation_by_hand() -> None:
         ]
     ]  # fmt: skip
     # Client 0: round 2, the first of two with 0.7. Client 1: round 2.
-    found = best_validation(history)
-    assert found == pytest.approx({"round": 2, "accuracy": 0.3, "validation": 0.8})
+    result = best_validation(history)
+    assert result == pytest.approx({"round": 2, "accuracy": 0.3, "validation": 0.8})
     assert best_validation([{"round": 1, "client": 0, "acc_local": 1.0}]) is None
 
 
@@ -160,8 +160,10 @@ def test_validation_data_choose_the_round_of_each_client(tmp_path: Path) -> None
     clients = rows(tmp_path / "run" / "clients.csv")
     chosen = []
     for client in "01":
-        own = [row for row in clients if row["client"] == client]
-        chosen.append(max(own, key=lambda row: float(row["acc_validation"])))  # of equals the first, in order of rounds
+        given = [row for row in clients if row["client"] == client]
+        chosen.append(
+            max(given, key=lambda row: float(row["acc_validation"]))
+        )  # of equals the first, in order of rounds
     accuracy = sum(float(row["acc_local"]) for row in chosen) / 2
     assert result["final"]["best_validation"]["accuracy"] == pytest.approx(accuracy)
     assert result["rounds"][0]["extra"]["acc_validation"] > 0

@@ -33,9 +33,9 @@ def serve(**given: Any) -> None:
 
 
 def result(folder: Path) -> dict[str, Any]:
-    found = json.loads((folder / "result.json").read_text())
-    found["rounds"] = [{k: v for k, v in row.items() if k != "seconds"} for row in found["rounds"]]
-    return found
+    results = json.loads((folder / "result.json").read_text())
+    results["rounds"] = [{k: v for k, v in row.items() if k != "seconds"} for row in results["rounds"]]
+    return results
 
 
 def test_results_land_below_the_users_state_folder(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,9 +83,9 @@ def test_virtual_clients_have_a_folder_only_where_ray_is(home: Path, monkeypatch
     assert site.Site.of({}, "abc") == site.Site()
     monkeypatch.setattr(site, "_simulated", lambda: True)
     folder = home / "simulations" / "abc"
-    own = {kind: folder / kind for kind in ("state", "truth", "examples")}
-    assert site.Site.of({}, "abc") == site.Site(**own)
-    elsewhere = site.Site(**own | {"examples": Path("/mine")})
+    chosen = {kind: folder / kind for kind in ("state", "truth", "examples")}
+    assert site.Site.of({}, "abc") == site.Site(**chosen)
+    elsewhere = site.Site(**chosen | {"examples": Path("/mine")})
     assert site.Site.of({"examples": "/mine"}, "abc") == elsewhere
     assert site.Site.of({"state": "/mine"}, "abc") == site.Site(state=Path("/mine"))
     with pytest.raises(ValueError, match="Expected an experiment of letters and digits"):

@@ -54,8 +54,8 @@ def test_what_is_told_is_the_loss_of_the_last_tenth() -> None:
 def test_scores_are_averaged_and_not_probabilities() -> None:
     """(log 9, 0) and (0, 0) at equal weight are (log 3, 0): 3/4, and not the mean of 9/10 and 1/2."""
     says = [torch.tensor([[log(9.0), 0.0]]), torch.zeros(1, 2)]
-    ((_, found),) = taught([(torch.zeros(1, 1),)], [(0.5, lambda x, s=s: s) for s in says])
-    assert found.softmax(1)[0].tolist() == pytest.approx([0.75, 0.25])
+    ((_, result),) = taught([(torch.zeros(1, 1),)], [(0.5, lambda x, s=s: s) for s in says])
+    assert result.softmax(1)[0].tolist() == pytest.approx([0.75, 0.25])
 
 
 @pytest.mark.parametrize(("size", "batches"), [(16, 70), (7, 80), (600, 3), (512, 2), (1, 3)])
@@ -70,9 +70,9 @@ def test_teachers_that_speak_ahead_say_the_same(size: int, batches: int) -> None
         return x @ net + y[:, None]
 
     teachers = [(0.25, lambda x, y: teacher(nets[0], x, y)), (0.75, lambda x, y: teacher(nets[1], x, y))]
-    found = list(taught(given, teachers))
-    assert len(found) == batches
-    for (x, y), ((same_x, same_y), scores) in zip(given, found, strict=True):
+    result = list(taught(given, teachers))
+    assert len(result) == batches
+    for (x, y), ((same_x, same_y), scores) in zip(given, result, strict=True):
         assert torch.equal(x, same_x) and torch.equal(y, same_y)
         torch.testing.assert_close(scores, 0.25 * (x @ nets[0]) + 0.75 * (x @ nets[1]) + y[:, None])
     assert sum(sizes) == 2 * size * batches and max(sizes) <= max(512, size)

@@ -22,6 +22,7 @@ from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.replies import Unusable, in_one_line, read_metrics, read_update
 from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import pack
+from flfw.resolve import resolve
 from flfw.runs import engine
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.faults import Tolerance
@@ -159,13 +160,13 @@ def test_a_failing_client_is_dropped_by_name_and_counted(
 ) -> None:
     flags, reason = flags.format(faulty), reason.format(faulty)
     code, result = run(tmp_path / "run", f"--engine inproc --on-client-failure drop --min-clients 2 {flags}")
-    said = capsys.readouterr()
-    assert code == 0, said.err
+    message = capsys.readouterr()
+    assert code == 0, message.err
     for row in result["rounds"]:
         assert (row["failures"], row["clients"]) == (1, 2)
         assert row["failed"] == [{"client": 1, "reason": reason}]
-        assert f"round {row['round']}/2  client 1 dropped: {reason}" in said.err
-    assert "Updates dropped: 2, in 2 of the rounds; failures.csv says why." in said.out
+        assert f"round {row['round']}/2  client 1 dropped: {reason}" in message.err
+    assert "Updates dropped: 2, in 2 of the rounds; failures.csv says why." in message.out
     assert (tmp_path / "run" / "failures.csv").read_text().count("\n") == 3
 
 
@@ -201,10 +202,10 @@ def test_the_mean_is_that_of_the_clients_that_did_not_fail(faulty: str, small: E
         tensors, metrics = make_client(small, partition, tmp_path).fit_named(initial_tensors(small), version=0)
         updates.append(Update(partition, metrics["num-examples"], tensors))
     (path,) = (tmp_path / "run" / "checkpoint").glob("round-00001-*")
-    found = {name.removeprefix("model/"): value for name, value in load_file(path).items()}
+    result = {name.removeprefix("model/"): value for name, value in load_file(path).items()}
     expected = weighted_mean(updates)
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    assert result.keys() == expected.keys()
+    assert all(torch.equal(result[name], value) for name, value in expected.items())
 
 
 # --- on Ray: what a process of its own can suffer -----------------------------------------------------------------
@@ -218,13 +219,13 @@ def test_on_ray_a_client_that_hangs_is_dropped_and_its_place_filled_again(
     """Two actors, and two clients that hang in round 1: were they not replaced, nobody could answer in round 2."""
     flags = f"--on-client-failure drop --round-deadline 25 --cpus-per-client {CORES / 2}"
     code, result = run(tmp_path / "run", f"{flags} --defence {faulty}:{fault} --defended 1,2")
-    said = capsys.readouterr().err
-    assert code == 0, said
+    message = capsys.readouterr().err
+    assert code == 0, message
     late = "did not answer within 25 s"
     assert [row["failed"] for row in result["rounds"]] == [[{"client": c, "reason": late} for c in (1, 2)], []]
     assert [row["clients"] for row in result["rounds"]] == [1, 3]
     for client in (1, 2):
-        assert f"round 1/2  client {client} dropped: {late}" in said
+        assert f"round 1/2  client {client} dropped: {late}" in message
 
 
 @pytest.mark.slow
@@ -233,11 +234,11 @@ def test_on_ray_a_client_that_dies_is_dropped_and_its_place_filled_again(
 ) -> None:
     flags = f"--on-client-failure drop --cpus-per-client {CORES} --rounds 1"  # one actor, and it dies first
     code, result = run(tmp_path / "run", f"{flags} --defence {faulty}:Dies --defended 0")
-    said = capsys.readouterr().err
-    assert code == 0, said
+    message = capsys.readouterr().err
+    assert code == 0, message
     (row,) = result["rounds"]
     assert (row["clients"], row["failed"]) == (2, [{"client": 0, "reason": "its process died"}])
-    assert "round 1/1  client 0 dropped: its process died" in said
+    assert "round 1/1  client 0 dropped: its process died" in message
 
 
 @pytest.mark.slow
@@ -256,10 +257,10 @@ class OldClient(InProcessGrid):
 
     def _answer(self, message: Message) -> Message:
         reply = super()._answer(message)
-        about = reply.content.config_records.get("about") if reply.has_content() else None
-        if about and about["partition"] == 1:
-            about["code"] = "0123"
-            del about["gpu"]
+        details = reply.content.config_records.get("about") if reply.has_content() else None
+        if details and details["partition"] == 1:
+            details["code"] = "0123"
+            del details["gpu"]
         return reply
 
 
@@ -292,11 +293,11 @@ def test_a_client_with_old_code_or_that_refuses_the_new_is_never_asked(
     reason = old if clients is OldClient else "this site's policy does not accept app 0123"
     if on_failure == "fail":
         with pytest.raises(RunFailed) as caught:
-            federation.federate(grid, experiment)
+            federation.federate(grid, resolve(experiment))
         assert str(caught.value) == f"client 1 failed in enrolment: {reason}"
         assert (experiment.out / "failure.txt").read_text() == f"{caught.value}\n"
         return
-    federation.federate(grid, experiment)
+    federation.federate(grid, resolve(experiment))
     training = json.loads((experiment.out / "training.json").read_text())
     assert [row["failed"] for row in training["rounds"]] == [[{"client": 1, "reason": reason}]] * 2
     assert [row["client"] for row in training["final"]] == [0, 2]
@@ -345,7 +346,7 @@ def test_the_final_evaluation_asks_as_many_at_once_as_a_round(small: Experiment)
     import dataclasses
 
     experiment = dataclasses.replace(small, clients=5, sample=2, rounds=1, net="lenet")
-    federation.federate(Counting(apps.client, 5, experiment.to_run_config()), experiment)
+    federation.federate(Counting(apps.client, 5, experiment.to_run_config()), resolve(experiment))
     assert [n for n in asked if n] == [2, 2, 1]
 
 
@@ -354,10 +355,10 @@ def test_a_probe_that_nobody_can_use_is_a_failure_and_is_not_recorded(
 ) -> None:
     flags = "--attack analytic --images 3 --audit-rounds 0 --on-client-failure drop --net linear --rounds 1"
     code, result = run(tmp_path / "run", f"--engine inproc {flags} --defence {faulty}:SendsNaN --defended 1")
-    said = capsys.readouterr()
-    assert code == 0, said.err
+    message = capsys.readouterr()
+    assert code == 0, message.err
     reason = "sent classifier.bias with NaN or infinite values"
-    assert f"round 0/1  probe of client 1: {reason}" in said.err
+    assert f"round 0/1  probe of client 1: {reason}" in message.err
     assert "Probes without a usable answer: 1; failures.csv says why." in result["notes"]
     defended, others = result["audit"]
     assert (defended["images"], defended["failures"], defended["verdict"]) == (1, 1, "inconclusive")
@@ -490,7 +491,7 @@ def test_bytes_that_are_no_array_are_not_unpickled(question: Message) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "heard"),
+    ("message", "heard"),
     [
         (None, "no reason given"),
         ("", "no reason given"),
@@ -507,8 +508,8 @@ def test_bytes_that_are_no_array_are_not_unpickled(question: Message) -> None:
         ),
     ],
 )
-def test_flowers_wrapping_is_taken_off(said: str | None, heard: str) -> None:
-    assert in_one_line(said) == heard
+def test_flowers_wrapping_is_taken_off(message: str | None, heard: str) -> None:
+    assert in_one_line(message) == heard
 
 
 def test_a_dead_nodes_error_is_known_by_the_message_it_answers() -> None:

@@ -195,11 +195,11 @@ def test_only_what_decides_no_numbers_may_change(
 
 def test_there_must_be_something_to_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sim.main(["--resume", str(tmp_path)]) == 2
-    said = f"sim.py: Expected a run with a checkpoint, got {tmp_path} without; start it anew.\n"
-    assert capsys.readouterr().err == said
+    message = f"sim.py: Expected a run with a checkpoint, got {tmp_path} without; start it anew.\n"
+    assert capsys.readouterr().err == message
     assert sim.main(["--resume", str(tmp_path / "none")]) == 2
-    said = f"sim.py: Expected a run's folder, got {tmp_path / 'none'}, which does not exist.\n"
-    assert capsys.readouterr().err == said
+    message = f"sim.py: Expected a run's folder, got {tmp_path / 'none'}, which does not exist.\n"
+    assert capsys.readouterr().err == message
 
 
 def test_other_code_is_noted(small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,8 +254,8 @@ def test_lost_client_state_is_an_error_that_names_it(
     folder = cut_short(dataclasses.replace(small, method="fedper"), 1)
     shutil.rmtree(next((folder / "state").glob("*/client-0001")))
     assert sim.main(["--resume", str(folder)]) == 1
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert said.startswith("sim.py: client 1 failed in round 2: Expected private state of round 1 in ")
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert message.startswith("sim.py: client 1 failed in round 2: Expected private state of round 1 in ")
 
 
 # --- what a checkpoint holds --------------------------------------------------------------------------------------
@@ -332,9 +332,9 @@ def test_a_checkpoint_of_another_experiment_is_refused(tmp_path: Path) -> None:
     for name in ("one", "two"):
         Checkpoints(tmp_path / name, without_auto(Experiment())).save(some(1), {})
     (_, foreign), *_ = sealed.sealed(tmp_path / "two" / "checkpoint", "round-*")
-    (_, own), *_ = sealed.sealed(tmp_path / "one" / "checkpoint", "round-*")
-    own.unlink()
-    shutil.copy(foreign, own.parent)
+    (_, chosen), *_ = sealed.sealed(tmp_path / "one" / "checkpoint", "round-*")
+    chosen.unlink()
+    shutil.copy(foreign, chosen.parent)
     with pytest.raises(BadInput, match="of another experiment; remove it"):
         Checkpoints(tmp_path / "one", without_auto(Experiment()))
 
@@ -358,8 +358,8 @@ def test_a_run_at_work_is_nobody_elses(
         capsys.readouterr()
         with locked(folder / "checkpoint" / lock):
             assert sim.main(["--resume", str(folder)]) == 2
-        said = f"sim.py: Expected {folder} to be nobody else's, got a run at work in it.\n"
-        assert capsys.readouterr().err == said
+        message = f"sim.py: Expected {folder} to be nobody else's, got a run at work in it.\n"
+        assert capsys.readouterr().err == message
     assert sim.main(["--resume", str(folder)]) == 0
 
 
@@ -406,7 +406,7 @@ def test_an_audit_that_was_stopped_can_be_repeated(small: Experiment, tmp_path: 
 def mutated(data: bytes, rng: random.Random) -> bytes:
     """Bytes changed, cut off, cut out, put in or swapped for other ones; never the same ones."""
     at, length = rng.randrange(len(data)), rng.randrange(1, 9)
-    found = rng.choice(
+    result = rng.choice(
         [
             data[:at] + bytes([data[at] ^ (1 << rng.randrange(8))]) + data[at + 1 :],
             data[:at],
@@ -415,7 +415,7 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
             data[:at] + rng.randbytes(length) + data[at + length :],
         ]
     )
-    return found if found != data else data + b" "
+    return result if result != data else data + b" "
 
 
 def test_of_a_thousand_mutations_none_is_gone_on_from_and_none_crashes(tmp_path: Path) -> None:

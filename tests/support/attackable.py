@@ -60,6 +60,6 @@ def generators(count: int, seed: int = 0) -> list[torch.Generator]:
     return [torch_generator(seed, "attack", i) for i in range(count)]
 
 
-def db(x: Tensor, found: Reconstruction) -> float:
+def db(x: Tensor, result: Reconstruction) -> float:
     """Measure the PSNR of a reconstruction."""
-    return psnr(x.numpy(), found.samples.numpy())
+    return psnr(x.numpy(), result.samples.numpy())

@@ -49,8 +49,8 @@ def row(victim: int, psnr: float | None, **changes: Any) -> dict[str, Any]:
 def written(folder: Path, entries: list[dict[str, Any]], rows: list[dict[str, Any]], **config: Any) -> Path:
     """Write a finished run's folder, as far as it is read."""
     folder.mkdir(parents=True)
-    about = {"seed": 0, "dataset": "digits", "split": "dominant", "clients": 2, "victim_batch": 1, **config}
-    result = {"config": about, "final": {"acc_local": 0.8, "acc_global": 0.6}, "audit": entries, "notes": []}
+    details = {"seed": 0, "dataset": "digits", "split": "dominant", "clients": 2, "victim_batch": 1, **config}
+    result = {"config": details, "final": {"acc_local": 0.8, "acc_global": 0.6}, "audit": entries, "notes": []}
     result["provenance"] = {"code": "c", "data": {"digest": "d"}}
     (folder / "result.json").write_text(json.dumps(result))
     with (folder / "audit.csv").open("w", newline="") as file:

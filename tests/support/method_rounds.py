@@ -93,12 +93,12 @@ def weighted(states: list[dict[str, Tensor]], sizes: list[int]) -> dict[str, Ten
 
 def sizes(experiment: Experiment) -> list[int]:
     """Count the examples of each client."""
-    return [len(own) for own in Task.of(experiment, None).split.train]
+    return [len(chosen) for chosen in Task.of(experiment, None).split.train]
 
 
-def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-6) -> None:
+def assert_equal(result: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-6) -> None:
     """Compare tensors by name, within a tolerance that is relative above 1."""
-    assert found.keys() == expected.keys()
+    assert result.keys() == expected.keys()
     for name, value in expected.items():
         scale = float(value.abs().max()) + 1e-12
-        assert float((found[name] - value).abs().max()) <= tolerance * max(scale, 1.0), name
+        assert float((result[name] - value).abs().max()) <= tolerance * max(scale, 1.0), name

@@ -110,8 +110,8 @@ def audit_rows(folder: Path, entries: list[dict[str, Any]], tabular: bool) -> li
     save_file({"samples": truth}, folder / "truth" / "batch.safetensors")
     rows = []
     for item in entries:
-        told = "-adaptive" if item.get("adaptation") else ""
-        name = f"{item['attack']}-{item['round']}{told}-000.safetensors"
+        informed = "-adaptive" if item.get("adaptation") else ""
+        name = f"{item['attack']}-{item['round']}{informed}-000.safetensors"
         save_file({"samples": np.clip(truth + 0.1, 0, 1)}, folder / name)
         # The second sample fails; the third is the nearer of the other two.
         for index, psnr in enumerate((22.0, None, 31.2)):

@@ -68,18 +68,18 @@ def play(experiment: Experiment, folder: Path, rounds: int = 1) -> Rounds:
     model = fresh(experiment)
     downloads = cls.shared(model, settings).downloads
     first = {n: v.clone() for n, v in model.state_dict().items() if matches(n, downloads)}
-    found = Rounds(strategy, [first])
+    result = Rounds(strategy, [first])
     for now in range(1, rounds + 1):
-        found.clients = [client(experiment, folder, partition, now) for partition in range(len(COUNTS))]
-        sent = {name: value.numpy().copy() for name, value in found.broadcasts[-1].items()}
+        result.clients = [client(experiment, folder, partition, now) for partition in range(len(COUNTS))]
+        sent = {name: value.numpy().copy() for name, value in result.broadcasts[-1].items()}
         uploads = []
-        for partition, one in enumerate(found.clients):
+        for partition, one in enumerate(result.clients):
             tensors, metrics = one.fit_named(sent, version=now - 1)
             tensors = {n: v.clone() for n, v in tensors.items()}
             uploads.append(Update(partition, COUNTS[partition], tensors, metrics))
-        found.uploads.append(uploads)
-        found.broadcasts.append(strategy.combined(pack(found.broadcasts[-1]), iter(uploads), now))
-    return found
+        result.uploads.append(uploads)
+        result.broadcasts.append(strategy.combined(pack(result.broadcasts[-1]), iter(uploads), now))
+    return result
 
 
 def place(experiment: Experiment) -> ServerPlace:
@@ -108,13 +108,13 @@ def batches(
     """Network inputs and labels of each local step."""
     task = Task.of(experiment, None)
     rng = torch_generator(experiment.seed, purpose, server_round, partition)
-    own, found = task.split.train[partition], []
+    given, result = task.split.train[partition], []
     for _ in range(epochs):
-        order = own[torch.randperm(len(own), generator=rng).numpy()]
-        for start in range(0, len(own), experiment.batch_size):
+        order = given[torch.randperm(len(given), generator=rng).numpy()]
+        for start in range(0, len(given), experiment.batch_size):
             chosen = order[start : start + experiment.batch_size]
-            found.append((normalised(task, chosen), torch.tensor(task.dataset.train_y[chosen])))
-    return found
+            result.append((normalised(task, chosen), torch.tensor(task.dataset.train_y[chosen])))
+    return result
 
 
 def normalised(task: Task, chosen: np.ndarray) -> Tensor:
@@ -132,9 +132,9 @@ def mean(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return {n: (value.round() if whole[n] else value).to(states[0][n].dtype) for n, value in sums.items()}
 
 
-def error(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], start: Mapping[str, Tensor]) -> float:
+def error(result: Mapping[str, Tensor], expected: Mapping[str, Tensor], start: Mapping[str, Tensor]) -> float:
     """Length of what is wrong in all tensors together, over that of the change that was expected."""
-    assert found.keys() == expected.keys() <= start.keys()
-    wrong = sum(float((found[n].double() - value.double()).square().sum()) for n, value in expected.items())
+    assert result.keys() == expected.keys() <= start.keys()
+    wrong = sum(float((result[n].double() - value.double()).square().sum()) for n, value in expected.items())
     change = sum(float((value.double() - start[n].double()).square().sum()) for n, value in expected.items())
     return (wrong / change) ** 0.5

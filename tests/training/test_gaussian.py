@@ -22,8 +22,8 @@ def drawn(deviation: float = DEVIATION, seed: int = 0) -> dict[str, torch.Tensor
 
 def accepted(values: torch.Tensor, deviation: float) -> bool:
     """Whether the sum of squares over the variance is one of chi-square's, but for one in a million."""
-    found, freedom = float(values.double().square().sum()) / deviation**2, values.numel()
-    return float(chi2.ppf(5e-7, freedom)) < found < float(chi2.ppf(1 - 5e-7, freedom))
+    result, freedom = float(values.double().square().sum()) / deviation**2, values.numel()
+    return float(chi2.ppf(5e-7, freedom)) < result < float(chi2.ppf(1 - 5e-7, freedom))
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -39,27 +39,27 @@ def test_each_tensor_has_its_deviation_and_neither_two_thirds_nor_three_halves_o
 def test_the_shares_within_one_two_and_three_deviations_are_a_gaussians() -> None:
     values = gaussian({"many": (200, 500)}, 0.5, torch_generator(0, "noise"))["many"].abs()
     for deviations, share in ((1, 0.682689), (2, 0.954500), (3, 0.997300)):
-        found = float((values < 0.5 * deviations).double().mean())
-        assert abs(found - share) < 5 * (share * (1 - share) / values.numel()) ** 0.5
+        result = float((values < 0.5 * deviations).double().mean())
+        assert abs(result - share) < 5 * (share * (1 - share) / values.numel()) ** 0.5
 
 
 def test_tensors_have_nothing_in_common() -> None:
     """Correlations of 288 pairs are below 5 / sqrt(288), and no number is drawn twice."""
-    found = drawn()
-    several = torch.stack([values.flatten()[:288] for values in found.values()])
-    others = torch.corrcoef(several)[~torch.eye(3, dtype=torch.bool)]
+    result = drawn()
+    many = torch.stack([values.flatten()[:288] for values in result.values()])
+    others = torch.corrcoef(many)[~torch.eye(3, dtype=torch.bool)]
     assert float(others.abs().max()) < 5 / 288**0.5
     assert all(
-        not set(found["weight"].flatten().tolist()) >= set(found[name].flatten().tolist())
+        not set(result["weight"].flatten().tolist()) >= set(result[name].flatten().tolist())
         for name in SHAPES
         if name != "weight"
     )
 
 
 def test_changing_one_tensor_leaves_the_others() -> None:
-    found, same = drawn(), drawn()
-    found["bias"].zero_()
-    assert torch.equal(found["weight"], same["weight"]) and torch.equal(found["kernel"], same["kernel"])
+    result, same = drawn(), drawn()
+    result["bias"].zero_()
+    assert torch.equal(result["weight"], same["weight"]) and torch.equal(result["kernel"], same["kernel"])
 
 
 def test_the_same_state_gives_the_same_and_then_moves_on() -> None:
@@ -75,15 +75,15 @@ def test_the_same_state_gives_the_same_and_then_moves_on() -> None:
 def test_no_deviation_is_zeros_and_draws_nothing() -> None:
     rng = torch_generator(0, "noise")
     before = rng.get_state()
-    found = gaussian(SHAPES, 0.0, rng)
-    assert {name: tuple(values.shape) for name, values in found.items()} == SHAPES
-    assert not any(bool(values.any()) for values in found.values())
+    result = gaussian(SHAPES, 0.0, rng)
+    assert {name: tuple(values.shape) for name, values in result.items()} == SHAPES
+    assert not any(bool(values.any()) for values in result.values())
     assert torch.equal(rng.get_state(), before)
 
 
 def test_scalars_empty_tensors_and_none_at_all() -> None:
-    found = gaussian({"one": (), "none": (0, 3), "two": (2,)}, 1.0, torch_generator(0, "noise"))
-    assert [values.numel() for values in found.values()] == [prod(shape) for shape in ((), (0, 3), (2,))]
+    result = gaussian({"one": (), "none": (0, 3), "two": (2,)}, 1.0, torch_generator(0, "noise"))
+    assert [values.numel() for values in result.values()] == [prod(shape) for shape in ((), (0, 3), (2,))]
     assert gaussian({}, 1.0, torch_generator(0, "noise")) == {}
 
 

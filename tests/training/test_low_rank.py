@@ -88,18 +88,18 @@ def low_rank(
     optimiser = LowRankSGD(made, plain, clip=clip, embedding_clip=clip / 8, moves_embedding=not frozen)
     for step, (x, y) in enumerate(batches(steps)):
         loss = cross_entropy(made.classifier(made.features(x, optimiser.generated)), y)
-        found = torch.autograd.grad(loss, list(optimiser.generated.values()))
+        result = torch.autograd.grad(loss, list(optimiser.generated.values()))
         plain.lr = lr_at(step, lr, drop)
-        optimiser.step(optimiser.generated, dict(zip(optimiser.generated, found, strict=True)))
+        optimiser.step(optimiser.generated, dict(zip(optimiser.generated, result, strict=True)))
     optimiser.write()
     return made
 
 
-def assert_same_change(found: nn.Module, expected: nn.Module, start: nn.Module) -> None:
+def assert_same_change(result: nn.Module, expected: nn.Module, start: nn.Module) -> None:
     """Against the size of each tensor's change: an error in one step is small against the weights."""
     for name, value in expected.state_dict().items():
         moved = float((value - start.state_dict()[name]).norm())
-        assert float((found.state_dict()[name] - value).norm()) <= EXACT * moved, name
+        assert float((result.state_dict()[name] - value).norm()) <= EXACT * moved, name
 
 
 #            steps   lr  momentum decay clip drop frozen
@@ -217,8 +217,8 @@ def test_a_column_whose_unit_is_dead_in_every_step_is_left_alone() -> None:
     optimiser = LowRankSGD(made, SGD(0.1, 0.5))
     for x, y in batches(20):
         loss = cross_entropy(made.classifier(made.features(x, optimiser.generated)), y)
-        found = torch.autograd.grad(loss, list(optimiser.generated.values()))
-        optimiser.step(optimiser.generated, dict(zip(optimiser.generated, found, strict=True)))
+        result = torch.autograd.grad(loss, list(optimiser.generated.values()))
+        optimiser.step(optimiser.generated, dict(zip(optimiser.generated, result, strict=True)))
     optimiser.write()
     for old, head in zip(before, linear_heads(made), strict=True):
         changed = (old != head.weight).any(0)
@@ -306,10 +306,10 @@ def test_a_rule_without_low_rank_is_computed_densely(assignments: tuple[str, ...
 
 def test_a_defence_that_acts_on_gradients_is_given_all_of_them() -> None:
     defence = OnGradients()
-    found = bits(client(defence=defence, precision=torch.float32))
+    result = bits(client(defence=defence, precision=torch.float32))
     shared = {name for name in client().model.state_dict() if name.startswith("hypernet.")}
     assert defence.seen == [set()] * 10 + [shared] * 60  # step A changes nothing that is shared
-    assert torch.equal(found, bits(client("step=dense", precision=torch.float32)))
+    assert torch.equal(result, bits(client("step=dense", precision=torch.float32)))
 
 
 def test_a_defence_that_does_not_leaves_the_step_as_it_is() -> None:

@@ -62,15 +62,15 @@ def with_decoupled_decay(momentum: float, weight_decay: float) -> dict[str, torc
 
 @pytest.mark.parametrize(("momentum", "weight_decay"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.05), BOTH])
 def test_steps_are_torchs(momentum, weight_decay) -> None:
-    expected, found = torchs(momentum, weight_decay), ours(momentum, weight_decay)
+    expected, result = torchs(momentum, weight_decay), ours(momentum, weight_decay)
     for name in expected:
-        torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-12)
+        torch.testing.assert_close(result[name], expected[name], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("wrong", [with_nesterov, with_decoupled_decay])
 def test_the_comparison_would_notice_another_rule(wrong) -> None:
-    expected, found = torchs(*BOTH), wrong(*BOTH)
-    assert max(float((found[name] - expected[name]).abs().max()) for name in expected) > 1e-4
+    expected, result = torchs(*BOTH), wrong(*BOTH)
+    assert max(float((result[name] - expected[name]).abs().max()) for name in expected) > 1e-4
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.05])
@@ -124,8 +124,8 @@ def test_clipping_is_torchs(bound) -> None:
     for parameter, value in zip(parameters, values.values(), strict=True):
         parameter.grad = value.clone()
     torch.nn.utils.clip_grad_norm_(parameters, bound)
-    for found, parameter in zip(clip_norm(values, bound).values(), parameters, strict=True):
-        torch.testing.assert_close(found, parameter.grad, rtol=0, atol=1e-12)
+    for result, parameter in zip(clip_norm(values, bound).values(), parameters, strict=True):
+        torch.testing.assert_close(result, parameter.grad, rtol=0, atol=1e-12)
 
 
 def test_clipping_by_hand_scales_all_gradients_together_and_in_place() -> None:

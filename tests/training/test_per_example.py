@@ -47,34 +47,34 @@ def loop(
     sums, norms = {n: torch.zeros_like(p) for n, p in chosen.items()}, x.new_zeros(len(x), len(groups))
     for j in range(len(x)):
         loss = cross_entropy(model(x[j : j + 1]), y[j : j + 1])
-        found = torch.autograd.grad(loss, list(chosen.values()), allow_unused=True)
-        own = {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(chosen.items(), found, strict=True)}
+        result = torch.autograd.grad(loss, list(chosen.values()), allow_unused=True)
+        given = {n: torch.zeros_like(p) if g is None else g for (n, p), g in zip(chosen.items(), result, strict=True)}
         for column, (group, members) in enumerate(groups.items()):
-            norm = sum(float(own[n].double().square().sum()) for n in members) ** 0.5
+            norm = sum(float(given[n].double().square().sum()) for n in members) ** 0.5
             norms[j, column] = norm
             for n in members:
-                sums[n] += own[n] / max(1.0, norm / bounds[group])
+                sums[n] += given[n] / max(1.0, norm / bounds[group])
     return sums, norms
 
 
-def assert_same(found: ClippedSum, sums: Mapping[str, Tensor], norms: Tensor) -> None:
+def assert_same(result: ClippedSum, sums: Mapping[str, Tensor], norms: Tensor) -> None:
     exact = EXACT[norms.dtype]
-    assert list(found.sums) == list(sums)
+    assert list(result.sums) == list(sums)
     for name, expected in sums.items():
-        assert found.sums[name].shape == expected.shape
-        assert found.sums[name].dtype == expected.dtype
-        assert float((found.sums[name] - expected).norm()) <= exact * float(expected.norm()) + 1e-300, name
-    assert found.norms.shape == norms.shape
-    assert torch.allclose(found.norms, norms, rtol=exact, atol=0)
+        assert result.sums[name].shape == expected.shape
+        assert result.sums[name].dtype == expected.dtype
+        assert float((result.sums[name] - expected).norm()) <= exact * float(expected.norm()) + 1e-300, name
+    assert result.norms.shape == norms.shape
+    assert torch.allclose(result.norms, norms, rtol=exact, atol=0)
 
 
 def middle(norms: Tensor) -> list[float]:
     """Bounds between the examples' norms, so that some are clipped and some are not; a single one is clipped."""
-    found = []
+    result = []
     for column in norms.unbind(1):
         least, most = float(column.min()), float(column.max())
-        found.append((least + most) / 2 if least < most else 0.7 * most or 1.0)
-    return found
+        result.append((least + most) / 2 if least < most else 0.7 * most or 1.0)
+    return result
 
 
 def compare(
@@ -92,12 +92,12 @@ def compare(
     sums, norms = loop(model, tested.groups, x, y, free)
     assert_same(clipped(tested, model, x, y, inf), sums, norms)
     bounds = dict(zip(tested.groups, middle(norms), strict=True))
-    found = clipped(tested, model, x, y, bounds)
-    assert_same(found, *loop(model, tested.groups, x, y, bounds))
+    result = clipped(tested, model, x, y, bounds)
+    assert_same(result, *loop(model, tested.groups, x, y, bounds))
     expected = (torch.tensor(list(bounds.values()), dtype=norms.dtype) / norms).clamp(max=1)
-    assert torch.allclose(found.scales, expected, rtol=1e-4)
-    assert len(x) < 2 or bool(((found.scales < 1).any(0) & (found.scales == 1).any(0)).all())
-    assert torch.allclose(found.losses, cross_entropy(model(x), y, reduction="none").detach())
+    assert torch.allclose(result.scales, expected, rtol=1e-4)
+    assert len(x) < 2 or bool(((result.scales < 1).any(0) & (result.scales == 1).any(0)).all())
+    assert torch.allclose(result.losses, cross_entropy(model(x), y, reduction="none").detach())
 
 
 # --- by hand ---
@@ -107,11 +107,11 @@ def test_by_hand() -> None:
     """One output w x + b with loss w x + b: the gradient is (x, 1), of norm 5 for x = (4, sqrt 8)."""
     model = made(lambda: nn.Linear(2, 1))
     x = torch.tensor([[4.0, 8.0**0.5], [0.0, 0.0]], dtype=torch.float64)
-    found = PerExample(model).clipped_sum(lambda: model(x)[:, 0], 2.5)
-    assert found.norms.tolist() == [[pytest.approx(5.0)], [pytest.approx(1.0)]]
-    assert found.scales.tolist() == [[pytest.approx(0.5)], [1.0]]
-    assert found.sums["weight"].tolist() == [[pytest.approx(2.0), pytest.approx(2.0**0.5)]]
-    assert found.sums["bias"].tolist() == [pytest.approx(1.5)]
+    result = PerExample(model).clipped_sum(lambda: model(x)[:, 0], 2.5)
+    assert result.norms.tolist() == [[pytest.approx(5.0)], [pytest.approx(1.0)]]
+    assert result.scales.tolist() == [[pytest.approx(0.5)], [1.0]]
+    assert result.sums["weight"].tolist() == [[pytest.approx(2.0), pytest.approx(2.0**0.5)]]
+    assert result.sums["bias"].tolist() == [pytest.approx(1.5)]
 
 
 # --- every layer and option, against the loop ---
@@ -188,20 +188,20 @@ def test_any_number_of_examples(examples: int) -> None:
 def test_no_example() -> None:
     model = made(convolution())
     tested = PerExample(model)
-    found = clipped(tested, model, *batch(0, (4, 8, 7)), 1.0)
-    assert {n: s.shape for n, s in found.sums.items()} == {n: p.shape for n, p in model.named_parameters()}
-    assert all(not s.any() for s in found.sums.values())
-    assert (found.norms.shape, found.scales.shape, found.losses.shape) == ((0, 2), (0, 2), (0,))
+    result = clipped(tested, model, *batch(0, (4, 8, 7)), 1.0)
+    assert {n: s.shape for n, s in result.sums.items()} == {n: p.shape for n, p in model.named_parameters()}
+    assert all(not s.any() for s in result.sums.values())
+    assert (result.norms.shape, result.scales.shape, result.losses.shape) == ((0, 2), (0, 2), (0,))
 
 
 def test_the_way_is_found_by_trying_and_does_not_matter() -> None:
     model, (x, y) = made(lambda: nets.build("cnn1", (1, 28, 28), 3)), batch(10, (1, 28, 28))
     ways: tuple[Way, ...] = ("auto", "fixed", "rows", "planes", "convolution", "loop", "opacus")
     assert ways == WAYS
-    found = {way: clipped(PerExample(model, way=way), model, x, y, 0.5) for way in ways}
+    result = {way: clipped(PerExample(model, way=way), model, x, y, 0.5) for way in ways}
     for name in dict(model.named_parameters()):
-        expected = found["loop"].sums[name]
-        assert all(float((f.sums[name] - expected).norm()) <= 1e-10 * float(expected.norm()) for f in found.values())
+        expected = result["loop"].sums[name]
+        assert all(float((f.sums[name] - expected).norm()) <= 1e-10 * float(expected.norm()) for f in result.values())
 
 
 def test_a_pinned_way_repeats_bit_for_bit() -> None:
@@ -221,10 +221,10 @@ def test_a_forward_of_the_layers_own_is_put_back() -> None:
         return plain(x)
 
     model.forward = counted
-    found = clipped(PerExample(model), model, x, y, 0.5)
+    result = clipped(PerExample(model), model, x, y, 0.5)
     assert vars(model)["forward"] is counted
     assert calls == [5]
-    assert_same(found, *loop(model, {"model": ("weight", "bias")}, x, y, {"model": 0.5}))
+    assert_same(result, *loop(model, {"model": ("weight", "bias")}, x, y, {"model": 0.5}))
 
 
 def lines(wide: int, channels: int, groups: int = 1) -> nn.Module:
@@ -246,9 +246,9 @@ def test_the_fixed_way_goes_by_the_channels_and_the_width(
     model = made(lambda: lines(wide, channels, groups), torch.float32)
     x, y = batch(examples, (channels, 24, wide + 2), torch.float32)
     ways: tuple[Way, ...] = ("fixed", "rows", "planes")
-    found = {way: clipped(PerExample(model, way=way), model, x, y, 0.5).sums["0.weight"] for way in ways}
-    assert torch.equal(found["fixed"], found[expected])
-    assert not torch.equal(found["rows"], found["planes"])
+    result = {way: clipped(PerExample(model, way=way), model, x, y, 0.5).sums["0.weight"] for way in ways}
+    assert torch.equal(result["fixed"], result[expected])
+    assert not torch.equal(result["rows"], result["planes"])
 
 
 # --- what is chosen and how it is grouped ---
@@ -335,10 +335,10 @@ def test_a_layer_that_is_not_called_gets_nothing() -> None:
     model, (x, y) = made(Branch), batch(5, (4,))
     tested = PerExample(model)
     for inputs, reached in ((x.abs(), True), (-x.abs(), False), (x.abs(), True)):
-        found = clipped(tested, model, inputs, y, 0.7)
-        assert bool(found.sums["rare.weight"].any()) is reached
-        assert not found.sums["never.weight"].any()
-        assert_same(found, *loop(model, tested.groups, inputs, y, dict.fromkeys(tested.groups, 0.7)))
+        result = clipped(tested, model, inputs, y, 0.7)
+        assert bool(result.sums["rare.weight"].any()) is reached
+        assert not result.sums["never.weight"].any()
+        assert_same(result, *loop(model, tested.groups, inputs, y, dict.fromkeys(tested.groups, 0.7)))
 
 
 def test_what_comes_after_a_layer_may_change_its_output_in_place() -> None:
@@ -404,12 +404,12 @@ def test_the_same_as_opacus_gives() -> None:
     cross_entropy(wrapped(x.clone().requires_grad_()), y, reduction="sum").backward()
     ways: tuple[Way, ...] = ("auto", "opacus")
     for way in ways:
-        found = clipped(PerExample(model, grouping="tensor", way=way), model, x, y, 0.5)
+        result = clipped(PerExample(model, grouping="tensor", way=way), model, x, y, 0.5)
         for name, parameter in copy.named_parameters():
             each: Tensor = parameter.grad_sample  # pyright: ignore[reportAttributeAccessIssue]
             scale = (0.5 / each.flatten(1).norm(dim=1)).clamp(max=1)
             expected = torch.einsum("b,b...->...", scale, each)
-            assert float((found.sums[name] - expected).norm()) <= 1e-10 * float(expected.norm())
+            assert float((result.sums[name] - expected).norm()) <= 1e-10 * float(expected.norm())
 
 
 # --- the model is left as it was ---
@@ -571,6 +571,6 @@ def test_a_mixture_is_seen_in_the_first_batch_of_two_or_more() -> None:
 
 def test_the_result_is_no_part_of_a_graph() -> None:
     model, (x, y) = made(lambda: nets.build("mlp", (12,), 3)), batch(5, (12,))
-    found = clipped(PerExample(model), model, x, y, 1.0)
-    assert not any(value.requires_grad for value in (*found.sums.values(), found.norms, found.scales, found.losses))
-    assert sum(value.numel() for value in found.sums.values()) == sum(prod(p.shape) for p in model.parameters())
+    result = clipped(PerExample(model), model, x, y, 1.0)
+    assert not any(value.requires_grad for value in (*result.sums.values(), result.norms, result.scales, result.losses))
+    assert sum(value.numel() for value in result.sums.values()) == sum(prod(p.shape) for p in model.parameters())

@@ -37,8 +37,8 @@ BUILT: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 
-def rows(count: int, of: int = 0) -> Tensor:
-    return torch.rand((count, 8), generator=torch_generator(0, "rows", of), dtype=torch.float64)
+def rows(count: int, given: int = 0) -> Tensor:
+    return torch.rand((count, 8), generator=torch_generator(0, "rows", given), dtype=torch.float64)
 
 
 def net(seed: int = 0, activation: type[nn.Module] = nn.Tanh) -> Net:
@@ -68,8 +68,8 @@ def step(model: nn.Module, start: Tensors, local: LocalSteps, x: Tensor, y: Tens
 def train(model: nn.Module, local: LocalSteps, order: Sequence[Sequence[int]], x: Tensor, y: Tensor) -> list[float]:
     """The ordinary way, on these batches; the norm of each step's gradient before it was clipped."""
     adam = {"betas": local.betas, "eps": local.epsilon}
-    own: dict[str, Any] = {"momentum": local.momentum} if local.optimiser == "sgd" else adam
-    optimiser = BUILT[local.optimiser](model.parameters(), lr=local.lr, weight_decay=local.weight_decay, **own)
+    chosen: dict[str, Any] = {"momentum": local.momentum} if local.optimiser == "sgd" else adam
+    optimiser = BUILT[local.optimiser](model.parameters(), lr=local.lr, weight_decay=local.weight_decay, **chosen)
     start, norms = known(model), []
     for places in order:
         norms.append(step(model, start, local, x[list(places)], y[list(places)]))
@@ -77,9 +77,9 @@ def train(model: nn.Module, local: LocalSteps, order: Sequence[Sequence[int]], x
     return norms
 
 
-def same(found: Tensors, start: Tensors, sent: Tensors, local: LocalSteps) -> None:
-    assert found
-    for name, value in found.items():
+def same(result: Tensors, start: Tensors, sent: Tensors, local: LocalSteps) -> None:
+    assert result
+    for name, value in result.items():
         expected = (start[name] - sent[name]) / (local.lr * local.steps)
         torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-9, msg=lambda m, name=name: f"{name}: {m}")
 
@@ -91,10 +91,10 @@ def test_one_step_of_plain_sgd_changes_the_weights_by_the_gradient() -> None:
     model, x = net(), rows(5)
     plain = PlainVictim(net(9), known(model), ("*",), ROW)
     expected = plain.gradient(x, LABELS, {}, {})
-    found = stepped(known(model), LocalSteps(0.3, 1)).gradient(x, LABELS, {}, {})
-    assert list(found) == list(expected) == list(plain.shared)
+    result = stepped(known(model), LocalSteps(0.3, 1)).gradient(x, LABELS, {}, {})
+    assert list(result) == list(expected) == list(plain.shared)
     for name in expected:
-        assert torch.equal(found[name], expected[name])
+        assert torch.equal(result[name], expected[name])
 
 
 def test_what_was_sent_is_read_as_change_over_step_size_and_steps() -> None:
@@ -109,9 +109,9 @@ def test_what_was_sent_is_read_as_change_over_step_size_and_steps() -> None:
 def test_a_first_step_of_adam_leaves_the_signs_of_the_gradient() -> None:
     model, x = net(), rows(5)
     gradient = PlainVictim(net(9), known(model), ("*",), ROW).gradient(x, LABELS, {}, {})
-    found = stepped(known(model), LocalSteps(0.1, 1, "adam", epsilon=1e-12)).gradient(x, LABELS, {}, {})
+    result = stepped(known(model), LocalSteps(0.1, 1, "adam", epsilon=1e-12)).gradient(x, LABELS, {}, {})
     for name in gradient:
-        torch.testing.assert_close(found[name], gradient[name].sign(), rtol=0, atol=1e-6)
+        torch.testing.assert_close(result[name], gradient[name].sign(), rtol=0, atol=1e-6)
 
 
 def test_small_changes_of_large_weights_are_not_rounded_away() -> None:
@@ -166,9 +166,9 @@ def test_a_private_head_moves_too_and_is_not_spoken_of() -> None:
     victim = stepped(extractor, local, ("extractor.*",))
     assert set(victim.unknown) == set(HEAD)
     train(model, local, ALL * 4, x, LABELS)
-    found = victim.gradient(x, LABELS, {n: start[n] for n in HEAD}, {})
-    assert list(found) == list(extractor)
-    same(found, start, tensors(model), local)
+    result = victim.gradient(x, LABELS, {n: start[n] for n in HEAD}, {})
+    assert list(result) == list(extractor)
+    same(result, start, tensors(model), local)
 
 
 def test_what_does_not_move_stays_as_it_is_and_counts_for_no_clipping() -> None:
@@ -177,9 +177,9 @@ def test_what_does_not_move_stays_as_it_is_and_counts_for_no_clipping() -> None:
     start = known(model)
     model.classifier.requires_grad_(False)
     assert min(train(model, local, ALL * 4, x, LABELS)) > 0.1
-    found = stepped(start, local).gradient(x, LABELS, {}, {})
-    assert list(found) == ["extractor.0.weight", "extractor.0.bias"]
-    same(found, start, tensors(model), local)
+    result = stepped(start, local).gradient(x, LABELS, {}, {})
+    assert list(result) == ["extractor.0.weight", "extractor.0.bias"]
+    same(result, start, tensors(model), local)
 
 
 def test_buffers_stay_as_they_are() -> None:
@@ -352,21 +352,21 @@ def errors(local: LocalSteps, order: Sequence[Sequence[int]], count: int) -> tup
     plain = PlainVictim(net(9).float(), start, ("*",), ROW)
     unrolled = SteppedVictim(plain, start, local)
     mean, _ = unrolled.observed(tensors(model))
-    found = [
+    result = [
         invert(victim, [Target(sent, y, torch_generator(0, "attack"))], RECIPE, compute=Compute(compiled=False))[0]
         for victim, sent in ((unrolled, tensors(model)), (plain, mean))
     ]
-    several, one = (float((each.samples - x).square().mean().sqrt()) for each in found)
-    return several, one
+    many, one = (float((each.samples - x).square().mean().sqrt()) for each in result)
+    return many, one
 
 
 def test_attack_on_four_steps_finds_rows_that_one_step_does_not_explain() -> None:
-    several, one = errors(LocalSteps(1.0, 4), ((0, 1),) * 4, 2)
-    assert several < 0.005 and one > 0.04  # 0.0009 and 0.058
+    many, one = errors(LocalSteps(1.0, 4), ((0, 1),) * 4, 2)
+    assert many < 0.005 and one > 0.04  # 0.0009 and 0.058
 
 
 @pytest.mark.parametrize(("again", "bound"), [(((0, 1), (2, 3)), 0.03), (((1, 2), (3, 0)), 0.13)], ids=["same", "anew"])
 def test_attack_on_two_epochs_in_unknown_order(again: tuple[tuple[int, ...], ...], bound: float) -> None:
     """The second epoch is taken to go as the first; where it does not, what is found is worse."""
-    several, one = errors(LocalSteps(0.5, 4, batch_size=2), ((0, 1), (2, 3), *again), 4)
-    assert several < bound and one > 0.15  # 0.008 and 0.17; 0.098 and 0.18
+    many, one = errors(LocalSteps(0.5, 4, batch_size=2), ((0, 1), (2, 3), *again), 4)
+    assert many < bound and one > 0.15  # 0.008 and 0.17; 0.098 and 0.18

@@ -1,4 +1,4 @@
-"""Server: Flower's federated averaging, and two lines that record the updates of the clients."""
+"""Server: Flower's federated averaging, and two lines that record the clients' updates."""
 
 from pathlib import Path
 
