@@ -185,7 +185,7 @@ def _wire(layout: Layout) -> tuple[int, int]:
 
 
 def _later(rows: list[Any]) -> list[Any]:
-    """Leave the first of many rounds out."""
+    """Return all rounds but the first, or the only one."""
     return rows[1:] or rows
 
 

@@ -15,10 +15,10 @@ from flfw.nets import Tensors
 
 @final
 class CentaurClient(NoisyClient):
-    """Head first, for one epoch; then the extractor, for E."""
+    """Client that trains the head for one epoch, then the extractor for E."""
 
     def train(self) -> dict[str, float]:
-        """Return the mean losses of the last epoch and of the head's, and `measures`."""
+        """Train both parts; return the mean losses of their last epochs, and `measures`."""
         settings = self.at.settings
         plain = settings.optimiser_at(settings.head_lr)
 
@@ -26,7 +26,7 @@ class CentaurClient(NoisyClient):
             return FederatedClient.follow(self, parameters, x, y)
 
         def passes(rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-            return FederatedClient.batches(self, rng)  # never Poisson ones: nothing here needs coins
+            return FederatedClient.batches(self, rng)  # never Poisson batches: the head's steps have no noise
 
         head_loss = self.descend(
             self.staying(), settings.head_epochs, plain, purpose="head", follow=follow, batches=passes

@@ -9,4 +9,4 @@ from flfw.dp.client import NoisyClient
 
 @final
 class DPFedAvgClient(NoisyClient):
-    """Local training on the whole model."""
+    """Client that trains the whole model."""

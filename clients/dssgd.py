@@ -1,4 +1,4 @@
-"""DSSGD's client half: local training of its own copy, and the choice of the changes to send."""
+"""DSSGD's client half: local training of its own copy, and the choice of the changes that are sent."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from flfw.nets import Tensors
 
 @final
 class DSSGDClient(FederatedClient):
-    """E epochs of SGD on the own copy.
+    """Client with E epochs of SGD on its own copy.
 
-    Where only some entries are downloaded the copy is ``own.*`` of the model, else ``shared.*`` itself. In both cases
-    it goes by the names under which its changes are sent.
+    If only some entries are downloaded, the copy is ``own.*`` of the model, else ``shared.*`` itself. In both cases its
+    tensors have the names under which their changes are sent.
     """
 
     def moving(self) -> dict[str, Tensor]:
-        """Choose the copy."""
+        """Return the parameters of the copy."""
         parameters: dict[str, Tensor] = dict(self.model.named_parameters())
-        copy = {n.replace("own.", "shared.", 1): p for n, p in parameters.items() if n.startswith("own.")}
-        return copy or parameters
+        copied = {n.replace("own.", "shared.", 1): p for n, p in parameters.items() if n.startswith("own.")}
+        return copied or parameters
 
     def install(self, received: Mapping[str, np.ndarray], version: int) -> None:
-        """Overwrite the fresh entries of the copy; from then on all of it is this client's."""
+        """Overwrite the fresh entries of the copy; after that all of it belongs to this client."""
         super().install(received, version)
         state = self.model.state_dict()
         for name, fresh in state.items():
@@ -39,18 +39,18 @@ class DSSGDClient(FederatedClient):
         self._start = {name: value.detach().clone() for name, value in self.moving().items()}
 
     def train(self) -> dict[str, float]:
-        """Return the mean loss of the last epoch."""
+        """Train the copy; return the mean loss of the last epoch."""
         return {"loss": self.descend(self.moving(), self.at.experiment.local_epochs, self.optimiser())}
 
     def gradient(self, x: Tensor, y: Tensor) -> Tensors:
-        """Answer a probe of one step: the chosen entries of that step, over minus its size."""
+        """Answer a probe of one step: the chosen entries of that step, divided by minus the learning rate."""
         rng, lr = self.generator("probe"), self.at.experiment.lr
         change = {name: -lr * value for name, value in self.local_gradient(x, y, rng).items()}
         sent = {name: value / -lr for name, value in self._chosen(change).items()}
         return self.at.defence.update(sent, rng) if self.at.defence else sent
 
     def outgoing(self) -> Tensors:
-        """Choose the received tensors plus, at the chosen entries, the change."""
+        """Return the received tensors plus, at the chosen entries, the change."""
         change = {name: (value.detach() - self._start[name]).cpu() for name, value in self.moving().items()}
         return {name: torch.tensor(self.received[name]) + value for name, value in self._chosen(change).items()}
 
@@ -64,15 +64,15 @@ class DSSGDClient(FederatedClient):
 def selected(
     change: Tensors, share: float, criterion: Literal["largest", "random"], tau: float, rng: torch.Generator
 ) -> Tensors:
-    """Keep a share of a change's entries, the others being 0.
+    """Choose a share of all entries of a change and set the others to 0.
 
     Args:
-        change: by name; the share is one of all tensors together.
+        change: tensors by name; the share counts over all of them together.
         share: in (0, 1], rounded to whole entries, at least one.
-        criterion: the ``largest`` magnitudes, of equals those that come first; or ``random`` ones of those above tau,
-            all of them if there are fewer.
-        tau: >= 0.
-        rng: of the random ones.
+        criterion: ``largest``: the entries of largest magnitude, the first ones of equals; ``random``: random entries
+            of magnitude above tau, all of them if there are fewer.
+        tau: threshold of the magnitude, >= 0.
+        rng: generator of the random choice.
 
     >>> change = {"w": torch.tensor([1.0, -3.0]), "b": torch.tensor([2.0, -1.0])}
     >>> selected(change, 0.5, "largest", 0.0, torch.Generator())

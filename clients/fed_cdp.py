@@ -15,33 +15,33 @@ from flfw.training.optimisers import Optimiser
 from flfw.training.per_example import Bound
 from flfw.training.pruning import keep_largest
 
-_LEAST = 1e-6  # a bound of 0 would clip everything to nothing: of a median of gradients that have vanished
+_LEAST = 1e-6  # least bound: a median of vanished gradients is 0, which would clip everything to 0
 _AT_ONCE = 100
 
 
 @final
 class FedCDPClient(NoisyClient):
-    """L noisy steps of plain SGD."""
+    """Client with L noisy steps of plain SGD."""
 
     @property
     def settings(self) -> Any:
-        """Fed-CDP's hyper-parameters."""
+        """Hyper-parameters of Fed-CDP."""
         return self.at.settings
 
     def optimiser(self) -> Optimiser:
-        """Choose SGD with the learning rate of the round."""
+        """Return SGD with the learning rate of the round."""
         done = max(0, self.at.round - 1)
         return self.settings.optimiser_at(self.at.experiment.lr * self.settings.lr_decay**done)
 
     def bound(self) -> Bound:
-        """Choose C(t), or for each layer the median of the client's own norms."""
+        """Return C(t), or for each layer the median of the client's own gradient norms."""
         if self.settings.bound == "median":
             return self._medians
         return self.settings.clip_at(self.at.round, self.at.experiment.rounds)
 
     @cached_property
     def _medians(self) -> dict[str, float]:
-        """The medians, over all own examples, of the norms at the received model."""
+        """Medians of the gradient norms over all examples of the client, at the received model."""
         norms, mine = [], self.indices("train")
         for start in range(0, len(mine), _AT_ONCE):
             x, y = self.examples("train", mine[start : start + _AT_ONCE])
@@ -50,12 +50,12 @@ class FedCDPClient(NoisyClient):
         return dict(zip(self.per_example.groups, medians, strict=True))
 
     def summed(self, x: Tensor, y: Tensor, deviation: float) -> tuple[Tensor, Tensors]:
-        """Compute the noisy sum, of which the smallest entries may be zeroed."""
+        """Compute the losses and the noisy sum, whose smallest entries may be zeroed."""
         where, ratio = self.settings.compress, self.settings.compress_ratio
         losses, total = super().summed(x, y, deviation)
         return losses, {n: keep_largest(v, ratio) for n, v in total.items()} if where == "after" else total
 
     def finished(self, total: Tensors) -> Tensors:
-        """Compress the sum before the noise."""
+        """Return the sum before the noise; its smallest entries may be zeroed."""
         ratio = self.settings.compress_ratio
         return {n: keep_largest(v, ratio) for n, v in total.items()} if self.settings.compress == "before" else total

@@ -9,4 +9,4 @@ from flfw.dp.client import NoisyClient
 
 @final
 class FedSDPClient(NoisyClient):
-    """E epochs of SGD; `flfw.dp.client` clips the update."""
+    """Client with E epochs of SGD; `flfw.dp.client` clips its update."""

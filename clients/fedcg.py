@@ -1,4 +1,4 @@
-"""FedCG's client half: classification held to generated features, then a conditional GAN of the client's own."""
+"""FedCG's client half: classification held close to generated features, then the client's own conditional GAN."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GAN_BETAS = (0.5, 0.999)
 
 @final
 class FedCGClient(FederatedClient):
-    """Stages 1 and 2 of the paper's algorithm, with three optimisers that last as long as the run."""
+    """Client with stages 1 and 2 of the paper's algorithm; its three optimisers last as long as the run."""
 
     def __init__(self, at: Workplace) -> None:
         super().__init__(at)
@@ -32,24 +32,24 @@ class FedCGClient(FederatedClient):
         self._task = Adam(at.experiment.lr, settings.weight_decay)
         self._generating = Adam(settings.gan_lr, betas=_GAN_BETAS)
         self._judging = Adam(settings.gan_lr, betas=_GAN_BETAS)
-        self._rng = self.generator("generated features")  # of noise, in stage 1
+        self._rng = self.generator("generated features")  # draws the noise of stage 1
 
     @property
     def net(self) -> GeneratingNet:
-        """The model, which the method builds as a `GeneratingNet`."""
+        """Model, which the method builds as a `GeneratingNet`."""
         assert isinstance(self.model, GeneratingNet)
         return self.model
 
     def moving(self) -> dict[str, Tensor]:
-        """Choose stage 1's: extractor and classifier."""
+        """Return the parameters of stage 1: extractor and classifier."""
         return self.net.parts("extractor", "classifier")
 
     def optimiser(self) -> Optimiser:
-        """Choose stage 1's."""
+        """Return the optimiser of stage 1."""
         return self._task
 
     def lasting(self) -> Mapping[str, tuple[Remembering, Mapping[str, Tensor]]]:
-        """List all three."""
+        """Return the three optimisers, each with its parameters."""
         return {
             "adam": (self._task, self.moving()),
             "adam_generator": (self._generating, self.net.parts("generator")),
@@ -57,27 +57,27 @@ class FedCGClient(FederatedClient):
         }
 
     def train(self) -> dict[str, float]:
-        """Return the mean losses of the last epoch of each stage."""
+        """Run both stages; return the mean losses of their last epochs."""
         loss = self.train_classifier()
         return {"loss": loss, "gamma": self.gamma, "generator_loss": self.train_generator()}
 
     def personalise(self) -> dict[str, float]:
-        """Do stage 1: the GAN changes nothing that classifies."""
+        """Run stage 1 only: the GAN has no part in classification."""
         return {"loss": self.train_classifier()}
 
     @property
     def gamma(self) -> float:
-        """Weight of the distance to generated features: 0 in the first round, 2 / (1 + exp(-10)) - 1 at last."""
+        """Weight of the distance to generated features: 0 in the first round, 2 / (1 + exp(-10)) - 1 at the end."""
         rounds = self.at.settings.gamma_rounds
         progress = min((self.at.round - 1) / rounds, 1.0) if rounds else 1.0
         return 2 / (1 + exp(-10 * progress)) - 1
 
     def train_classifier(self) -> float:
-        """Do stage 1; returns the mean loss of the last epoch."""
+        """Run stage 1; return the mean loss of the last epoch."""
         return self.descend(self.moving(), self.at.experiment.local_epochs, self._task)
 
     def local_loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Compute CE(C(E(x)), y) + gamma MSE(E(x), G_g(z, y)), z afresh for each batch."""
+        """Compute CE(C(E(x)), y) + gamma MSE(E(x), G_g(z, y)), with new z for each batch."""
         features = self.net.extractor(self.at.task.inputs.normalise(x))
         loss = cross_entropy(self.net.classifier(features), y)
         if not self.gamma:
@@ -88,7 +88,7 @@ class FedCGClient(FederatedClient):
         return loss + self.gamma * mse_loss(features, generated)
 
     def train_generator(self) -> float:
-        """Do stage 2; returns the generator's mean loss of the last epoch."""
+        """Run stage 2; return the generator's mean loss of the last epoch."""
         epochs = self.at.settings.gan_epochs or self.at.experiment.local_epochs
         self.net.extractor.eval()
         self.net.generator.train()
@@ -100,7 +100,7 @@ class FedCGClient(FederatedClient):
         return loss
 
     def _after_judging(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
-        """Do a step of the discriminator; then compute the direction of the generator's."""
+        """Step the discriminator; then compute the generator's loss and gradient."""
         z = noise(len(y), self._rng).to(self.device)
         with torch.no_grad():
             real = self.net.extractor(self.at.task.inputs.normalise(x))

@@ -1,4 +1,4 @@
-"""FedGen's client half: classification of its own examples, and of features that were generated for their labels."""
+"""FedGen's client half: classification of its own examples, and of features generated for their labels."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from flfw.nets.conditional_gan import GeneratingNet, noise
 
 @final
 class FedGenClient(FederatedClient):
-    """E epochs over extractor and classifier, the generator as it was received."""
+    """Client with E epochs on extractor and classifier; the generator stays as received."""
 
     def __init__(self, at: Workplace) -> None:
         super().__init__(at)
-        self._rng = self.generator("generated features")  # of noise
+        self._rng = self.generator("generated features")  # draws the noise
 
     @property
     def net(self) -> GeneratingNet:
-        """The model, which the method builds as a `GeneratingNet`."""
+        """Model, which the method builds as a `GeneratingNet`."""
         assert isinstance(self.model, GeneratingNet)
         return self.model
 
@@ -32,11 +32,11 @@ class FedGenClient(FederatedClient):
         return self.net.parts("extractor", "classifier")
 
     def train(self) -> dict[str, float]:
-        """Return the mean loss of the last epoch."""
+        """Train extractor and classifier; return the mean loss of the last epoch."""
         return {"loss": self.descend(self.moving(), self.at.experiment.local_epochs, self.optimiser())}
 
     def local_loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Compute CE(C(E(x)), y) + CE(C(G_g(z, y)), y), z afresh for each batch."""
+        """Compute CE(C(E(x)), y) + CE(C(G_g(z, y)), y), with new z for each batch."""
         frozen = self.net.generator.eval()
         with torch.no_grad():
             generated = frozen(noise(len(y), self._rng).to(self.device), y)

@@ -1,4 +1,4 @@
-"""FedNova's client half: local SGD on the loss plus mu/2 ||x_i - x||^2, which says how many steps it made."""
+"""FedNova's client half: local SGD on the loss plus mu/2 ||x_i - x||^2; it reports its number of steps."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from flfw.client import FederatedClient
 
 @final
 class FedNovaClient(FederatedClient):
-    """Local SGD that counts its steps."""
+    """Client with local SGD that counts its steps."""
 
     def install(self, received: Mapping[str, np.ndarray], version: int) -> None:
-        """Remember x, too."""
+        """Store x as well."""
         super().install(received, version)
         self._broadcast = {name: value.detach().clone() for name, value in self.model.named_parameters()}
 

@@ -16,57 +16,57 @@ from flfw.nets.hypernetwork import GeneratedNet
 from flfw.training.low_rank import LowRankSGD
 from flfw.training.optimisers import SGD, Optimiser, along
 
-_MOST_MOMENTUM = 0.95  # with more, so many steps stay in factors that dense ones are faster
+_MOST_MOMENTUM = 0.95  # above it the factors hold so many steps that dense steps are faster
 
 
 @final
 class HyperFLClient(FederatedClient):
-    """Steps A and B of the paper's algorithm 1.
+    """Client with steps A and B of the paper's algorithm 1.
 
     Step B follows the hypernetwork's gradient in factors (`flfw.training.low_rank`), unless the settings say ``dense``.
-    It is computed densely as well where that form does not hold: for Adam, for a momentum above 0.95, and under a
-    defence that acts on the gradients of local steps, which must be handed the whole gradient.
+    It is dense as well where factors do not work: for Adam, for a momentum above 0.95, and under a defence that acts on
+    the gradients of local steps, because that defence needs the whole gradient.
     """
 
     @property
     def net(self) -> GeneratedNet:
-        """The model, which the method builds as a `GeneratedNet`."""
+        """Model, which the method builds as a `GeneratedNet`."""
         assert isinstance(self.model, GeneratedNet)
         return self.model
 
     def moving(self) -> dict[str, Tensor]:
-        """Step B's: the hypernetwork and the embedding."""
+        """Return the parameters of step B: the hypernetwork and the embedding."""
         return {name: p for name, p in self.net.named_parameters() if not name.startswith("classifier.")}
 
     def clips(self) -> dict[str, float]:
-        """Give one bound for the hypernetwork's gradient, one for the embedding's."""
+        """Return the bounds of the hypernetwork's gradient and of the embedding's."""
         return {"hypernet.*": self.at.settings.clip, "embedding": self.at.settings.clip}
 
     def train(self) -> dict[str, float]:
-        """Return the mean loss of the last epoch, step A's, and two figures of the hypernetwork.
+        """Run both steps; return the mean losses of their last epochs, and two measures of the hypernetwork.
 
-        That is the share of hidden units that are dead afterwards, and by how much of its length theta changed.
+        The measures are the share of hidden units that are dead afterwards, and the change of theta over its length.
         """
         before, classifier_loss = self._theta(), self.train_classifier()
         loss = self.train_hypernetwork()
         with torch.no_grad():
             dead = (self.net.hypernet.hidden_units(self.net.embedding) == 0).float().mean()
         change = (self._theta() - before).norm() / before.norm()
-        figures = {"dead_hidden_units": float(dead), "theta_change": float(change)}
-        return {"loss": loss, "classifier_loss": classifier_loss, **figures}
+        measures = {"dead_hidden_units": float(dead), "theta_change": float(change)}
+        return {"loss": loss, "classifier_loss": classifier_loss, **measures}
 
     @torch.no_grad()
     def _theta(self) -> Tensor:
-        """Put all that the hypernetwork generates now into one vector."""
+        """Join all weights that the hypernetwork now generates into one vector."""
         return torch.cat([value.flatten() for value in self.net.extractor_weights().values()])
 
     def accuracy(self, part: str = "test") -> float:
-        """Compute the share of the client's own examples that the model gets right; its extractor is generated once."""
+        """Return the share of examples that the model classifies correctly; the extractor is generated only once."""
         with self.net.generated_once():
             return super().accuracy(part)
 
     def train_classifier(self) -> float:
-        """Step A; returns the mean loss of the last epoch."""
+        """Run step A; return the mean loss of the last epoch."""
         settings = self.at.settings
         with torch.no_grad():
             theta = self.net.extractor_weights()  # fixed during step A, so generated once
@@ -86,7 +86,7 @@ class HyperFLClient(FederatedClient):
         )
 
     def train_hypernetwork(self) -> float:
-        """Step B; returns the mean loss of the last epoch."""
+        """Run step B; return the mean loss of the last epoch."""
         epochs, plain, purpose = self.at.experiment.local_epochs, self.optimiser(), "hypernetwork"
         if not self._low_rank(plain):
             return self.descend(self.moving(), epochs, plain, purpose=purpose, clips=self.clips())

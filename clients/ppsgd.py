@@ -14,10 +14,10 @@ from flfw.nets import Tensors
 
 @final
 class PPSGDClient(NoisyClient):
-    """Both parts in turn."""
+    """Client that trains both parts in turn."""
 
     def train(self) -> dict[str, float]:
-        """Return the mean loss of the last epoch, after the head's steps, and `measures`."""
+        """Train both parts; return the mean loss of the last epoch, after the head's steps, and `measures`."""
         settings, head = self.at.settings, self.staying()
         plain = settings.optimiser_at(settings.head_lr)
 

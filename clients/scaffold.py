@@ -18,10 +18,10 @@ _SETS = ("control", "own")
 
 @final
 class ScaffoldClient(FederatedClient):
-    """Corrected local steps."""
+    """Client with corrected local steps."""
 
     def install(self, received: Mapping[str, np.ndarray], version: int) -> None:
-        """Remember x, c and c_i, too; by the parameters' names."""
+        """Store x, c and c_i as well, by the parameters' names."""
         super().install(received, version)
         self._start = {name: value.detach().clone() for name, value in self.moving().items()}
         state = self.model.state_dict()
@@ -39,7 +39,7 @@ class ScaffoldClient(FederatedClient):
         return self.followed_gradient(x, y, rng)
 
     def train(self) -> dict[str, float]:
-        """Return the mean loss of the last epoch; c_i goes on to c_i+."""
+        """Train and set c_i to c_i+; return the mean loss of the last epoch."""
         mine, size = self.indices("train"), self.at.experiment.batch_size
         self._look(self.examples("train", mine[start : start + size]) for start in range(0, len(mine), size))
         loss = self.descend(self.moving(), self.at.experiment.local_epochs, self.optimiser())
@@ -48,12 +48,12 @@ class ScaffoldClient(FederatedClient):
         return {"loss": loss}
 
     def stepped(self, x: Tensor, y: Tensor, steps: int) -> Tensors:
-        """Answer a probe of more local steps, as if its examples were all there are."""
+        """Answer a probe of more local steps, as if the client had only its examples."""
         self._look([(x.to(self.device), y.to(self.device))])
         return super().stepped(x, y, steps)
 
     def outgoing(self) -> Tensors:
-        """Choose y_i, and c + c_i+ - c_i."""
+        """Return y_i, and c + c_i+ - c_i."""
         renewed = self._renewed()
         change = {name: self._control[name] + value - self._before[name] for name, value in renewed.items()}
         return {**super().outgoing(), **{n.replace("net.", "control.", 1): value for n, value in change.items()}}

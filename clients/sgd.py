@@ -1,4 +1,4 @@
-"""Local SGD on the whole model: the client half of every method that says no more."""
+"""Local SGD on the whole model: the client half of every method without one of its own."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from flfw.client.federated_client import FederatedClient
 
 @final
 class SGDClient(FederatedClient):
-    """E epochs of SGD over all parameters, shared or private."""
+    """Client with E epochs of SGD on all parameters, shared or private."""
 
     def train(self) -> dict[str, float]:
-        """Return the mean loss of the last epoch."""
+        """Train; return the mean loss of the last epoch."""
         return {"loss": self.descend(self.moving(), self.at.experiment.local_epochs, self.optimiser())}

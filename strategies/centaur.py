@@ -2,16 +2,16 @@
 
 Paper       Shen et al., "Share Your Representation Only: Guaranteed Improvement of the Privacy-Utility Tradeoff in
             Federated Learning", ICLR 2023; here as the baseline of Guo et al., AAAI 2025 (HyperFL), with noise at the
-            clients (unit=example). unit=client is the original's: a trusted server adds the noise.
+            clients (unit=example). unit=client is the original: a trusted server adds the noise.
 Symbols     C clip, sigma noise_multiplier, B batch.
 Down        extractor.*
-Up          extractor.* after local training; with unit=client what was received plus the clipped change.
+Up          extractor.* after local training; with unit=client the received one plus the clipped change.
 Private     classifier.*, kept by the client from round to round; it never leaves, so it takes no noise.
 Client      clients/centaur.py
 A probe     the noisy mean of the extractor's clipped gradients, with the head as it is.
 Claims      unit=client: for clients, against all but the server. unit=example: none, though the comparison has one: the
             head is trained on the same examples without noise and shapes the gradients of all of them.
-Departures  those of dp_fedavg. The norm that is clipped is that of the extractor's gradient alone.
+Departures  those of dp_fedavg. Only the norm of the extractor's gradient is clipped.
 
     client k:  one epoch:  head <- SGD step               (extractor as it is; shuffled passes, never Poisson)
                E epochs:   extractor <- noisy SGD step    (head as it is)
@@ -30,7 +30,7 @@ from flfw.errors import require
 
 @dataclass(frozen=True)
 class CentaurSettings(BesideOwnHead):
-    """Private local training as in HyperFL's comparison, and the head's."""
+    """Settings of private local training as in HyperFL's comparison, and of the head's training."""
 
     head_epochs: int = 1  # passes over the data in which the head is trained, >= 1
 

@@ -1,29 +1,29 @@
-"""DSSGD: every client keeps a copy of its own, takes over a share of the server's entries and sends a share of changes.
+"""DSSGD: each client keeps its own copy, downloads a share of the server's entries and sends a share of its changes.
 
 Paper       Shokri and Shmatikov, "Privacy-Preserving Deep Learning", CCS 2015: distributed selective SGD.
 Symbols     theta_d, theta_u shares downloaded and uploaded, gamma bound of a change, tau threshold, beta decay, W the
             server's parameters, w_k the copy of client k, lr the learning rate; an entry is one number of a model.
-Down        shared.*: the theta_d of W's entries that were updated most often, of equals those that come first in the
-            model; elsewhere 0. With theta_d < 1 fresh.* too, a byte an entry: whether it is one of them. In the first
-            round all of W, which is also where all copies begin.
-Up          shared.*: what was received and, for the chosen theta_u of the entries, their change. Messages are dense, so
-            byte counts are those of whole models: a share saves nothing on this wire.
+Down        shared.*: the share theta_d of W's entries that were updated most often, the first ones of equals; the rest
+            are 0. With theta_d < 1 also fresh.*, a byte for each entry: 1 if it is downloaded. In the first round all
+            of W, with which all copies begin.
+Up          shared.*: the received tensors plus, for the chosen share theta_u of the entries, their change. Messages are
+            dense, so byte counts are those of whole models: a share saves no bytes here.
 Private     own.*: with theta_d < 1 the copy w_k, kept by the client from round to round. With theta_d = 1 all of it is
             overwritten in every round, so that nothing is kept.
 Client      clients/dssgd.py
-A probe     what one step would send: the chosen and bounded entries of -lr times the gradient, over -lr.
+A probe     the message of one step: the chosen and bounded entries of -lr times the gradient, divided by -lr.
 An attacker is granted the message, reads off which entries were sent and compares only those. With theta_d = 1 it holds
             the copy that training starts from. With theta_d < 1 the entries of w_k that were not downloaded are unknown
-            to it and are searched for with the data; the server remembers more than that message, so this is less than
-            it could do, and no verdict rests on it.
-Claims      none: that few entries are sent protects nobody. The paper's sparse vector technique with Laplace noise is
-            left out: its epsilons are for single entries of a round; whole updates under noise are what fed_sdp has.
+            to it and are searched for with the data. A real server also has the earlier messages, so this attacker is
+            weaker than a real one, and no verdict rests on it.
+Claims      none: sending few entries protects nobody. The paper's sparse vector technique with Laplace noise is left
+            out: its epsilons are for single entries of a round. fed_sdp adds noise to whole updates.
 Departures  1. Rounds: clients train at the same time and the server adds when all have sent. In the paper they come one
-               after another, or as they please.
-            2. Down and up are one change of E epochs, chosen once at their end.
+               after another, or asynchronously.
+            2. A round has one download, E epochs and one upload, whose entries are chosen at the end.
             3. beta acts once a round; by default (1) all rounds count alike.
             4. combine=mean, in place of the paper's sum, where many clients move the same entries.
-            5. The paper knows no running statistics: a network with buffers (BatchNorm) is refused.
+            5. The paper has no running statistics: a network with buffers (BatchNorm) is refused.
 
     client k:  w_k <- W at the fresh entries;  v <- E epochs of SGD from w_k;  c <- clamp(v - w_k, -gamma, gamma)
                send c at the theta_u entries with the largest |c|, or at random ones of |c| > tau;  w_k <- v
@@ -53,7 +53,7 @@ from flfw.victims.victim import PlainVictim, VictimModel
 
 @dataclass(frozen=True)
 class DSSGDSettings(LocalTraining):
-    """DSSGD's hyper-parameters beside those of SGD; a share is rounded to whole entries, and to at least one."""
+    """Hyper-parameters of DSSGD beside those of SGD; a share is rounded to whole entries, and to at least one."""
 
     theta_u: float = 0.1  # share of the entries whose change is sent, in (0, 1]
     theta_d: float = 1.0  # share of the entries that are downloaded, in (0, 1]
@@ -74,14 +74,14 @@ class DSSGDSettings(LocalTraining):
 
 @final
 class SelectiveNet(nn.Module):
-    """A network as one party has it: the server's entries where they are fresh, elsewhere its own.
+    """Network of one client: the server's entries where they are fresh, its own entries elsewhere.
 
-    ``shared.*`` has the gradient of every entry in use, fresh or not: it is what a change is sent of.
+    ``shared.*`` has the gradient of every entry in use, fresh or not, because changes are sent under these names.
 
     Args:
         net: the architecture, and its first weights.
         whole: whether all entries are always fresh; then there is no own copy.
-        bounded: whether changes are.
+        bounded: whether changes are bounded.
     """
 
     def __init__(self, net: Net, whole: bool, bounded: bool) -> None:
@@ -96,10 +96,10 @@ class SelectiveNet(nn.Module):
         """Compute class scores (B, classes) of network inputs (B, ...)."""
         if self.fresh is None or self.own is None:
             return self.shared(x)
-        fresh, copy = dict(self.fresh.named_buffers()), dict(self.own.named_parameters())
+        fresh, copied = dict(self.fresh.named_buffers()), dict(self.own.named_parameters())
         used = {}
         for name, value in self.shared.named_parameters():
-            kept = copy[name] + (value - value.detach())  # the own number, with a gradient for the shared one too
+            kept = copied[name] + (value - value.detach())  # the copy's number, with a gradient for the shared one too
             used[name] = torch.where(fresh[name].bool(), value, kept)
         return functional_call(self.shared, used, (x,))
 
@@ -116,11 +116,11 @@ def _flags(net: nn.Module) -> nn.Module:
 
 @final
 class SelectiveVictim(VictimModel):
-    """A client of which only some entries were sent: the others are not compared.
+    """Client that sent only some entries: the others are not compared.
 
     Args:
-        model: freshly initialised.
-        received: what the client was sent.
+        model: the freshly initialised model.
+        received: the tensors sent to the client.
         inputs: the input space.
     """
 
@@ -129,14 +129,14 @@ class SelectiveVictim(VictimModel):
         self._plain, self._bounded = PlainVictim(model, received, DSSGD.uploads, inputs), model.bounded
 
     def observed(self, sent: Tensors) -> tuple[Tensors, Tensors]:
-        """Read off the tensors as they were sent; which entries that were, and the largest of them."""
-        seen, _ = self._plain.observed(sent)
-        largest = torch.stack([value.abs().max() for value in seen.values()]).max()
-        chosen = {f"chosen.{name}": (value != 0).to(value.dtype) for name, value in seen.items()}
-        return seen, {**chosen, "largest": largest}
+        """Return the sent tensors; and, as constants, the sent entries and the largest of them."""
+        observed, _ = self._plain.observed(sent)
+        largest = torch.stack([value.abs().max() for value in observed.values()]).max()
+        chosen = {f"chosen.{name}": (value != 0).to(value.dtype) for name, value in observed.items()}
+        return observed, {**chosen, "largest": largest}
 
     def gradient(self, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensors:
-        """Compute at the entries that were sent; a bound of changes is stood in for by the largest that was sent."""
+        """Compute the gradient at the sent entries; if changes are bounded, the largest sent one is the bound."""
         gradient = self._plain.gradient(x, y, unknown, {})
         if self._bounded:
             gradient = {n: value.clamp(-constants["largest"], constants["largest"]) for n, value in gradient.items()}
@@ -145,7 +145,7 @@ class SelectiveVictim(VictimModel):
 
 @final
 class DSSGD(FederatedStrategy):
-    """A sum of chosen changes; the entries that were changed most often are offered."""
+    """Sum of the clients' chosen changes; the entries that were changed most often are offered."""
 
     Settings = DSSGDSettings
     downloads = ("shared.*", "fresh.*")
@@ -153,19 +153,19 @@ class DSSGD(FederatedStrategy):
 
     @classmethod
     def build_model(cls, net: Net, settings: DSSGDSettings) -> SelectiveNet:
-        """Put a client's own entries beside the server's, with theta_d < 1."""
+        """Build the network with the server's entries and, with theta_d < 1, a client's own."""
         return SelectiveNet(net, whole=settings.theta_d == 1, bounded=settings.gamma > 0)
 
     @classmethod
     def victim_model(
         cls, model: nn.Module, received: Tensors, inputs: Inputs, settings: DSSGDSettings
     ) -> SelectiveVictim:
-        """Build a client whose own entries are unknown, and of which only some changes were sent."""
+        """Build a client whose own entries are unknown, and which sent only some changes."""
         assert isinstance(model, SelectiveNet)
         return SelectiveVictim(model, received, inputs)
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
-        """Add up the changes, as far as the entries are offered."""
+        """Add the changes to the server's entries; return the offered ones."""
         sent = {name: value for name, value in self.broadcasted.items() if name.startswith("shared.")}
         changes = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in sent.items()}
         stat = {n: self.settings.decay * self.state.get(f"stat.{n}", torch.zeros(v.shape)) for n, v in sent.items()}
@@ -177,7 +177,7 @@ class DSSGD(FederatedStrategy):
                 changes[name] += change
                 stat[name] += change != 0
         divisor = max(1, taken) if self.settings.combine == "mean" else 1
-        # What is not offered is 0 in the broadcast; before the first round everything is.
+        # Entries that are not offered are 0 in the broadcast; in the first round all are offered.
         before = {name: self.state.get(name, value) for name, value in sent.items()}
         after = {n: (v.double() + changes[n] / divisor).to(v.dtype) for n, v in before.items()}
         self.state = {**after, **{f"stat.{name}": value for name, value in stat.items()}}
@@ -185,12 +185,12 @@ class DSSGD(FederatedStrategy):
 
 
 def offered(parameters: Tensors, stat: Tensors, share: float) -> Tensors:
-    """Choose the broadcast: ``shared.*``, 0 where it is not offered, and ``fresh.*``, uint8, 1 where it is.
+    """Choose the broadcast entries: ``shared.*``, 0 where not offered, and ``fresh.*``, uint8, 1 where offered.
 
     Args:
-        parameters: the server's, as ``shared.*``.
-        stat: how often each entry was updated, by the same names.
-        share: of the entries to offer, in (0, 1]: those of largest ``stat``, of equals the first.
+        parameters: the server's entries, as ``shared.*``.
+        stat: number of updates of each entry, by the same names.
+        share: share of the entries to offer, in (0, 1]: those of largest ``stat``, the first ones of equals.
 
     >>> offered({"shared.w": torch.tensor([5.0, 6.0, 7.0, 8.0])}, {"shared.w": torch.tensor([0.0, 2.0, 1.0, 1.0])}, 0.5)
     {'shared.w': tensor([0., 6., 7., 0.]), 'fresh.w': tensor([0, 1, 1, 0], dtype=torch.uint8)}

@@ -8,16 +8,16 @@ Up          all tensors of the model after L noisy steps: W(t) + Delta_k.
 Private     nothing.
 Client      clients/fed_cdp.py
 A probe     the noisy mean of clipped gradients; of one example (type 2) the same, or with observed=bare the gradient.
-Claims      for examples: z = sigma / sqrt(M), for one example changes each of M layers by up to C. The paper counts
+Claims      for examples: z = sigma / sqrt(M), as one example changes each of M layers by up to C. The paper counts
             sigma, with q = 0.01 on every data set, and takes the epsilon of an example for that of a client.
-Departures  1. Noise once a batch, on the sum, which is what the paper's accountant counts; printed is a draw for each
-               example (draws=example), which is sqrt(B) times as much.
-            2. A layer is one with all its tensors; the authors' network has no biases.
+Departures  1. Noise is added once a batch, to the sum, as the paper's accountant counts; the printed algorithm draws it
+               for each example (draws=example), which is sqrt(B) times as much.
+            2. All tensors of a layer are clipped together; the authors' network has no biases.
             3. bound=median and bound=lr are named by the paper without a result. The first reads a client's data
                without noise, so nothing can be claimed; the second scales C with a learning rate that decays.
             4. compress=before zeroes the smallest entries of a sum before the noise: one example can change which ones
                those are, so nothing can be claimed; compress=after is harmless to a claim.
-            5. The authors' code divides by Kt - 1 and has the noise commented out; here neither.
+            5. The authors' code divides by Kt - 1 and has the noise commented out; neither is done here.
 
     client k, having received W, for each batch of a pass:
         g_jm <- g_jm / max(1, |g_jm| / C)                    example j, layer m
@@ -46,7 +46,7 @@ from flfw.server.strategy import FederatedStrategy
 
 @dataclass(frozen=True)
 class FedCDPSettings(NoisySteps):
-    """Fed-CDP's; C = 4 and sigma = 6 are the paper's defaults, plain SGD is its code's."""
+    """Settings of Fed-CDP; C = 4 and sigma = 6 are the paper's defaults, plain SGD is its code's."""
 
     momentum: float = 0.0
     weight_decay: float = 0.0
@@ -63,7 +63,7 @@ class FedCDPSettings(NoisySteps):
         require(0 <= self.compress_ratio < 1, "0 <= compress_ratio < 1", compress_ratio=self.compress_ratio)
 
     def clip_at(self, server_round: int, rounds: int) -> float:
-        """Compute C in a round, counted from 1; before the first round that of the first.
+        """Return C of a round, counted from 1; before the first round that of the first.
 
         >>> [FedCDPSettings(bound="decay", clip=6.0).clip_at(t, 5) for t in (1, 2, 5)]
         [6.0, 5.0, 2.0]
@@ -75,7 +75,7 @@ class FedCDPSettings(NoisySteps):
 
     @property
     def void(self) -> str:
-        """The reason why nothing can be claimed; empty if something can."""
+        """Reason that nothing can be claimed; empty if something can."""
         if self.bound == "median":
             return "The bound is the median of a client's own gradient norms, which tells of its data without noise."
         if self.compress == "before" and self.compress_ratio:
@@ -85,7 +85,7 @@ class FedCDPSettings(NoisySteps):
 
 @final
 class FedCDP(FederatedStrategy):
-    """The plain mean of models that were trained in noisy steps."""
+    """Plain averaging of models that were trained in noisy steps."""
 
     Settings = FedCDPSettings
     downloads = ("*",)
@@ -98,12 +98,12 @@ class FedCDP(FederatedStrategy):
 
     @classmethod
     def mechanism(cls, settings: FedCDPSettings, course: Course) -> Mechanism:
-        """Return the mechanism of noisy steps on all tensors."""
+        """Return the mechanism: noisy steps on all tensors."""
         return replace(settings.mechanism_of_steps(course, cls.uploads), void=settings.void)
 
     @classmethod
     def as_published(cls, settings: FedCDPSettings, course: Course) -> Published:
-        """Count as Table VI: q = B Kt / N, taken to be 0.01 everywhere, and one step more than there are."""
+        """Return the count of table VI: q = B Kt / N, taken to be 0.01 everywhere, and one step more than there are."""
         steps = course.rounds * course.local_steps + 1
         counted = Mechanism(settings.noise_multiplier, steps, sampling_rate=0.01, poisson=True, hidden=True)
         remarks = (
@@ -114,5 +114,5 @@ class FedCDP(FederatedStrategy):
         return Published({"example": counted, "client": counted}, "moments", remarks)
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
-        """Average the models, every client counting alike."""
+        """Average the models with equal weights."""
         return weighted_mean(replace(update, examples=1) for update in updates)

@@ -8,14 +8,15 @@ Down        all tensors of the model, W(t).
 Up          all tensors of the model after local training, W + the clipped Delta_k, with noise if the client adds it.
 Private     nothing.
 Client      clients/fed_sdp.py
-A probe     a local step as it would be sent: clipped as an update and with the client's noise, over minus the learning
-            rate. What is read on the client of one example (type 2) is bare, as the paper says.
-Claims      for clients. With noised_by=server nothing against the server, which sees every update without noise.
-Departures  1. Printed is noise for each client and a division by Kt twice; read as W + 1/Kt (sum Delta_k + noise).
-            2. noised_by=server protects, in the paper, against an attacker at the server. Who adds the noise has seen
-               the update before, so here it protects against nobody there.
-            3. Clients clip, not the server: what leaves them is bounded, and the numbers are the same.
-            4. A layer is one with all its tensors, each clipped to C: z = sigma / sqrt(M). The paper counts sigma.
+A probe     the message of a local step, clipped as an update and with the client's noise, divided by minus the learning
+            rate. The gradient of one example that is read on the client (type 2) is bare, as in the paper.
+Claims      for clients. With noised_by=server none against the server, which sees every update without noise.
+Departures  1. The printed algorithm adds noise for each client and divides by Kt twice; here it is
+               W + 1/Kt (sum Delta_k + noise).
+            2. In the paper noised_by=server protects against an attacker at the server. But the server sees each update
+               before it adds the noise, so here it protects against nobody there.
+            3. Clients clip, not the server: the sent updates are bounded, and the numbers are the same.
+            4. A layer's tensors are clipped together, each layer to C: z = sigma / sqrt(M). The paper counts sigma.
             5. The authors' code multiplies the noise by 0 and has the clipping commented out.
 
     client k: L steps of SGD from W;  Delta_km <- Delta_km / max(1, |Delta_km| / C)          layer m
@@ -42,7 +43,7 @@ from flfw.server.strategy import FederatedStrategy
 
 @dataclass(frozen=True)
 class FedSDPSettings(Noise):
-    """Fed-SDP's; C = 4 and sigma = 6 are the paper's defaults, plain SGD is its code's."""
+    """Settings of Fed-SDP; C = 4 and sigma = 6 are the paper's defaults, plain SGD is its code's."""
 
     momentum: float = 0.0
     weight_decay: float = 0.0
@@ -50,13 +51,13 @@ class FedSDPSettings(Noise):
 
     @property
     def update_deviation(self) -> float:
-        """The deviation of a client's own noise."""
+        """Standard deviation of a client's own noise."""
         return self.noise_multiplier * self.clip if self.noised_by == "client" else 0.0
 
 
 @final
 class FedSDP(FederatedStrategy):
-    """The broadcast model plus the mean of clipped updates, with noise."""
+    """Mean of clipped updates, with noise, added to the broadcast model."""
 
     Settings = FedSDPSettings
     downloads = ("*",)
@@ -69,12 +70,12 @@ class FedSDP(FederatedStrategy):
 
     @classmethod
     def mechanism(cls, settings: FedSDPSettings, course: Course) -> Mechanism:
-        """Return the mechanism of clipped updates of all tensors."""
+        """Return the mechanism: clipped updates of all tensors."""
         return mechanism_of_updates(settings, course, cls.uploads, settings.noised_by)
 
     @classmethod
     def as_published(cls, settings: FedSDPSettings, course: Course) -> Published:
-        """Count as Table VI: q2 = Kt / K, and one round more than there are; examples are not supported."""
+        """Return the count of table VI: q2 = Kt / K, and one round more than there are; examples are not supported."""
         rate, rounds = course.client_rate, course.rounds + 1
         counted = Mechanism(settings.noise_multiplier, rounds, sampling_rate=rate, poisson=True, hidden=True)
         remarks = (
@@ -84,12 +85,12 @@ class FedSDP(FederatedStrategy):
         return Published({"client": counted}, "moments", remarks)
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
-        """Average over the cohort, under the server's noise if it is the server that adds it."""
-        adds = self.settings.noised_by == "server"
-        deviation = self.settings.noise_multiplier * self.settings.clip if adds else 0.0
+        """Average over the cohort, with the server's noise if the server adds it."""
+        noisy = self.settings.noised_by == "server"
+        deviation = self.settings.noise_multiplier * self.settings.clip if noisy else 0.0
         rng = self.settings.generator(self.seed, "server noise", self.round)
         return noisy_mean(updates, self.broadcasted, self.expected, deviation, rng)
 
     def without_updates(self) -> Tensors:
-        """Send noise alone: that nobody was drawn is not to be seen."""
+        """Return noise alone, which hides that no client was drawn."""
         return self.aggregate(())

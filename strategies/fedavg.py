@@ -1,4 +1,4 @@
-"""FedAvg: everybody trains the same model, the server averages.
+"""FedAvg: all clients train the same model, the server averages.
 
 Paper       McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
 Down        all tensors of the model, w.

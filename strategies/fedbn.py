@@ -8,10 +8,10 @@ Private     BatchNorm's gamma, beta and running statistics, kept by the client f
             the layers' type; on a network without BatchNorm nothing is private, and FedBN is FedAvg.
 Client      clients/sgd.py, which trains all of it together.
 A probe     one gradient of all that is shared, with the client's own gamma and beta, and the batch's statistics.
-An attacker is granted neither gamma nor beta: it searches for both, from the 1 and 0 that everybody starts with. It
+An attacker is granted neither gamma nor beta: it searches for both, from the 1 and 0 that all clients start with. It
             needs no running statistics, for a step normalises by those of its batch.
 Departures  1. weights=examples weighs clients as FedAvg does; the paper's mean, and the default, is a plain one.
-            2. The paper tests a client with its own BatchNorm, as here; it says nothing of clients that never took
+            2. The paper tests a client with its own BatchNorm, as here; it says nothing about clients that never took
                part. They have the first gamma, beta and statistics.
 
     client k:  w_k <- E epochs from w with the client's own (gamma_k, beta_k, mu_k, sigma_k);  keep these, send w_k
@@ -40,7 +40,7 @@ from flfw.victims.victim import PlainVictim
 
 @dataclass(frozen=True)
 class FedBNSettings(LastingTraining):
-    """Local training, and the weights of the mean."""
+    """Settings of local training, and the weights of the mean."""
 
     weights: Literal["equal", "examples"] = "equal"  # of the clients: all alike, or by their training examples
 

@@ -6,21 +6,21 @@ Symbols     E_i extractor, D_i discriminator, C_i classifier, G_i generator of c
             w_i = n_i / sum_j n_j, z ~ N(0, I) noise, gamma weight of the generated features, T local epochs.
 Down        classifier.*, generator.*: C_g and G_g, 0.9 million numbers for LeNet5 and ten classes.
 Up          classifier.*, generator.* after local training: C_i and G_i.
-Private     extractor.*, discriminator.*, and what the three optimisers of a client remember, over all rounds. What the
-            server's optimiser remembers is its state, and never sent.
+Private     extractor.*, discriminator.*, and the memory of a client's three optimisers, over all rounds. The memory of
+            the server's optimiser is the server's state, and never sent.
 Client      clients/fedcg.py
 A probe     one gradient of the classifier, with the extractor as it is (stage 1's, without the generated features).
-Departures  1. The mean over elements in the distance to generated features, as the authors' code; the paper writes the
+Departures  1. The distance to generated features is a mean over elements, as in the authors' code; the paper writes the
                squared norm, which is 400 times that. gamma, which the paper lets rise from 0 to 1, follows the code.
             2. The generator maximises log D(G), as the code; the paper writes the minimum of log(1 - D(G)).
-            3. The diversity loss compares two draws of the same label, as Mao et al. who it is from, on half a batch;
+            3. The diversity loss compares two draws of the same label, as its source, Mao et al., on half a batch;
                the code compares two halves of other labels, with weight 0.2, and its plain client has none
                (``diversity=0``).
             4. The server's generator is in training mode while it learns, as modules are by default; neither the paper
                nor our notes of the code say.
             5. start=independent draws each client's own first extractor and discriminator. The authors start all from
-               one, which whoever runs the server knows: see attacks/fedcg.py. Both come from the run's seed, so that
-               runs repeat; a site that is to be protected by it has to draw its own.
+               one, which the operator of the server knows: see attacks/fedcg.py. Both come from the run's seed, so that
+               runs repeat; a site that relies on this protection has to draw its own.
             6. The code shuffles alike in every round and at every client; here each round has its own order.
 
     client i, having received C_g, G_g:
@@ -54,7 +54,7 @@ from flfw.training.optimisers import Adam
 
 @dataclass(frozen=True)
 class FedCGSettings(ServerTraining):
-    """FedCG's hyper-parameters; the step size of extractor and classifier is the experiment's lr, in the paper 3e-4."""
+    """Settings of FedCG; the step size of extractor and classifier is the experiment's lr, in the paper 3e-4."""
 
     weight_decay: float = 1e-4  # of Adam on extractor and classifier, >= 0; the others have none
     gan_epochs: int = 0  # passes over the data for discriminator and generator; 0: as many as local epochs
@@ -83,7 +83,7 @@ class FedCG(TrainingServer):
 
     @classmethod
     def build_model(cls, net: Net, settings: FedCGSettings) -> GeneratingNet:
-        """Put a generator and a discriminator of its features beside the network."""
+        """Build the network with a generator and a discriminator of its features."""
         return GeneratingNet(net)
 
     @classmethod
@@ -93,20 +93,20 @@ class FedCG(TrainingServer):
 
     @classmethod
     def common_start(cls, settings: FedCGSettings) -> bool:
-        """Start as set."""
+        """Return whether the setting ``start`` is ``common``."""
         return settings.start == "common"
 
     @classmethod
     def check_client(cls, task: Task, partition: int, settings: Any) -> None:
-        """Refuse a client without every class: labels are drawn from all, and a client is asked about each."""
+        """Refuse a client that lacks a class: labels are drawn from all classes."""
         require_every_class(task, partition)
 
     def trained(self, uploads: Sequence[Update], mean: Tensors) -> Tensors:
-        """Distil C_g and G_g."""
+        """Train C_g and G_g."""
         settings, (student, frozen) = self.settings, (swift(imagining(self.place.model())) for _ in range(2))
         student.load_state_dict(mean)
         frozen.eval()
-        teachers = [(share, speaking(frozen, sent)) for share, sent in self.shares(uploads)]
+        teachers = [(share, speaking(frozen, tensors)) for share, tensors in self.shares(uploads)]
         moved, adam = dict(student.named_parameters()), Adam(settings.server_lr)
         batches = labelled_noise(settings.iterations, settings.server_batch, student.classes, self.rng)
         with self.going_on(adam, moved), self.place.progress("distillation", settings.iterations) as done:

@@ -1,21 +1,21 @@
-"""FedDF: FedAvg whose server lets the mean model learn the clients' joint opinion of unlabelled images.
+"""FedDF: FedAvg whose server distils the clients' models into their mean, on unlabelled images.
 
 Paper       Lin et al., "Ensemble Distillation for Robust Model Fusion in Federated Learning", NeurIPS 2020,
             arXiv 2006.07242; as Wu et al., IJCAI 2022, arXiv 2111.08211, compare FedCG with it.
 Symbols     w the server's model, w_k a client's, p_k = n_k / sum_j n_j, f_w(x) the class scores, E local epochs.
 Down        all tensors of the model, w.
 Up          all tensors of the model after local training, w_k.
-Private     nothing; with lasting=true what a client's optimiser remembers.
+Private     nothing; with lasting=true the memory of a client's optimiser.
 Client      clients/sgd.py.
 A probe     one gradient of the whole model.
 The server  holds images of its own, without labels: the split's ``distillation``, which no client trains on, or the
-            training part of another data set (``public``). They are normalised as the clients' are, and not varied.
+            training part of another data set (``public``). They are normalised like the clients', and not augmented.
 Departures  1. 2,000 steps of 16 at 3e-4, as in FedCG's comparison: one pass over its 32,000 images. The original makes
                up to 10,000 of 128 at 1e-3 on a cosine, ends early by a validation set, and its teachers count alike.
-            2. Images come in shuffled passes over all of them; w learns in training mode and its teachers speak in
+            2. Images come in shuffled passes over all of them; w learns in training mode and its teachers are in
                evaluation mode.
             3. The server's Adam starts afresh in each round, as the original's does: each round's student is a new
-               mean, so that there is no descent to go on with, as there is for FedCG's generator.
+               mean, so there is no descent to continue, unlike for FedCG's generator.
             4. All clients have one architecture; the original also distils between several.
 
     for each round t:
@@ -46,7 +46,7 @@ from flfw.victims.local_steps import LocalSteps
 
 @dataclass(frozen=True)
 class FedDFSettings(LastingTraining, ServerTraining):
-    """Local training, the server's, and the images to distil on."""
+    """Settings of local training and of the server's, and the data of the distillation."""
 
     public: str = ""  # data set whose training images the server has; empty: those that the split sets aside
 
@@ -70,16 +70,16 @@ class FedDF(TrainingServer):
 
     @classmethod
     def check_task(cls, task: Task, settings: FedDFSettings) -> None:
-        """Refuse data without images for the server."""
+        """Refuse a task without images for the server."""
         unlabelled(task, settings.public)
 
     def trained(self, uploads: Sequence[Update], mean: Tensors) -> Tensors:
-        """Distil the next w."""
+        """Train the next w."""
         settings, task = self.settings, self.place.task
         student, frozen = (self.place.model() for _ in range(2))
         student.load_state_dict(mean)
         frozen.eval()
-        teachers = [(share, speaking(frozen, sent)) for share, sent in self.shares(uploads)]
+        teachers = [(share, speaking(frozen, tensors)) for share, tensors in self.shares(uploads)]
         moved, adam = dict(student.named_parameters()), Adam(settings.server_lr)
         images, places = unlabelled(task, settings.public)
         shuffled = passes(len(places), settings.server_batch, settings.iterations, self.rng)
@@ -91,7 +91,7 @@ class FedDF(TrainingServer):
 
 
 def passes(count: int, size: int, batches: int, rng: torch.Generator) -> Iterator[np.ndarray]:
-    """Draw so many batches (size,) of shuffled passes over the positions below ``count``; a pass may end in a batch."""
+    """Yield batches (size,) of shuffled passes over the positions below ``count``; a pass may end within a batch."""
     left = torch.zeros(0, dtype=torch.long)
     for _ in range(batches):
         while len(left) < size:
@@ -101,11 +101,11 @@ def passes(count: int, size: int, batches: int, rng: torch.Generator) -> Iterato
 
 
 def unlabelled(task: Task, public: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the stored inputs (N, ...) and the places (M,) of those that the server may use.
+    """Return stored inputs (N, ...) and the positions (M,) of the inputs that the server may use.
 
     Args:
-        task: the clients'.
-        public: another data set; empty: theirs.
+        task: the clients' task.
+        public: name of another data set; empty: the clients' data set.
 
     Raises:
         BadInput: the split sets nothing aside, or the other data set is not another one or has other inputs.
@@ -122,22 +122,22 @@ def unlabelled(task: Task, public: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _another(task: Task, public: str) -> data.Dataset:
-    """Load a data set that shares none with the clients', its images resized as theirs."""
-    clients = task.dataset
-    card, image = data.describe(public), clients.is_image
-    if _made_of(clients.name) & _made_of(public):
-        raise BadInput(f"Expected public data beside the clients' {clients.name}, got public={public}; leave it out.")
-    if card.shape[:1] != clients.shape[:1] or len(card.shape) != len(clients.shape):
+    """Load a data set that shares no data with the clients', its images resized like theirs."""
+    held = task.dataset
+    card, image = data.describe(public), held.is_image
+    if _made_of(held.name) & _made_of(public):
+        raise BadInput(f"Expected public data beside the clients' {held.name}, got public={public}; leave it out.")
+    if card.shape[:1] != held.shape[:1] or len(card.shape) != len(held.shape):
         unit = "channels" if image else "features"
         raise BadInput(
-            f"Expected public data of {clients.shape[0]} {unit}, as {clients.name} has, got public={public} of inputs "
+            f"Expected public data of {held.shape[0]} {unit}, as {held.name} has, got public={public} of inputs "
             f"{'x'.join(map(str, card.shape))}; choose another."
         )
     data.fetch(public, task.data_root)
-    return data.load(public, task.data_root, clients.shape[1] if image else None)
+    return data.load(public, task.data_root, held.shape[1] if image else None)
 
 
 def _made_of(name: str) -> set[str]:
-    """List the names of a data set and of the sets it was put together from."""
+    """Return the names of a data set and of the sets it was put together from."""
     family = name.partition(":")[0]
     return {data.absolute(name), *data.describe(name).domains, *({family} & set(data.names()))}

@@ -1,4 +1,4 @@
-"""FedGen: clients share classifiers; the server teaches a generator of features to please all of them.
+"""FedGen: clients share classifiers; the server trains a generator of features that all of them classify correctly.
 
 Paper       Zhu et al., "Data-Free Knowledge Distillation for Heterogeneous Federated Learning", ICML 2021,
             arXiv 2105.10056; as Wu et al., IJCAI 2022, arXiv 2111.08211, compare FedCG with it.
@@ -6,20 +6,20 @@ Symbols     E_i extractor and C_i classifier of client i, C_g and G_g the server
             w_i = n_i / sum_j n_j, z ~ N(0, I) noise.
 Down        classifier.*, generator.*: C_g and G_g.
 Up          classifier.* after local training: C_i.
-Private     extractor.*, kept by the client from round to round; with lasting=true what its optimiser remembers. What
-            the server's optimiser remembers is its state, and never sent.
+Private     extractor.*, kept by the client from round to round; with lasting=true also its optimiser's memory. The
+            memory of the server's optimiser is the server's state, and never sent.
 Client      clients/fedgen.py
 A probe     one gradient of the classifier, with the extractor as it is and without the generated features.
 Departures  1. The generator is FedCG's, of maps that the extractor could have made. The original's makes the 32 inputs
                of the last layer from 32 numbers and a one-hot label, through one hidden layer.
             2. A client's two losses count alike, and always. The original weighs the second, and a third that holds
                scores to those of generated features, by 10, times 0.98 a round, in the first 20 local epochs.
-            3. w_i for every label. The original weighs what a client's classifier says of a label by how many examples
-               of it the client has, which here nobody tells the server. Labels are drawn uniformly, so that a client
-               without a class still speaks about it, and nobody is refused for lacking one; what is generated of it
-               comes to no client but those that have it, for a client asks for the labels of its own batches.
+            3. w_i for every label. The original weighs a client's scores for a label by its number of examples of that
+               label, which clients do not send here. Labels are drawn uniformly, so that a client without a class still
+               scores it, and no client is refused for lacking one. Features of a class are generated only at clients
+               that have it, since a client generates for the labels of its own batches.
             4. Extractors are private, as FedCG's and FedSplit's; the original shares whole models.
-            5. The generator learns in training mode and speaks to clients in evaluation mode.
+            5. The generator learns in training mode and generates for clients in evaluation mode.
             6. start=independent draws each client's own first extractor; see strategies/fedcg.py, departure 5.
 
     client i, having received C_g, G_g:
@@ -49,7 +49,7 @@ from flfw.training.optimisers import Adam, LastingTraining
 
 @dataclass(frozen=True)
 class FedGenSettings(LastingTraining, ServerTraining):
-    """Local training, the server's, and where the extractors start."""
+    """Settings of local training and of the server's, and the start of the extractors."""
 
     server_decay: float = 1e-4  # weight decay of the server's Adam, >= 0
     diversity: float = 1.0  # weight of the diversity loss, >= 0; 0: without
@@ -73,23 +73,23 @@ class FedGen(TrainingServer):
 
     @classmethod
     def build_model(cls, net: Net, settings: FedGenSettings) -> GeneratingNet:
-        """Put a generator of its features beside the network."""
+        """Build the network with a generator of its features."""
         return GeneratingNet(net, judged=False)
 
     @classmethod
     def common_start(cls, settings: FedGenSettings) -> bool:
-        """Start as set."""
+        """Return whether the setting ``start`` is ``common``."""
         return settings.start == "common"
 
     def trained(self, uploads: Sequence[Update], mean: Tensors) -> Tensors:
-        """Train C_g and G_g."""
+        """Average C_g and train G_g."""
         settings, model = self.settings, swift(imagining(self.place.model()))
         model.load_state_dict(self.broadcasted)
         model.classifier.eval()
         moved, adam = dict(model.generator.named_parameters()), Adam(settings.server_lr, settings.server_decay)
         judges = [
-            (share, speaking(model.classifier, {name.removeprefix("classifier."): v for name, v in sent.items()}))
-            for share, sent in self.shares(uploads)
+            (share, speaking(model.classifier, {name.removeprefix("classifier."): v for name, v in tensors.items()}))
+            for share, tensors in self.shares(uploads)
         ]
         rng, losses = self.rng, []
         batches = labelled_noise(settings.iterations, settings.server_batch, model.classes, rng)

@@ -1,4 +1,4 @@
-"""FedNova: FedAvg in which a client's change counts for its direction, and not for how many local steps made it.
+"""FedNova: FedAvg of normalised changes, in which a client does not count for more because it makes more local steps.
 
 Paper       Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization", NeurIPS
             2020, arXiv 2007.07481.
@@ -39,7 +39,7 @@ from flfw.victims.local_steps import LocalSteps
 
 @dataclass(frozen=True)
 class FedNovaSettings(LocalTraining):
-    """Local SGD, with momentum or with the proximal term, and the length of the server's step."""
+    """Settings of local SGD, with momentum or with the proximal term, and the length of the server's step."""
 
     momentum: float = 0.0  # rho, in [0, 1); 0 where mu is not
     mu: float = 0.0  # weight of the proximal term, >= 0
@@ -87,7 +87,7 @@ class FedNova(FederatedStrategy):
             raise Unusable(f"expected steps >= 1, got {steps}")
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
-        """Go tau_eff times the mean of the clients' normalised changes."""
+        """Add tau_eff times the mean of the clients' normalised changes."""
         x, lr, lengths = self.broadcasted, self.place.experiment.lr, []
         moving = {name for name, _ in self.place.blank.named_parameters()}
 

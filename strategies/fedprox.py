@@ -6,7 +6,7 @@ Up          all tensors of the model after local training, w_k.
 Private     nothing.
 Client      clients/fedprox.py: adds mu/2 ||w_k - w||^2 to the loss.
 A probe     one gradient of the whole model; the proximal term has none at the broadcast model.
-Departures  full local epochs for everybody; the paper also lets slow clients stop early.
+Departures  full local epochs for all clients; the paper also lets slow clients stop early.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from flfw.victims.local_steps import LocalSteps
 
 @dataclass(frozen=True)
 class FedProxSettings(LastingTraining):
-    """Local SGD and the proximal term."""
+    """Settings of local SGD and of the proximal term."""
 
     mu: float = 0.01  # weight of the proximal term, >= 0; the FedCG paper tries 0.001, 0.01, 0.1 and 1
 

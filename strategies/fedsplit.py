@@ -3,7 +3,7 @@
 Paper       as Wu et al., IJCAI 2022, arXiv 2111.08211, compare FedCG with it.
 Down        classifier.*
 Up          classifier.* after local training.
-Private     extractor.*, kept by the client from round to round; with lasting=true what its optimiser remembers.
+Private     extractor.*, kept by the client from round to round; with lasting=true also its optimiser's memory.
 Client      clients/sgd.py, which trains both parts together.
 A probe     one gradient of the classifier, with the extractor as it is.
 Departures  start=independent draws each client's own first extractor; the authors start all from one. See
@@ -25,7 +25,7 @@ from flfw.victims.local_steps import LocalSteps
 
 @dataclass(frozen=True)
 class FedSplitSettings(LastingTraining):
-    """Local training, and where the extractors start."""
+    """Settings of local training, and the start of the extractors."""
 
     start: Literal["common", "independent"] = "common"
 
@@ -41,7 +41,7 @@ class FedSplit(FederatedStrategy):
 
     @classmethod
     def common_start(cls, settings: FedSplitSettings) -> bool:
-        """Start as set."""
+        """Return whether the setting ``start`` is ``common``."""
         return settings.start == "common"
 
     @classmethod

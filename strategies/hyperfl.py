@@ -6,7 +6,7 @@ Symbols     varphi hypernetwork, v embedding (N(0,1)^64, the same start for all)
             phi classifier, eta_g, eta_h, eta_v the learning rates of phi, varphi, v.
 Down        hypernet.*
 Up          hypernet.* after local training: 14.9 million numbers for CNN 1, 128 times FedAvg's upload; with
-            upload=factors the change of the heads as its few axes, coded (docs/methods/hyperfl.md).
+            upload=factors the change of the heads as low-rank factors, coded (docs/methods/hyperfl.md).
 Private     embedding, classifier.*, kept by the client from round to round; the extractor is never stored or sent.
 Client      clients/hyperfl.py
 A probe     one gradient of the hypernetwork with the classifier as it is (the paper's step B).
@@ -46,7 +46,7 @@ from flfw.victims.generated import GeneratedVictim
 
 @dataclass(frozen=True)
 class HyperFLSettings(LocalTraining):
-    """HyperFL's hyper-parameters beside those of SGD, which serve both steps; eta_h = eta_v is the experiment's lr."""
+    """Settings of HyperFL beside those of SGD, which serve both steps; eta_h = eta_v is the experiment's lr."""
 
     embedding: int = 64  # length of v
     hidden: int = 128  # width of the hypernetwork
@@ -55,8 +55,8 @@ class HyperFLSettings(LocalTraining):
     classifier_epochs: int = 1  # passes over the data in step A
     clip: float = 50.0  # L2 bound of a step's gradient, once for varphi and once for v; > 0
     step: Literal["low_rank", "dense"] = "low_rank"  # how step B is computed; the same but for rounding, see the client
-    upload: Literal["dense", "factors"] = "dense"  # factors: the heads' change as its few axes, rounded and deflated
-    upload_error: float = 1e-3  # of upload=factors: error of all that is sent, over its change (L2); in (0, 1)
+    upload: Literal["dense", "factors"] = "dense"  # factors: the heads' change in low rank, rounded and deflated
+    upload_error: float = 1e-3  # of upload=factors: error of the sent tensors, over their change (L2); in (0, 1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,7 +91,7 @@ class HyperFL(FederatedStrategy):
 
     @classmethod
     def factored_upload(cls, settings: HyperFLSettings) -> FactoredUpload | None:
-        """Send the heads as factors, for all are fed by the same hidden units; the trunk is small."""
+        """Send the heads as factors, as the same hidden units feed all of them; the trunk is small."""
         return FactoredUpload("hypernet.heads.*", settings.upload_error) if settings.upload == "factors" else None
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:

@@ -1,11 +1,11 @@
-"""Local-only: every client trains alone; the bar that federation has to clear, and it leaks nothing.
+"""Local-only: every client trains alone; the baseline that federation has to beat, and that leaks nothing.
 
 Paper       the baseline of every paper on personalised federated learning, "Local" or "Local-only".
 Down        nothing.
 Up          nothing.
 Private     the whole model, kept by the client from round to round.
 Client      clients/sgd.py.
-A probe     has nothing to send.
+A probe     sends nothing.
 Departures  none. All clients start from the same weights, as the federated methods do.
 """
 
@@ -22,12 +22,12 @@ from flfw.training.optimisers import LastingTraining
 
 @final
 class LocalOnly(FederatedStrategy):
-    """No aggregation."""
+    """Strategy without aggregation."""
 
     Settings = LastingTraining
     downloads = ()
     uploads = ()
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
-        """Broadcast nothing, for nothing was sent."""
+        """Return nothing: nothing was sent, nothing is broadcast."""
         return {}

@@ -5,15 +5,15 @@ Paper       Bietti et al., "Personalization Improves Privacy-Accuracy Tradeoffs 
             a trusted server adds the noise, as in the original.
 Symbols     C clip, sigma noise_multiplier, B batch.
 Down        extractor.*
-Up          extractor.* after local training; with unit=client what was received plus the clipped change.
+Up          extractor.* after local training; with unit=client the received one plus the clipped change.
 Private     classifier.*, kept by the client from round to round; it never leaves, so it takes no noise.
 Client      clients/ppsgd.py
 A probe     the noisy mean of the extractor's clipped gradients, with the head as it is.
 Claims      unit=client: for clients, against all but the server. unit=example: none, though the comparison has one: the
             head moves on the same examples without noise, and shapes the gradients of all of them.
 Departures  1. those of dp_fedavg.
-            2. The authors of HyperFL step the head and then go back through the graph of before that step, which torch
-               refuses. Here the second step looks at the batch anew.
+            2. The authors of HyperFL step the head and then backpropagate through the graph from before that step,
+               which torch refuses. Here the second step has its own forward pass.
             3. The original adds a personal model to a shared one and bounds both gradients jointly; here, as in
                HyperFL's comparison, the personal part is the head.
 

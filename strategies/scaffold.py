@@ -1,4 +1,4 @@
-"""SCAFFOLD: FedAvg whose local steps are corrected by how a client's gradient differs from everybody's.
+"""SCAFFOLD: FedAvg whose local steps are corrected by the difference of a client's gradient from the mean gradient.
 
 Paper       Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020,
             arXiv 1910.06378.
@@ -8,13 +8,13 @@ Symbols     x the server's model, y_i a client's, c and c_i the control variates
 Down        net.*, which is x, and control.*, which is c.
 Up          net.*, which is y_i, and control.*: c plus the change of the client's own variate, c_i+ - c_i.
 Private     own.*, which is c_i, kept by the client from round to round. It starts at 0 and all its changes are sent, so
-            a server that adds them up knows it: private is only who it is sent to.
+            a server that adds them up knows it: it is private only in that no message holds it.
 Client      clients/scaffold.py
-A probe     the direction of one local step, g_i(x) - c_i + c, over net.*; of several steps all that is sent.
+A probe     the direction of one local step, g_i(x) - c_i + c, over net.*; of several steps, all sent tensors.
 An attacker is granted one message, and c. It does not know c_i and takes c in its place, so that the direction is
             g_i(x): before the first round that is exact, for both are 0. A server that remembers earlier rounds knows
-            c_i, so this is less than it could do, and no verdict rests on it.
-Departures  1. option=II by default, which costs no second look at the data; the paper's experiments do the same.
+            c_i, so this attacker is weaker than a real one, and no verdict rests on it.
+Departures  1. option=II by default, which needs no second pass over the data; the paper's experiments do the same.
             2. Momentum is refused: the paper's steps are plain ones, and (x - y_i) / (K eta_l) is a mean gradient only
                of these. Weight decay counts as a part of the loss (in option I as a part of the step alone).
             3. Buffers (BatchNorm's statistics) follow no gradient: their mean is taken.
@@ -50,7 +50,7 @@ from flfw.victims.victim import PlainVictim
 
 @dataclass(frozen=True)
 class ScaffoldSettings(LocalTraining):
-    """Plain local SGD, the choice of a client's next variate, and the server's step."""
+    """Settings of plain local SGD, the choice of a client's next variate, and the server's step."""
 
     momentum: float = 0.0  # 0
     option: Literal["I", "II"] = "II"  # c_i+: I the gradient over all own examples at x, II the mean of the steps'
@@ -65,7 +65,7 @@ class ScaffoldSettings(LocalTraining):
 
 @final
 class ControlledNet(nn.Module):
-    """A network and, as buffers of its parameters' names and shapes, the server's variate and the client's own.
+    """Network with the server's and the client's variates, as buffers with its parameters' names and shapes.
 
     Args:
         net: the architecture, and its first weights.
@@ -126,7 +126,7 @@ class Scaffold(FederatedStrategy):
         return settings.steps_at(lr, steps)
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
-        """Go eta_g times the mean change of the models; c follows the change of the variates, over all N clients."""
+        """Add eta_g times the mean change of the models; c follows the change of the variates, over all N clients."""
         before, cohort = self.broadcasted, []
 
         def alike() -> Iterator[Update]:

@@ -1,13 +1,13 @@
-"""DP-Gaussian: Gaussian noise on all that is sent and, if asked for, a bound on its norm before.
+"""DP-Gaussian: Gaussian noise on the sent tensors and, if chosen, a bound on their norm before it.
 
 Paper       a baseline: of DCS^2 (deviation 0.01 on MNIST, 0.001 on CIFAR-10 and CelebA, 0.5 on TinyImageNet; no bound),
             and of FedCG (variance 0.001 and 0.1, i.e. deviation 0.032 and 0.32).
 Acts on     the change of the shared tensors (in a probe: their gradient), all tensors together.
 Sends       min(1, clip / ||g||) g + N(0, std^2), with the norm over all tensors jointly.
 Claims      no epsilon: noise of a fixed size is differential privacy only with the bound, an accountant over all rounds
-            and a generator that nobody can repeat.
-Departures  1. once a round, on its change; DCS^2 adds the noise to the gradient of each batch.
-            2. the noise comes from the run's seed, so that a run repeats: who knows the seed can take it off again.
+            and a generator that nobody can reproduce.
+Departures  1. The noise is added once a round, to its change; DCS^2 adds it to the gradient of each batch.
+            2. The noise comes from the run's seed, so that a run repeats: anybody with the seed can subtract it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from flfw.nets import Tensors
 
 @dataclass(frozen=True)
 class DPGaussianSettings:
-    """The noise, and the bound before it; both in units of the message. With 0 and 0 everything is sent as it is."""
+    """Noise, and the bound before it, both in units of the sent tensors; with 0 and 0 nothing is changed."""
 
     std: float = 0.01  # standard deviation of the noise in each entry, >= 0; the default is that of DCS^2 on MNIST
     clip: float = 0.0  # bound of the joint L2 norm over all tensors before the noise, >= 0; 0: none
@@ -37,12 +37,12 @@ class DPGaussianSettings:
 
 @final
 class DPGaussian(Defence):
-    """Scale down to the bound, then add independent noise to each entry."""
+    """Defence that scales down to the bound, then adds independent noise to each entry."""
 
     Settings = DPGaussianSettings
 
     def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
-        """Bound the floating tensors and add noise; others are sent as they are and do not count."""
+        """Bound the floating tensors and add noise; others are sent unchanged and do not count in the norm."""
         real = {name: value for name, value in update.items() if value.is_floating_point()}
         if self.settings.clip:
             real = bounded(real, self.settings.clip)
@@ -53,10 +53,10 @@ class DPGaussian(Defence):
 
 
 def bounded(tensors: Tensors, bound: float) -> Tensors:
-    """Multiply the floating tensors by the one factor, at most 1, that brings their joint L2 norm within the bound.
+    """Scale the floating tensors by one factor, at most 1, so that their joint L2 norm is at most ``bound`` > 0.
 
-    Unlike `flfw.training.optimisers.clip_norm` it writes into no tensor, and a norm above the bound ends on it, however
-    small.
+    Unlike `flfw.training.optimisers.clip_norm` it changes no tensor in place, and a norm above the bound becomes the
+    bound, even if both are small.
 
     >>> bounded({"a": torch.tensor([3.0]), "b": torch.tensor([4.0])}, 2.5)
     {'a': tensor([1.5000]), 'b': tensor([2.])}

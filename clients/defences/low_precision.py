@@ -1,4 +1,4 @@
-"""Low precision: each tensor that is sent, by itself, rounded to numbers of few bits.
+"""Low precision: each sent tensor is rounded, by itself, to numbers of few bits.
 
 Paper       a compressor in the place of a defence, as float16 and int8 in Zhu et al., "Deep Leakage from Gradients",
             NeurIPS 2019. Stochastic rounding: QSGD (Alistarh et al., NeurIPS 2017). One bit: signs with the scale of
@@ -7,9 +7,9 @@ Acts on     the change of the shared tensors (in a probe: their gradient), each 
 Sends       whole multiples of max|g| / (2^(bits-1) - 1), so that 0 and both ends are levels. With one bit: nearest
             sign(g) mean|g|; stochastic +max|g| with probability (1 + g / max|g|) / 2, else -max|g|.
 Departures  1. QSGD's levels divide the L2 norm, these the largest magnitude.
-            2. nothing is carried over to later rounds; Karimireddy et al. add each round's error to the next one.
+            2. No error is carried over to later rounds; Karimireddy et al. add each round's error to the next one.
             3. sign(0) = 0 in nearest: an entry of exactly 0 stays 0 with one bit too, strictly a third symbol.
-            4. the rounded numbers travel as floats: the messages are no smaller. A round's change comes on top of the
+            4. The rounded numbers are sent as floats: the messages are no smaller. A round's change is added to the
                received weights, where floating point blurs its levels.
 """
 
@@ -28,10 +28,10 @@ from flfw.nets import Tensors
 
 @dataclass(frozen=True)
 class LowPrecisionSettings:
-    """The number of levels, and the way of rounding to them."""
+    """Number of bits, and way of rounding."""
 
-    # In 1..16. Of 4 bits the largest error is 1/14 of the tensor's largest entry: enough to be felt by an attack, while
-    # 8 bits (1/254) change little and 1 or 2 keep hardly more than signs.
+    # In 1..16. With 4 bits the largest error is 1/14 of the tensor's largest entry, enough to disturb an attack; 8 bits
+    # (1/254) change little, and 1 or 2 keep hardly more than signs.
     bits: int = 4
     rounding: Literal["nearest", "stochastic"] = "nearest"  # stochastic: unbiased, up or down by chance
 
@@ -41,12 +41,12 @@ class LowPrecisionSettings:
 
 @final
 class LowPrecision(Defence):
-    """Round each tensor to its own grid."""
+    """Defence that rounds each tensor to its own levels."""
 
     Settings = LowPrecisionSettings
 
     def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
-        """Round the floating tensors; others are sent as they are."""
+        """Round the floating tensors; others are sent unchanged."""
         return {
             name: self._rounded(value, rng) if value.is_floating_point() else value for name, value in update.items()
         }
@@ -58,7 +58,7 @@ class LowPrecision(Defence):
 
 
 def nearest(value: Tensor, bits: int) -> Tensor:
-    """Round each entry to the level next to it; halves go to the even multiple. One bit: its sign times the largest.
+    """Round each entry to the nearest level, halves to the even multiple. One bit: its sign times the mean magnitude.
 
     Args:
         value: floating, of any shape; all zero, it stays so.
@@ -75,12 +75,12 @@ def nearest(value: Tensor, bits: int) -> Tensor:
 
 
 def stochastic(value: Tensor, bits: int, rng: torch.Generator) -> Tensor:
-    """Round each entry to one of the two levels around it, by chance, so that the mean over chance is the entry.
+    """Round each entry to one of the two levels around it, at random, so that its expectation is the entry itself.
 
     Args:
         value: floating, of any shape; all zero, it stays so.
         bits: in 1..16; with one bit the two levels are plus and minus the largest magnitude.
-        rng: what the chance is drawn from, one number an entry.
+        rng: generator of the random choice, one number an entry.
     """
     share, largest = _shares(value)
     chance = torch.rand(value.shape, generator=rng, dtype=value.dtype)
@@ -97,6 +97,6 @@ def _steps(bits: int) -> int:
 
 
 def _shares(value: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the largest magnitude, and each entry as a share of it in [-1, 1]; the ends are exactly -1 and 1."""
+    """Return each entry as a share of the largest magnitude, with ends of exactly -1 and 1, and that magnitude."""
     largest = value.abs().max() if value.numel() else value.sum()
     return value / largest if largest else value, largest

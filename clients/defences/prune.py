@@ -1,9 +1,9 @@
-"""Prune: of each tensor that is sent, only the entries of largest magnitude leave the client.
+"""Prune: only the entries of largest magnitude of each tensor are sent.
 
 Paper       a baseline of the gradient-inversion papers (Zhu et al., "Deep Leakage from Gradients", NeurIPS 2019,
             section 5.2; the DCS^2 paper prunes 70 % on MNIST and 90 % on CIFAR-10).
 Acts on     the change of the shared tensors (in a probe: their gradient), each tensor by itself.
-Departures  what is not sent is lost: no residual is kept for later rounds, as in those papers' comparisons.
+Departures  none: as in those papers' comparisons, entries that are not sent are lost, with no residual for later.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flfw.training.pruning import keep_largest
 
 @dataclass(frozen=True)
 class PruneSettings:
-    """The share that is kept back."""
+    """Share of the entries that are not sent."""
 
     ratio: float = 0.9  # share of each tensor's entries set to 0, in [0, 1)
 
@@ -31,7 +31,7 @@ class PruneSettings:
 
 @final
 class Prune(Defence):
-    """Zero the smallest entries of each tensor."""
+    """Defence that zeroes the smallest entries of each tensor."""
 
     Settings = PruneSettings
 

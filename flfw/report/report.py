@@ -136,7 +136,7 @@ def why_no_pictures(config: Mapping[str, Any]) -> str:
 
 
 def leakage_panel(settings: Iterable[AuditEntry], worst: AuditEntry | None) -> Chart:
-    """Chart mean scores with intervals by round, a line per attack; the answer is accented, with its best sample."""
+    """Draw mean scores with intervals by round, a line per attack; the answer is accented, with its best sample."""
     by_name: dict[str, list[tuple[float, AuditEntry]]] = {}
     for setting in sorted(settings, key=lambda setting: setting.entry.get("round") or 0):
         by_name.setdefault(setting.name, []).append((float(setting.entry.get("round") or 0), setting))

@@ -16,10 +16,10 @@ class Update:
     """The message of one client in one round.
 
     Attributes:
-        partition: the client.
-        examples: how many training examples stand behind it; the weight in a weighted mean.
+        partition: number of the client.
+        examples: number of the client's training examples; its weight in a weighted mean.
         tensors: the uploaded tensors by name.
-        metrics: the client's numbers by name, as `flfw.messages.replies.read_metrics` lets them pass; None: not finite.
+        metrics: the client's numbers by name, checked by `flfw.messages.replies.read_metrics`; None: not finite.
     """
 
     partition: int

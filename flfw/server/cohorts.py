@@ -1,4 +1,4 @@
-"""The cohort of a round: drawn by the server from the seed and the round alone, so that it can be told before."""
+"""Cohorts: the server draws a round's clients from the seed and the round alone, so they are known beforehand."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Sampling: TypeAlias = Literal["fixed", "poisson"]
 
 
 def drawn(clients: Sequence[int], sample: int, sampling: Sampling, seed: int, server_round: int) -> list[int]:
-    """Draw the clients of a round, ascending.
+    """Draw the clients of a round; return them ascending.
 
     Args:
-        clients: all of them, ascending.
-        sample: how many are drawn; 0: everybody takes part.
-        sampling: ``fixed``: so many of them without replacement; ``poisson``: each by a coin of its own, with
-            probability ``sample / len(clients)``, so that their number varies and may be 0.
-        seed: of the draw.
-        server_round: counted from 1.
+        clients: all clients, ascending.
+        sample: number of clients to draw; 0: all take part.
+        sampling: ``fixed``: exactly ``sample`` clients, without replacement; ``poisson``: each client independently
+            with probability ``sample / len(clients)``, so that their number varies and may be 0.
+        seed: seed of the draw.
+        server_round: number of the round, from 1.
     """
     if not sample or sample >= len(clients):
         return list(clients)

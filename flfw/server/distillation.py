@@ -1,6 +1,6 @@
-"""The server's own training: of a student that is to repeat the clients' models together, on data of no client.
+"""Distillation at the server: a student learns the mean scores of the clients' models, on data of no client.
 
-The teachers do not change and their inputs do not depend on the student, so what they say is computed some hundred
+The teachers do not change and their inputs do not depend on the student. So their scores are computed for some hundred
 inputs at a time, ahead of the student's small steps.
 """
 
@@ -19,7 +19,7 @@ from torch.nn.functional import kl_div, log_softmax, softmax
 from flfw.errors import require
 from flfw.training.optimisers import Optimiser
 
-_AHEAD = 256  # inputs that a teacher sees at a time; more gain nothing and fill memory
+_AHEAD = 256  # inputs in one pass of a teacher; more are not faster and fill memory
 
 GeneratorInputs: TypeAlias = tuple[Tensor, ...]
 """A batch: images (B, ...), or noise (B, d) and labels (B,)."""
@@ -42,7 +42,7 @@ class ServerTraining:
 
 
 def speaking(model: nn.Module, tensors: Mapping[str, Tensor]) -> Scores:
-    """Make a model score with these tensors in place of its own."""
+    """Return the model's score function with these tensors in place of its own."""
     return lambda *inputs: functional_call(model, dict(tensors), inputs)
 
 
@@ -50,13 +50,13 @@ def speaking(model: nn.Module, tensors: Mapping[str, Tensor]) -> Scores:
 def taught(
     batches: Iterable[GeneratorInputs], teachers: Sequence[tuple[float, Scores]]
 ) -> Iterator[tuple[GeneratorInputs, Tensor]]:
-    """Give each batch the teachers' weighted mean scores (B, classes).
+    """Pair each batch with the teachers' weighted mean scores (B, classes).
 
-    Memory is that of `_AHEAD` inputs in one teacher, whatever their number.
+    Memory is that of `_AHEAD` inputs in one teacher, for any number of teachers.
 
     Args:
-        batches: all of one size.
-        teachers: each with its weight.
+        batches: batches of one size.
+        teachers: weight and score function of each.
     """
     left = iter(batches)
     for first in left:
@@ -75,17 +75,17 @@ def distil(
     optimiser: Optimiser,
     done: Callable[[], None] = lambda: None,
 ) -> float:
-    """Follow KL(softmax(teacher) || softmax(student)), the mean over a batch, a step each.
+    """Train a student on KL(softmax(teacher) || softmax(student)), the mean over a batch; one step a batch.
 
     Args:
         lessons: batches with the teacher's scores, as `taught` gives them.
-        student: is changed through its parameters.
-        parameters: by name.
+        student: its score function.
+        parameters: the student's parameters by name, changed in place.
         optimiser: makes the steps.
-        done: is called after each step.
+        done: called after each step.
 
     Returns:
-        The mean loss of the last tenth of the steps; 0 of none.
+        The mean loss of the last tenth of the steps; 0 without steps.
     """
     losses: list[Tensor] = []
     for inputs, scores in lessons:

@@ -1,4 +1,4 @@
-"""Failures of clients, and the server's tolerance of them."""
+"""Failures of clients, and the server's rules for them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Tolerance:
-    """The amount of failure that a run bears.
+    """Rules for the failures in a run.
 
     Attributes:
-        on_failure: a failed client ends the run, or is dropped from the round.
-        min_clients: a round with fewer usable updates ends the run; >= 1.
+        on_failure: ``fail``: a failed client ends the run; ``drop``: it is dropped from the round.
+        min_clients: least number of usable updates in a round, >= 1; fewer end the run.
         deadline: seconds that clients have for a round.
-        replaces_the_dead: whether the engine starts another process for one that died. Where it does not, it hands
-            the dead one's place all other clients too, so a death ends the run.
+        replaces_the_dead: whether the engine starts a new process for one that died. If it does not, it also sends
+            all other clients to the dead process, so a death ends the run.
     """
 
     on_failure: Literal["fail", "drop"] = "fail"
@@ -26,11 +26,11 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Failure:
-    """A client without a usable answer.
+    """Failure of one client, which gave nothing usable.
 
     Attributes:
-        client: its partition; -1 if unknown.
-        reason: in one line.
+        client: partition of the client; -1 if unknown.
+        reason: one line of text.
     """
 
     client: int

@@ -1,4 +1,4 @@
-"""The course of a run, as rows."""
+"""History of a run, as rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _APART = {*_STANDARD, "round", "client", "upload_bytes", "num-examples", "second
 
 @dataclass
 class History:
-    """The course of a run: a row a round, a client and round, and a failed probe; columns of the CSVs."""
+    """History of a run: a row for each round, each client and round, and each failed probe; columns of the CSVs."""
 
     rounds: list[dict[str, Any]] = field(default_factory=list)
     clients: list[dict[str, Any]] = field(default_factory=list)
@@ -29,18 +29,18 @@ class History:
         seconds: float,
         noted: Mapping[str, float],
     ) -> dict[str, Any]:
-        """Add a round's end.
+        """Add the rows of a finished round.
 
         Args:
-            server_round: which.
-            clients: a row each, of those whose update was used.
-            failed: the others.
-            down: bytes that were sent to clients.
-            seconds: from asking to the aggregate.
-            noted: what the server itself has to say of it.
+            server_round: number of the round.
+            clients: a row for each client whose update was used.
+            failed: failures of the other clients.
+            down: bytes sent to clients.
+            seconds: time from sending the messages to the aggregate.
+            noted: further figures from the server itself.
 
         Returns:
-            The round's row: means over the clients; what only some methods have is in ``extra``.
+            The round's row: means over the clients; figures that only some methods have are in ``extra``.
         """
         self.clients += clients
         row: dict[str, Any] = {"round": server_round, **{key: _mean(clients, key) for key in _STANDARD}}
@@ -54,22 +54,22 @@ class History:
         return row
 
     def rows_of(self, server_round: int) -> dict[str, list[dict[str, Any]]]:
-        """Take the rows of one round."""
+        """Return the rows of one round, by the name of their list."""
         return {name: [row for row in rows if row["round"] == server_round] for name, rows in vars(self).items()}
 
     def extend(self, rows: Mapping[str, Sequence[dict[str, Any]]]) -> None:
-        """Add the rows of a round."""
+        """Add the rows of a round, by the name of their list."""
         for name, more in rows.items():
             getattr(self, name).extend(more)
 
 
 def last_rise(clients: Sequence[Mapping[str, Any]]) -> int:
-    """Find the last round in which some client's validation accuracy was above its best so far; 0 if there is none.
+    """Find the last round in which a client's validation accuracy rose above its best so far; 0 if there is none.
 
-    A client's first accuracy is a rise; one that equals its best is none.
+    A client's first accuracy counts as a rise; one that equals its best does not.
 
     Args:
-        clients: a row a client and round, ascending by round, with ``acc_validation`` where there is one.
+        clients: a row for each client and round, ascending by round, with ``acc_validation`` where it was measured.
     """
     best: dict[int, float] = {}
     risen = 0
@@ -81,14 +81,14 @@ def last_rise(clients: Sequence[Mapping[str, Any]]) -> int:
 
 
 def is_out_of_patience(clients: Sequence[Mapping[str, Any]], done: int, patience: int) -> bool:
-    """Tell whether training ends after a round: no client's validation accuracy has risen for ``patience`` rounds.
+    """Return whether training ends after a round: no validation accuracy has risen for ``patience`` rounds.
 
-    It is decided by what has been written down alone, so that a run that was cut short decides alike.
+    Only recorded rows decide, so that a resumed run decides alike.
 
     Args:
         clients: see `last_rise`; of the rounds up to ``done``.
-        done: the round that is over.
-        patience: 0: never.
+        done: number of the finished round.
+        patience: number of rounds; 0: training never ends early.
 
     >>> flat = [{"round": r, "client": 0, "acc_validation": 0.5} for r in (1, 2, 3)]
     >>> [is_out_of_patience(flat[:done], done, 2) for done in (1, 2, 3)]

@@ -1,4 +1,4 @@
-"""The server's own means beside the uploads: the method's model, data, a device."""
+"""Resources of a server half beside the uploads: the method's model, data of its own, a device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flfw.rng import initialising
 from flfw.task import Task, input_space
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
-"""Shows the progress of a title's so many steps: what is entered is called after each."""
+"""Progress display for a title and a number of steps; the context's function is called after each step."""
 
 
 def _silent(title: str, steps: int) -> AbstractContextManager[Callable[[], None]]:
@@ -28,13 +28,13 @@ def _silent(title: str, steps: int) -> AbstractContextManager[Callable[[], None]
 
 @dataclass(frozen=True)
 class ServerPlace:
-    """The place where one run's server works.
+    """Resources of one run's server.
 
     Attributes:
-        experiment: resolved.
+        experiment: the resolved experiment.
         method: the method's declaration.
         settings: the method's hyper-parameters.
-        progress: shows how far a long computation is.
+        progress: display for long computations.
     """
 
     experiment: Experiment
@@ -44,28 +44,28 @@ class ServerPlace:
 
     @property
     def device(self) -> torch.device:
-        """The device on which the server computes."""
+        """Device of the server's computations."""
         return torch.device(self.experiment.server_device)
 
     def model(self) -> nn.Module:
-        """Build the method's model as every run of the experiment begins with it, on the server's device."""
+        """Build the model with which every run of the experiment begins, on the server's device."""
         with initialising(self.experiment.seed, "model"):
             return self.method.build_model(self._net(), self.settings).to(self.device)
 
     @cached_property
     def blank(self) -> nn.Module:
-        """The method's model without numbers: for names, shapes and the types of modules."""
+        """Model of the method without numbers: for names, shapes and the types of modules."""
         with torch.device("meta"):
             return self.method.build_model(self._net(), self.settings)
 
     @cached_property
     def sharing(self) -> Sharing:
-        """The tensors that cross in this run."""
+        """Tensors that are sent down and up in this run."""
         return self.method.shared(self.blank, self.settings)
 
     @property
     def task(self) -> Task:
-        """The data; the server uses the part that the split sets aside for it."""
+        """Task with its data; the server uses only the part that the split sets aside for it."""
         return Task.at_server(self.experiment, self.experiment.data_root)
 
     def _net(self) -> nets.Net:

@@ -1,4 +1,4 @@
-"""The clients as the server knows them: the node of each, their answers, and those that are left out."""
+"""Roster of a run's clients: their nodes, their answers, and the clients that are left out."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ T = TypeVar("T")
 
 
 class Roster:
-    """The clients: maps partitions to Flower's node ids, new in every run, and deals with failures by its tolerance.
+    """Roster of a run: the partitions' node ids in Flower, which are new in every run, and the failed clients.
 
     Args:
-        tolerance: what becomes of clients that fail.
+        tolerance: rules for clients that fail.
 
     Attributes:
         nodes: the node of each partition.
@@ -35,13 +35,13 @@ class Roster:
         self.tolerance = tolerance
         self.nodes: dict[int, int] = {}
         self.unfit: dict[int, str] = {}
-        self._labels: tuple[int, str] | None = None  # of the first client whose data fit
+        self._labels: tuple[int, str] | None = None  # partition and class names of the first client that fits
 
     def enrol(self, grid: Grid, clients: int) -> list[dict[str, Any]]:
         """Wait for all nodes and ask each which partition it holds.
 
         Returns:
-            What each node said of itself, by partition.
+            Each node's answer about itself, ordered by partition.
 
         Raises:
             RunFailed: fewer nodes than clients after two minutes, or two nodes with one partition.
@@ -56,7 +56,7 @@ class Roster:
         answers: list[dict[str, Any]] = []
         silent: dict[int, str] = dict.fromkeys(ids, f"did not answer within {ENROLMENT_S:g} s")
         replies = grid.send_and_receive(asked, timeout=ENROLMENT_S)
-        node_of = {m.metadata.message_id: m.metadata.dst_node_id for m in asked}  # a message is named when it is sent
+        node_of = {m.metadata.message_id: m.metadata.dst_node_id for m in asked}  # sending gives a message its id
         for reply in replies:
             node = node_of.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
             if reply.has_error():
@@ -73,53 +73,53 @@ class Roster:
         return sorted(answers, key=lambda answer: answer["partition"])
 
     def _refuse_silent(self, silent: Mapping[int, str], clients: int) -> None:
-        """Refuse nodes that did not introduce themselves: they are the clients that nobody else is."""
+        """Refuse the nodes that did not answer: they hold the partitions that no other node named."""
         missing = sorted(set(range(clients)) - set(self.nodes))
-        if len(missing) != len(silent):  # two nodes say that they are the same client
+        if len(missing) != len(silent):  # two nodes named the same partition
             return
-        reasons = "; ".join(dict.fromkeys(silent.values()))  # who of several said which is not known
+        reasons = "; ".join(dict.fromkeys(silent.values()))  # the partition of each reason is not known
         for partition, node in zip(missing, silent, strict=True):
             self.nodes[partition] = node
             self.refuse(partition, reasons)
 
     def refuse(self, partition: int, reason: str) -> None:
-        """Leave this client out of all rounds; it counts as failed in each that would have had it.
+        """Refuse a client: it is never asked, and counts as a failure in every round that draws it.
 
         Raises:
-            RunFailed: the run does not bear it.
+            RunFailed: the run does not tolerate failures.
         """
         self._note(Failure(partition, reason), "enrolment", [])
         self.unfit[partition] = reason
 
     def refuse_other_data(self, answer: Mapping[str, Any], shape: Sequence[int], classes: int) -> None:
-        """Leave out a client whose data the run's model is not made for; see `refuse`.
+        """Refuse a client whose data do not fit the run's model; see `refuse`.
 
         Args:
-            answer: what it said of itself in enrolment.
-            shape: of an input of the server's, (C, H, W) or (d,).
-            classes: that the server knows.
+            answer: the client's answer about itself in enrolment.
+            shape: shape of the server's inputs, (C, H, W) or (d,).
+            classes: the server's number of classes.
         """
-        ours, theirs = _kind(shape, classes), _kind(answer.get("shape", ()), answer.get("classes", 0))
+        expected, actual = _kind(shape, classes), _kind(answer.get("shape", ()), answer.get("classes", 0))
         if "trouble" in answer:
             self.refuse(answer["partition"], in_one_line(str(answer["trouble"])))
-        elif theirs != ours:
-            self.refuse(answer["partition"], f"holds data of {theirs}, the server of {ours}; give both the same")
+        elif actual != expected:
+            self.refuse(answer["partition"], f"holds data of {actual}, the server of {expected}; give both the same")
         else:
             self._refuse_other_labels(answer["partition"], str(answer.get("labels", "")))
 
     def _refuse_other_labels(self, partition: int, labels: str) -> None:
-        """Refuse sites that name their classes on their own and differ: a label would not mean the same."""
+        """Refuse a client whose class names differ from the first one's: its labels would mean other classes."""
         first, known = self._labels = self._labels or (partition, labels)
         if labels != known:
             other = f"names its classes otherwise than client {first}; give their folders the same names at every site"
             self.refuse(partition, other)
 
     def unfit_among(self, partitions: Iterable[int]) -> list[Failure]:
-        """List the failures of those that are not asked."""
+        """Return the failures of the clients that are not asked."""
         return [Failure(p, self.unfit[p]) for p in partitions if p in self.unfit]
 
     def address(self, partition: int, content: RecordDict, kind: str, group: str) -> Message:
-        """Address a message to a client, which Flower forgets some time after the deadline."""
+        """Build a message to a client; Flower forgets it some time after the deadline."""
         ttl = self.tolerance.deadline + GRACE_S
         return Message(content, self.nodes[partition], kind, group_id=group, ttl=ttl)
 
@@ -131,17 +131,17 @@ class Roster:
         take: Callable[[Message], T],
         failed: list[Failure],
     ) -> Iterator[tuple[int, T]]:
-        """Yield the usable part of each reply to some messages with its client, ordered by client.
+        """Yield the usable replies to some messages, each with its client, ordered by client.
 
         Args:
             asked: the messages.
             replies: a list, or an iterator in the messages' order.
-            when: for what is said of a failure.
-            take: reads one reply, and raises `Unusable` on one that cannot be used.
-            failed: gains who failed or did not answer, if that does not end the run.
+            when: name of the round or step, for messages about failures.
+            take: function that reads one reply, and raises `Unusable` on one that cannot be used.
+            failed: list to which failures and missing answers are added, if they do not end the run.
 
         Raises:
-            RunFailed: a client failed, and the run does not bear it.
+            RunFailed: a client failed, and the run does not tolerate it.
         """
         partition_of = {node: partition for partition, node in self.nodes.items()}
         node_of = {m.metadata.message_id: m.metadata.dst_node_id for m in asked}  # a dead node's error names another
@@ -165,7 +165,7 @@ class Roster:
             self._note(Failure(partition, f"did not answer within {self.tolerance.deadline:g} s"), when, failed)
 
     def check_enough(self, usable: int, failed: Sequence[Failure], when: str) -> None:
-        """Raise `RunFailed`, with the reasons, if too few gave something usable."""
+        """Raise `RunFailed`, with the reasons, if too few clients gave something usable."""
         if usable < self.tolerance.min_clients:
             reasons = "; ".join(map(str, failed)) or "nobody was asked"
             raise RunFailed(

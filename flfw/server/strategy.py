@@ -1,7 +1,7 @@
-"""The server half of a method: Flower's Strategy and the needs that all methods share.
+"""Server half of a method: Flower's Strategy with the functions that every method here needs.
 
-A method subclasses `FederatedStrategy`, declares what is shared and says how uploads are combined. Sampling, the
-mapping from Flower's random node ids to partitions, byte counts and histories are here.
+A method subclasses `FederatedStrategy`, declares the shared tensors and combines the uploads. Sampling, the mapping
+from Flower's random node ids to partitions, byte counts and histories are here.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ class FederatedStrategy(Method, Strategy, ABC):
 
     Args:
         settings: the method's hyper-parameters, an instance of ``Settings``.
-        sample: clients drawn in each round; 0: all.
-        sampling: how they are drawn, see `flfw.server.cohorts`.
+        sample: number of clients drawn in each round; 0: all.
+        sampling: way of drawing them, see `flfw.server.cohorts`.
         seed: seed of the draw.
-        tolerance: what becomes of clients that fail.
+        tolerance: rules for clients that fail.
 
     Attributes:
         roster: the clients.
-        round: the one that is combined.
+        round: number of the round that is combined.
         state: the server's own tensors beside the broadcast model, for methods that have any: kept in checkpoints,
             never sent.
         last_round: the last round from which a client's update was used: the version of its private state to go on
             from.
         stamp: scalars that every message carries.
-        rounds_before: how many rounds an earlier process did; Flower itself always counts from 1.
-        watch: is shown what the clients of a round were sent, and each update that is used; None: nobody watches.
-        at: where the run's server works: the experiment (``at.experiment.lr``), the method's model with its first
-            numbers and without any (``at.model()``, ``at.blank``), the tensors that cross, the server's data and its
-            device; see `flfw.server.place.ServerPlace`. Runs and estimates set it. None in another app that uses the
-            strategy alone; `place` is the same for methods that cannot do without.
-        noted: figures of the round that is combined, which methods add to its row.
+        rounds_before: number of rounds that an earlier process did; Flower itself always counts from 1.
+        watch: function of the tensors sent to a round's clients and of each update that is used; None: there is none.
+        at: resources of the run's server: the experiment (``at.experiment.lr``), the method's model with its first
+            numbers and without any (``at.model()``, ``at.blank``), the tensors sent down and up, the server's data and
+            its device; see `flfw.server.place.ServerPlace`. Runs and estimates set it. None in another app that uses
+            the strategy alone; `place` is the same for methods that need it.
+        noted: figures that a method adds to the row of the current round.
     """
 
     def __init__(
@@ -88,49 +88,49 @@ class FederatedStrategy(Method, Strategy, ABC):
 
     @abstractmethod
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
-        """Make the next broadcast tensors from the clients' uploads, which come one at a time, ordered by partition."""
+        """Compute the next broadcast tensors from the clients' uploads, which come one at a time, by partition."""
 
     def check_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """Refuse a client's numbers that `aggregate` reads from `Update.metrics` and cannot use; by default none are.
+        """Refuse numbers in `Update.metrics` that `aggregate` cannot use; by default it reads none.
 
         Raises:
             Unusable: naming the number; the client then counts as failed in this round.
         """
 
     def without_updates(self) -> Tensors:
-        """Make the next broadcast tensors where nobody was drawn: by default the same again."""
+        """Return the next broadcast tensors if no client was drawn: by default the same again."""
         return self.broadcasted
 
     @property
     def place(self) -> ServerPlace:
-        """The same as ``at``, for methods that cannot do without."""
+        """Resources ``at`` of the run's server, for methods that need them."""
         if self.at is None:
             raise RuntimeError(f"Expected {type(self).__name__}.at, the ServerPlace of a run, got none.")
         return self.at
 
     @property
     def sharing(self) -> Sharing:
-        """The tensors that cross; of a strategy used alone, which has no model, the patterns that it declares."""
+        """Tensors sent down and up; for a strategy used alone, which has no model, the patterns that it declares."""
         return self.at.sharing if self.at else Sharing(self.downloads, self.uploads)
 
     @property
     def expected(self) -> int:
-        """The number of clients in a round or, drawn by coins, its expectation."""
+        """Number of clients in a round; under Poisson sampling the expected number."""
         return self.sample or len(self.roster.nodes)
 
     @property
     def broadcasted(self) -> Tensors:
-        """The tensors that the clients of the round were sent."""
+        """Tensors that were sent to the clients of the current round."""
         assert self._sent is not None, "configure_train or combined comes first"
         return unpack(self._sent)
 
     def combined(self, arrays: ArrayRecord, updates: Iterable[Update], server_round: int) -> Tensors:
-        """Call `aggregate` for the clients of a round that were sent these arrays."""
+        """Call `aggregate` for a round whose clients were sent these arrays."""
         self.round, self._sent, self.noted = server_round, arrays, {}
         return self.aggregate(updates)
 
     def message_for(self, partition: int, arrays: ArrayRecord) -> ArrayRecord:
-        """Choose the arrays for one client; by default everybody is sent the same."""
+        """Choose the arrays for one client; by default all clients are sent the same."""
         return arrays
 
     def cohort(self, server_round: int) -> list[int]:
@@ -140,7 +140,7 @@ class FederatedStrategy(Method, Strategy, ABC):
     def ask(
         self, partition: int, arrays: ArrayRecord, kind: str, server_round: int, extra: Mapping[str, Any] | None = None
     ) -> Message:
-        """Write a message to one client: arrays, round, and the version of its private state to go on from."""
+        """Build a message to one client: the arrays, the round, and the version of its private state to start from."""
         config: dict[str, Any] = {
             "round": server_round,
             "client": partition,
@@ -152,7 +152,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         return self.roster.address(partition, content, kind, str(server_round))
 
     def snapshot(self, server_round: int, arrays: ArrayRecord, recordings: Mark | None) -> Snapshot:
-        """Gather everything that a later process needs to go on after a round."""
+        """Return everything that a later process needs to go on after a round."""
         return Snapshot(server_round, arrays, dict(self.state), dict(self.last_round), recordings)
 
     def restore(self, snapshot: Snapshot, history: Sequence[Mapping[str, Any]]) -> None:
@@ -166,9 +166,9 @@ class FederatedStrategy(Method, Strategy, ABC):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Write one train message for each client of the cohort."""
+        """Build one train message for each client of the cohort."""
         server_round += self.rounds_before
-        if not self.roster.nodes:  # used alone in another app, whose clients were never asked for their partitions
+        if not self.roster.nodes:  # used alone in another app, which never asks clients for their partitions
             self.roster.nodes = dict(enumerate(sorted(grid.get_node_ids())))
         fit = [p for p in self.cohort(server_round) if p not in self.roster.unfit]
         messages = [self.ask(p, arrays, "train", server_round, config) for p in fit]
@@ -178,10 +178,10 @@ class FederatedStrategy(Method, Strategy, ABC):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Combine the replies, ordered by partition so that sums repeat (an iterator must come in that order).
+        """Combine the replies, ordered by partition so that sums are reproducible (an iterator must have that order).
 
         Raises:
-            RunFailed: a client failed and the run does not bear it, or too few are left.
+            RunFailed: a client failed and the run does not tolerate it, or too few are left.
         """
         server_round += self.rounds_before
         assert self._asked is not None, "configure_train comes first"
@@ -191,7 +191,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         updates = self._updates(server_round, replies, rows, failed)
         self.round = server_round
         arrays = pack(self.combined(broadcasted, updates, server_round) if messages else self.without_updates())
-        for _ in updates:  # a method that combines nothing need not look at what came
+        for _ in updates:  # reads the replies left by a method that combines nothing
             pass
         down = sum(nbytes(m.content.array_records["arrays"]) for m in messages)
         self._asked = None
@@ -201,23 +201,23 @@ class FederatedStrategy(Method, Strategy, ABC):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask nobody: clients evaluate within the train message, which saves sending everything twice."""
+        """Return no messages: clients evaluate within the train message, which saves sending the model twice."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Combine nothing; see `configure_evaluate`."""
+        """Return None: there is nothing to combine; see `configure_evaluate`."""
         return None
 
     def evaluate_all(self, grid: Grid, arrays: ArrayRecord, last: int) -> tuple[list[dict[str, Any]], list[Failure]]:
-        """Have every client evaluate the last aggregate once: metrics, ordered by partition, and failures.
+        """Evaluate every client with the last aggregate; return the metrics, ordered by partition, and the failures.
 
         Raises:
-            RunFailed: a client failed and the run does not bear it, or too few are left.
+            RunFailed: a client failed and the run does not tolerate it, or too few are left.
         """
         when, everyone = "the final evaluation", sorted(self.roster.nodes)
         failed = self.roster.unfit_among(everyone)
         fit = [p for p in everyone if p not in self.roster.unfit]
-        at_once = self.sample or len(everyone)  # the deadline is meant for so many
+        at_once = self.sample or len(everyone)  # the deadline is meant for this number of clients
         rows: list[dict[str, Any]] = []
         for start in range(0, len(fit), at_once):
             asked = [self.ask(p, arrays, "evaluate", last + 1) for p in fit[start : start + at_once]]
@@ -228,14 +228,14 @@ class FederatedStrategy(Method, Strategy, ABC):
         return rows, failed
 
     def summary(self) -> None:
-        """Do nothing in Flower's hook for logging the configuration; the run's own files hold it."""
+        """Do nothing: Flower would log the configuration here, but the run's own files hold it."""
 
     def _updates(
         self, server_round: int, replies: Iterable[Message], rows: list[dict[str, Any]], failed: list[Failure]
     ) -> Iterator[Update]:
-        """Take the replies apart one by one; their metrics are added to ``rows``.
+        """Read the replies one by one; yield their updates and add their metrics to ``rows``.
 
-        The check that enough came is in here: so it strikes before anything is divided by their number.
+        The check for enough replies is in here, so that it fails before anything is divided by their number.
         """
         assert self._asked is not None
         _, arrays, messages = self._asked
@@ -259,7 +259,7 @@ class FederatedStrategy(Method, Strategy, ABC):
             if self.watch:
                 self.watch(sent, update)
             yield update
-        if messages or failed or self.sampling == "fixed":  # by coins it may be that nobody is drawn
+        if messages or failed or self.sampling == "fixed":  # a Poisson cohort may be empty
             self.roster.check_enough(len(rows), failed, when)
 
 
