@@ -30,8 +30,8 @@ from flfw.victims.operator import Operator, Scaled
 from flfw.victims.victim import PlainVictim
 
 
-def seeded(given: int = 0) -> torch.Generator:
-    return torch_generator(0, "adaptations", given)
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch_generator(0, "adaptations", seed)
 
 
 def flat(many: Tensors) -> Tensor:
@@ -51,12 +51,12 @@ def noisy(std: float, clip: float = 0.0) -> DPGaussianAdaptation:
     return DPGaussianAdaptation({"std": std, "clip": clip})
 
 
-def a_gradient(given: int = 0, size: float = 1.0) -> Tensors:
+def a_gradient(seed: int = 0, size: float = 1.0) -> Tensors:
     """Two tensors of different scale; uniform, so that rounding errors are spread evenly."""
     shapes = {"wide": (40, 50), "narrow": (500,)}
     scales = {"wide": size, "narrow": 0.01 * size}
     return {
-        n: scales[n] * (2 * torch.rand(s, generator=seeded(10 * given + i)) - 1)
+        n: scales[n] * (2 * torch.rand(s, generator=seeded(10 * seed + i)) - 1)
         for i, (n, s) in enumerate(shapes.items())
     }
 
@@ -157,7 +157,7 @@ def test_the_true_gradient_explains_all_that_was_sent(made: tuple[Defence, Opera
     sent = defence.update(true, seeded(1))
     assert float(squared_distance(true, sent)) > 1e-2
     torch.testing.assert_close(flat(seen(mechanism, true, sent)), flat(sent), rtol=1e-5, atol=1e-8)
-    assert float(squared_distance(seen(mechanism, a_gradient(of=1), sent), sent)) > 1
+    assert float(squared_distance(seen(mechanism, a_gradient(seed=1), sent), sent)) > 1
 
 
 LIKELY = [
@@ -180,7 +180,7 @@ def test_the_true_gradient_is_as_likely_as_its_noise(made: tuple[Defence, Operat
     sent = defence.update(true, seeded(1))
     half = len(flat(true)) / 2  # nats: half of each entry's squared deviation, whose mean is 1
     assert float(likelihood(seen(mechanism, true, sent), sent)) == pytest.approx(half, rel=tolerance)
-    assert float(likelihood(seen(mechanism, a_gradient(of=1, size=10.0), sent), sent)) > 1.2 * half
+    assert float(likelihood(seen(mechanism, a_gradient(seed=1, size=10.0), sent), sent)) > 1.2 * half
 
 
 @pytest.mark.parametrize("bits", [1, 2])
@@ -212,7 +212,7 @@ def test_several_at_once_are_each_alone_and_have_a_derivative(mechanism: Operato
 @pytest.mark.parametrize("mechanism", [noisy(0.1, 0.5), rounds(4), rounds(2, "stochastic")], ids=["dp", "4", "2"])
 def test_likelihoods_do_not_depend_on_the_units_that_are_compared(mechanism: Operator) -> None:
     scaled = Scaled(mechanism, -0.05)  # the change of the weights over the gradient
-    trial, sent = a_gradient(), a_gradient(of=1)
+    trial, sent = a_gradient(), a_gradient(seed=1)
     chosen = {n: -0.05 * v for n, v in trial.items()}, {n: -0.05 * v for n, v in sent.items()}
     assert mechanism.noise is not None and scaled.noise is not None
     expected = gaussian_likelihood(mechanism.noise)(seen(mechanism, *chosen), chosen[1])

@@ -54,13 +54,13 @@ def dense() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(36, 16), nn.ReLU(), nn.Linear(16, 3))
 
 
-def fresh(build: Callable[[], nn.Module] = Convolutional, given: int = 0) -> nn.Module:
-    with initialising(given, "foreign"):
+def fresh(build: Callable[[], nn.Module] = Convolutional, seed: int = 0) -> nn.Module:
+    with initialising(seed, "foreign"):
         return build()
 
 
-def examples(count: int, given: int = 0) -> tuple[Tensor, Tensor]:
-    rng = torch_generator(0, "foreign examples", given)
+def examples(count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    rng = torch_generator(0, "foreign examples", seed)
     return torch.rand(count, 1, 6, 6, generator=rng), torch.randint(3, (count,), generator=rng)
 
 
@@ -90,9 +90,9 @@ def an_update(net: nn.Module, count: int = 4, mode: str = "train") -> tuple[Obse
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_the_gradient_known_of_a_network_with_batch_normalisation_is_the_one_that_was_sent(mode: str) -> None:
     net = fresh()
-    step(net, *examples(5, of=1))  # its running statistics are no longer those of a new one
+    step(net, *examples(5, seed=1))  # its running statistics are no longer those of a new one
     update, x, y = an_update(net, mode=mode)
-    known = knowledge(fresh(of=1), update, inputs=SPACE, labels=y, batch=4, lr=LR, mode=mode)
+    known = knowledge(fresh(seed=1), update, inputs=SPACE, labels=y, batch=4, lr=LR, mode=mode)
     sent = mean_gradient(named(net, update), known)
     expected = known.model.gradient(x, y, {}, {})
     assert known.model.unknown == {} and set(expected) == {name for name, _ in net.named_parameters()}
@@ -216,7 +216,7 @@ def client_app(build: Callable[[], nn.Module], count: int, steps: int = 1, noise
         partition = int(context.node_config["partition-id"])
         net = build()
         net.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
-        step(net, *examples(count, of=partition), steps=steps)
+        step(net, *examples(count, seed=partition), steps=steps)
         rng = torch_generator(0, "foreign noise", partition)
         sent = {
             name: value + noise * torch.randn(value.shape, generator=rng) if value.is_floating_point() else value
@@ -243,7 +243,7 @@ def truth_of(count: int) -> Callable[[int], Truth | None]:
     """Of node 1 and 2, which hold partition 0 and 1."""
 
     def truth(client: int) -> Truth:
-        x, y = examples(count, of=client - 1)
+        x, y = examples(count, seed=client - 1)
         return Truth(x, y, torch.arange(count))
 
     return truth
@@ -286,7 +286,7 @@ def test_an_app_that_sends_one_step_on_one_example_leaks(leaking: Path, tmp_path
     assert {row["rung"] for row in rows(tmp_path / "audit")} == {"easy", "target"}
     best = next(row for row in rows(tmp_path / "audit") if row["rung"] == "target" and row["client"] == "2")
     assert float(best["psnr"]) > 40
-    assert Truth.read(tmp_path / "audit" / "truth", Path(best["truth"]).stem).samples.equal(examples(1, of=1)[0])
+    assert Truth.read(tmp_path / "audit" / "truth", Path(best["truth"]).stem).samples.equal(examples(1, seed=1)[0])
     assert any("did not pass through the app's clients and wire" in note for note in result["notes"])
     assert result["config"]["method"] == "toy" and result["recordings"]["exchanges"] == 4
     assert [row["clients"] for row in result["rounds"]] == [2, 2]

@@ -62,13 +62,13 @@ def reference(weights: Path) -> Callable[[Tensor, Tensor], Tensor]:
         return lpips.LPIPS(net="alex", pretrained=True, verbose=False)
 
 
-def noise(*shape: int, given: int = 0) -> np.ndarray:
-    return numpy_generator(0, "noise", given).random(shape, dtype=np.float32)
+def noise(*shape: int, seed: int = 0) -> np.ndarray:
+    return numpy_generator(0, "noise", seed).random(shape, dtype=np.float32)
 
 
 def pair(*shape: int) -> tuple[np.ndarray, np.ndarray]:
     a = noise(*shape)
-    return a, 0.7 * a + 0.3 * noise(*shape, of=1)
+    return a, 0.7 * a + 0.3 * noise(*shape, seed=1)
 
 
 # --- values ---
@@ -101,7 +101,7 @@ def test_lpips_is_the_packages_on_images_resized_by_the_rule(
 def test_many_pairs_give_what_each_gives(metric: Perceptual, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(perceptual, "_AT_ONCE", 2)
     a = noise(5, 3, 32, 32)
-    b = a + np.linspace(0.1, 0.5, 5, dtype=np.float32).reshape(5, 1, 1, 1) * (noise(5, 3, 32, 32, of=1) - a)
+    b = a + np.linspace(0.1, 0.5, 5, dtype=np.float32).reshape(5, 1, 1, 1) * (noise(5, 3, 32, 32, seed=1) - a)
     together = metric.many(a, b)
     assert together.shape == (5,) and (np.diff(together) > 1e-3).all()  # so that an exchange would show
     assert together == pytest.approx([metric(x, y) for x, y in zip(a, b, strict=True)], abs=1e-6)
@@ -115,7 +115,7 @@ def test_equal_images_are_at_distance_zero_and_the_order_does_not_matter(metric:
 
 
 def test_more_noise_is_further_away(metric: Perceptual) -> None:
-    a, other = noise(3, 32, 32), noise(3, 32, 32, of=1)
+    a, other = noise(3, 32, 32), noise(3, 32, 32, seed=1)
     values = [metric(a, (1 - share) * a + share * other) for share in (0.05, 0.2, 0.8)]
     assert values == sorted(values)
 

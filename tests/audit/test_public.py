@@ -15,8 +15,8 @@ from flfw.errors import BadInput
 from flfw.rng import numpy_generator
 
 
-def noise(*shape: int, given: int = 0) -> np.ndarray:
-    return numpy_generator(0, "noise", given).random(shape, dtype=np.float32)
+def noise(*shape: int, seed: int = 0) -> np.ndarray:
+    return numpy_generator(0, "noise", seed).random(shape, dtype=np.float32)
 
 
 ROWS = Public.of(np.array([[0.0, 0.0], [0.2, 0.4], [1.0, 1.0], [0.8, 0.6]], dtype=np.float32), np.array([0, 0, 1, 1]))
@@ -43,7 +43,7 @@ def naive_floors(public: Public, truth: np.ndarray, label: int, rng: np.random.G
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 6, 5), (11,)])
 def test_floors_are_those_of_a_naive_loop(shape: tuple[int, ...], dtype: type) -> None:
     public = Public.of(noise(300, *shape).astype(dtype), np.arange(300) % 3)
-    for i, truth in enumerate(noise(20, *shape, of=1).astype(dtype)):
+    for i, truth in enumerate(noise(20, *shape, seed=1).astype(dtype)):
         result = public.floors(truth, i % 3, numpy_generator(0, "floors", i))
         expected = naive_floors(public, truth, i % 3, numpy_generator(0, "floors", i))
         assert list(result) == list(expected)
@@ -81,7 +81,7 @@ def test_a_class_without_public_examples_falls_back_to_the_mean_of_all() -> None
 
 
 def test_the_nearest_public_example_is_the_best_that_a_random_one_can_be() -> None:
-    truth, all_db, nearest = noise(2, given=3), set(), set()
+    truth, all_db, nearest = noise(2, seed=3), set(), set()
     for given in range(40):
         floors = ROWS.floors(truth, 0, numpy_generator(0, "floors", given))
         all_db.add(floors["random_public"])
@@ -109,7 +109,7 @@ def test_a_black_truth_and_equal_public_images_have_a_floor() -> None:
 
 def test_fifty_victims_against_ten_thousand_images_take_under_a_second() -> None:
     rng, public = numpy_generator(0, "floors"), Public.of(noise(10_000, 1, 28, 28), np.arange(10_000) % 10)
-    truths = noise(50, 1, 28, 28, of=1)
+    truths = noise(50, 1, 28, 28, seed=1)
     started = time.process_time()
     for i, truth in enumerate(truths):
         public.floors(truth, i % 10, rng)

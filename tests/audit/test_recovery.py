@@ -27,8 +27,8 @@ from flfw.audit.measures.recovery import (
 from flfw.rng import numpy_generator
 
 
-def noise(*shape: int, given: int = 0) -> np.ndarray:
-    return numpy_generator(0, "noise", given).random(shape, dtype=np.float32)
+def noise(*shape: int, seed: int = 0) -> np.ndarray:
+    return numpy_generator(0, "noise", seed).random(shape, dtype=np.float32)
 
 
 def public(samples: np.ndarray) -> Public:
@@ -54,7 +54,7 @@ def test_psnr_of_a_constant_difference_by_hand(difference: float, db: float) -> 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (30,)])
 def test_psnr_is_scikit_images_with_peak_one(shape: tuple[int, ...]) -> None:
-    a, b = noise(*shape), noise(*shape, of=1)
+    a, b = noise(*shape), noise(*shape, seed=1)
     assert psnr(a, b) == pytest.approx(peak_signal_noise_ratio(a, b, data_range=1.0), abs=1e-4)
 
 
@@ -104,7 +104,7 @@ def ssim_written_here(a: np.ndarray, b: np.ndarray) -> float:
 def test_ssim_is_that_of_the_paper(shape: tuple[int, ...]) -> None:
     a = noise(*shape)
     for strength in (0.02, 0.3, 1.0):
-        b = (1 - strength) * a + strength * noise(*shape, of=1)
+        b = (1 - strength) * a + strength * noise(*shape, seed=1)
         assert ssim(a, b) == pytest.approx(ssim_written_here(a, b), abs=1e-9)
 
 
@@ -113,7 +113,7 @@ def test_ssim_is_scikit_images_with_the_papers_options(shape: tuple[int, ...]) -
     options = {"gaussian_weights": True, "sigma": 1.5, "use_sample_covariance": False}
     for given in range(1, 4):
         a = noise(*shape)
-        b = (a + noise(*shape, given=given)) / 2
+        b = (a + noise(*shape, seed=given)) / 2
         by_channel = [
             scikit_images(x.astype(np.float64), y.astype(np.float64), **options) for x, y in zip(a, b, strict=True)
         ]
@@ -122,7 +122,7 @@ def test_ssim_is_scikit_images_with_the_papers_options(shape: tuple[int, ...]) -
 
 def test_ssim_takes_population_covariances() -> None:
     a, b = (
-        0.05 * noise(1, 20, 20, given=given).astype(np.float64) for given in range(2)
+        0.05 * noise(1, 20, 20, seed=given).astype(np.float64) for given in range(2)
     )  # faint, so that the factor shows
     sample = scikit_images(a, b, channel_axis=0, gaussian_weights=True, sigma=1.5)
     assert ssim(a, b) == pytest.approx(ssim_written_here(a, b), abs=1e-9)
@@ -157,7 +157,7 @@ def test_ssim_needs_room_for_its_window(shape: tuple[int, ...], fits: bool) -> N
 def test_assignment_undoes_a_permutation() -> None:
     truth = noise(5, 1, 4, 4)
     order = np.array([3, 0, 4, 1, 2])
-    result = (truth + 0.01 * noise(5, 1, 4, 4, of=1))[order]
+    result = (truth + 0.01 * noise(5, 1, 4, 4, seed=1))[order]
     chosen = assign(truth, result)
     assert chosen.tolist() == np.argsort(order).tolist()
     assert float(np.abs(result[chosen] - truth).max()) <= 0.01 + 1e-6
@@ -165,7 +165,7 @@ def test_assignment_undoes_a_permutation() -> None:
 
 @pytest.mark.parametrize("given", range(5))
 def test_assignment_has_the_least_squares_of_all_permutations(given: int) -> None:
-    truth, result = noise(4, 3, given=given), noise(4, 3, given=100 + given)
+    truth, result = noise(4, 3, seed=given), noise(4, 3, seed=100 + given)
     costs = {p: float(((truth - result[list(p)]) ** 2).sum()) for p in permutations(range(4))}
     assert tuple(assign(truth, result)) == min(costs, key=costs.__getitem__)
 
@@ -190,7 +190,7 @@ def test_assignment_of_a_large_batch_of_large_images_needs_no_cube() -> None:
 
 
 def test_assignment_by_itself_lifts_unrelated_images_above_their_order() -> None:
-    truth, others = noise(40, 1, 2, 2), noise(500, 1, 2, 2, of=1)
+    truth, others = noise(40, 1, 2, 2), noise(500, 1, 2, 2, seed=1)
     null = assignment_null(truth, public(others), numpy_generator(0, "null"))
     in_order = np.mean([psnr(t, o) for k in range(8) for t, o in zip(truth, others[40 * k :], strict=False)])
     best_of_batch = np.mean([max(psnr(t, o) for o in others[40 * k : 40 * k + 40]) for k in range(8) for t in truth])
@@ -198,7 +198,7 @@ def test_assignment_by_itself_lifts_unrelated_images_above_their_order() -> None
 
 
 def test_assignment_null_is_that_of_a_naive_loop() -> None:
-    truth, others = noise(3, 2), noise(7, 2, of=1)
+    truth, others = noise(3, 2), noise(7, 2, seed=1)
     rng, values = numpy_generator(0, "null"), []
     for _ in range(5):
         drawn = others[rng.choice(7, 3, replace=False)]
@@ -209,13 +209,13 @@ def test_assignment_null_is_that_of_a_naive_loop() -> None:
 
 
 def test_assignment_null_of_one_example_is_the_mean_of_random_public_ones() -> None:
-    truth, others = noise(1, 4), noise(5, 4, of=1)
+    truth, others = noise(1, 4), noise(5, 4, seed=1)
     result = assignment_null(truth, public(others), numpy_generator(0, "null"), draws=2000)
     assert result == pytest.approx(np.mean([psnr(truth[0], o) for o in others]), abs=0.2)
 
 
 def test_assignment_null_repeats_examples_only_where_there_are_too_few() -> None:
-    truth, others = noise(4, 3), np.stack([noise(3, of=k) for k in (1, 2, 3, 4)])
+    truth, others = noise(4, 3), np.stack([noise(3, seed=k) for k in (1, 2, 3, 4)])
     by_hand = np.mean([psnr(t, others[j]) for t, j in zip(truth, assign(truth, others), strict=True)])
     # Four of four without repetition are always the same four.
     assert assignment_null(truth, public(others), numpy_generator(0, "null")) == pytest.approx(by_hand)
@@ -322,8 +322,8 @@ def test_identification_by_hand() -> None:
 
 
 def test_identification_is_over_all_the_pixels() -> None:
-    truth, lookalikes = noise(3, 8, 8), noise(9, 3, 8, 8, of=1)
-    result = 0.9 * truth + 0.1 * noise(3, 8, 8, of=2)
+    truth, lookalikes = noise(3, 8, 8), noise(9, 3, 8, 8, seed=1)
+    result = 0.9 * truth + 0.1 * noise(3, 8, 8, seed=2)
     assert identification(truth, result, lookalikes) == (1, 10)
     assert identification(truth, lookalikes[4], lookalikes)[0] > 1
 

@@ -20,12 +20,12 @@ Function = Callable[[Guess], Tensor]
 SIZES = {"x": (2, 15), "w": (30,)}
 
 
-def randn(*shape: int, given: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch_generator(0, "descent", given), dtype=torch.float64)
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch_generator(0, "descent", seed), dtype=torch.float64)
 
 
 def guesses(count: int) -> Guess:
-    return {name: randn(count, *shape, of=i) for i, (name, shape) in enumerate(SIZES.items())}
+    return {name: randn(count, *shape, seed=i) for i, (name, shape) in enumerate(SIZES.items())}
 
 
 def alone(guess: Guess, i: int) -> Guess:
@@ -33,7 +33,7 @@ def alone(guess: Guess, i: int) -> Guess:
 
 
 SIZE = sum(shape.numel() for shape in map(torch.Size, SIZES.values()))
-TURN = torch.linalg.qr(randn(SIZE, SIZE, of=9))[0]
+TURN = torch.linalg.qr(randn(SIZE, SIZE, seed=9))[0]
 STEEPNESS = torch.logspace(-1.5, 1.5, SIZE, dtype=torch.float64)
 
 

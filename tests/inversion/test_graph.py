@@ -30,8 +30,8 @@ from flfw.victims.victim import PlainVictim
 HERE = Compute()
 
 
-def randn(*shape: int, given: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch_generator(0, "graph", given))
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch_generator(0, "graph", seed))
 
 
 # --- the same numbers ---
@@ -47,8 +47,8 @@ def bent(at: Tensors, by: dict[str, Tensors]) -> tuple[Tensors, Tensor]:
 
 
 def records(count: int) -> tuple[Tensors, dict[str, Tensors]]:
-    at = {"x": randn(count, 2, 3), "y": randn(count, 4, of=1)}
-    return at, {"constants": {"a": randn(count, 3, 5, of=2)}}
+    at = {"x": randn(count, 2, 3), "y": randn(count, 4, seed=1)}
+    return at, {"constants": {"a": randn(count, 3, 5, seed=2)}}
 
 
 def one(many: tuple[Tensors, dict[str, Tensors]], i: int) -> tuple[Tensors, dict[str, Tensors]]:

@@ -28,12 +28,12 @@ from flfw.victims.victim import PlainVictim, VictimModel
 INPUTS = Inputs.of((2, 6, 6), (0.4, 0.5), (0.2, 0.3))
 
 
-def randn(*shape: int, given: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch_generator(0, "randn", given))
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch_generator(0, "randn", seed))
 
 
-def images(count: int, given: int = 0) -> Tensor:
-    return torch.rand((count, *INPUTS.shape), generator=torch_generator(0, "images", given))
+def images(count: int, seed: int = 0) -> Tensor:
+    return torch.rand((count, *INPUTS.shape), generator=torch_generator(0, "images", seed))
 
 
 def tiny_net() -> Net:
@@ -142,28 +142,28 @@ def both_victims() -> tuple[GeneratedVictim, VictimModel]:
     return GeneratedVictim(generated(7), known, INPUTS), PlainVictim(generated(7), known, ("hypernet.*",), INPUTS)
 
 
-def one_step(given: int = 0, count: int = 1) -> Tensors:
+def one_step(seed: int = 0, count: int = 1) -> Tensors:
     """What a client with private tensors of its own sends after one step."""
     client = generated()
     with torch.no_grad():
-        client.embedding.copy_(randn(6, given=100 + given))
-        client.get_parameter("classifier.weight").copy_(randn(4, 5, given=200 + given))
-    return autograd(client, images(count, given=50 + given), torch.arange(count) % 4, "hypernet.")
+        client.embedding.copy_(randn(6, seed=100 + seed))
+        client.get_parameter("classifier.weight").copy_(randn(4, 5, seed=200 + seed))
+    return autograd(client, images(count, seed=50 + seed), torch.arange(count) % 4, "hypernet.")
 
 
-def full_rank(given: int = 0) -> Tensors:
+def full_rank(seed: int = 0) -> Tensors:
     """The same with noise of about its own size, which no one direction of h explains."""
-    sent = one_step(given)
-    return {n: v + v.square().mean().sqrt() * randn(*v.shape, given=300 + i) for i, (n, v) in enumerate(sent.items())}
+    sent = one_step(seed)
+    return {n: v + v.square().mean().sqrt() * randn(*v.shape, seed=300 + i) for i, (n, v) in enumerate(sent.items())}
 
 
 def a_guess(given: int) -> tuple[Tensor, Tensor, Tensors]:
     unknown = {
-        "embedding": randn(6, given=400 + given),
-        "classifier.weight": randn(4, 5, given=500 + given),
-        "classifier.bias": randn(4, given=600 + given),
+        "embedding": randn(6, seed=400 + given),
+        "classifier.weight": randn(4, 5, seed=500 + given),
+        "classifier.bias": randn(4, seed=600 + given),
     }
-    return images(1, given=10 + given), torch.tensor([1 + given]), unknown
+    return images(1, seed=10 + given), torch.tensor([1 + given]), unknown
 
 
 @pytest.mark.parametrize("sent", [one_step(), one_step(count=3), full_rank()], ids=["one step", "batch of 3", "noisy"])
@@ -308,7 +308,7 @@ def test_search_finds_the_same_with_the_cheap_and_with_the_dense_victim() -> Non
 
 
 def two_gradients() -> tuple[Tensors, Tensors]:
-    return {"a": randn(3, 4), "b": randn(5, of=1)}, {"a": randn(3, 4, of=2), "b": randn(5, of=3)}
+    return {"a": randn(3, 4), "b": randn(5, seed=1)}, {"a": randn(3, 4, seed=2), "b": randn(5, seed=3)}
 
 
 def test_cosine_distance_by_hand() -> None:
@@ -420,12 +420,12 @@ def linear_victim(inputs: Inputs = ROW) -> VictimModel:
     return PlainVictim(net, tensors(net), ("*",), inputs)
 
 
-def linear_target(victim: VictimModel, given: int = 0) -> tuple[Tensor, Target]:
+def linear_target(victim: VictimModel, seed: int = 0) -> tuple[Tensor, Target]:
     """An example, and what softmax regression sent of it."""
-    x = torch.rand((1, *victim.inputs.shape), generator=torch_generator(0, "row", given))
-    y = torch.tensor([given % 3])
+    x = torch.rand((1, *victim.inputs.shape), generator=torch_generator(0, "row", seed))
+    y = torch.tensor([seed % 3])
     sent = {n: v.detach() for n, v in victim.gradient(x, y, {}, {}).items()}
-    return x, Target(sent, y, start_of(given))
+    return x, Target(sent, y, start_of(seed))
 
 
 def nowhere(trial: Tensors, observed: Tensors) -> Tensor:
@@ -548,7 +548,7 @@ def test_search_recovers_the_input_of_softmax_regression() -> None:
     recipe = Recipe(cosine_distance, signed(400, 0.1), total_variation)
     result = invert(victim, [target for _, target in cases], recipe, box=(0.0, 1.0))
     for given, ((x, _), one) in enumerate(zip(cases, result, strict=True)):
-        assert float((randn(1, 5, given=given).clamp(0, 1) - x).abs().max()) > 0.2
+        assert float((randn(1, 5, seed=given).clamp(0, 1) - x).abs().max()) > 0.2
         assert float((one.samples - x).abs().max()) < 0.01
         assert one.matched < 1e-4
         assert one.labels.tolist() == [given]
