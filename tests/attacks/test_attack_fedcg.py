@@ -45,7 +45,7 @@ from flfw.nets import Net
 from flfw.nets.conditional_gan import GeneratingNet
 from flfw.nets.inputs import Inputs
 from flfw.recording.reader import Recordings
-from flfw.resolve import resolve, without_auto
+from flfw.resolve import resolve
 from flfw.rng import initialising, numpy_generator, torch_generator
 from flfw.runs import run as whole
 from flfw.training.optimisers import SGD, Adam
@@ -449,8 +449,8 @@ def test_it_is_static_where_it_leaves_something_unused(method: str, informed: bo
 
 
 def test_many_private_tensors_are_named_by_their_parts() -> None:
-    resolved = without_auto(Experiment(method="fedcg", dataset="digits", clients=3, split="iid", attack=("fedcg",)))
-    job = Job("fedcg", ticket_of(resolved.points[0], 1), (), Path(), {}, (1, 32, 32), 10, (0.5,), (0.5,))
-    message = standing(resolved, job, resolve(resolved).attacks["fedcg"], defended=False).granted
+    resolved = resolve(Experiment(method="fedcg", dataset="digits", clients=3, split="iid", attack=("fedcg",)))
+    job = Job("fedcg", ticket_of(resolved.experiment.points[0], 1), (), Path(), {}, (1, 32, 32), 10, (0.5,), (0.5,))
+    message = standing(resolved, job, resolved.attacks["fedcg"], defended=False).granted
     (private,) = (line for line in message if line.startswith("not granted: the client's private tensors"))
     assert "(extractor.*, discriminator.*)" in private

@@ -104,13 +104,13 @@ class Exchange:
     def victim(self) -> VictimModel:
         """The attacker's model, had it also what the client keeps to itself."""
         client, uploads = self.client(), resolve(self.experiment).method.uploads
-        known, informed = tensors(client.model), self.told
+        known, informed = tensors(client.model), self.informed
         plain = PlainVictim(client.model, known, uploads, Task.of(self.experiment, None).inputs)
         return informed.victim(plain, known, informed.local_steps)
 
     def explained(self, slot: int = 0) -> tuple[Tensors, Tensors]:
         """What the true examples would have been sent as, and what was sent."""
-        victim, (x, y), informed = self.victim(), self.examples(), self.told
+        victim, (x, y), informed = self.victim(), self.examples(), self.informed
         observed, constants = victim.observed(self.sent(slot))
         constants = {**constants, **informed.read(observed)}
         return informed.apply(victim.gradient(x, y, {}, constants), observed, constants), observed
@@ -192,7 +192,7 @@ EXACT = {
 @pytest.mark.parametrize("given", EXACT.values(), ids=EXACT)
 def test_the_true_examples_explain_what_a_client_sent(given: Exchange) -> None:
     result, sent = given.explained()
-    assert given.told.noise is None and set(result) == set(sent)
+    assert given.informed.noise is None and set(result) == set(sent)
     for name, value in sent.items():
         torch.testing.assert_close(result[name], value, rtol=1e-3, atol=1e-3 * float(value.abs().max()))
     bare = given.client().model
@@ -224,7 +224,7 @@ def test_the_deviation_is_that_of_repeated_probes(given: Exchange) -> None:
     for slot in range(4):
         result, sent = given.explained(slot)
         left.append(torch.cat([(result[n] - v).flatten() for n, v in sent.items()]))
-    noise = given.told.noise
+    noise = given.informed.noise
     assert noise is not None and not torch.equal(left[0], left[1])
     assert float(torch.stack(left).square().mean().sqrt()) == pytest.approx(noise, rel=0.04)
     assert abs(float(torch.stack(left).mean())) < 4 * noise / sqrt(torch.stack(left).numel())
@@ -241,7 +241,7 @@ def test_where_noise_comes_after_the_smallest_were_zeroed_a_trial_zeroes_its_own
 
 def test_several_at_once_are_each_alone_and_have_a_derivative() -> None:
     for given in (exchange("fed_cdp", "compress=before"), exchange("fed_cdp", "bound=median", "compress=after")):
-        victim, informed = given.victim(), given.told
+        victim, informed = given.victim(), given.informed
         x = torch.rand(3, 1, 1, 8, 8, generator=torch_generator(0, "x"))
         sent = given.sent()
         observed, constants = victim.observed(sent)
@@ -367,7 +367,7 @@ def test_where_nothing_is_done_to_what_is_read_there_is_nothing_to_adapt_to() ->
         bare = stands(given, example, False)
         assert bare.adaptive and bare.hidden_by is None
         assert bare.granted[-1].endswith("which does nothing to what is read here")
-    assert hiding(resolve(asked("fed_cdp")), EASY, SERVER, False) == Hiding(asked("fed_cdp"), EASY, SERVER)
+    assert hiding(resolve(asked("fed_cdp")), EASY, SERVER, False) == Hiding(resolve(asked("fed_cdp")), EASY, SERVER)
     assert hiding(resolve(asked("fedavg")), ticket(), SERVER, False).by == ""
 
 
