@@ -187,6 +187,7 @@ def _audit_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     with initialising(experiment.seed, "attacker"):
         model = method.build_model(task.build_net(), settings)
     received = shared(worker.model.state_dict(), worker.sharing.downloads)
+    worker.install(views(pack(received)), 0)  # some answer probes by the tensors they received
     victim = method.victim_model(model, received, task.inputs, settings)
     costs["target_s"] = _attacks_s(resolved, victim, experiment.victim_batch, worker.gradient)
     target = tickets_of(experiment, 0)[0]

@@ -17,6 +17,8 @@ from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.messages.wire import pack
 from flfw.nets import Net, NetCard
+from flfw.resolve import resolve
+from flfw.runs import costs
 from flfw.server.aggregation import Update
 from strategies.scaffold import Scaffold, ScaffoldSettings
 from tests.support import rounds
@@ -176,3 +178,10 @@ def test_a_probe_of_steps_sends_both_sets(asked: Experiment, tmp_path: Path, opt
 def test_settings_that_the_algorithm_does_not_have_are_refused(chosen: dict[str, Any]) -> None:
     with pytest.raises(BadInput):
         ScaffoldSettings(**chosen)
+
+
+def test_the_estimate_of_an_audit_asks_a_client_that_received(small: Experiment, tmp_path: Path) -> None:
+    few = {"net": "lenet", "attack": ("analytic",), "images": 1, "clients": 2}
+    found: dict[str, float] = {}
+    costs._audit_costs(resolve(dataclasses.replace(small, method="scaffold", **few)), tmp_path, found)  # type: ignore[arg-type]
+    assert found["target_s"] > 0
