@@ -301,7 +301,7 @@ def test_a_site_without_a_folder_answers_no_such_probe(tmp_path: Path, monkeypat
     experiment = without_auto(asked(tmp_path / "run", vantage=(EXAMPLE,), audit_rounds="0"))
     monkeypatch.setenv("FLFW_TRUTH", str(tmp_path / "truth"))
     with pytest.raises(RunFailed, match=r"lets nobody read its local training: its site names no examples folder$"):
-        federation.federate(InProcessGrid(apps.client, 2, experiment.to_run_config()), experiment)
+        federation.federate(InProcessGrid(apps.client, 2, experiment.to_run_config()), resolve(experiment))
     assert not list((tmp_path / "truth").glob("*example*"))
 
 

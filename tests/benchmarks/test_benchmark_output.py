@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from benchmarks import attacks, breaching_env, deploy, hyperfl_upload, output, parity
+from benchmarks import attacks, breaching_env, deploy, hyperfl_upload, output, parity, same_results
 from benchmarks.output import MARK, BenchmarkPart, BenchmarkRun
 from tests.support.paths import ROOT
 
@@ -95,7 +95,8 @@ def test_it_says_on_stderr_what_it_will_do_before_it_begins(
         monkeypatch.setattr(benchmark, "pictures", lambda *_: (None, None, "as if they were there"))
     if benchmark is hyperfl_upload:
         monkeypatch.setattr(hyperfl_upload.data, "load", lambda *_: None)
-    monkeypatch.setattr(sys, "argv", [benchmark.__name__, "--quick", "--json"])
+    needed = ["--against", str(ROOT)] if benchmark is same_results else []
+    monkeypatch.setattr(sys, "argv", [benchmark.__name__, "--quick", "--json", *needed])
     with pytest.raises(Stopped):
         benchmark.main()
     text = capsys.readouterr()

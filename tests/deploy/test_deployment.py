@@ -47,7 +47,7 @@ HYPERFL = ("--method", "hyperfl", "--rounds", "3", *COMMON)
 
 
 MISBEHAVING = """
-import os, time
+import dataclasses, os, time
 from pathlib import Path
 from typing import final
 import torch
@@ -76,6 +76,11 @@ class EachRoundOtherwise(Defence):
 
 @final
 class Thief(FederatedClient):
+    def __init__(self, at):
+        super().__init__(at)
+        forms = {**self.border.forms, "patient": ("float32", ())}
+        self.border = dataclasses.replace(self.border, forms=forms)  # a site's own policy is behind it
+
     def train(self):
         return {"loss": 1.0}
 

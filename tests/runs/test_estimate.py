@@ -22,6 +22,7 @@ from flfw.runs.estimate import Estimate, estimate, lines
 from flfw.runs.run import check
 from tests.support.paths import ROOT
 
+STORE = 100_000_000  # bytes of Ray's object store
 CLIENT = {
     "ready_s": 4.0,
     "base_gib": 0.5,
@@ -112,12 +113,14 @@ def test_a_server_that_trains_is_waited_for_and_said(small: Experiment) -> None:
     on_ray = dataclasses.replace(small, engine="ray")
     waiting = module._seconds(on_ray, 4, trains, {}).round - module._seconds(on_ray, 4, CLIENT, {}).round
     assert waiting == pytest.approx(30.0)  # cores that idle do not help
-    large = module._memory(on_ray, 4, {**trains, "server_gib": 7.0}, {})
-    assert large.driver_gib > 7 > module._memory(on_ray, 4, CLIENT, {}).driver_gib
-    message = lines(Estimate(small, result, module._memory(small, 1, trains, {}), 1, 1, "a machine"))
+    large = module._memory(on_ray, 4, {**trains, "server_gib": 7.0}, {}, STORE)
+    assert large.driver_gib > 7 > module._memory(on_ray, 4, CLIENT, {}, STORE).driver_gib
+    message = lines(Estimate(small, result, module._memory(small, 1, trains, {}, STORE), 1, 1, "a machine"))
     assert "round   about 38 s of the processor, of which the server trains 30.0 s\n" in message
     few = module._seconds(small, 1, {**CLIENT, "server_s": 0.1}, {})
-    assert "server trains" not in lines(Estimate(small, few, module._memory(small, 1, CLIENT, {}), 1, 1, "a machine"))
+    assert "server trains" not in lines(
+        Estimate(small, few, module._memory(small, 1, CLIENT, {}, STORE), 1, 1, "a machine")
+    )
 
 
 def test_iterations_are_extrapolated_on_a_line() -> None:
@@ -139,7 +142,7 @@ def test_what_a_server_trains_is_measured_for_all_uploads_of_a_round(
     def server_s(clients: int, iterations: int) -> float:
         changes = {"method": "fedcg", "net": "lenet5", "clients": clients, "set": (f"iterations={iterations}",)}
         result: costs.Costs = {}
-        costs._server_costs(dataclasses.replace(small, **changes), tmp_path, result)
+        costs._server_costs(resolve(dataclasses.replace(small, **changes)), tmp_path, result)
         return result["server_s"]
 
     short, long, many = server_s(2, 20), server_s(2, 2000), server_s(9, 2000)
@@ -149,9 +152,9 @@ def test_what_a_server_trains_is_measured_for_all_uploads_of_a_round(
 
 def test_memory_and_disk_count_everybody(audited: Experiment) -> None:
     on_ray = dataclasses.replace(audited, engine="ray")
-    memory = module._memory(on_ray, 4, CLIENT, AUDIT)
+    memory = module._memory(on_ray, 4, CLIENT, AUDIT, STORE)
     assert memory.total_gib > memory.driver_gib + 4 * memory.actor_gib
-    inline = module._memory(dataclasses.replace(on_ray, attack_server="inline"), 4, CLIENT, AUDIT)
+    inline = module._memory(dataclasses.replace(on_ray, attack_server="inline"), 4, CLIENT, AUDIT, STORE)
     assert inline.driver_gib > AUDIT["peak_gib"] and memory.actor_gib > CLIENT["peak_gib"]
     assert memory.driver_gib < inline.driver_gib and memory.total_gib > memory.driver_gib + AUDIT["peak_gib"]
     rounds, images = 2, 2
@@ -178,7 +181,9 @@ def test_a_measurement_that_fails_is_reported(
 
 
 def test_lines_are_few(small: Experiment) -> None:
-    result = Estimate(small, seconds(small), module._memory(small, 1, CLIENT, {}), 1_040_000, 2_500_000, "a machine")
+    result = Estimate(
+        small, seconds(small), module._memory(small, 1, CLIENT, {}, STORE), 1_040_000, 2_500_000, "a machine"
+    )
     assert lines(result).splitlines() == [
         "time    about 27.1 s: start 4.0 s, training 23.1 s (2 rounds of 7.8 s), audit 0.0 s",
         "memory  about 1.0 GiB: driver 1.0 GiB, clients 1 x 1.0 GiB",
