@@ -144,9 +144,9 @@ def test_the_plug_ins_run_together(copy: Path, tmp_path: Path) -> None:
         f"--method fedavgm --defence drop_entries --net perceptron --attack layerwise {few}",
         f"--method fedper_k --net perceptron --split quantity --attack layerwise {few} layers=1 quantity.alpha=5",
     ]
-    own, told, private = run(copy, [[*line.split(), *SMALL.split()] for line in lines], tmp_path)
-    assert [entry["attack"] for entry in own] == ["all_units"]
-    assert [entry["adaptation"] for entry in told] == [None, "written"]
+    method, defence, private = run(copy, [[*line.split(), *SMALL.split()] for line in lines], tmp_path)
+    assert [entry["attack"] for entry in method] == ["all_units"]
+    assert [entry["adaptation"] for entry in defence] == [None, "written"]
     assert [entry["adaptive"] for entry in private] == [False]  # the last layer is searched for
 
 

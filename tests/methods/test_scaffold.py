@@ -182,6 +182,6 @@ def test_settings_that_the_algorithm_does_not_have_are_refused(chosen: dict[str,
 
 def test_the_estimate_of_an_audit_asks_a_client_that_received(small: Experiment, tmp_path: Path) -> None:
     few = {"net": "lenet", "attack": ("analytic",), "images": 1, "clients": 2}
-    found: dict[str, float] = {}
-    costs._audit_costs(resolve(dataclasses.replace(small, method="scaffold", **few)), tmp_path, found)  # type: ignore[arg-type]
-    assert found["target_s"] > 0
+    result: dict[str, float] = {}
+    costs._audit_costs(resolve(dataclasses.replace(small, method="scaffold", **few)), tmp_path, result)  # type: ignore[arg-type]
+    assert result["target_s"] > 0

@@ -50,7 +50,7 @@ def test_sites_that_give_examples_away_are_probed_for_these_and_can_be_audited(
 ) -> None:
     out = recorded.out
     assert out is not None
-    federation.federate(sites(recorded, tmp_path, ["3 1", "0 2", "5 4"]), recorded)
+    federation.federate(sites(recorded, tmp_path, ["3 1", "0 2", "5 4"]), resolve(recorded))
     assert f"warning: what clients send in rounds 0,last is recorded in {out}" in capsys.readouterr().err
     recordings = Recordings(out / "observations")
     kinds = {(line["type"], line["config"].get("rung")) for line in recordings.lines}
@@ -79,7 +79,7 @@ def test_sites_that_give_examples_away_are_probed_for_these_and_can_be_audited(
 def test_where_one_gives_too_little_away_nobody_is_probed(
     recorded: Experiment, tmp_path: Path, given: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    federation.federate(sites(recorded, tmp_path, given), recorded)
+    federation.federate(sites(recorded, tmp_path, given), resolve(recorded))
     few = len(given[1].split())
     assert f"warning: client 1 volunteers {few} of the 2 examples that probes need: nobody is probed" in (
         capsys.readouterr().err
@@ -92,7 +92,7 @@ def test_where_one_gives_too_little_away_nobody_is_probed(
 
 def test_without_record_nothing_is_written_down(recorded: Experiment, tmp_path: Path) -> None:
     silent = dataclasses.replace(recorded, record=False)
-    federation.federate(sites(silent, tmp_path, ["3 1", "0 2", "5 4"]), silent)
+    federation.federate(sites(silent, tmp_path, ["3 1", "0 2", "5 4"]), resolve(silent))
     assert silent.out is not None
     assert not (silent.out / "observations").exists() and not list(tmp_path.glob("truth-*"))
 
