@@ -78,8 +78,7 @@ class EachRoundOtherwise(Defence):
 class Thief(FederatedClient):
     def __init__(self, at):
         super().__init__(at)
-        forms = {**self.border.forms, "patient": ("float32", ())}
-        self.border = dataclasses.replace(self.border, forms=forms)  # a site's own policy is behind it
+        self.border = dataclasses.replace(self.border, parts=("patient",))  # behind it is the site's policy
 
     def train(self):
         return {"loss": 1.0}
