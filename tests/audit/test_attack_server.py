@@ -390,10 +390,10 @@ def test_where_attacks_run_changes_no_number(tmp_path: Path, monkeypatch: pytest
     changes: dict[str, Any] = {"attack": ("ig", "analytic"), "set": ("ig.iterations=20",), "audit_rounds": "0,1"}
     changes |= {"net": "mlp", "rounds": 2, "curve": ("batch=2",)}
     runs = {
-        where: whole.run(tiny(tmp_path / where, audit_rounds="0", attack_server=where, **changes))
+        where: whole.run(tiny(tmp_path / where, attack_server=where, **changes))
         for where in ("inline", "beside", "after")
     }
-    unaudited = whole.run(tiny(tmp_path / "none", audit_rounds="0", **{**changes, "attack": ("none",), "set": ()}))
+    unaudited = whole.run(tiny(tmp_path / "none", **{**changes, "attack": ("none",), "set": ()}))
     for folder in runs.values():
         assert numbers(folder) == numbers(unaudited)
         assert audit(folder) == audit(runs["inline"]) and rows(folder) == rows(runs["inline"])
