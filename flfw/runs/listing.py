@@ -36,7 +36,7 @@ def _about(name: str) -> str:
         if name in plugins.names(kind):
             module = importlib.import_module(f"{kind.package}.{name}")
             cls = plugins.find(kind, name, base)
-            fields = _fields(cls.Settings)
+            fields = _fields(cls.Settings, "" if kind == plugins.METHOD else f"{name}.")  # as --set takes them
             cards.append(f"[{title[:-1]}] {(module.__doc__ or '').strip()}\n\n{fields}")
     if name in data.names():
         card = data.describe(name)

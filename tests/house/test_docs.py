@@ -34,8 +34,10 @@ PLUGINS = [
 @pytest.mark.parametrize(("noun", "name"), PLUGINS)
 def test_every_plugin_has_a_page_that_the_readme_links(noun: str, name: str) -> None:
     page = f"docs/{noun}s/{name}.md"
-    assert (ROOT / page).read_text().startswith(f"# {name}\n")
-    assert f"[{name}]({page})" in (ROOT / "README.md").read_text()
+    assert (ROOT / page).exists(), f"write {page}, the page of the {noun}"
+    assert (ROOT / page).read_text().startswith(f"# {name}\n"), f"begin {page} with '# {name}'"
+    linked = f"[{name}]({page})" in (ROOT / "README.md").read_text()
+    assert linked, f"link [{name}]({page}) in README's table"
 
 
 def test_every_data_set_and_split_is_explained() -> None:

@@ -126,7 +126,8 @@ def no_verb(root: Path) -> list[str]:
     for place, node, text in docstrings(root):
         word = re.split(r"[\s,.;:]", text)[0]
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not is_property(node) and word not in VERBS:
-            breaches.append(f"{place}: {word!r} begins a function's docstring; begin with a verb of verbs.txt")
+            way = "begin with a verb of tests/house/verbs.txt, or add it"
+            breaches.append(f"{place}: {word!r} begins a function's docstring; {way}")
     return breaches
 
 
@@ -173,7 +174,7 @@ def test_the_words_of_the_house(rule: Rule) -> None:
         (
             no_verb,
             'def f():\n    """The loss."""\n',
-            "flfw/a.py:1: 'The' begins a function's docstring; begin with a verb of verbs.txt",
+            "flfw/a.py:1: 'The' begins a function's docstring; begin with a verb of tests/house/verbs.txt, or add it",
         ),
         (
             no_noun,
