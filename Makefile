@@ -23,7 +23,7 @@ suite: $(VENV)/.installed
 	$(PYTEST) -m "not slow" -n 4
 
 slow: $(VENV)/.installed  ## the tests that take minutes each
-	$(PYTEST) -m slow -n 2
+	$(PYTEST) -m slow  # one at a time: some compare times, and Ray's take all cores
 
 # The tests start a hundred processes. Where this variable is set, each compiles anew all that it imports.
 suite slow: export PYTHONDONTWRITEBYTECODE :=

@@ -123,8 +123,9 @@ def test_memory_beside_the_uploads_does_not_grow_with_their_number() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PEAKS], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
     )
-    _, _, *measured = map(int, done.stdout.split())  # the first rounds also load what all of them need
-    assert measured[0] - measured[1] < 3000 and measured[2] - measured[1] < 3000, done.stdout
+    _, *measured = map(int, done.stdout.split())  # the first round also loads what all of them need
+    two, six = max(measured[0::2]), max(measured[1::2])  # rounds with so many uploads
+    assert six - two < 3000, done.stdout
 
 
 # --- what every such server has -----------------------------------------------------------------------------------
