@@ -191,7 +191,8 @@ def _summary(folder: os.PathLike[str]) -> str:
     import json
 
     from flfw.curves import Point
-    from flfw.report.findings import setting_name
+    from flfw.report.causes import because
+    from flfw.report.findings import AuditEntry, setting_name
 
     result = json.loads((Path(folder) / "result.json").read_text())
     final = result["final"]
@@ -204,7 +205,11 @@ def _summary(folder: os.PathLike[str]) -> str:
         if curve := entry.get("curve"):
             where += f", {curve} {Point(curve, entry['batch'], entry['steps']).value}"
         best = f", best {entry['psnr']['max']:.1f} dB" if entry["psnr"] else ""
-        lines.append(f"{where}: {entry['verdict']} ({entry['share_recovered']:.0%} recovered{best})")
+        if entry["verdict"] == "identifies":
+            best += f", {entry['identification_rate']:.0%} told from look-alikes"
+        cause = because(AuditEntry(entry, entry["attack"]))
+        line = f"{where}: {entry['verdict']} ({entry['share_recovered']:.0%} recovered{best})"
+        lines.append(f"{line}: {cause}" if cause else line)
     return "\n".join([*lines, *result["notes"], str(Path(folder) / "report.html")])
 
 

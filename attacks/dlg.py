@@ -30,7 +30,8 @@ from flfw.errors import require
 from flfw.inversion.automatic import Automatic
 from flfw.inversion.descent import LBFGS
 from flfw.inversion.matching import gaussian_likelihood, relative_distance
-from flfw.inversion.search import Recipe, normal
+from flfw.inversion.outliers import AsOutliers
+from flfw.inversion.search import Recipe, Stage, normal
 from flfw.victims.operator import Operator
 
 
@@ -70,11 +71,18 @@ class LeastSquares(GradientMatching, ABC):
         return normal(shape, rng)
 
     def recipe(self, mechanism: Operator | Automatic | None) -> Recipe:
-        """Use L-BFGS on the relative squared distance, or on a likelihood for known noise; no prior."""
-        noise = None if mechanism is None else mechanism.noise
+        """Use L-BFGS on the relative squared distance, or on a likelihood for known noise; no prior.
+
+        Against replaced entries, half of the steps come first, on the squared distance from the plausible entries.
+        """
+        noise, steps, opening = None if mechanism is None else mechanism.noise, self.settings.iterations, ()
+        if isinstance(mechanism, AsOutliers) and steps > 1:
+            first = LBFGS(steps // 2, self.settings.lr)
+            steps, opening = steps - first.iterations, (Stage(relative_distance, first, through=False),)
         return Recipe(
             distance=relative_distance if noise is None else gaussian_likelihood(noise),
-            descent=LBFGS(self.settings.iterations, self.settings.lr),
+            descent=LBFGS(steps, self.settings.lr),
+            opening=opening,
             start=self.start,
             restarts=self.settings.restarts,
             solved=self.settings.solved,

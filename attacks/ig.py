@@ -3,8 +3,9 @@
 Paper       Geiping et al., "Inverting Gradients - How easy is it to break privacy in federated learning?",
             NeurIPS 2020, arXiv 2003.14053.
 Minimises   1 - cos(gradient of guess, observed gradient) + tv * TV(guess)
-by          Adam on the sign of the guess's gradient, step size 0.1 (a tenth at 3/8, 5/8, 7/8 of the iterations),
-            clamped to the box after every step, from N(0, 1) in normalised units.
+by          Adam on the sign of the guess's gradient, step size 0.1, clamped to the box after every step, from N(0, 1)
+            in normalised units. The paper: one search, the step a tenth at 3/8, 5/8, 7/8 of the iterations, as
+            ``schedule = "constant"`` does. By default four; see departure 2.
 Granted     the labels, unless ``labels`` says how they are recovered.
 Adaptive    a known mechanism stands inside the objective; for several local steps the weights' change is matched, with
             the steps unrolled (the paper's section 6.1); see departure 4.
@@ -12,19 +13,24 @@ Unknown     private tensors of the model (a head, an embedding) are searched for
             attacker's own initialisation, as in the HyperFL paper's attack on HyperFL. This ignores the architecture's
             leakage: against such methods the attack counts as static.
 Departures  1. 1,000 iterations by default (inversefed: 4,800; breaching: 24,000; the HyperFL paper: 10,000).
-            2. TV weight 1e-6, the HyperFL paper's; inversefed has 0.1, breaching 0.2.
+            2. TV weight 0.2, as breaching's (inversefed: 0.1; the HyperFL paper: 1e-6), for half of the iterations. A
+               strong prior guides the search but blurs; a weak one loses batches. So two searches with 0.02 and 0.002
+               (0.15 of the iterations each; first steps of a half and a fifth) follow from its end, and count if they
+               halve the cosine distance; then one with 1e-6 (0.2 of them), which counts if it divides it by 5: there
+               the gradient determines the data. All go along half a cosine.
             3. The restart with the lowest cosine distance is kept, as in the paper; the default is 1. Within one, the
                guess with the lowest objective is kept, not the last.
-            4. With a known mechanism it follows the gradient, not its sign, in three searches, each from the end of
-               the one before and along half a cosine, with a falling TV weight: 1e-2, 1e-3, 1e-5. With known noise, it
-               uses half of its iterations for these, as if there were no defence, and the other half for the negative
-               log-likelihood plus a Laplace prior on the differences of neighbours, of one deviation, both in nats.
-               Chosen on MNIST's training images 0-5 and the digits 0-5; docs/adaptations.md.
+            4. With a known mechanism it follows the gradient, not its sign, in three such searches, of one length and
+               step size, with the weights 1e-2, 1e-3 and 1e-5. With known noise, it uses half of its iterations for
+               these, as if there were no defence, and the other half for the negative log-likelihood plus a Laplace
+               prior on the differences of neighbours, of one deviation, both in nats; docs/adaptations.md. Against
+               replaced entries this half is split: the residuals' magnitudes, then a Cauchy likelihood.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from math import inf
 from typing import Literal, final
 
@@ -34,12 +40,37 @@ from flfw.errors import require
 from flfw.inversion.automatic import Automatic
 from flfw.inversion.descent import AdamDescent
 from flfw.inversion.matching import cosine_distance, gaussian_likelihood
+from flfw.inversion.outliers import AsOutliers, cauchy_likelihood
 from flfw.inversion.priors import Prior, neighbour_differences, total_variation, weighted
-from flfw.inversion.search import Recipe, Stage
+from flfw.inversion.search import Closing, Recipe, Stage
 from flfw.victims.operator import Operator
 
 _NEIGHBOURS = 1.0  # difference of neighbours in deviations of the normalised input, in the prior for known noise
-_FALLING = (1000.0, 100.0, 1.0)  # weight of the total variation in the searches with a known mechanism, over the last
+
+
+@dataclass(frozen=True)
+class _Searches:
+    """Searches one after the other, each from the end of the one before, along half a cosine.
+
+    Attributes:
+        weights: weight of the total variation in each, over that of the recipe.
+        shares: of the iterations.
+        steps: first step size in each, over ``lr``.
+    """
+
+    weights: tuple[float, ...]
+    shares: tuple[int, ...]
+    steps: tuple[float, ...]
+
+    def iterations(self, total: int) -> list[int]:
+        """Split so many iterations by the shares; the last search always gets some."""
+        ends = [total * part // sum(self.shares) for part in accumulate(self.shares)]
+        return [end - before for before, end in pairwise([0, *ends])]
+
+
+_CLOSING = _Searches((0.1, 0.01, 5e-6), (3, 3, 4), (0.5, 0.2, 1.0))  # half of the iterations
+_NEARER, _MUCH_NEARER = 0.5, 0.2  # distance after two of them, and after the last, below which they count
+_TOLD = _Searches((1000.0, 100.0, 1.0), (1, 1, 1), (1.0, 1.0, 1.0))
 
 
 @dataclass(frozen=True)
@@ -48,7 +79,8 @@ class IGSettings:
 
     iterations: int = 1000  # Adam steps, >= 1
     lr: float = 0.1  # first step size in deviations of the normalised input, > 0
-    tv: float = 1e-6  # weight of the total variation, >= 0
+    tv: float = 0.2  # weight of the total variation, >= 0; if it falls, the first one
+    schedule: Literal["falling", "constant"] = "falling"  # of that weight; constant: one search, as published
     tv_told: float = 1e-2  # the first weight with a known mechanism; it falls to a thousandth, >= 0
     signed: bool = True  # follow the sign of the gradient; the HyperFL paper does not
     restarts: int = 1  # searches from different images (unknown tensors start alike), >= 1
@@ -67,7 +99,10 @@ class IG(GradientMatching):
     """Search by the cosine distance."""
 
     Settings = IGSettings
-    tuned_on = "MNIST training images 0-5 and digits 0-5 of scikit-learn (the schedule when told of a defence)"
+    tuned_on = (
+        "MNIST and CIFAR-10 training images from 20000 on (the falling weight); MNIST training images 0-5 and digits "
+        "0-5 of scikit-learn (the schedule when told of a defence)"
+    )
 
     @property
     def budget(self) -> Budget:
@@ -80,29 +115,41 @@ class IG(GradientMatching):
         return "single" if self.settings.labels == "idlg" else self.settings.labels
 
     def recipe(self, mechanism: Operator | Automatic | None) -> Recipe:
-        """Use the published search; with a known mechanism less of the gradient is left, so the prior leads first."""
+        """Use searches whose prior falls; with a known mechanism less of the gradient is left, so it leads longer."""
         chosen, restarts = self.settings, self.settings.restarts
+        if mechanism is None and chosen.schedule == "constant":
+            published = AdamDescent(chosen.iterations, chosen.lr, chosen.signed)
+            return Recipe(cosine_distance, published, weighted((chosen.tv, total_variation)), restarts=restarts)
         if mechanism is None:
-            published, prior = (
-                AdamDescent(chosen.iterations, chosen.lr, chosen.signed),
-                weighted((chosen.tv, total_variation)),
-            )
-            return Recipe(cosine_distance, published, prior, restarts=restarts)
-        smooth = weighted((chosen.tv_told / _FALLING[0], total_variation))
+            rest, smooth = chosen.iterations // 2, weighted((chosen.tv, total_variation))
+            first = AdamDescent(chosen.iterations - rest, chosen.lr, chosen.signed, "cosine")
+            return Recipe(cosine_distance, first, smooth, restarts=restarts, closing=self._closing(rest, smooth))
+        smooth = weighted((chosen.tv_told / _TOLD.weights[0], total_variation))
         if mechanism.noise is None:
-            *opening, last = self._falling(chosen.iterations, smooth, through=True)
+            *opening, last = self._stages(_TOLD, chosen.iterations, smooth)
             return Recipe(cosine_distance, last.descent, smooth, restarts=restarts, opening=tuple(opening))
         last = AdamDescent(max(1, chosen.iterations // 2), chosen.lr, schedule="cosine")
-        opening = self._falling(chosen.iterations - last.iterations, smooth, through=False)
+        opening = self._stages(_TOLD, chosen.iterations - last.iterations, smooth, through=False)
         likely, near = gaussian_likelihood(mechanism.noise), neighbour_differences(_NEIGHBOURS)
+        if isinstance(mechanism, AsOutliers) and last.iterations > 1:
+            first = AdamDescent(last.iterations // 2, chosen.lr, schedule="cosine")
+            last = AdamDescent(last.iterations - first.iterations, chosen.lr, schedule="cosine")
+            likely, opening = cauchy_likelihood, (*opening, Stage(likely, first, near))
         return Recipe(likely, last, near, restarts=restarts, opening=opening)
 
-    def _falling(self, iterations: int, prior: Prior, through: bool) -> tuple[Stage, ...]:
-        """Split the iterations into searches under a prior with a falling weight; the last always gets some."""
-        count = len(_FALLING)
-        each = [(iterations + i) // count for i in range(count)]
+    def _closing(self, iterations: int, prior: Prior) -> tuple[Closing, ...]:
+        """Return the searches under weaker priors, in two groups that count or not."""
+        stages = self._stages(_CLOSING, iterations, prior, signed=self.settings.signed)
+        groups = (stages[:-1], _NEARER), (stages[-1:], _MUCH_NEARER)
+        return tuple(Closing(group, below) for group, below in groups if group)
+
+    def _stages(
+        self, searches: _Searches, iterations: int, prior: Prior, *, signed: bool = False, through: bool = True
+    ) -> tuple[Stage, ...]:
+        """Return the searches that get any of the iterations."""
+        each = zip(searches.iterations(iterations), searches.weights, searches.steps, strict=True)
         return tuple(
-            Stage(cosine_distance, AdamDescent(n, self.settings.lr, schedule="cosine"), prior, strength, through)
-            for n, strength in zip(each, _FALLING, strict=True)
+            Stage(cosine_distance, AdamDescent(n, step * self.settings.lr, signed, "cosine"), prior, strength, through)
+            for n, strength, step in each
             if n
         )

@@ -1,7 +1,8 @@
 """Identical work for both sides of `benchmarks.attacks`: victims, the objective, our search for them and theirs.
 
-Both sides get the network, the labels, the victims' gradients and the first guesses, one image each, and minimise
-``1 - cos + 0.01 * padded total variation`` (in full in `benchmarks.breaching_side`) by Adam on the gradient's sign.
+Both sides get the network, the labels, the victims' gradients and the first guesses, one image each unless a batch is
+asked for, and minimise ``1 - cos + 0.01 * padded total variation`` (in full in `benchmarks.breaching_side`) by Adam on
+the gradient's sign.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch.nn.functional import pad
 
 from flfw import data, nets
 from flfw.audit.measures.metrics import psnr
+from flfw.audit.measures.recovery import assign
 from flfw.errors import BadInput
 from flfw.inversion.compute import Compute
 from flfw.inversion.descent import AdamDescent
@@ -47,15 +49,15 @@ _OTHER_SIDE = Path(__file__).with_name("breaching_side.py")
 
 @dataclass(frozen=True)
 class Victims:
-    """V clients that each sent the gradient of one image.
+    """V clients that each sent the gradient of a batch of B images, by default of one.
 
     Attributes:
         network: its name in `flfw.nets`.
         net: freshly initialised.
         inputs: the map from pixels to the network's inputs.
-        truth: (V, 1, C, H, W) in [0, 1].
-        labels: (V, 1).
-        start: (V, 1, C, H, W) the first guesses, normalised, within the box.
+        truth: (V, B, C, H, W) in [0, 1].
+        labels: (V, B).
+        start: (V, B, C, H, W) the first guesses, normalised, within the box.
         observed: the gradient that each sent.
     """
 
@@ -75,13 +77,13 @@ class Victims:
         return PlainVictim(self.net, nets.tensors(self.net), ("*",), self.inputs, precision)
 
     def psnr(self, guess: Tensor) -> float:
-        """Compute the mean PSNR over the victims in dB, of normalised images (V, 1, C, H, W)."""
+        """Compute the mean PSNR over the victims in dB, of normalised images (V, B, C, H, W)."""
         return float(np.mean(self.each_psnr(guess)))
 
     def each_psnr(self, guess: Tensor) -> list[float]:
-        """Compute each victim's PSNR in dB, of normalised images (V, 1, C, H, W)."""
+        """Compute each victim's PSNR in dB, of normalised images (V, B, C, H, W): the mean over its batch, matched."""
         images = guess * self.inputs.std + self.inputs.mean
-        return [psnr(a.numpy(), b.numpy()) for a, b in zip(self.truth, images, strict=True)]
+        return [_matched_psnr(a.numpy(), b.numpy()) for a, b in zip(self.truth, images, strict=True)]
 
 
 def pictures(count: int, dataset: str = "cifar10", first: int = 0) -> tuple[Tensor, Tensor, str]:
@@ -104,14 +106,22 @@ def pictures(count: int, dataset: str = "cifar10", first: int = 0) -> tuple[Tens
     return x, torch.tensor(known.train_y[taken]), title
 
 
-def victims(network: str, count: int, dataset: str = "cifar10", first: int = 0) -> Victims:
-    """Return so many victims of a network of ours, always the same; `pictures` has the arguments."""
+def victims(network: str, count: int, dataset: str = "cifar10", first: int = 0, batch: int = 1) -> Victims:
+    """Return so many victims of a network of ours, always the same; `pictures` has the arguments.
+
+    Args:
+        network: its name in `flfw.nets`.
+        count: number of victims.
+        dataset: source of the images.
+        first: position of the first of them.
+        batch: images of each victim.
+    """
     _, shape, mean, std = _KINDS[dataset]
     with initialising(0, "net"):
         net = nets.build(network, shape, _CLASSES)
-    inputs = Inputs.of(shape, mean, std)
-    x, y, _ = pictures(count, dataset, first)
-    truth, labels = x.unsqueeze(1), y.unsqueeze(1)
+    inputs = Inputs.from_constants(shape, mean, std)
+    x, y, _ = pictures(count * batch, dataset, first)
+    truth, labels = x.unflatten(0, (count, batch)), y.unflatten(0, (count, batch))
     low, high = (inputs.normalise(torch.full(shape, end)) for end in (0.0, 1.0))
     start = torch.randn(truth.shape, generator=torch_generator(0, "start")).clamp(low, high)
     model = PlainVictim(net, nets.tensors(net), ("*",), inputs)
@@ -229,14 +239,21 @@ class Theirs:
         self._python, self._threads = python, threads
 
     def __call__(
-        self, victims: Victims, folder: Path, mode: str, iterations: int, warmup: int = 0, every: int = 0
+        self,
+        victims: Victims,
+        folder: Path,
+        mode: str,
+        iterations: int,
+        warmup: int = 0,
+        every: int = 0,
+        tv: float = TV,
     ) -> tuple[dict[str, Any], Tensors]:
         """Run in a folder and read answer.json and answer.safetensors; the arguments are those of problem.json.
 
         Raises:
             subprocess.CalledProcessError: it failed; the reason is on stderr.
         """
-        work = {"mode": mode, "iterations": iterations, "warmup": warmup, "every": every}
+        work = {"mode": mode, "iterations": iterations, "warmup": warmup, "every": every, "tv": tv}
         write(victims, folder, {**work, "threads": self._threads})
         subprocess.run(
             [str(self._python), "-W", "ignore", str(_OTHER_SIDE), str(folder)], check=True, stdout=sys.stderr
@@ -261,7 +278,7 @@ def write(victims: Victims, folder: Path, work: dict[str, Any]) -> None:
     Args:
         victims: to attack.
         folder: for the two files.
-        work: the fields ``mode``, ``iterations``, ``warmup``, ``every`` and ``threads``.
+        work: the fields ``mode``, ``iterations``, ``warmup``, ``every`` and ``threads``, and any that is to differ.
     """
     problem = {
         "network": victims.network,
@@ -297,6 +314,11 @@ def errors(ours: Ours, theirs: Tensors) -> dict[str, Tensor]:
     gradients, objectives, _ = ours.first
     apart, norms = (x.flatten(1).norm(dim=1) for x in (gradients["x"] - theirs["gradient"], theirs["gradient"]))
     return {"objective": (objectives - theirs["objective"]).abs(), "gradient": apart / norms}
+
+
+def _matched_psnr(truth: np.ndarray, images: np.ndarray) -> float:
+    """Compute the mean PSNR in dB of a batch (B, C, H, W), its images matched one to one."""
+    return float(np.mean([psnr(a, b) for a, b in zip(truth, images[assign(truth, images)], strict=True)]))
 
 
 def _detached(tensors: Tensors) -> Tensors:

@@ -64,7 +64,7 @@ def measure_around(folder: Path, images: int, iterations: int) -> dict[str, Any]
         out = runs.audit_again(source, earlier, again)
         whole = time.monotonic() - started
         entries = json.loads((out / "result.json").read_text())["audit"]
-        attack = sum(entry["seconds"] + entry["ladder"][1]["seconds"] for entry in entries)
+        attack = sum(entry["seconds"] + sum(rung["seconds"] for rung in entry["ladder"]) for entry in entries)
         seconds = {"whole_s": round(whole, 2), "attack_s": round(attack, 2)}
         results[place] = {**seconds, "ratio": round(whole / attack - 1, 4)}
     return {**results["after"], "inline": results["inline"]}

@@ -7,7 +7,8 @@ time. Below, V victims have B images (C, H, W) each; P is a parameter's name, Q 
 
 problem.json (every field is needed)
     mode            "objective", "speed" or "attack".
-    network         "lenet" (their LeNetZhu; its last layer fitted to H x W) or "convnet64" (their ConvNet; 32 x 32).
+    network         "lenet" (their LeNetZhu; its last layer fitted to H x W), "convnet64" (their ConvNet; 32 x 32) or
+                    "cnn2" (HyperFL's CNN 2, which they lack: `cnn2` below; 32 x 32).
     shape, classes  [C, H, W] and the number of labels.
     mean, std       per channel; images are normalised by them, and the box [0, 1] is meant before that.
     parameters      the names P, and
@@ -91,9 +92,10 @@ class BreachingProblem:
 
     def __post_init__(self) -> None:
         _require(self.mode in ("objective", "speed", "attack"), "mode objective, speed or attack", mode=self.mode)
-        _require(self.network in ("lenet", "convnet64"), "network lenet or convnet64", network=self.network)
+        known = self.network in ("lenet", "convnet64", "cnn2")
+        _require(known, "network lenet, convnet64 or cnn2", network=self.network)
         fits = self.network == "lenet" or self.shape[1:] == [32, 32]
-        _require(fits, "images of 32 x 32 for convnet64", shape=self.shape)
+        _require(fits, f"images of 32 x 32 for {self.network}", shape=self.shape)
         # Their regulariser has the filters of three channels; it can do with fewer of them (`attacker`).
         _require(not self.tv or self.shape[0] <= 3, "at most 3 channels with tv", tv=self.tv, shape=self.shape)
         _require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
@@ -149,9 +151,12 @@ def network(problem: BreachingProblem, state: dict[str, Tensor]) -> tuple[nn.Mod
     data = SimpleNamespace(
         modality="vision", task="classification", name="given", shape=problem.shape, classes=problem.classes
     )
-    name = {"lenet": "lenet_zhu", "convnet64": "convnet"}[problem.network]
+    name = "convnet" if problem.network == "convnet64" else "lenet_zhu"
+    model: Any
     model, loss = breaching.cases.construct_model(name, data, pretrained=False)
-    if problem.network == "lenet":
+    if problem.network == "cnn2":
+        model = cnn2(problem.shape[0], problem.classes)
+    elif problem.network == "lenet":
         _, height, width = problem.shape
         features = 12 * -(-height // 4) * -(-width // 4)  # two strides of 2, rounded up
         model.model.fc = nn.Sequential(nn.Linear(features, problem.classes))
@@ -159,6 +164,16 @@ def network(problem: BreachingProblem, state: dict[str, Tensor]) -> tuple[nn.Mod
         given, wanted = [tuple(state[name].shape) for name in names], [tuple(tensor.shape) for tensor in tensors]
         _require(given == wanted, f"tensors of shapes {wanted}", given=given)
     return model, loss
+
+
+def cnn2(channels: int, classes: int) -> nn.Module:
+    """Build CNN 2 with plain layers: 32-28-14-12-6-6-3 pixels, features 576 -> 128."""
+    layers: list[nn.Module] = []
+    for wide, kernel, padding in ((16, 5, 0), (32, 5, 1), (64, 3, 1)):
+        layers += [nn.Conv2d(channels, wide, kernel, padding=padding), nn.MaxPool2d(2), nn.LeakyReLU(0.01)]
+        channels = wide
+    dense = [nn.Flatten(), nn.Linear(64 * 3 * 3, 128), nn.LeakyReLU(0.01), nn.Linear(128, classes)]
+    return nn.Sequential(*layers, *dense)
 
 
 def attacker(problem: BreachingProblem, model: nn.Module, loss: nn.Module, iterations: int) -> Any:

@@ -182,7 +182,7 @@ def measure(run: output.BenchmarkRun, root: Path) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as small:
             random_cifar10(Path(small), images=1000)
             results[name] = round(largest - simulated(Path(small), 6)["own"], 1)
-    task = Task.of(without_auto(_EXPERIMENT), root)
+    task = Task.load(without_auto(_EXPERIMENT), root)
     if "resident_ratio" in run.names:
         size = (task.dataset.train_x.nbytes + task.dataset.test_x.nbytes) / _MIB
         results |= {"pixels_mib": round(size, 1), "resident_ratio": round(simulate()["proportional"] / size, 3)}

@@ -124,7 +124,7 @@ def use_flowers_own(layout: Layout) -> None:
         site = layout.site(number)
         processes.stop(site, "supernode")
         words = layout.supernode_command(number)
-        size = processes.said(site, "supernode")
+        size = processes.log_size(site, "supernode")
         processes.start(["flower-supernode", *words[words.index("--") + 1 :]], site, "supernode", _environment(site))
         while b"SuperNode ID: " not in (site / "supernode.log").read_bytes()[size:]:
             time.sleep(0.1)

@@ -83,7 +83,7 @@ CASES = {
 def images(case: HyperFLCase) -> Dataset:
     """Return the training images of the first client; random ones if the files are missing."""
     try:
-        task = Task.of(case.experiment, None)
+        task = Task.load(case.experiment, None)
     except BadInput:
         rng = numpy_generator(0, "pictures")
         x = rng.integers(0, 256, (_IMAGES, *case.shape), dtype=np.uint8)

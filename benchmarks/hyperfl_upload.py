@@ -82,7 +82,7 @@ class Trained:
 def trained(case: UploadCase, rounds: int) -> list[Trained]:
     """Train the first clients for so many rounds; return each client after one more."""
     experiment, clients = case.experiment, []
-    task, method, settings = Task.of(experiment, None), resolve(experiment).method, resolve(experiment).settings
+    task, method, settings = Task.load(experiment, None), resolve(experiment).method, resolve(experiment).settings
     with tempfile.TemporaryDirectory() as folder:
         stores = [ClientStore(Path(folder), "upload", partition) for partition in range(_CLIENTS)]
         client = Workplace(experiment, task, method, settings, 0, 1, None, stores[0])

@@ -38,7 +38,7 @@ PARTS = {
 
 def shares(dataset: data.Dataset, malicious: bool, repeats: int = _REPEATS) -> dict[str, float]:
     """Measure the share of images that are read off, by batch size."""
-    inputs = Inputs.of(dataset.shape, dataset.mean, dataset.std)
+    inputs = Inputs.from_constants(dataset.shape, dataset.mean, dataset.std)
     with initialising(0, "generated"):
         client = GeneratedNet(nets.build("mlp", dataset.shape, dataset.classes), 64, 128, "fan_in")
     broadcast = {name: value for name, value in nets.tensors(client).items() if name.startswith("hypernet.")}

@@ -28,42 +28,19 @@ class HyperFLClient(FederatedClient):
     the gradients of local steps, because that defence needs the whole gradient.
     """
 
-    @property
-    def net(self) -> GeneratedNet:
-        """Model, which the method builds as a `GeneratedNet`."""
-        assert isinstance(self.model, GeneratedNet)
-        return self.model
-
-    def moving(self) -> dict[str, Tensor]:
-        """Return the parameters of step B: the hypernetwork and the embedding."""
-        return {name: p for name, p in self.net.named_parameters() if not name.startswith("classifier.")}
-
-    def clips(self) -> dict[str, float]:
-        """Return the bounds of the hypernetwork's gradient and of the embedding's."""
-        return {"hypernet.*": self.at.settings.clip, "embedding": self.at.settings.clip}
-
     def train(self) -> dict[str, float]:
         """Run both steps; return the mean losses of their last epochs, and two measures of the hypernetwork.
 
         The measures are the share of hidden units that are dead afterwards, and the change of theta over its length.
         """
-        before, classifier_loss = self._theta(), self.train_classifier()
+        before = self._theta()
+        classifier_loss = self.train_classifier()
         loss = self.train_hypernetwork()
         with torch.no_grad():
             dead = (self.net.hypernet.hidden_units(self.net.embedding) == 0).float().mean()
         change = (self._theta() - before).norm() / before.norm()
         measures = {"dead_hidden_units": float(dead), "theta_change": float(change)}
         return {"loss": loss, "classifier_loss": classifier_loss, **measures}
-
-    @torch.no_grad()
-    def _theta(self) -> Tensor:
-        """Join all weights that the hypernetwork now generates into one vector."""
-        return torch.cat([value.flatten() for value in self.net.extractor_weights().values()])
-
-    def accuracy(self, part: str = "test") -> float:
-        """Return the share of examples that the model classifies correctly; the extractor is generated only once."""
-        with self.net.generated_once():
-            return super().accuracy(part)
 
     def train_classifier(self) -> float:
         """Run step A; return the mean loss of the last epoch."""
@@ -101,8 +78,32 @@ class HyperFLClient(FederatedClient):
         optimiser.write()
         return mean
 
+    def moving(self) -> dict[str, Tensor]:
+        """Return the parameters of step B: the hypernetwork and the embedding."""
+        return {name: p for name, p in self.net.named_parameters() if not name.startswith("classifier.")}
+
+    def clips(self) -> dict[str, float]:
+        """Return the bounds of the hypernetwork's gradient and of the embedding's."""
+        return {"hypernet.*": self.at.settings.clip, "embedding": self.at.settings.clip}
+
     def _low_rank(self, plain: Optimiser) -> TypeGuard[SGD]:
         defence = self.at.defence
         hooked = defence is not None and type(defence).gradients is not Defence.gradients
         wanted = self.at.settings.step == "low_rank" and not hooked
         return wanted and isinstance(plain, SGD) and plain.momentum <= _MOST_MOMENTUM
+
+    @torch.no_grad()
+    def _theta(self) -> Tensor:
+        """Join all weights that the hypernetwork now generates into one vector."""
+        return torch.cat([value.flatten() for value in self.net.extractor_weights().values()])
+
+    def accuracy(self, part: str = "test") -> float:
+        """Return the share of examples that the model classifies correctly; the extractor is generated only once."""
+        with self.net.generated_once():
+            return super().accuracy(part)
+
+    @property
+    def net(self) -> GeneratedNet:
+        """Model, which the method builds as a `GeneratedNet`."""
+        assert isinstance(self.model, GeneratedNet)
+        return self.model

@@ -19,7 +19,8 @@ from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
 from flfw import data
-from flfw.audit import probe
+from flfw.audit import probe, uploads
+from flfw.audit.rungs import on_rung
 from flfw.client.federated_client import FederatedClient
 from flfw.client.site import Site
 from flfw.client.store import ClientStore
@@ -30,7 +31,7 @@ from flfw.experiment import Experiment
 from flfw.messages.sharing import Border, Sharing
 from flfw.messages.wire import forms, pack, views
 from flfw.nets import Tensors
-from flfw.resolve import resolve
+from flfw.resolve import Resolved, resolve
 from flfw.server.roster import ENROLMENT_S
 from flfw.storage.provenance import code_hash
 from flfw.task import Task, input_space
@@ -62,7 +63,7 @@ def introduce(message: Message, context: Context) -> Message:
     with _until(message.metadata.created_at + ENROLMENT_S, context):
         answer: dict[str, Any] = {"partition": _partition(context), "code": code_hash()}
         answer["gpu"] = torch.cuda.is_available()
-        site = Site.of(context.node_config, "none")
+        site = Site.from_config(context.node_config, "none")
         answer["volunteered"] = -1 if site.volunteered is None and site.truth else len(site.volunteered or ())
         try:
             experiment = resolve(Experiment.from_run_config(context.run_config)).experiment
@@ -98,7 +99,12 @@ def _own_labels(experiment: Experiment, data_root: str) -> str:
 def train(message: Message, context: Context) -> Message:
     """Do one round of local training."""
     with _at_work(message, context) as (worker, border, config, received):
+        site, at = Site.from_config(context.node_config, config["experiment"]), worker.at
+        gives_all = site.truth is not None and site.volunteered is None
+        worker.noted = [] if gives_all and uploads.is_audited(at.experiment, at.round) else None
         sent, metrics = worker.fit_named(received, config["version"])
+        if site.truth is not None and worker.noted is not None:
+            uploads.write_truth(site.truth, at.experiment, at.round, at.partition, worker.noted)
         return _reply(message, border, sent, metrics)
 
 
@@ -116,7 +122,7 @@ def answer_probe(message: Message, context: Context) -> Message:
             return worker.observed(x, y, worker.generator("probe"))
 
         at = worker.at
-        site = Site.of(context.node_config, config["experiment"])
+        site = Site.from_config(context.node_config, config["experiment"])
         sent = probe.answer(config, received, at.task, at.experiment, at.partition, site, target, example)
         return _reply(message, border, sent, {"num-examples": config["batch"], "partition": at.partition})
 
@@ -146,13 +152,15 @@ def _at_work(
     if config["code"] != code_hash():
         raise RuntimeError(f"runs other code ({code_hash()}) than the server ({config['code']}); install the same")
     resolved = resolve(Experiment.from_run_config(context.run_config))
+    require_settled(resolved.experiment)
+    if probed:
+        resolved = _on_rung(resolved, config["rung"])
     experiment = resolved.experiment
-    require_settled(experiment)
-    site, partition = Site.of(context.node_config, config["experiment"]), _partition(context)
+    site, partition = Site.from_config(context.node_config, config["experiment"]), _partition(context)
     with _until(message.metadata.created_at + config["deadline"], context), one_thread():
         at = Workplace(
             experiment=experiment,
-            task=Task.of(experiment, site.data_root),
+            task=Task.load(experiment, site.data_root),
             method=resolved.method,
             settings=resolved.settings,
             partition=partition,
@@ -166,6 +174,14 @@ def _at_work(
         border = _ladder_border(at, config["rung"]) if probed and config["rung"] in probe.LADDER else worker.border
         border.enter(received)
         yield worker, border, config, received
+
+
+def _on_rung(resolved: Resolved, rung: str) -> Resolved:
+    """Return the experiment as this client carries it out for the probes of a rung."""
+    changed = on_rung(resolved, rung)
+    if changed is None:
+        raise RuntimeError(f"was asked for a probe on a rung that the experiment does not have: {rung}")
+    return changed
 
 
 def _ladder_border(at: Workplace, rung: str) -> Border:

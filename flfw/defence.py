@@ -25,6 +25,18 @@ class Defence(ABC):
     def __init__(self, settings: Any = None) -> None:
         self.settings = self.Settings() if settings is None else settings
 
+    @classmethod
+    def mildest(cls, settings: Any) -> Any | None:
+        """Return settings with which messages leak to an attacker who knows the defence; None: there are none.
+
+        An audit attacks such messages, too: an attack that fails there cannot cope with the defence's code, and its
+        failure on the real messages is no evidence. By default None: then no audit says "no leak found".
+
+        Args:
+            settings: the chosen settings, an instance of ``Settings``; the result is never stronger than these.
+        """
+        return None
+
     def batch(self, x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return the batch that a local step sees, from raw inputs (B, ...) in [0, 1] and labels (B,)."""
         return x, y

@@ -110,6 +110,22 @@ class Method:
         return None
 
     @classmethod
+    def bare(cls, settings: Any) -> Any | None:
+        """Return settings with which `mechanism` changes nothing that is sent; None: there are none.
+
+        By default the same settings for a method without a mechanism, else None.
+        """
+        return settings if cls.mechanism.__func__ is Method.mechanism.__func__ else None  # type: ignore[attr-defined]
+
+    @classmethod
+    def mildest(cls, settings: Any) -> Any | None:
+        """Return settings with which messages are known to leak to an attacker who knows it; None: there are none.
+
+        By default the same settings for a method without a mechanism, else None; see `flfw.defence.Defence.mildest`.
+        """
+        return cls.bare(settings)
+
+    @classmethod
     def as_published(cls, settings: Any, course: Course) -> Published | None:
         """Return the privacy accounting of the method's paper; None: the paper has none."""
         return None

@@ -56,8 +56,8 @@ class Task:
     data_root: Path | None = None
 
     @classmethod
-    def of(cls, experiment: Experiment, data_root: Path | None) -> Task:
-        """Build the task of a resolved experiment; data and split are loaded once per process.
+    def load(cls, experiment: Experiment, data_root: Path | None) -> Task:
+        """Load the task of a resolved experiment; data and split are read once per process.
 
         If only sites have the data, the task is that of a site: there every client holds all of the site's data.
         """
@@ -78,7 +78,7 @@ class Task:
     def at_server(cls, experiment: Experiment, data_root: Path | None) -> Task:
         """Build the server's task; if only sites have the data, it has no examples, only the data set's description."""
         if not _only_at_sites(experiment):
-            return cls.of(experiment, data_root)
+            return cls.load(experiment, data_root)
         dataset = _normalised(data.without_examples(experiment.dataset, _side(experiment)), experiment)
         augment = "none" if experiment.augment == "auto" else experiment.augment
         nobodys = partition.nobodys(experiment.clients)
@@ -101,7 +101,7 @@ class Task:
     @cached_property
     def inputs(self) -> Inputs:
         """Input space of the network."""
-        return Inputs.of(self.dataset.shape, self.dataset.mean, self.dataset.std)
+        return Inputs.from_constants(self.dataset.shape, self.dataset.mean, self.dataset.std)
 
     def build_net(self, net: str | None = None) -> nets.Net:
         """Build a new network (another one by name) for these data, initialised from torch's current generator."""

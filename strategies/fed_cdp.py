@@ -62,6 +62,14 @@ class FedCDPSettings(NoisySteps):
         require(0 < self.lr_decay <= 1, "0 < lr_decay <= 1", lr_decay=self.lr_decay)
         require(0 <= self.compress_ratio < 1, "0 <= compress_ratio < 1", compress_ratio=self.compress_ratio)
 
+    def bare(self) -> FedCDPSettings:
+        """Return settings that clip, zero and disturb nothing."""
+        return replace(super().bare(), bound="constant", compress="none")
+
+    def mildest(self) -> FedCDPSettings:
+        """Return settings with faint noise, and at most a tenth of the entries zeroed."""
+        return replace(super().mildest(), compress_ratio=min(self.compress_ratio, 0.1))
+
     def clip_at(self, server_round: int, rounds: int) -> float:
         """Return C of a round, counted from 1; before the first round that of the first.
 
@@ -100,6 +108,16 @@ class FedCDP(FederatedStrategy):
     def mechanism(cls, settings: FedCDPSettings, course: Course) -> Mechanism:
         """Return the mechanism: noisy steps on all tensors."""
         return replace(settings.mechanism_of_steps(course, cls.uploads), void=settings.void)
+
+    @classmethod
+    def bare(cls, settings: FedCDPSettings) -> FedCDPSettings:
+        """Return settings that clip nothing and add no noise."""
+        return settings.bare()
+
+    @classmethod
+    def mildest(cls, settings: FedCDPSettings) -> FedCDPSettings:
+        """Return settings with so little noise that a message leaks."""
+        return settings.mildest()
 
     @classmethod
     def as_published(cls, settings: FedCDPSettings, course: Course) -> Published:

@@ -74,6 +74,16 @@ class FedSDP(FederatedStrategy):
         return mechanism_of_updates(settings, course, cls.uploads, settings.noised_by)
 
     @classmethod
+    def bare(cls, settings: FedSDPSettings) -> FedSDPSettings:
+        """Return settings that clip nothing and add no noise."""
+        return settings.bare()
+
+    @classmethod
+    def mildest(cls, settings: FedSDPSettings) -> FedSDPSettings:
+        """Return settings with so little noise that a message leaks."""
+        return settings.mildest()
+
+    @classmethod
     def as_published(cls, settings: FedSDPSettings, course: Course) -> Published:
         """Return the count of table VI: q2 = Kt / K, and one round more than there are; examples are not supported."""
         rate, rounds = course.client_rate, course.rounds + 1

@@ -12,7 +12,7 @@ Departures  1. The noise is added once a round, to its change; DCS^2 adds it to 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import final
 
@@ -21,6 +21,8 @@ import torch
 from flfw.defence import Defence
 from flfw.errors import require
 from flfw.nets import Tensors
+
+_FAINT = 1e-6  # deviation, below the entries of most gradients
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,11 @@ class DPGaussian(Defence):
     """Defence that scales down to the bound, then adds independent noise to each entry."""
 
     Settings = DPGaussianSettings
+
+    @classmethod
+    def mildest(cls, settings: DPGaussianSettings) -> DPGaussianSettings:
+        """Return settings with faint noise; the bound stays."""
+        return replace(settings, std=min(settings.std, _FAINT))
 
     def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
         """Bound the floating tensors and add noise; others are sent unchanged and do not count in the norm."""

@@ -15,7 +15,7 @@ Departures  1. QSGD's levels divide the L2 norm, these the largest magnitude.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, final
 
 import torch
@@ -44,6 +44,11 @@ class LowPrecision(Defence):
     """Defence that rounds each tensor to its own levels."""
 
     Settings = LowPrecisionSettings
+
+    @classmethod
+    def mildest(cls, settings: LowPrecisionSettings) -> LowPrecisionSettings:
+        """Return settings with at least 8 bits: an error of 1/254 of the largest entry."""
+        return replace(settings, bits=max(settings.bits, 8))
 
     def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
         """Round the floating tensors; others are sent unchanged."""

@@ -8,7 +8,7 @@ Departures  none: as in those papers' comparisons, entries that are not sent are
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -34,6 +34,11 @@ class Prune(Defence):
     """Defence that zeroes the smallest entries of each tensor."""
 
     Settings = PruneSettings
+
+    @classmethod
+    def mildest(cls, settings: PruneSettings) -> PruneSettings:
+        """Return settings that zero at most a tenth of the entries."""
+        return replace(settings, ratio=min(settings.ratio, 0.1))
 
     def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
         """Keep the largest ``1 - ratio`` of each tensor's entries."""

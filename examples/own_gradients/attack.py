@@ -17,7 +17,7 @@ from flfw.inversion.search import Recipe, Target, invert
 from flfw.nets.inputs import Inputs
 from flfw.victims.victim import PlainVictim
 
-INPUTS = Inputs.of((1, 8, 8), mean=(0.3,), std=(0.4,))  # (x - 0.3) / 0.4, for x in [0, 1]
+INPUTS = Inputs.from_constants((1, 8, 8), mean=(0.3,), std=(0.4,))  # (x - 0.3) / 0.4, for x in [0, 1]
 
 
 def network() -> nn.Module:

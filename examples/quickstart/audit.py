@@ -31,7 +31,7 @@ def main(recordings: Path, out: Path, iterations: int = 500) -> Path:
         SmallNet,
         attacks={"ig": IG(IGSettings(iterations=iterations))},
         truth=truth,
-        public=Public.of(images[-300:].numpy(), labels[-300:].numpy()),  # of no client
+        public=Public.from_arrays(images[-300:].numpy(), labels[-300:].numpy()),  # of no client
         inputs=((1, 8, 8), (0.5,), (0.5,)),  # (x - 0.5) / 0.5, as in load_data
         name="quickstart",
         dataset="digits",

@@ -118,6 +118,22 @@ class Attack(ABC):
             NotApplicable: the network gives this attack nothing to work on.
         """
 
+    def objective(
+        self, seen: Observation, known: Knowledge, guesses: Sequence[Reconstruction], rng: torch.Generator
+    ) -> list[float] | None:
+        """Compute the attack's objective at some guesses, to tell a failed search from lost information.
+
+        An audit compares the true data, the reconstruction and a random guess. By default None: there is no objective,
+        or it cannot be computed at a guess.
+
+        Args:
+            seen: the observation.
+            known: the knowledge granted for it.
+            guesses: guesses (batch, ...) of raw inputs; labels where the attack has none are its own.
+            rng: generator of the objective's randomness.
+        """
+        return None
+
     def presence(self, uploads: Sequence[Observation], model: nn.Module) -> list[Tensor | None]:
         """Read off the uploads which classes the clients hold; by default nothing.
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,10 +13,14 @@ from flfw.adversary.attack import Attack, Models, NotApplicable
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.inversion.automatic import Automatic
 from flfw.inversion.closed_form.labels import NoLabels, recovered
-from flfw.inversion.search import Found, Recipe, Target, invert
+from flfw.inversion.search import Found, Recipe, Target, invert, objectives
 from flfw.inversion.settled import alike, settled
+from flfw.nets.net import Tensors
 from flfw.rng import torch_generator
 from flfw.victims.operator import Operator
+
+GrantedMechanism: TypeAlias = Operator | Automatic | None
+"""Known mechanism between the gradient and the observation, as it stands in the objective; None: none."""
 
 
 class GradientMatching(Attack, ABC):
@@ -43,52 +46,63 @@ class GradientMatching(Attack, ABC):
     ) -> list[Reconstruction]:
         """Search for all victims of one model at once."""
         results: dict[int, Reconstruction] = {}
-        groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        groups: dict[tuple[int, int, int, str | int], tuple[GrantedMechanism, dict[int, Target]]] = {}
         for i, known in enumerate(knowledge):
-            groups[id(known.model), id(known.mechanism), known.batch].append(i)
-        for members in groups.values():
-            known = knowledge[members[0]]
-            targets = {i: self._target(observations[i], knowledge[i], rngs[i]) for i in members}
-            for mechanism, those in _told(known, targets):
-                group = [targets[i] for i in those]
-                guesses = invert(
-                    known.model, group, self.recipe(mechanism), mechanism=mechanism, box=known.box, compute=self.compute
-                )
-                results |= zip(those, map(_reconstruction, guesses), strict=True)
+            mechanism, target = self._target(observations[i], known, rngs[i])
+            like = id(known.model), id(known.mechanism), known.batch, _like(known, mechanism) or i
+            groups.setdefault(like, (mechanism, {}))[1][i] = target
+        for mechanism, targets in groups.values():
+            known = knowledge[next(iter(targets))]
+            victim, group, recipe = known.model, [*targets.values()], self.recipe(mechanism)
+            guesses = invert(victim, group, recipe, mechanism=mechanism, box=known.box, compute=self.compute)
+            results |= zip(targets, map(_reconstruction, guesses), strict=True)
         return [results[i] for i in range(len(observations))]
 
-    def _target(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Target:
-        sent = seen.sent if known.unrolled else mean_gradient(seen, known)
-        return Target(sent, self._labels(sent, known, rng), rng, known.batch)
-
-    def _labels(self, sent: dict[str, Tensor], known: Knowledge, rng: torch.Generator) -> Tensor | None:
-        if self.labels == "searched for":
+    def objective(
+        self, seen: Observation, known: Knowledge, guesses: Sequence[Reconstruction], rng: torch.Generator
+    ) -> list[float] | None:
+        """Compute the last search's objective; None where labels or private tensors are searched for as well."""
+        if self.labels == "searched for" or known.model.unknown:
             return None
+        mechanism, target = self._target(seen, known, rng)
+        places = [(g.samples, target.labels if g.labels is None else g.labels) for g in guesses]
+        recipe, limits = self.recipe(mechanism), self.compute
+        return objectives(known.model, target, recipe, places, mechanism=mechanism, box=known.box, compute=limits)
+
+    def _target(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> tuple[GrantedMechanism, Target]:
+        """Return the mechanism in the objective, and the target; its labels are read off the undone observation."""
+        sent = seen.sent if known.unrolled else mean_gradient(seen, known)
+        given = None
         if self.labels == "given":
             if known.labels is None:
                 raise NotApplicable("it needs the labels: grant them, or have it recover them")
-            return known.labels
-        try:
-            return recovered(known.model, sent, known.batch, self.labels, rng)
-        except NoLabels as error:
-            raise NotApplicable(str(error)) from error
+            given = known.labels
+        mechanism = _settled(known, sent, given)
+        labels = given
+        if self.labels not in ("given", "searched for"):
+            operator = mechanism.undoing if isinstance(mechanism, Automatic) else mechanism
+            try:
+                labels = recovered(known.model, sent, known.batch, self.labels, rng, operator)
+            except NoLabels as error:
+                raise NotApplicable(str(error)) from error
+        return mechanism, Target(sent, labels, rng, known.batch)
 
 
-def _told(known: Knowledge, targets: Mapping[int, Target]) -> list[tuple[Operator | Automatic | None, list[int]]]:
-    """Group the targets by their known mechanism.
+def _settled(known: Knowledge, sent: Tensors, labels: Tensor | None) -> GrantedMechanism:
+    """Return the mechanism in the objective.
 
     A defence, such as a bound, may act on one victim and not on another: each observation is tested separately.
     """
-    mechanism = known.mechanism
-    if not isinstance(mechanism, Automatic):
-        return [(mechanism, list(targets))]
-    groups: dict[Any, tuple[Operator | Automatic | None, list[int]]] = {}
-    for i, target in targets.items():
-        chosen = settled(
-            mechanism, known.model, target.sent, target.labels, target.batch, torch_generator(0, "settled")
-        )
-        groups.setdefault(alike(chosen) or i, (chosen, []))[1].append(i)
-    return list(groups.values())
+    if not isinstance(known.mechanism, Automatic):
+        return known.mechanism
+    return settled(known.mechanism, known.model, sent, labels, known.batch, torch_generator(0, "settled"))
+
+
+def _like(known: Knowledge, mechanism: GrantedMechanism) -> str:
+    """Return a key of the victims of one mechanism that may be searched for together; empty: this one alone."""
+    if mechanism is None or not isinstance(known.mechanism, Automatic):
+        return "as granted"
+    return alike(mechanism)
 
 
 def _reconstruction(result: Found) -> Reconstruction:

@@ -150,17 +150,28 @@ class Truth:
         samples: (batch, ...) raw inputs in [0, 1].
         labels: (batch,).
         indices: (batch,) positions in the training part.
+        order: of an upload, for each local step the places of its examples, (steps, most) padded with -1; None: every
+            step used all examples.
     """
 
     samples: Tensor
     labels: Tensor
     indices: Tensor
+    order: Tensor | None = None
 
     def write(self, folder: Path, name: str) -> None:
         """Write to ``folder/name.safetensors``, readable by the owner only."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        data = save({"samples": self.samples, "labels": self.labels, "indices": self.indices})
+        tensors = {"samples": self.samples, "labels": self.labels, "indices": self.indices, "order": self.order}
+        data = save({name: value for name, value in tensors.items() if value is not None})
         write_whole(folder / f"{name}.safetensors", data, 0o600)
+
+    @property
+    def steps(self) -> tuple[tuple[int, ...], ...] | None:
+        """Places of each step's examples; None where every step used all of them."""
+        if self.order is None:
+            return None
+        return tuple(tuple(place for place in row if place >= 0) for row in self.order.tolist())
 
     @classmethod
     def read(cls, folder: Path, name: str) -> Truth:

@@ -115,7 +115,7 @@ def hiding(resolved: Resolved, ticket: Ticket, vantage: str, defended: bool) -> 
         defended: whether the client uses the experiment's defence.
     """
     at, experiment = (resolved, ticket, vantage), resolved.experiment
-    if ticket.rung != "target":  # below it, neither a method nor a defence acts
+    if ticket.fresh:  # below it, neither a method nor a defence acts
         return Hiding(*at)
     by_method = _of_method(*at)
     if not defended:

@@ -58,7 +58,7 @@ class Attacks(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Note that training is over, and that all its jobs are in the queue."""
+        """Note that training is over, and that all its jobs are in the queue; rungs may still be put there."""
 
     @abstractmethod
     def wait(self, job: Job) -> Solution:
@@ -150,7 +150,8 @@ class AttackServer(Attacks):
                         self._process = self._begin()
                 elif (code := self._process.poll()) is not None:
                     self._end()  # and all processes that it started
-                    idle_deaths = 0 if self._give_up(f"crashed: its process {_ended(code)}") else idle_deaths + 1
+                    had_work = self._give_up(f"crashed: its process {_ended(code)}")
+                    idle_deaths = 0 if had_work else idle_deaths + (code != 0)  # 0: the queue was empty; more may come
                     if idle_deaths >= _IDLE_DEATHS:
                         self._broken = f"its process {_ended(code)} ({self._last_words()})"
                         return

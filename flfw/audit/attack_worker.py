@@ -19,9 +19,9 @@ import torch
 from flfw.adversary.attack import Attack, NotApplicable
 from flfw.adversary.observation import Observation
 from flfw.audit.jobs import Job, Solution, solved
-from flfw.audit.knowledge import grant
+from flfw.audit.knowledge import MOST_SEARCHED, grant
 from flfw.audit.queue import Queue
-from flfw.errors import BadInput
+from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
 from flfw.recording.reader import Recordings
 from flfw.resolve import Resolved, resolve
@@ -48,9 +48,12 @@ def solve(job: Job) -> Solution:
     extra: dict[str, Any] = {"refused": tuple(recordings.refused)}
     numbers = (job.ticket.batch, job.ticket.steps) if job.ticket.curve else ()
     rngs = [torch_generator(experiment.seed, f"attack {job.attack}", o.round, o.slot, *numbers) for o in observations]
+    most = max((known.batch for known in knowledge), default=0)
     started = time.monotonic()
     extra["present"] = _present(attack, uploads, job, resolved)
     try:
+        if job.ticket.source == "update" and attack.budget.iterations:
+            require(most <= MOST_SEARCHED, f"a search for at most {MOST_SEARCHED} examples at once", examples=most)
         reconstructions = attack.run(observations, knowledge, rngs) if observations else []
     except NotApplicable as error:
         seconds = time.monotonic() - started

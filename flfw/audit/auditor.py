@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -17,8 +16,9 @@ from torch import Tensor
 from flfw.adversary.attack import tuned_on
 from flfw.adversary.observation import key
 from flfw.audit.attack_server import Attacks, AttackServer, Inline, place
-from flfw.audit.entries import entry
-from flfw.audit.jobs import EXAMPLE, Job, Solution, Ticket
+from flfw.audit.climb import Climb
+from flfw.audit.jobs import Job, Solution, Ticket
+from flfw.audit.judge import Judge
 from flfw.audit.ladder import control, easy
 from flfw.audit.measures import perceptual
 from flfw.audit.measures.public import Public
@@ -76,9 +76,13 @@ class Auditor(AbstractContextManager["Auditor"]):
         self.refused: list[str] = []
         self._queue = Queue((out / "queue").absolute())
         self._granted: tuple[str, int] | None = None
-        note = lambda sentence: self._note([sentence])  # noqa: E731
-        self._plan = Plan(resolved, task, source, self._named, note, self._granted_public)
+        self._plan = self._plan_of(resolved)
         self._attacks = self._place()
+        self._climb = Climb(resolved, self._plan_of, self._attempt, source / "truth")
+
+    def _plan_of(self, resolved: Resolved) -> Plan:
+        note = lambda sentence: self._note([sentence])  # noqa: E731
+        return Plan(resolved, self._task, self.source, self._named, note, self._granted_public)
 
     def _place(self) -> Attacks:
         where = place(self.experiment)
@@ -103,7 +107,7 @@ class Auditor(AbstractContextManager["Auditor"]):
     @cached_property
     def _scorer(self) -> Scorer:
         """Scorer, built on first use: training does not need its public data."""
-        public = Public.of(*(part.numpy() for part in self._public_data()))
+        public = Public.from_arrays(*(part.numpy() for part in self._public_data()))
         return Scorer(public, self.source / "truth", self._out, self.experiment.seed, self._perceptual)
 
     def _public_data(self) -> tuple[Tensor, Tensor]:
@@ -152,22 +156,22 @@ class Auditor(AbstractContextManager["Auditor"]):
         for job in jobs:
             self._queue.put(job)
         self._attacks.close()
-        base = self._control()
+        judge = Judge(self._plan, self._task, self._climb, self._scorer, self._control(), self._settings(jobs))
+        self._scored: list[ScoreRow] = []
         entries: list[dict[str, Any]] = []
-        rows: list[ScoreRow] = []
         with Steps("attack", len(jobs)) as steps:
             for name in self._named:
-                below, untold = Rung("easy", 0.0, False, stopped="it was not attacked"), list[ScoreRow]()
+                untold: list[ScoreRow] = []
                 for job in (job for job in jobs if job.attack == name):
                     solution = self._attacks.wait(job)
                     started = time.monotonic()
-                    scored = self._rows(job, solution)
-                    rows += [row | {"vantage": v} for v in self._plan.vantages(job.ticket) for row in scored]
+                    scored = self._rows(self._plan, job, solution)
+                    self._scored += [row | {"vantage": v} for v in self._plan.vantages(job.ticket) for row in scored]
                     if job.ticket.rung == "easy":
-                        below = easy(scored, self.experiment.images, solution)
-                        steps.done(f"{name} on the easy rung: {below.stopped or f'{below.psnr:.1f} dB'}")
+                        judge.below[name] = below = easy(scored, self.experiment.images, solution)
+                        steps.done(f"{name} on the easy rung: {below.stopped or f'{below.psnr or 0:.1f} dB'}")
                         continue
-                    summaries = self._entries(job, solution, scored, (base, below), untold if job.adaptive else [])
+                    summaries = judge.entries(job, solution, scored, untold if job.adaptive else [])
                     untold = scored  # an adaptive job follows its static one
                     spent = round((time.monotonic() - started) / len(summaries), 3)
                     for summary in summaries:
@@ -175,7 +179,19 @@ class Auditor(AbstractContextManager["Auditor"]):
                     entries += summaries
                     words = " and ".join(e["verdict"] for e in summaries if e["vantage"] == job.vantage)
                     steps.done(f"{name} at round {job.ticket.round}{_which(job)}: {words}")
-        return entries, rows
+        return entries, self._scored
+
+    def _settings(self, jobs: Sequence[Job]) -> int:
+        """Return the number of settings in which identification is tested; other vantages see the same bytes."""
+        return sum(len(self._plan.defences_of(job)) for job in jobs if job.ticket.rung == "target") or 1
+
+    def _attempt(self, plan: Plan, job: Job) -> tuple[Solution, list[ScoreRow]]:
+        """Run a job that was not foreseen; return its solution and rows, which are kept."""
+        self._queue.put(job)
+        solution = self._attacks.wait(job)
+        rows = self._rows(plan, job, solution)
+        self._scored += rows
+        return solution, rows
 
     def _control(self) -> Rung:
         recordings = Recordings(self.source / "observations")
@@ -184,72 +200,22 @@ class Auditor(AbstractContextManager["Auditor"]):
         asked = len(recordings.probe_lines("control", 0))
         return control([(seen, truth) for seen, truth in probes if truth is not None], asked, self._task.inputs)
 
-    def _rows(self, job: Job, solution: Solution) -> list[ScoreRow]:
+    def _rows(self, plan: Plan, job: Job, solution: Solution) -> list[ScoreRow]:
         ticket, seed = job.ticket, self.experiment.seed
         self._note(solution.refused)
-        common: ScoreRow = {"attack": job.attack, "vantage": job.vantage, "source": "probe", "rung": ticket.rung}
+        common: ScoreRow = {"attack": job.attack, "vantage": job.vantage, "source": ticket.source, "rung": ticket.rung}
         common |= {"curve": ticket.curve, "batch": ticket.batch, "steps": ticket.steps}
         rows: list[ScoreRow] = []
         for exchange, reconstruction in zip(job.exchanges, solution.reconstructions, strict=True):
-            defence = self._plan.defence_of(exchange.client) if ticket.rung == "target" else "none"
-            stands = standing(self._resolved, job, self._named[job.attack], defence != "none")
+            defence = "none" if ticket.fresh else plan.defence_of(exchange.client)
+            stands = standing(plan.resolved, job, self._named[job.attack], defence != "none")
             where: ScoreRow = {"defence": defence, "adaptive": stands.adaptive, "adaptation": stands.adaptation}
             where["round"] = ticket.round
             where |= {"client": exchange.client, "victim": exchange.slot, "seed": seed}
-            name = key(ticket.round, ticket.point, exchange.slot)
+            place = exchange.client if ticket.source == "update" else exchange.slot
+            name = key(ticket.round, ticket.point, place)
             rows += self._scorer.rows(job, exchange, common | where, name, reconstruction)
         return rows
-
-    def _entries(
-        self, job: Job, solution: Solution, rows: list[ScoreRow], ladder: tuple[Rung, Rung], untold: list[ScoreRow]
-    ) -> list[dict[str, Any]]:
-        """Return an entry for each vantage and defence; an adaptive job covers only defences that it can adapt to."""
-        defences = [d for d in self._plan.defences() if not job.adaptive or self._plan.adapts(job.ticket, d)]
-        which = [(vantage, defence) for vantage in self._plan.vantages(job.ticket) for defence in defences]
-        entries = []
-        for vantage, defence in which:
-            description, asked = self._about(job, vantage, defence), self._probes(defence) * job.ticket.batch
-            selected, other = ([row for row in all_ if row["defence"] == defence] for all_ in (rows, untold))
-            description["label_presence"] = self._presence(solution, defence)
-            entries.append(entry(description, solution, selected, asked, ladder, self.experiment.seed, other))
-        return entries
-
-    def _presence(self, solution: Solution, defence: str) -> dict[str, float] | None:
-        """Return how often the classes inferred for clients are right, beside the better constant answer."""
-        inferred = [(client, held) for client, held in solution.present if self._plan.defence_of(client) == defence]
-        if not inferred:
-            return None
-        labels, split = self._task.dataset.train_y, self._task.split.train
-        truth = [np.isin(np.arange(len(held)), labels[split[client]]) for client, held in inferred]
-        share = float(np.mean(truth))
-        right = float(np.mean([np.array(held) == true for (_, held), true in zip(inferred, truth, strict=True)]))
-        return {"clients": len(inferred), "right": right, "null": max(share, 1 - share)}
-
-    def _probes(self, defence: str) -> int:
-        slots, clients = range(self.experiment.images), self.experiment.clients
-        return sum(self._plan.defence_of(slot % clients) == defence for slot in slots)
-
-    def _about(self, job: Job, vantage: str, defence: str) -> dict[str, Any]:
-        attack = self._named[job.attack]
-        stands = standing(self._resolved, job, attack, defence != "none", vantage)
-        return {
-            "attack": job.attack,
-            "adaptive": stands.adaptive,
-            "adaptation": stands.adaptation,
-            "vantage": vantage,
-            "source": "probe",
-            "round": job.ticket.round,
-            "client": None,
-            "defence": defence,
-            "hidden_by": stands.hidden_by,
-            "granted": list(stands.granted),
-            "batch": job.ticket.batch,
-            "steps": job.ticket.steps,
-            "curve": job.ticket.curve or None,
-            "mode": "train",
-            **asdict(attack.budget),
-            "seeds": [self.experiment.seed],
-        }
 
     def _note(self, refused: Iterable[str]) -> None:
         self.refused += [sentence for sentence in refused if sentence not in self.refused]
@@ -259,7 +225,7 @@ def _which(job: Job) -> str:
     ticket, suffix = job.ticket, ", told of what hides the data" if job.adaptive else ""
     if ticket.curve:
         return f", {ticket.curve} {Point(ticket.curve, ticket.batch, ticket.steps).value}{suffix}"
-    return (", one example's gradient" if ticket.point == EXAMPLE else "") + suffix
+    return (", one example's gradient" if ticket.on_client else "") + suffix
 
 
 def evenly(indices: np.ndarray, most: int) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,33 @@ import numpy as np
 
 from flfw.audit.jobs import Solution
 from flfw.audit.measures import statistics
+from flfw.audit.measures.identification import Identified
 from flfw.audit.scorer import FLOORS, ScoreRow
-from flfw.audit.verdict import Rung, verdict
+from flfw.audit.verdict import Evidence, Ladder, Searched, verdict
 from flfw.rng import numpy_generator
 
 _RULE = "one to one, so that the squared differences of the whole batch are least"
+
+
+@dataclass(frozen=True)
+class AuditedTarget:
+    """Facts of a target that its rows do not tell.
+
+    Attributes:
+        private: whether clients keep tensors of the model private.
+        defended: whether a defence, or the method's own mechanism, changed what was sent.
+        settings: number of settings of the run in which identification is tested.
+        searched: values of the attack's objective, if it has one.
+        identified: identification among look-alikes; None: nothing was compared.
+        columns: of a table, for each column how often it was recovered, and by guessing.
+    """
+
+    private: bool = False
+    defended: bool = False
+    settings: int = 1
+    searched: Searched | None = None
+    identified: Identified | None = None
+    columns: Sequence[Mapping[str, float | None]] | None = None
 
 
 def entry(
@@ -23,8 +45,9 @@ def entry(
     solution: Solution,
     rows: Sequence[ScoreRow],
     asked: int,
-    ladder: tuple[Rung, Rung],
+    ladder: Ladder,
     seed: int,
+    target: AuditedTarget,
     untold: Sequence[ScoreRow] = (),
 ) -> dict[str, Any]:
     """Sum up one attack at one round.
@@ -34,53 +57,96 @@ def entry(
         solution: the attack server's solution.
         rows: a row per attacked image.
         asked: number of images to attack; those without a row are failures.
-        ladder: control and easy rung.
+        ladder: the rungs below.
         seed: seed of the intervals.
+        target: further facts of the target.
         untold: for an attack that adapts to a defence, the rows of its static form on the same images.
     """
-    control, easy = ladder
     failures = sum(row["failed"] for row in rows) + asked - len(rows)
-    count = sum(row["recovered"] for row in rows)
-    share = count / len(rows) if rows else 0.0  # of the attacked images; unrecorded ones are failures
-    gained = _gained(rows, untold, seed)
-    outdone = _outdone(gained, rows, untold, count)
-    word, reason = verdict(control, easy, share, description["adaptive"], failures / asked, _size(description), outdone)
-    if word == "no leak found" and description.get("adaptation"):
-        reason += " The undefended network was attacked as by who knows of nothing: how it adapts was not tried there."
-    if solution.stopped and word != "leaks":
+    evidence = _evidence(description, rows, failures / asked, target, untold, seed)
+    word, cause, reason = verdict(ladder, evidence)
+    if solution.stopped and word not in ("leaks", "identifies"):
         reason = f"{reason} {description['attack']} gave nothing: {solution.stopped.rstrip('.')}."
-    images = any(row["psnr"] is not None for row in rows)
-    tabular = any(row["floor_features"] is not None for row in rows)
     return {
         "label_presence": None,
         **description,
         "images": asked,
         "failures": failures,
-        **{name: _spread(rows, name, seed) if images else None for name in ("psnr", "ssim")},
-        "lpips": _spread(rows, "lpips", seed, end="min"),
+        "messages": evidence.messages,
+        **_closeness(rows, seed),
+        **_identification(rows, target.identified),
         "distance": {
             "rmsd": _mean(rows, "rmsd"),
             "success": _share(rows, "succeeded"),
             "iterations": _iterations(rows, description["iterations"]),
         },
-        "identification_rate": _identified(rows),
-        "identification_null": _mean([{"null": 1 / r["candidates"]} for r in rows if r["candidates"]], "null"),
-        "exact_match": _exact(rows) if tabular else None,
+        "columns": target.columns,
         "labels_found": _mean(rows, "labels_found"),
-        "share_recovered": share,
-        "share_interval": list(statistics.share_interval(count, len(rows))) if rows else [0.0, 1.0],
-        "gain": _spread(rows, "gain", seed),
-        "knowing_gains": gained,
+        "share_recovered": evidence.recovered / len(rows) if rows else 0.0,
+        "share_interval": _share_interval(evidence),
+        "knowing_gains": _gained(rows, untold, seed),
         "worst": _worst(rows),
         "assignment": {"rule": _RULE, "null": _mean(rows, "assignment_null")} if description["batch"] > 1 else None,
         "floors": {floor: _mean(rows, f"floor_{floor}") for floor in FLOORS},
-        "ladder": [asdict(control), asdict(easy)],
+        "ladder": list(ladder.climbed()),
+        "objective": None if target.searched is None else asdict(target.searched),
         "verdict": word,
+        "cause": cause,
         "reason": reason,
         "tries": solution.tries,
         "stopped": solution.stopped,
         "seconds": round(solution.seconds, 3),
     }
+
+
+def _evidence(
+    description: Mapping[str, Any],
+    rows: Sequence[ScoreRow],
+    share_failed: float,
+    target: AuditedTarget,
+    untold: Sequence[ScoreRow],
+    seed: int,
+) -> Evidence:
+    count = sum(row["recovered"] for row in rows)
+    return Evidence(
+        recovered=count,
+        attacked=len(rows),  # images that were not recorded are failures
+        messages=len({row["victim"] for row in rows}),
+        failed=share_failed,
+        adaptive=description["adaptive"],
+        private=target.private,
+        defended=target.defended,
+        size=_size(description),
+        outdone=_outdone(_gained(rows, untold, seed), rows, untold, count),
+        identified=target.identified,
+        settings=target.settings,
+        searched=target.searched,
+    )
+
+
+def _closeness(rows: Sequence[ScoreRow], seed: int) -> dict[str, Any]:
+    images = any(row["psnr"] is not None for row in rows)
+    tabular = any(row["floor_features"] is not None for row in rows)
+    return {
+        **{name: _spread(rows, name, seed) if images else None for name in ("psnr", "ssim")},
+        "lpips": _spread(rows, "lpips", seed, end="min"),
+        "gain": _spread(rows, "gain", seed),
+        "exact_match": _exact(rows) if tabular else None,
+    }
+
+
+def _identification(rows: Sequence[ScoreRow], identified: Identified | None) -> dict[str, float | None]:
+    return {
+        "identification_rate": _identified(rows),
+        "identification_null": identified.chance if identified else None,
+        "identification_p": identified.p if identified else None,
+    }
+
+
+def _share_interval(evidence: Evidence) -> list[float]:
+    if not evidence.attacked:
+        return [0.0, 1.0]
+    return list(statistics.share_interval(evidence.recovered, evidence.attacked, evidence.messages))
 
 
 def breakdowns(entries: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -108,10 +174,11 @@ def _gained(rows: Sequence[ScoreRow], untold: Sequence[ScoreRow], seed: int) -> 
     """Return the mean gain in dB from knowing a defence, over images that both attacks gave; None: there are none."""
     other = {(row["victim"], row["image"]): row["db"] for row in untold if row["db"] is not None}
     given = [((row["victim"], row["image"]), row["db"]) for row in rows if row["db"] is not None]
-    gains = [db - other[at] for at, db in given if at in other]
+    gains = [(at[0], db - other[at]) for at, db in given if at in other]
     if not gains:
         return None
-    return statistics.interval(np.array(gains), None, numpy_generator(seed, "bootstrap")).as_dict()
+    victims, values = (np.array(column) for column in zip(*gains, strict=True))
+    return statistics.interval(values, None, numpy_generator(seed, "bootstrap"), messages=victims).as_dict()
 
 
 def _outdone(
@@ -155,7 +222,8 @@ def _spread(rows: Sequence[ScoreRow], column: str, seed: int, end: str = "max") 
     values = _values(rows, column)
     if not len(values):
         return None
-    interval = statistics.interval(values, None, numpy_generator(seed, "bootstrap"))
+    victims = np.array([row["victim"] for row in rows if row.get(column) is not None])
+    interval = statistics.interval(values, None, numpy_generator(seed, "bootstrap"), messages=victims)
     return {**interval.as_dict(), end: float(values.max() if end == "max" else values.min())}
 
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ class Ticket:
     """A note that a group of probes is recorded.
 
     Attributes:
-        rung: rung of the ladder: ``control``, ``easy`` or ``target``.
+        rung: rung of the ladder: ``control``, ``easy``, ``matched``, ``told`` or ``target``.
         round: the round after which they were sent.
         curve: the curve to which they belong as a point, if any.
         batch: examples in each probe.
@@ -42,9 +42,32 @@ class Ticket:
         """Stem of its file."""
         return f"r{self.round:04d}-{self.point}"
 
+    @property
+    def fresh(self) -> bool:
+        """True for probes of a fresh, wholly shared and undefended network, and not of the method's model."""
+        return self.rung in FRESH
 
+    @property
+    def on_client(self) -> bool:
+        """True for probes whose answer stays on the client's own disk."""
+        return self.point.partition("-")[0] == EXAMPLE
+
+    @property
+    def source(self) -> str:
+        """Kind of the attacked messages: ``probe``, or ``update`` for the uploads of a round of training."""
+        return "update" if self.point.partition("-")[0] == UPLOAD else "probe"
+
+    def at(self, rung: str) -> Ticket:
+        """Return the ticket of the same probes on a rung beside the target; see `flfw.audit.rungs`."""
+        return replace(self, rung=rung, point=f"{self.point}-{rung}")
+
+
+FRESH = ("control", "easy")
+"""Rungs on a fresh network."""
 EASY = Ticket("easy", 0, "", 1, 1, "easy")
 """Ticket of the ladder's middle rung, which is attacked once."""
+UPLOAD = "update"
+"""Point of uploads: what clients send in a round of training."""
 EXAMPLE = "example"
 """Point of probes whose answer, one example's gradient, stays on the client's own disk."""
 
@@ -55,7 +78,9 @@ def ticket_of(point: Point, server_round: int) -> Ticket:
 
 
 def tickets_of(experiment: Experiment, server_round: int) -> list[Ticket]:
-    """Return the method's tickets after an audited round: the target, its curves, one example on the client."""
+    """Return the tickets of the probes after an audited round: the target, its curves, one example on the client."""
+    if experiment.audit_source == "update" and not experiment.record:
+        return []
     tickets = [ticket_of(point, server_round) for point in experiment.points]
     if "client_example" in experiment.vantage:
         tickets.append(Ticket("target", server_round, "", 1, 1, EXAMPLE))
@@ -64,12 +89,26 @@ def tickets_of(experiment: Experiment, server_round: int) -> list[Ticket]:
 
 @dataclass(frozen=True)
 class Exchange:
-    """Recorded exchange of a job: its id in the recordings, its client, its slot, and the granted labels, if any."""
+    """Recorded exchange of a job.
+
+    Attributes:
+        id: its id in the recordings.
+        client: its client.
+        slot: its place among the probes, or among the uploads of the round.
+        labels: the granted labels; None: none are.
+        order: of an upload, the places of each local step's examples; None for a probe.
+    """
 
     id: str
     client: int
     slot: int
     labels: tuple[int, ...] | None
+    order: tuple[tuple[int, ...], ...] | None = None
+
+    @property
+    def examples(self) -> int | None:
+        """Number of examples behind an upload; None for a probe."""
+        return None if self.order is None else 1 + max(place for step in self.order for place in step)
 
 
 @dataclass(frozen=True)
@@ -127,14 +166,21 @@ class Job:
         """Read a job from the output of `to_json`."""
         fields = json.loads(data)
         exchanges = [
-            Exchange(**{**e, "labels": None if e["labels"] is None else tuple(e["labels"])})
-            for e in fields["exchanges"]
+            Exchange(**{**e, "labels": _row(e["labels"]), "order": _rows(e["order"])}) for e in fields["exchanges"]
         ]
         fields |= {"ticket": Ticket(**fields["ticket"]), "exchanges": tuple(exchanges)}
         fields |= {name: tuple(fields[name]) for name in ("shape", "mean", "std", "uploads")}
         fields["public"] = None if fields["public"] is None else tuple(fields["public"])
         fields["recordings"] = Path(fields["recordings"])
         return cls(**fields)
+
+
+def _row(values: Sequence[int] | None) -> tuple[int, ...] | None:
+    return None if values is None else tuple(values)
+
+
+def _rows(values: Sequence[Sequence[int]] | None) -> tuple[tuple[int, ...], ...] | None:
+    return None if values is None else tuple(tuple(row) for row in values)
 
 
 @dataclass(frozen=True)

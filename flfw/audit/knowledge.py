@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import torch
 from safetensors.torch import load_file
@@ -24,24 +25,49 @@ from flfw.victims.local_steps import LocalSteps, SteppedVictim
 from flfw.victims.operator import MethodOperator, Operator
 from flfw.victims.victim import PlainVictim, VictimModel
 
+Order: TypeAlias = tuple[tuple[int, ...], ...]
+"""Places of each local step's examples."""
+
 
 def hidden(resolved: Resolved) -> tuple[str, ...]:
     """Return the names of the tensors that clients keep private."""
     return tuple(name for name in resolved.model.state_dict() if not matches(name, resolved.sharing.downloads))
 
 
+MOST_STEPPED = 512
+"""Largest number of examples in all local steps of an upload, through which a search can go in bearable time."""
+MOST_SEARCHED = 128
+"""Largest number of examples that are searched for at once."""
+
+
 def unrolled(
-    resolved: Resolved, ticket: Ticket, attack: Attack, operator: Operator | Automatic | None
+    resolved: Resolved,
+    ticket: Ticket,
+    attack: Attack,
+    operator: Operator | Automatic | None,
+    order: Order | None = None,
 ) -> LocalSteps | None:
-    """Return the local steps of a probe, if there are several and the attack searches through them all.
+    """Return the local steps of a target, if there are several and the attack searches through them all.
 
     An attacker who knows the method's operator takes the steps from it.
+
+    Args:
+        resolved: the experiment.
+        ticket: the target.
+        attack: the attack.
+        operator: the known mechanism, if any.
+        order: of an upload, the places of each step's examples.
     """
-    if ticket.steps == 1 or "steps" not in attack.models:
+    steps = ticket.steps if order is None else len(order)
+    if (ticket.source == "probe" and steps == 1) or "steps" not in attack.models:
         return None
     if isinstance(operator, MethodOperator):
-        return operator.local_steps
-    return resolved.method.local_steps(resolved.settings, resolved.experiment.lr, ticket.steps)
+        return operator.local_steps if order is None else None
+    local = resolved.method.local_steps(resolved.settings, resolved.experiment.lr, steps)
+    if local is None or order is None:
+        return local
+    bearable = all(order) and sum(map(len, order)) <= MOST_STEPPED
+    return replace(local, order=order) if bearable else None
 
 
 def grant(
@@ -64,32 +90,32 @@ def grant(
     """
     resolved = resolved.with_input_space(job.shape, job.classes)
     experiment = resolved.experiment
-    device, steps = torch.device(job.device), job.ticket.steps
-    inputs = Inputs.of(job.shape, job.mean, job.std).to(device)
-    labels = {exchange.slot: exchange.labels for exchange in job.exchanges}
-    lr = experiment.lr if steps > 1 else None
-    acted_on = 1.0 if lr is None else -lr * steps  # a defence acts on the change of the weights
-    through = {
-        defended: hiding(resolved, job.ticket, job.vantage, defended).through(acted_on) if job.adaptive else None
-        for defended in {o.client in experiment.defended_partitions for o in seen}
-    }
+    device = torch.device(job.device)
+    inputs = Inputs.from_constants(job.shape, job.mean, job.std).to(device)
+    exchanges = {exchange.slot: exchange for exchange in job.exchanges}
     common = {"public": _public(job, device), "start": _start(job, resolved, device)}
     uploaded = {upload.client: _moved(upload.sent, device) for upload in uploads}
-    models: dict[tuple[int, bool], VictimModel] = {}
+    models: dict[tuple[int, bool, Order | None], tuple[VictimModel, Operator | Automatic | None, bool]] = {}
     observations, knowledge = [], []
     for o in seen:
-        defended = o.client in experiment.defended_partitions
-        operator, like = through[defended], (id(o.received), defended if job.adaptive else False)
-        local = unrolled(resolved, job.ticket, attack, operator)
+        asked = exchanges[o.slot]
+        steps = job.ticket.steps if asked.order is None else len(asked.order)
+        lr = experiment.lr if steps > 1 or asked.order else None
+        defended = job.adaptive and o.client in experiment.defended_partitions
+        like = id(o.received), defended, asked.order
         if like not in models:
-            models[like] = _victim(job, resolved, o, inputs, operator, local)
-        model, given = models[like], labels[o.slot]
+            acted_on = 1.0 if lr is None else -lr * steps  # a defence acts on the change of the weights
+            hides = hiding(resolved, job.ticket, job.vantage, o.client in experiment.defended_partitions)
+            operator = hides.through(acted_on) if job.adaptive else None
+            local = unrolled(resolved, job.ticket, attack, operator, asked.order)
+            models[like] = _victim(job, resolved, o, inputs, operator, local), operator, local is not None
+        model, operator, steps_known = models[like]
         there = {"vantage": Vantage(job.vantage), "sent": _moved(o.sent, device), "received": model.known}
         observations.append(Observation(**{**vars(o), **there}))
-        known = None if given is None else torch.tensor(given, device=device)
-        details = {"steps": steps, "weights": steps > 1, "lr": lr, "mechanism": operator, "unrolled": local is not None}
+        known = None if asked.labels is None else torch.tensor(asked.labels, device=device)
+        details = {"steps": steps, "weights": lr is not None, "lr": lr, "mechanism": operator, "unrolled": steps_known}
         details |= {**common, "uploaded": uploaded.get(o.client)}
-        knowledge.append(Knowledge(model, job.ticket.batch, known, **details))
+        knowledge.append(Knowledge(model, asked.examples or job.ticket.batch, known, **details))
     return observations, knowledge
 
 
@@ -120,7 +146,7 @@ def _victim(
 ) -> VictimModel:
     """Return the victim model of an observation's client, on the job's device."""
     received = _moved(seen.received, inputs.mean.device)
-    build = _everything if job.ticket.rung != "target" else _what_the_method_shares
+    build = _everything if job.ticket.fresh else _what_the_method_shares
     model = build(job, resolved, seen, received, inputs)
     if isinstance(operator, MethodOperator) and isinstance(model, PlainVictim):
         return operator.victim(model, received, local)

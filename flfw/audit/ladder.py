@@ -43,7 +43,7 @@ def easy(rows: Sequence[ScoreRow], asked: int, solution: Solution) -> Rung:
     share = sum(row["recovered"] for row in rows) / asked
     values = [row["db"] for row in rows if row["db"] is not None]
     stopped = solution.stopped or (None if values else "no example gave a result")
-    return Rung("easy", _mean(values), share >= EASY_SHARE, round(solution.seconds, 3), stopped)
+    return Rung("easy", _mean(values) if values else None, share >= EASY_SHARE, round(solution.seconds, 3), stopped)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any, final
 
 from flfw.adversary.attack import Attack
-from flfw.adversary.observation import key
+from flfw.adversary.observation import Truth, key
 from flfw.audit.adaptation import hiding
-from flfw.audit.jobs import EASY, EXAMPLE, Exchange, Job, Ticket, tickets_of
+from flfw.audit.jobs import EASY, Exchange, Job, Ticket, tickets_of
 from flfw.audit.knowledge import hidden
 from flfw.audit.scorer import read_truth
+from flfw.audit.uploads import is_audited, ticket_of_uploads, upload_key
 from flfw.experiment import FREE_ON_RESUME, VANTAGES, Experiment
+from flfw.recording.format import Line
 from flfw.recording.reader import Recordings, is_recorded
 from flfw.resolve import Resolved
 from flfw.task import Task
@@ -45,8 +47,8 @@ class Plan:
         note: Callable[[str], None],
         public: Callable[[], tuple[str, int]],
     ) -> None:
-        self._resolved, self._experiment, self._task, self._source = resolved, resolved.experiment, task, source
-        self._attacks, self._note = attacks, note
+        self.resolved, self._experiment, self._task, self._source = resolved, resolved.experiment, task, source
+        self.attacks, self._note = attacks, note
         self._public = public
 
     def tickets(self, last: int | None = None) -> list[Ticket]:
@@ -57,13 +59,31 @@ class Plan:
         """
         audited = self._experiment.audited_by(self._experiment.rounds if last is None else last)
         probed = [EASY, *(ticket for r in audited for ticket in tickets_of(self._experiment, r))]
-        return [ticket for ticket in probed if self.vantages(ticket)]
+        sent = [ticket for r in audited if is_audited(self._experiment, r) for ticket in self._uploads(r)]
+        return [ticket for ticket in probed + sent if self.vantages(ticket)]
+
+    def _uploads(self, server_round: int) -> list[Ticket]:
+        """Return the ticket of a round's uploads; none without any truth."""
+        truths = [self._truth_of(line["client"], server_round) for line in self._upload_lines(server_round)]
+        known = [truth for truth in truths if truth is not None]
+        if not known:
+            self._note(f"The uploads of round {server_round} were left out: no client wrote what it trained on.")
+        return [ticket_of_uploads(server_round, known)] if known else []
+
+    def _upload_lines(self, server_round: int) -> list[Line]:
+        """Return the lines of a round's uploads, of as many clients as there are to be probes."""
+        return Recordings((self._source / "observations").absolute()).update_lines(server_round)[
+            : self._experiment.images
+        ]
+
+    def _truth_of(self, client: int, server_round: int) -> Truth | None:
+        return read_truth(self._source / "truth", upload_key(server_round, client))
 
     def vantages(self, ticket: Ticket) -> list[str]:
         """Return the requested vantages that see a ticket's probes; attackers at all of them see the same bytes."""
-        if ticket.rung != "target":
+        if ticket.fresh:
             return ["server"]
-        on_client = ticket.point == EXAMPLE
+        on_client = ticket.on_client
         return [v for v in VANTAGES if v in self._experiment.vantage and (v == "client_example") == on_client]
 
     def jobs(self, ticket: Ticket) -> list[Job]:
@@ -78,7 +98,7 @@ class Plan:
         exchanges = self._exchanges(ticket)
         hidden = tuple(e for e in exchanges if self.adapts(ticket, self.defence_of(e.client)))
         jobs = []
-        for name, attack in self._attacks.items():
+        for name, attack in self.attacks.items():
             job = partial(self._job, name, ticket)
             labels = attack.labels == "given"
             jobs.append(job(exchanges if labels else _unlabelled(exchanges)))
@@ -95,9 +115,13 @@ class Plan:
         probed = {self.defence_of(slot % self._experiment.clients) for slot in range(self._experiment.images)}
         return sorted(probed, key=lambda defence: defence == "none")
 
+    def defences_of(self, job: Job) -> list[str]:
+        """Return the defences whose clients a job attacks; an adaptive one leaves out those that need no adaptation."""
+        return [d for d in self.defences() if not job.adaptive or self.adapts(job.ticket, d)]
+
     def adapts(self, ticket: Ticket, defence: str) -> bool:
         """Return whether an informed attacker can adapt to clients with this defence, or with ``none``."""
-        return hiding(self._resolved, ticket, self.vantages(ticket)[0], defence != "none").adapts
+        return hiding(self.resolved, ticket, self.vantages(ticket)[0], defence != "none").adapts
 
     def _job(self, attack: str, ticket: Ticket, exchanges: tuple[Exchange, ...], adaptive: bool = False) -> Job:
         dataset, gpu = self._task.dataset, self._experiment.attack_gpus
@@ -120,12 +144,12 @@ class Plan:
 
     def _beside(self, attack: str, ticket: Ticket) -> dict[str, Any]:
         """Return the other data that the attack uses, where available; nothing is private below the target."""
-        uses, resolved = self._attacks[attack].uses, self._resolved
+        uses, resolved = self.attacks[attack].uses, self.resolved
         grants: dict[str, Any] = {"public": self._public() if "public" in uses else None}
-        if ticket.rung != "target":
+        if ticket.fresh:
             return grants
         grants["start"] = "start" in uses and bool(hidden(resolved)) and resolved.method.common_start(resolved.settings)
-        if "uploads" in uses and ticket.point != EXAMPLE:  # an observer on a client sees no other client's upload
+        if "uploads" in uses and not ticket.on_client:  # an observer on a client sees no other client's upload
             lines = Recordings(self._recordings(ticket)).update_lines(ticket.round)
             grants["uploads"] = tuple(line["id"] for line in lines)
         return grants
@@ -133,11 +157,13 @@ class Plan:
     def _recordings(self, ticket: Ticket) -> Path:
         """Return the folder of the ticket's recorded exchanges; it holds none of them if no client wrote any."""
         examples = (self._source / "examples").absolute()
-        if ticket.point == EXAMPLE and is_recorded(examples):
+        if ticket.on_client and is_recorded(examples):
             return examples
         return (self._source / "observations").absolute()
 
     def _exchanges(self, ticket: Ticket) -> tuple[Exchange, ...]:
+        if ticket.source == "update":
+            return self._exchanges_of_uploads(ticket.round)
         lines = Recordings(self._recordings(ticket)).probe_lines(ticket.rung, ticket.round, point=ticket.point)
         exchanges = []
         for line in lines:
@@ -149,6 +175,16 @@ class Plan:
                 self._note(f"{line['id']} was left out: no truth of it can be read.")
                 continue
             exchanges.append(Exchange(line["id"], line["client"], slot, tuple(int(label) for label in truth.labels)))
+        return tuple(exchanges)
+
+    def _exchanges_of_uploads(self, server_round: int) -> tuple[Exchange, ...]:
+        exchanges = []
+        for slot, line in enumerate(self._upload_lines(server_round)):
+            truth = self._truth_of(line["client"], server_round)
+            if truth is None or not truth.steps:
+                self._note(f"{line['id']} was left out: no truth of it can be read.")
+                continue
+            exchanges.append(Exchange(line["id"], line["client"], slot, tuple(truth.labels.tolist()), truth.steps))
         return tuple(exchanges)
 
 

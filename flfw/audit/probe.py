@@ -1,13 +1,15 @@
 """Probes: messages that ask a client for the update of a few of its own examples, and the client's answer.
 
 A probe goes out before the first round or after a round's aggregation. It uses the same client code, defence, sharing
-check and tap as training, and does not change the client. Three rungs make the audit's ladder:
+check and tap as training, and does not change the client. Five rungs make the audit's ladder:
 
     control   one example through softmax regression, undefended: the closed form must find it, or the audit is broken
     easy      one example through the method's network with fresh weights, all of it shared, undefended
+    matched   as the target, without what hides the data: neither a defence nor the method's own mechanism
+    told      as the target, with the mildest form of what hides the data
     target    the method itself
 
-The first two reveal a client's example, so a client answers probes only if its own site keeps truth for them.
+All but the last reveal a client's examples, so a client answers probes only if its own site keeps truth for them.
 
 One more probe has no answer: the gradient of one example, read by an observer on the client during local training,
 stays in a folder of the client's site, for an audit there.
@@ -26,7 +28,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from flfw.adversary.observation import Truth, key
-from flfw.audit.jobs import EXAMPLE, Ticket
+from flfw.audit.jobs import EXAMPLE, FRESH, Ticket
+from flfw.audit.rungs import BESIDE
 from flfw.client.site import Site
 from flfw.experiment import Experiment
 from flfw.messages.replies import Unusable, read_metrics, read_update
@@ -38,8 +41,9 @@ from flfw.server.faults import Failure
 from flfw.server.strategy import FederatedStrategy
 from flfw.task import Task
 
-LADDER = ("control", "easy")
+LADDER = FRESH
 RUNGS = (*LADDER, "target")
+"""Rungs of every audit."""
 _ON_THE_CLIENT = {"vantage": "client_example"}
 _AT_ONCE = 4  # a hypernetwork's gradient is 60 MB: more in flight would only fill the server's memory
 
@@ -68,12 +72,12 @@ def send_probes(
         client, slot = probe % experiment.clients, probe // experiment.clients
         config: dict[str, Any] = {"rung": ticket.rung, "client": client, "slot": probe, "own_slot": slot}
         config |= {"batch": ticket.batch, "steps": ticket.steps, "point": ticket.point}
-        config |= _ON_THE_CLIENT if ticket.point == EXAMPLE else {}
+        config |= _ON_THE_CLIENT if ticket.on_client else {}
         if client in strategy.roster.unfit:
             failed.append(Failure(client, strategy.roster.unfit[client]))
         else:
             messages.append(strategy.ask(client, arrays, "train.probe", ticket.round, config))
-    take = _nothing if ticket.point == EXAMPLE else _checked(arrays)
+    take = _nothing if ticket.on_client else _checked(arrays)
     for start in range(0, len(messages), _AT_ONCE):
         asked = messages[start : start + _AT_ONCE]
         replies = grid.send_and_receive(asked, timeout=strategy.roster.tolerance.deadline)
@@ -150,7 +154,7 @@ def answer(
         raise RuntimeError(f"client {partition} was asked for a probe that does not exist: {rung}, {numbers}")
     if site.truth is None:
         raise RuntimeError(f"client {partition} answers no probes: its site names no truth folder")
-    watched = config["point"] == EXAMPLE
+    watched = _is_watched(config)
     if watched and site.examples is None:
         raise RuntimeError(f"client {partition} lets nobody read its local training: its site names no examples folder")
     batch = experiment.victim_batch if watched else int(config["batch"])
@@ -166,7 +170,7 @@ def answer(
     if watched and site.examples:
         examples.record(site.examples, partition, config, received, example(x, y), experiment.compression)
         return {}
-    if config["rung"] == "target":
+    if config["rung"] not in LADDER:
         return target(x, y, int(config["steps"]))
     net = ladder_net(config["rung"], experiment, task.build_net)
     net.load_state_dict({name: torch.tensor(value) for name, value in received.items()})
@@ -189,12 +193,19 @@ def needed(experiment: Experiment) -> int:
 def _exists(config: Mapping[str, Any], experiment: Experiment) -> bool:
     """Return whether an audit of this experiment sends such a probe."""
     rung, point, vantage = config["rung"], config["point"], config.get("vantage", "server")
-    if vantage != "server" or point == EXAMPLE:
+    base = point.removesuffix(f"-{rung}") if rung in BESIDE else point
+    if rung not in (*RUNGS, *BESIDE):
+        return False
+    if vantage != "server" or base == EXAMPLE:
         sizes = (config["batch"], config["steps"])
-        return (rung, point, vantage, sizes) == ("target", EXAMPLE, "client_example", (1, 1)) and (
-            vantage in experiment.vantage
-        )
-    return rung in RUNGS and point in ("control", "easy", *(point.name for point in experiment.points))
+        known = rung not in LADDER and (base, vantage, sizes) == (EXAMPLE, "client_example", (1, 1))
+        return known and vantage in experiment.vantage
+    return base in ("control", "easy", *(point.name for point in experiment.points))
+
+
+def _is_watched(config: Mapping[str, Any]) -> bool:
+    """Return whether a probe is for an observer on the client."""
+    return str(config["point"]).partition("-")[0] == EXAMPLE
 
 
 def _gradient(net: nn.Module, task: Task, x: torch.Tensor, y: torch.Tensor) -> Tensors:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import Any, final
@@ -17,6 +18,9 @@ from torch import Tensor
 from flfw.adversary.observation import Reconstruction, Truth
 from flfw.audit.jobs import Exchange, Job
 from flfw.audit.measures import metrics, recovery
+from flfw.audit.measures.arrangements import GuessedBatch, exchanged
+from flfw.audit.measures.columns import column_chance, column_rates
+from flfw.audit.measures.identification import Identified, identify
 from flfw.audit.measures.perceptual import Perceptual
 from flfw.audit.measures.public import Public
 from flfw.recording import format as tape
@@ -25,6 +29,8 @@ from flfw.rng import numpy_generator
 FLOORS = ("noise", "grey", "mean", "class_mean", "random_public", "nearest_public")
 
 ScoreRow = dict[str, Any]
+
+_CONTROLLED = 0.01  # p-value from which on identification is held against its control
 
 
 def read_truth(folder: Path, key: str) -> Truth | None:
@@ -51,6 +57,7 @@ class Scorer:
         self._public, self._truth, self._out, self._seed = public, truth, out, seed
         self._perceptual = perceptual
         self._floors: dict[int, dict[str, float]] = {}
+        self._batches: dict[tuple[str, int], GuessedBatch] = {}
 
     def rows(
         self, job: Job, exchange: Exchange, columns: ScoreRow, key: str, reconstruction: Reconstruction | None
@@ -81,17 +88,68 @@ class Scorer:
         distances: Sequence[float | None] = [None] * len(truth.labels)
         if self._perceptual and samples is not None and truth.samples.dim() == 4:
             distances = self._perceptual.many(truth.samples.numpy(), samples).tolist()
+        alike = [
+            self._lookalikes(int(label), int(index)) for label, index in zip(truth.labels, truth.indices, strict=True)
+        ]
+        if samples is not None:
+            labels = truth.labels.numpy()
+            self._batches[job.name, exchange.slot] = GuessedBatch(truth.samples.numpy(), samples, labels, alike)
         rows = []
         for i in range(len(truth.labels)):
             guess = None if samples is None else samples[i]
-            rows.append(shared | {"image": i, "lpips": distances[i]} | self._scores(truth, i, guess))
+            rows.append(shared | {"image": i, "lpips": distances[i]} | self._scores(truth, i, guess, alike[i]))
         if len(rows) > 1 and truth.samples.dim() == 4:
             rng = numpy_generator(self._seed, "assignment", int(truth.indices[0]))
-            null = recovery.assignment_null(truth.samples.numpy(), self._public, rng)
+            null = recovery.assignment_null(truth.samples.numpy(), self._public.samples, rng)
             rows = [row | {"assignment_null": null} for row in rows]
         return rows
 
-    def _scores(self, truth: Truth, i: int, guess: np.ndarray | None) -> ScoreRow:
+    def identified(self, job: Job, slots: Collection[int]) -> Identified | None:
+        """Return how many examples of some messages were identified, and how many are by chance; None: none compared.
+
+        Args:
+            job: the attack.
+            slots: the messages.
+        """
+        batches = self._of(job, slots)
+        result = identify(batches, self._public, numpy_generator(self._seed, "identification"))
+        if not result.compared:
+            return None
+        alike = len({batch.guesses.shape for batch in batches}) == 1
+        if result.p <= _CONTROLLED and alike and (others := exchanged(batches)):
+            # Truths unlike the public examples as a group are told from these by any guess that is like the group.
+            control = identify(others, self._public, numpy_generator(self._seed, "identification control"))
+            return replace(result, p=1.0) if control.p <= _CONTROLLED else result
+        return result
+
+    def columns(self, job: Job, slots: Collection[int]) -> list[dict[str, float | None]] | None:
+        """Return for each column of a table how often it was recovered, and by guessing; None: no table, no guess.
+
+        Args:
+            job: the attack.
+            slots: the messages.
+        """
+        batches = self._of(job, slots)
+        if not batches or batches[0].truth.ndim != 2:
+            return None
+        binary = self._public.binary
+        truth, guesses = (np.concatenate([getattr(b, part) for b in batches]) for part in ("truth", "guesses"))
+        typical = np.stack([self._public.typical(int(label)) for b in batches for label in b.labels])
+        messages = np.repeat(np.arange(len(batches)), [len(b.truth) for b in batches])
+        chance = None
+        if max(len(b.truth) for b in batches) > 1:
+            chance = column_chance(batches, self._public, numpy_generator(self._seed, "columns"))
+        matches, floors = (recovery.column_matches(truth, values, binary) for values in (guesses, typical))
+        return [rate.as_dict() for rate in column_rates(matches, floors, messages, chance)]
+
+    def _of(self, job: Job, slots: Collection[int]) -> list[GuessedBatch]:
+        """Return the guesses of an attack on some messages, with their truths."""
+        return [batch for (name, slot), batch in self._batches.items() if name == job.name and slot in slots]
+
+    def _lookalikes(self, label: int, index: int) -> np.ndarray:
+        return self._public.lookalike_indices(label, numpy_generator(self._seed, "look-alikes", index))
+
+    def _scores(self, truth: Truth, i: int, guess: np.ndarray | None, alike: np.ndarray) -> ScoreRow:
         true, label, index = truth.samples[i].numpy(), int(truth.labels[i]), int(truth.indices[i])
         floors = self._floors_of(index, true, label)
         row: ScoreRow = {"index": index, "label": label, "failed": guess is None}
@@ -106,13 +164,15 @@ class Scorer:
             return row
         db = metrics.psnr(true, guess)
         row |= {"db": db, "rmsd": metrics.rmsd(true, guess), "gain": recovery.gain(db, floors)}
-        row |= {"succeeded": recovery.succeeded(true, guess), "recovered": recovery.recovered(true, guess, floors)}
-        alike = self._public.lookalikes(label, numpy_generator(self._seed, "look-alikes", index))
+        row["succeeded"] = recovery.succeeded(true, guess)
         if len(alike):
-            row["rank"], row["candidates"] = recovery.identification(true, guess, alike)
+            ranked = recovery.identification(true, guess, self._public.samples[alike])
+            row["rank"], row["candidates"] = ranked
         if true.ndim > 1:
+            row["recovered"] = recovery.recovered(true, guess, floors)
             return row | {"psnr": db, "ssim": metrics.ssim(true, guess)}
         binary = self._public.binary
+        row["recovered"] = recovery.recovered(true, guess, floors, binary, self._public.guessable(true, label))
         row["exact_features"] = recovery.matched_features(true, guess, binary)
         return row | {"exact": recovery.exact_match(true, guess, binary)}
 

@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from flfw.adversary.attack import Attack, Private
 from flfw.audit.adaptation import hiding
-from flfw.audit.jobs import EXAMPLE, Job, Ticket
+from flfw.audit.jobs import Job, Ticket
 from flfw.audit.knowledge import hidden, unrolled
 from flfw.messages.sharing import matches
 from flfw.nets.conditional_gan import Discriminator, Generator
@@ -26,6 +26,7 @@ class Standing:
         adaptive: whether the attacker knows and uses every operation between the data and the sent tensors.
         adaptation: how it adapts to the clients' defence, or to the method: ``written`` for it, ``automatic``; None: it
             does not.
+        private: whether clients keep tensors of the model private.
         hidden_by: the defence or the method that hides a part of the observation; None: neither does.
     """
 
@@ -33,6 +34,7 @@ class Standing:
     adaptive: bool
     adaptation: str | None = None
     hidden_by: str | None = None
+    private: bool = False
 
 
 _LABELS = {
@@ -60,7 +62,7 @@ def standing(resolved: Resolved, job: Job, attack: Attack, defended: bool, vanta
     """
     ticket, vantage = job.ticket, vantage or job.vantage
     experiment, model, private = resolved.experiment, resolved.model, hidden(resolved)
-    if ticket.rung != "target":
+    if ticket.fresh:
         with torch.device("meta"):
             model, private = resolved.build_net(), ()
     sizes = {name: value.numel() for name, value in model.state_dict().items()}
@@ -84,24 +86,27 @@ def standing(resolved: Resolved, job: Job, attack: Attack, defended: bool, vanta
     granted += _hidden_from(() if begun else private, fate, by_batch)
     hides = hiding(resolved, ticket, vantage, defended)
     operator = hides.operator if job.adaptive and hides.method and hides.adapts else None
-    steps = unrolled(resolved, ticket, attack, operator)
+    orders = {exchange.order for exchange in job.exchanges} or {None}
+    steps = all(unrolled(resolved, ticket, attack, operator, order) for order in orders)
+    if ticket.source == "update":
+        granted.append("which examples each local step used, by their places: this follows from the run's seed")
     if steps:
         granted.append(f"how these steps are made ({experiment.method}'s optimiser), through all of which it searches")
-    elif ticket.steps > 1:
+    elif ticket.steps > 1 or ticket.source == "update":
         granted.append("not made use of: how the weights moved between the steps; their mean gradient is attacked")
     granted += hides.words(job.adaptive)
-    descended = ("*",) if ticket.rung != "target" else resolved.method.descended(model, resolved.settings)
+    descended = ("*",) if ticket.fresh else resolved.method.descended(model, resolved.settings)
     sent = [name for name, _ in model.named_parameters() if matches(name, descended)]
     if unused := attack.unused(sent, job.adaptive):
         granted.append(f"not made use of: {unused}")
     # Labels that are read off the sent tensors are read as if no defence had changed these.
     knows = hides.how == "nothing to adapt to" or (job.adaptive and hides.adapts and attack.labels in _LABELS)
     knows = knows and not hides.beside and not (operator and operator.missed)
-    seen_through = ticket.steps == 1 or steps is not None
+    seen_through = steps or (ticket.steps == 1 and ticket.source == "probe")
     copes = (not private or fate == "not needed") and not by_batch and not unused
     way = hides.how if job.adaptive else None
     hidden_by = None if hides.how == "nothing to adapt to" else hides.by
-    return Standing(tuple(granted), copes and knows and seen_through, way, hidden_by)
+    return Standing(tuple(granted), copes and knows and seen_through, way, hidden_by, bool(private))
 
 
 _MADE_OF_THEM: dict[Private, str] = {
@@ -140,8 +145,11 @@ def _in_short(names: Sequence[str]) -> list[str]:
 
 
 def _what_is_seen(ticket: Ticket) -> str:
-    if ticket.point == EXAMPLE:
+    if ticket.on_client:
         return "the gradient of one example, read on the client during local training"
+    if ticket.source == "update":
+        steps, batch = ticket.steps, ticket.batch
+        return f"that an upload is up to {steps} local steps on up to {batch} examples, and their learning rate"
     what = f"{ticket.batch} example{'s' if ticket.batch > 1 else ''}"
     if ticket.steps == 1:
         return f"that the gradient is one local step on {what}"

@@ -1,12 +1,42 @@
-"""Verdicts: pure functions from the results of an attack to one of five words and a sentence."""
+"""Verdicts: pure functions from the results of an attack to one of six words, its cause and a sentence.
+
+A reconstruction is evidence by itself. A failure is evidence only if the same attack succeeds on the case itself, where
+nothing hides the data, and through the same defence where it is weak. `Ladder` holds these easier cases.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from flfw.audit.measures.identification import Identified
+from flfw.audit.measures.statistics import most_missed, significant
 
 CONTROL_DB = 40.0
 EASY_SHARE = 0.5
 FAILED_SHARE = 0.5
+MESSAGES = 8  # least number of independent messages for "no leak found": they exclude, at 95 %, that 32 % leak
+
+_TO_SHOW = {
+    "consistency": "the attacker's model of the client explains the message",
+    "told": "the attack works through this defence where it is weak",
+    "matched": "the attack works on this case without the defence",
+}
+
+
+class Conclusion(NamedTuple):
+    """Verdict of an attack on a target.
+
+    Attributes:
+        verdict: ``leaks``, ``identifies``, ``no leak found``, ``static only``, ``inconclusive`` or ``attack broken``.
+        cause: what decided it, in one word.
+        reason: what decided it, in sentences.
+    """
+
+    verdict: str
+    cause: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -14,75 +44,228 @@ class Rung:
     """Result of a rung of the ladder below an audit.
 
     Attributes:
-        rung: ``control`` or ``easy``.
-        psnr: mean over the probes in dB.
-        passed: the control found every example (at least 40 dB); the attack recovered half of the easy ones.
+        rung: ``control``, ``easy``, ``consistency``, ``matched`` or ``told``.
+        psnr: mean over the probes in dB; None: no example was reconstructed, or this rung has none.
+        passed: whether the attack, or the measurement, does here what it must; None: the rung was not climbed.
         seconds: run time of the attack.
-        stopped: why the attack gave no result; None if it gave one.
+        stopped: why there is no result; None if there is one.
+        reason: the result in words, where numbers alone do not tell it.
     """
 
     rung: str
-    psnr: float
-    passed: bool
+    psnr: float | None
+    passed: bool | None
     seconds: float = 0.0
     stopped: str | None = None
+    reason: str = ""
 
 
-def verdict(
-    control: Rung,
-    easy: Rung,
-    share_recovered: float,
-    adaptive: bool,
-    share_failed: float = 0.0,
-    size: str = "",
-    outdone: str = "",
-) -> tuple[str, str]:
-    """Return the verdict and its reason.
+@dataclass(frozen=True)
+class Ladder:
+    """Easier cases below an audited case.
 
-    Args:
-        control: the closed form on softmax regression.
-        easy: the same attack on the same network and data, fresh, undefended, wholly shared.
-        share_recovered: share of the target probes that were recovered, in [0, 1].
-        adaptive: whether the attack knew every operation between the data and the sent tensors.
-        share_failed: share of the target probes without any result, in [0, 1].
-        size: size of the target in words, where it is larger than the easy rung's one example and one step.
-        outdone: in words, by how much the same attack got further without knowing the defence, if it did.
-
-    >>> passed = Rung("control", 150.0, True)
-    >>> verdict(passed, Rung("easy", 9.0, False), 0.0, True)[0]
-    'inconclusive'
+    Attributes:
+        control: the closed form on softmax regression; it checks the measurement.
+        easy: the attack on the same network and data, fresh, undefended, wholly shared, one example, one step.
+        consistency: whether the attacker's model of the client, at the true data, gives the recorded message.
+        matched: the attack on the same clients, weights, batch and steps, undefended.
+        told: the adapted attack on the same, behind the same defence in its mildest form.
     """
+
+    control: Rung
+    easy: Rung
+    consistency: Rung = Rung("consistency", None, None, stopped="it was not checked")
+    matched: Rung = Rung("matched", None, None)
+    told: Rung = Rung("told", None, None)
+
+    def climbed(self) -> Iterator[dict[str, Any]]:
+        """Yield the rungs that have a result, or a reason for having none, as result.json holds them."""
+        for rung in (self.control, self.easy, self.consistency, self.matched, self.told):
+            if rung.passed is not None or rung.stopped:
+                yield asdict(rung)
+
+
+@dataclass(frozen=True)
+class Searched:
+    """Values of an attack's objective, which it minimises, over the messages of a setting.
+
+    Attributes:
+        truth: median at the true data.
+        found: median at the reconstructions.
+        random: median at random guesses.
+        short: messages in which the search ended above the truth.
+        total: messages with all three values.
+    """
+
+    truth: float
+    found: float
+    random: float
+    short: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Results of an attack on its targets.
+
+    Attributes:
+        recovered: examples that were reconstructed.
+        attacked: examples that were attacked.
+        messages: independent messages among them; a batch is one.
+        failed: share of the examples without any result, in [0, 1].
+        adaptive: whether the attack knew every operation between the data and the sent tensors.
+        private: whether clients keep tensors of the model private.
+        defended: whether a defence, or the method's own mechanism, changed what was sent.
+        size: size of the target in words, where it is larger than one example and one step.
+        outdone: in words, by how much the same attack got further without knowing the defence, if it did.
+        identified: identification among look-alikes, where it was tested.
+        settings: number of settings of the run in which it was tested.
+        searched: values of the objective, where the attack has one.
+    """
+
+    recovered: int
+    attacked: int
+    messages: int
+    failed: float
+    adaptive: bool
+    private: bool
+    defended: bool
+    size: str = ""
+    outdone: str = ""
+    identified: Identified | None = None
+    settings: int = 1
+    searched: Searched | None = None
+
+
+def verdict(ladder: Ladder, evidence: Evidence) -> Conclusion:
+    """Return the verdict, its cause and its reason.
+
+    >>> ladder = Ladder(Rung("control", 150.0, True), Rung("easy", 9.0, False))
+    >>> verdict(ladder, Evidence(0, 8, 8, 0.0, adaptive=True, private=False, defended=True))[:2]
+    ('inconclusive', 'easy')
+    """
+    return (
+        _positive(ladder, evidence)
+        or _invalid(ladder)
+        or _incapable(ladder.easy, evidence)
+        or _unearned(ladder, evidence)
+        or _nothing_found(evidence)
+    )
+
+
+def _positive(ladder: Ladder, evidence: Evidence) -> Conclusion | None:
+    """Conclude from reconstruction or identification; this needs only a sound measurement."""
+    control, identified = ladder.control, evidence.identified
     if not control.passed:
-        return "attack broken", (
-            f"The closed form found its examples at {control.psnr:.1f} dB where it must reach {CONTROL_DB:.0f}: "
-            "the measurement is faulty, and this says nothing about the method."
+        reached = "nothing" if control.psnr is None else f"{control.psnr:.1f} dB"
+        return Conclusion(
+            "attack broken",
+            "control",
+            f"The closed form found its examples at {reached} where it must reach {CONTROL_DB:.0f}: the measurement is "
+            "faulty, and this says nothing about the method.",
         )
-    if share_recovered > 0:
-        return "leaks", f"{share_recovered:.0%} of the attacked examples were reconstructed."
+    if evidence.recovered:
+        share = evidence.recovered / evidence.attacked
+        return Conclusion("leaks", "recovered", f"{share:.0%} of the attacked examples were reconstructed.")
+    if identified and significant(identified.p, evidence.settings):
+        return Conclusion(
+            "identifies",
+            "identified",
+            f"Nothing was reconstructed, but {identified.count} of {identified.compared} results point to the true one "
+            f"among look-alikes of its class; guesses that saw nothing do so in {identified.chance or 0:.1%} "
+            f"(p = {identified.p:.1g} in one of {evidence.settings} tested settings).",
+        )
+    return None
+
+
+def _invalid(ladder: Ladder) -> Conclusion | None:
+    if ladder.consistency.passed is not False:
+        return None
+    return Conclusion(
+        "attack broken",
+        "consistency",
+        f"The description does not explain the message. {ladder.consistency.reason} What was attacked is not what the "
+        "audit takes it for, and this says nothing about the method.",
+    )
+
+
+def _incapable(easy: Rung, evidence: Evidence) -> Conclusion | None:
+    """Conclude that the attack is too weak, or makes too little use of its knowledge."""
+    if easy.stopped and not easy.passed:
+        return Conclusion(
+            "inconclusive",
+            "easy",
+            f"The attack gave nothing on the undefended network with fresh weights ({easy.stopped}), so that its "
+            "failure means nothing.",
+        )
     if not easy.passed:
-        if easy.stopped:
-            return "inconclusive", (
-                f"The attack gave nothing on the undefended network with fresh weights ({easy.stopped}), so that its "
-                "failure means nothing."
-            )
-        return "inconclusive", (
-            f"The attack does not even work on the undefended network with fresh weights ({easy.psnr:.1f} dB on "
-            "average): a stronger attack or a larger budget is needed before its failure means anything."
+        return Conclusion(
+            "inconclusive",
+            "easy",
+            f"The attack does not even work on the undefended network with fresh weights ({easy.psnr or 0:.1f} dB on "
+            "average): a stronger attack or a larger budget is needed before its failure means anything.",
         )
-    if share_failed >= FAILED_SHARE:
-        return "inconclusive", f"The attack gave no result for {share_failed:.0%} of the attacked examples."
-    if not adaptive:
-        return "static only", (
+    if evidence.failed >= FAILED_SHARE:
+        reason = f"The attack gave no result for {evidence.failed:.0%} of the attacked examples."
+        return Conclusion("inconclusive", "failures", reason)
+    if not evidence.adaptive and (evidence.private or evidence.defended):
+        return Conclusion(
+            "static only",
+            "static",
             "The attack did not know, or made no use of, all that stands between the data and what was sent: its "
-            "failure is not evidence of protection."
+            "failure is not evidence of protection.",
         )
-    if outdone:
-        return "inconclusive", (
-            f"The attack reconstructed nothing, but not knowing of the defence it got further ({outdone}): it makes "
-            "poor use of what it knows, and its failure means nothing."
+    if not evidence.defended:
+        larger = f", here with {evidence.size}" if evidence.size else ""
+        return Conclusion(
+            "inconclusive",
+            "undefended",
+            f"No defence hides the data in what was sent{larger}: the attack is too weak for this case, and its "
+            "failure is not evidence of protection.",
         )
-    larger = f" That was with one example and one step; here it had {size}." if size else ""
-    return "no leak found", (
-        "The attack works on the undefended network, knew all that stands between the data and what was sent, and "
-        f"reconstructed nothing within its budget.{larger}"
+    return None
+
+
+def _unearned(ladder: Ladder, evidence: Evidence) -> Conclusion | None:
+    """Conclude that a failure on the case itself does not count."""
+    searched, messages = evidence.searched, evidence.messages
+    if evidence.outdone:
+        return Conclusion(
+            "inconclusive",
+            "outdone",
+            f"The attack reconstructed nothing, but not knowing of the defence it got further ({evidence.outdone}): it "
+            "makes poor use of what it knows, and its failure means nothing.",
+        )
+    for rung, shown in _TO_SHOW.items():
+        step: Rung = getattr(ladder, rung)
+        if not step.passed:
+            why = step.stopped or step.reason or f"{step.psnr or 0:.1f} dB"
+            return Conclusion(
+                "inconclusive", rung, f"It was not shown that {shown} ({why}): its failure means nothing."
+            )
+    if searched and 2 * searched.short > searched.total:
+        return Conclusion(
+            "inconclusive",
+            "search",
+            f"The search ended short in {searched.short} of {searched.total} messages: the true data explain these "
+            f"better (median of its objective {searched.truth:.3g}) than its results do ({searched.found:.3g}; a "
+            f"random guess has {searched.random:.3g}). A longer or better search is needed.",
+        )
+    if messages < MESSAGES:
+        return Conclusion(
+            "inconclusive",
+            "few",
+            f"Nothing was reconstructed from {messages} independent messages, but at least {MESSAGES} are needed: "
+            f"{most_missed(max(1, messages)):.0%} of such messages could leak and none of these be seen to.",
+        )
+    return None
+
+
+def _nothing_found(evidence: Evidence) -> Conclusion:
+    return Conclusion(
+        "no leak found",
+        "nothing",
+        "The attack reconstructs the same clients' data without the defence and through its mildest form. It knew all "
+        "that stands between the data and what was sent, and reconstructed nothing within its budget. Up to "
+        f"{most_missed(evidence.messages):.0%} of such messages could leak to this attack and none have been seen to.",
     )

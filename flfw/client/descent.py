@@ -34,6 +34,8 @@ class LocalDescent(ABC):
         sharing: the downloaded and uploaded tensors, by the client's own copy of the method.
         device: device of the training: a GPU if the experiment gives clients a share of it, else the CPU.
         steps_made: number of local steps that `descend` has made for this message.
+        noted: the batches of training examples, each with its indices in the data set, for an audit of the upload;
+            None: they are not noted.
     """
 
     def __init__(self, at: Workplace) -> None:
@@ -42,6 +44,7 @@ class LocalDescent(ABC):
         self.sharing = at.method.shared(self.model, at.settings)
         self._lasting = at.settings.lasting_at(at.experiment.lr) if isinstance(at.settings, LastingTraining) else None
         self.steps_made = 0
+        self.noted: list[tuple[np.ndarray, Tensor, Tensor]] | None = None
         self.device = torch.device("cuda" if at.experiment.gpus_per_client and torch.cuda.is_available() else "cpu")
 
     @abstractmethod
@@ -139,6 +142,8 @@ class LocalDescent(ABC):
     def examples(self, part: str, indices: np.ndarray, vary: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Return examples on the client's device; see `flfw.task.Task.examples`."""
         x, y = self.at.task.examples(part, indices, vary)
+        if part == "train" and self.noted is not None:
+            self.noted.append((indices, x, y))
         return x.to(self.device), y.to(self.device)
 
     def accuracy(self, part: str = "test") -> float:

@@ -48,12 +48,15 @@ class FederatedClient(Probing, NumPyClient, ABC):
         state, uploads = self.model.state_dict(), self.sharing.uploads
         self.download_names = [name for name in state if matches(name, self.sharing.downloads)]
         self.private_names = [name for name in state if name not in self.download_names]
-        self._form, parts = at.method.factored_upload(at.settings), ()
-        if self._form:
+        self._factored_upload = at.method.factored_upload(at.settings)
+        factor_names: tuple[str, ...] = ()
+        if self._factored_upload:
             refuse_beside_factors(at.experiment.defence, at.defence)
-            whole = [name for name in state if matches(name, [self._form.pattern])]
-            parts = self._form.names if all(matches(name, uploads) for name in whole) else ()
-        self.border = Border(at.partition, at.experiment.method, self.sharing, forms(state), parts)
+            replaced = [name for name in state if matches(name, [self._factored_upload.pattern])]
+            # Factors reveal the tensors that they replace: they may leave only where all of these are uploads.
+            if all(matches(name, uploads) for name in replaced):
+                factor_names = self._factored_upload.names
+        self.border = Border(at.partition, at.experiment.method, self.sharing, forms(state), factor_names)
 
     def outgoing(self) -> Tensors:
         """Choose the tensors to send after training, by name: by default the method's uploads."""
@@ -142,7 +145,7 @@ class FederatedClient(Probing, NumPyClient, ABC):
     def leaving(self) -> Tensors:
         """Build the upload of a round: `outgoing`, after the defence, in the form that the method sends."""
         sent = self._defended({name: value.cpu() for name, value in self.outgoing().items()})
-        return self._form.compress(sent, self.received) if self._form else sent
+        return self._factored_upload.compress(sent, self.received) if self._factored_upload else sent
 
     def _between_evaluations(
         self, train: Callable[[], dict[str, float]], received: Mapping[str, np.ndarray], version: int

@@ -37,7 +37,7 @@ class Site:
     volunteered: tuple[int, ...] | None = None
 
     @classmethod
-    def of(cls, node_config: Mapping[str, Any], experiment: str) -> Site:
+    def from_config(cls, node_config: Mapping[str, Any], experiment: str) -> Site:
         """Build the site from its node config, and from environment variables for missing keys.
 
         Args:
@@ -60,7 +60,7 @@ class Site:
         )  # a folder for each run of this site
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables from which `of` builds this site in another process."""
+        """Return the environment variables from which `from_config` builds this site in another process."""
         return {v: str(getattr(self, field)) for field, v in _VARIABLES.items() if getattr(self, field)}
 
 

@@ -81,7 +81,7 @@ def up(layout: Layout) -> None:
 def _start_site(layout: Layout, number: int) -> int:
     """Start a site; return the size of its log before the start."""
     site = layout.site(number)
-    before = processes.said(site, "supernode")
+    before = processes.log_size(site, "supernode")
     processes.start(layout.supernode_command(number), site, "supernode", environment(site / "home"))
     return before
 

@@ -116,7 +116,7 @@ def listens(host: str, port: int) -> bool:
     return False
 
 
-def said(folder: Path, name: str) -> int:
+def log_size(folder: Path, name: str) -> int:
     """Return the size of a program's log in bytes, over all its starts."""
     path = folder / f"{name}.log"
     return path.stat().st_size if path.is_file() else 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite, sqrt
-from typing import Literal, TypeAlias
+from typing import Literal, Self, TypeAlias
 
 import torch
 from torch import nn
@@ -22,6 +22,9 @@ from flfw.training.per_example import Grouping, PerExample, grouped
 NoiseSource: TypeAlias = Literal["seed", "system"]
 Unit: TypeAlias = Literal["example", "client"]
 
+_WIDE = 1e9  # a bound that no gradient or update reaches
+_FAINT = 1e-6  # noise multiplier; with a bound of 4 the noise is far below the change of one step's weights
+
 
 @dataclass(frozen=True)
 class Noise(LocalTraining):
@@ -36,6 +39,14 @@ class Noise(LocalTraining):
         super().__post_init__()
         require(0 <= self.noise_multiplier < inf, "0 <= noise_multiplier < inf", noise_multiplier=self.noise_multiplier)
         require(0 < self.clip < inf, "0 < clip < inf", clip=self.clip)
+
+    def bare(self) -> Self:
+        """Return settings that clip nothing and add no noise."""
+        return replace(self, noise_multiplier=0.0, clip=_WIDE)
+
+    def mildest(self) -> Self:
+        """Return settings with so little noise that a message leaks; the clipping stays."""
+        return replace(self, noise_multiplier=min(self.noise_multiplier, _FAINT))
 
     def generator(self, seed: int, purpose: str, *numbers: int) -> torch.Generator:
         """Return the generator of the noise."""

@@ -31,6 +31,16 @@ class EitherUnitStrategy(FederatedStrategy, ABC):
         return settings.mechanism(course, cls.uploads)
 
     @classmethod
+    def bare(cls, settings: EitherUnit) -> EitherUnit:
+        """Return settings that clip nothing and add no noise."""
+        return settings.bare()
+
+    @classmethod
+    def mildest(cls, settings: EitherUnit) -> EitherUnit:
+        """Return settings with so little noise that a message leaks."""
+        return settings.mildest()
+
+    @classmethod
     def as_published(cls, settings: EitherUnit, course: Course) -> Published | None:
         """Count Poisson batches in all rounds by Renyi divergences, as such comparisons choose their noise."""
         if not settings.on_steps:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -16,6 +17,7 @@ from flfw import nets
 from flfw.audit import probe
 from flfw.audit.jobs import EASY, tickets_of
 from flfw.audit.queue import Queue
+from flfw.audit.rungs import tickets_beside
 from flfw.engines import machine
 from flfw.errors import BadInput, RunFailed
 from flfw.messages.streaming import StreamingGrid
@@ -75,52 +77,35 @@ class Federation:
     """
 
     def __init__(self, grid: Grid, resolved: Resolved, folder: Path) -> None:
-        experiment = resolved.experiment
-        self._resolved, self._experiment, self._folder = resolved, experiment, folder
+        self._resolved, self._experiment, self._folder = resolved, resolved.experiment, folder
         drop_unfinished(folder / "checkpoint")
-        self._kept = Checkpoints(folder, experiment)
-        self._strategy = _strategy(resolved, stamp={"experiment": self._kept.id, "code": code_hash()})
-        self._strategy.at = ServerPlace(
-            experiment, resolved.method, resolved.settings, lambda title, steps: self._steps.within(title, steps)
-        )
-        self._listener = self._strategy.watch = _listener(resolved)
-        self._grid: Grid = StreamingGrid(grid)
-        self._tap: RecordingGrid | None = None
+        self._checkpoints = Checkpoints(folder, self._experiment)
         self._queue = Queue(folder / "queue")
-        self._uploads_too = experiment.record or any("uploads" in a.uses for a in resolved.attacks.values())
-        self._probed = bool(experiment.audited)
-        if experiment.audited and self._strategy.uploads:
-            mark = self._kept.last.recordings if self._kept.last else None
-            forget_after(folder / "examples", self._kept.last.round if self._kept.last else -1)
-            self._grid = self._tap = RecordingGrid(
-                self._grid,
-                folder / "observations",
-                self._recorded,
-                mark=mark,
-                anew=True,
-                compression=experiment.compression,
-                limit_bytes=round(1e9 * experiment.observations_gb),
-            )
 
-    def _recorded(self, message: Message, reply: Message) -> bool:
-        """Return whether to record an exchange: a sound probe or, for attacks on uploads, one of an audited round."""
-        if probe.is_sound(message, reply):
-            return True
-        if not self._uploads_too or message.metadata.message_type != "train":
-            return False
-        server_round: Any = message.content.config_records["config"]["round"]
-        return server_round in self._audited(server_round) and carries_arrays(message, reply)
+        self._strategy = _strategy(resolved, stamp={"experiment": self._checkpoints.id, "code": code_hash()})
+        self._strategy.at = ServerPlace(self._experiment, resolved.method, resolved.settings, self._progress)
+        self._listener = _listener(resolved)
+        self._strategy.watch = self._listener
+
+        self._probed = bool(self._experiment.audited)
+        uploads_attacked = any("uploads" in attack.uses for attack in resolved.attacks.values())
+        audited = self._experiment.audit_source != "probe"
+        self._records_uploads = self._experiment.record or uploads_attacked or audited
+        self._grid: Grid = StreamingGrid(grid)
+        self._recorder: RecordingGrid | None = None
+        if self._experiment.audited and self._strategy.uploads:
+            self._grid = self._recorder = self._recorder_around(self._grid)
 
     def run(self) -> None:
         """Carry out the run, from enrolment to ``training.json``."""
         strategy = self._strategy
         blind = self._enrol()
-        if last := self._kept.last:
-            strategy.restore(last, self._kept.history)
+        if last := self._checkpoints.last:
+            strategy.restore(last, self._checkpoints.history)
             if self._listener and last.scores is not None:
                 self._listener.scores = last.scores
             self._announce_again(last.round)
-        if self._tap and self._experiment.record:
+        if self._recorder and self._experiment.record:
             _warn(f"what clients send in rounds {self._experiment.audit_rounds} is recorded in {self._folder}")
         with Steps("round", self._experiment.rounds, strategy.rounds_before) as self._steps:
             done, arrays = self._train(last.arrays if last else self._first())
@@ -128,12 +113,39 @@ class Federation:
         self._write(
             final=final,
             final_failed=[asdict(failure) for failure in failed],
-            code=self._kept.code,
-            resumed=self._kept.resumed,
+            code=self._checkpoints.code,
+            resumed=self._checkpoints.resumed,
             engine=self._experiment.engine,
             without_gpu=blind,
             scores=self._listener.scores.tolist() if self._listener else None,
         )
+
+    def _progress(self, title: str, steps: int) -> AbstractContextManager[Callable[[], None]]:
+        """Show the progress of a long computation of the server below that of the rounds."""
+        return self._steps.within(title, steps)
+
+    def _recorder_around(self, grid: Grid) -> RecordingGrid:
+        """Put a recorder around the grid; of earlier recordings it keeps those up to the last checkpoint."""
+        last = self._checkpoints.last
+        forget_after(self._folder / "examples", last.round if last else -1)
+        return RecordingGrid(
+            grid,
+            self._folder / "observations",
+            self._is_recorded,
+            mark=last.recordings if last else None,
+            anew=True,
+            compression=self._experiment.compression,
+            limit_bytes=round(1e9 * self._experiment.observations_gb),
+        )
+
+    def _is_recorded(self, message: Message, reply: Message) -> bool:
+        """Return whether to record an exchange: a sound probe or, for attacks on uploads, one of an audited round."""
+        if probe.is_sound(message, reply):
+            return True
+        if not self._records_uploads or message.metadata.message_type != "train":
+            return False
+        server_round: Any = message.content.config_records["config"]["round"]
+        return server_round in self._audited(server_round) and carries_arrays(message, reply)
 
     def _enrol(self) -> bool:
         """Learn which node is which client; return whether a client with a share of a GPU sees no GPU."""
@@ -155,7 +167,7 @@ class Federation:
         def build(net: str) -> nets.Net:
             return nets.build(net, *input_space(self._experiment))
 
-        if self._tap and self._probed:
+        if self._recorder and self._probed:
             self._note_probes(0, probe.send_ladder(self._grid, self._strategy, self._experiment, build))
             self._queue.announce(EASY)
         with initialising(self._experiment.seed, "model"):
@@ -186,27 +198,30 @@ class Federation:
     def _after(self, flower_round: int, arrays: ArrayRecord) -> None:
         """Report a round, probe and save a checkpoint; called after each round and before the first."""
         done = flower_round + self._strategy.rounds_before
-        if self._kept.last and done == self._kept.last.round:
+        if self._checkpoints.last and done == self._checkpoints.last.round:
             return
         if done:
             row = self._strategy.history.rounds[-1]
             self._steps.done(_line(row))
             self._steps.note(f"client {failure['client']} dropped: {failure['reason']}" for failure in row["failed"])
-        if self._tap and self._probed and done in self._audited(done):
+        if self._recorder and self._probed and done in self._audited(done):
             for ticket in tickets_of(self._experiment, done):
                 sent = probe.send_probes(self._grid, self._strategy, self._experiment, ticket, arrays)
                 self._note_probes(done, sent)
                 self._queue.announce(ticket)
-        snapshot = self._strategy.snapshot(done, arrays, self._tap.mark if self._tap else None)
+                for beside in tickets_beside(self._resolved, ticket):  # attacked on demand: not announced
+                    sent = probe.send_probes(self._grid, self._strategy, self._experiment, beside, arrays)
+                    self._note_probes(done, sent)
+        snapshot = self._strategy.snapshot(done, arrays, self._recorder.mark if self._recorder else None)
         if self._listener:
             snapshot = replace(snapshot, scores=self._listener.scores)
-        self._kept.save(snapshot, self._strategy.history.rows_of(done))
+        self._checkpoints.save(snapshot, self._strategy.history.rows_of(done))
         if done < self._experiment.rounds and self._is_last(done):
             raise _Ended(done, arrays)
 
     def _announce_again(self, done: int) -> None:
         """Announce the probes that were recorded before this process began."""
-        if self._tap:
+        if self._recorder:
             self._queue.announce(EASY)
             for server_round in (r for r in self._audited(done) if r <= done):
                 for ticket in tickets_of(self._experiment, server_round):
@@ -254,7 +269,7 @@ def _listener(resolved: Resolved) -> Listener | None:
         return None
     from flfw.dp.canary_audit import Listener  # an accountant is needed only then
 
-    return Listener(experiment, Task.of(experiment, experiment.data_root), resolved.method, resolved.settings)
+    return Listener(experiment, Task.load(experiment, experiment.data_root), resolved.method, resolved.settings)
 
 
 def _all_volunteer(answers: Iterable[Mapping[str, Any]], needed: int) -> bool:

@@ -23,6 +23,9 @@ class AuditSettings:
     method's name, if there is one."""
     audit_rounds: str = "0,last"
     """Rounds after which clients are probed; 0 is before training."""
+    audit_source: Literal["probe", "update", "both"] = "probe"
+    """What is attacked: probes, which are made for the audit, updates that clients upload in the audited rounds (after
+    0), or both."""
     victim_batch: int = 1
     """Examples in a probe."""
     victim_steps: int = 1

@@ -17,6 +17,7 @@ from flfw.inversion.graph import Graph
 from flfw.inversion.matching import inner
 from flfw.inversion.objective import Given, Guess, Objective
 from flfw.nets.net import Tensors
+from flfw.victims.operator import AsOffset
 
 Nature: TypeAlias = Literal["fixed", "unbiased", "random"]
 
@@ -46,6 +47,7 @@ class Automatic:
         factor: the scale of the defence's input over the scale of the compared tensors; not 0.
         finished: whether the attacked tensors passed through `update`, as an upload has; a single step has not.
         deviations: standard deviation of the noise in each tensor, where it is known; see `counting`.
+        origin: what is subtracted from both sides before they are compared; None: nothing. See `from_origin`.
     """
 
     def __init__(
@@ -55,21 +57,37 @@ class Automatic:
         factor: float = 1.0,
         finished: bool = True,
         deviations: Tensors | None = None,
+        origin: Tensors | None = None,
     ) -> None:
         self.defence, self.draws, self._factor, self._finished = defence, draws, factor, finished
-        self.deviations = deviations
+        self.deviations, self.origin = deviations, origin
 
     @property
     def noise(self) -> float | None:
         """1 where the residual is counted in deviations, else None; see `flfw.victims.operator.Operator.noise`."""
         return None if self.deviations is None else 1.0
 
+    @property
+    def undoing(self) -> AsOffset | None:
+        """The operator that subtracts the origin from an observation; None: there is none."""
+        return None if self.origin is None else AsOffset(self.origin)
+
     def counting(self, deviations: Tensors) -> Automatic:
         """Return a copy that counts a trial's residual in deviations, positive tensors by name."""
-        return Automatic(self.defence, self.draws, self._factor, self._finished, deviations)
+        return self._with(deviations=deviations)
+
+    def from_origin(self, origin: Tensors) -> Automatic:
+        """Return a copy that compares differences from some output of the defence, tensors by name."""
+        return self._with(origin=origin)
+
+    def _with(self, **changes: Tensors) -> Automatic:
+        known = {"deviations": self.deviations, "origin": self.origin, **changes}
+        return Automatic(self.defence, self.draws, self._factor, self._finished, **known)
 
     def left(self, defended: Tensors, observed: Tensors) -> Tensors:
-        """Return the tensors that a distance compares with the observation."""
+        """Return the tensors that a distance compares with the observation, from which `undoing` took the origin."""
+        if self.origin is not None:
+            defended = {n: value - self.origin[n] for n, value in defended.items()}
         if self.deviations is None:
             return defended
         return {n: value + (defended[n] - value) / self.deviations[n] for n, value in observed.items()}

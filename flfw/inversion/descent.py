@@ -59,6 +59,13 @@ class Best:
         for name, value in guess.items():
             self.guess[name] = torch.where(_like(better, value), value, self.guess[name])
 
+    def replace(self, other: Best, where: Tensor) -> None:
+        """Take the guesses and distances of a search that went on from here, where a mask (P,) says so."""
+        self.matched = torch.where(where, other.matched, self.matched)
+        self.iterations = torch.where(where, self.iterations + other.iterations, self.iterations)
+        for name, value in other.guess.items():
+            self.guess[name] = torch.where(_like(where, value), value, self.guess[name])
+
     @property
     def unsolved(self) -> Tensor:
         """Mask (P,) of the problems whose distance is not yet below the threshold."""

@@ -21,6 +21,11 @@ def inner(a: Tensors, b: Tensors) -> Tensor:
     return torch.stack([(a[name] * b[name]).sum() for name in b]).sum()
 
 
+def rms(value: Tensor) -> Tensor:
+    """Compute the root mean square of a tensor."""
+    return value.square().mean().sqrt()
+
+
 def cosine_distance(trial: Tensors, observed: Tensors) -> Tensor:
     """Compute 1 - cos of two gradients, each as one vector; in [0, 2] (Geiping et al., NeurIPS 2020, eq. 4).
 

@@ -57,12 +57,19 @@ class Objective:
         distance: distance of two gradients.
         prior: prior of a guess.
         mechanism: a known mechanism between the gradient and the observation; None: none.
+        through: whether it is applied to a trial; what it can undo in the observation is undone in any case.
     """
 
     def __init__(
-        self, victim: VictimModel, distance: Distance, prior: Prior, mechanism: Operator | None = None
+        self,
+        victim: VictimModel,
+        distance: Distance,
+        prior: Prior,
+        mechanism: Operator | None = None,
+        through: bool = True,
     ) -> None:
-        self.victim, self.distance, self.prior, self.mechanism = victim, distance, prior, mechanism
+        self.victim, self.distance, self.prior = victim, distance, prior
+        self.mechanism, self._through = mechanism, through
 
     def given(self, problem: Problem, strength: float = 1.0) -> Given:
         """Return the constants of a search for one problem.
@@ -77,7 +84,9 @@ class Objective:
         self.victim.check(problem.sent)
         observed, constants = self.victim.observed(problem.sent)
         if self.mechanism:
-            constants = {**constants, **self.mechanism.read(observed)}
+            if self._through:
+                constants = {**constants, **self.mechanism.read(observed)}
+            observed = self.mechanism.undone(observed)
         labels = {} if problem.labels is None else {"hard": problem.labels}
         weights = {"prior": self.victim.inputs.mean.new_tensor(strength)}
         return {"observed": observed, "constants": constants, "labels": labels, "weights": weights}
@@ -91,7 +100,7 @@ class Objective:
 
     def matched(self, trial: Tensors, given: Given) -> Tensor:
         """Compute the distance of a trial from the observation."""
-        if self.mechanism:
+        if self.mechanism and self._through:
             trial = self.mechanism.apply(trial, given["observed"], given["constants"])
         return self.distance(trial, given["observed"])
 

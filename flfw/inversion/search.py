@@ -8,7 +8,7 @@ needs a `VictimModel` and the sent tensors, but not Flower: it also works on gra
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 import torch
@@ -43,7 +43,7 @@ class Stage:
         descent: the optimiser.
         prior: prior of a guess.
         strength: factor of the prior, >= 0; stages that differ only in it share their graphs.
-        through: whether a known mechanism is part of the objective.
+        through: whether a known mechanism is part of the objective; a constant that it adds is subtracted in any case.
     """
 
     distance: Distance
@@ -51,6 +51,22 @@ class Stage:
     prior: Prior = none
     strength: float = 1.0
     through: bool = True
+
+
+@dataclass(frozen=True)
+class Closing:
+    """Searches from the result so far, under weaker priors, whose result counts only where it is much nearer.
+
+    Where an observation determines the data, the distance then falls by far. Where it does not, such a search fits
+    remainders and loses what the prior had found, and the distance hardly falls.
+
+    Attributes:
+        stages: the searches, each from the end of the one before.
+        below: the distance after them, over that before, below which their result counts; in (0, 1].
+    """
+
+    stages: tuple[Stage, ...]
+    below: float
 
 
 @dataclass(frozen=True)
@@ -67,6 +83,7 @@ class Recipe:
         boxed: whether a guess is kept in the box during the search; at the end it always is.
         lost: a distance above which a search has failed: that of a guess whose gradient is 0, where it is known.
         opening: searches before this one, from each start.
+        closing: searches after this one, from each start.
     """
 
     distance: Distance
@@ -78,11 +95,13 @@ class Recipe:
     boxed: bool = True
     lost: float = inf
     opening: tuple[Stage, ...] = ()
+    closing: tuple[Closing, ...] = ()
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The opening stages and the last one; the distance in the last one counts."""
-        return *self.opening, Stage(self.distance, self.descent, self.prior)
+        """The opening stages, the one described here, and the closing ones; the distance in the last one counts."""
+        closing = [stage for one in self.closing for stage in one.stages]
+        return *self.opening, Stage(self.distance, self.descent, self.prior), *closing
 
 
 @dataclass(frozen=True)
@@ -161,6 +180,31 @@ def invert(
     return [result for result in best if result is not None]
 
 
+def objectives(
+    victim: VictimModel,
+    target: Target,
+    recipe: Recipe,
+    guesses: Sequence[tuple[Tensor, Tensor | None]],
+    *,
+    mechanism: Operator | Automatic | None = None,
+    box: tuple[float, float] = (0.0, 1.0),
+    compute: Compute | None = None,
+) -> list[float]:
+    """Compute the objective of a search's last stage at some guesses, prior included.
+
+    Args:
+        victim: computes the gradient of a guess.
+        target: the observation.
+        recipe: settings of the search.
+        guesses: raw inputs (B, ...) and labels (B,); None: the target's.
+        mechanism: a known mechanism between the gradient and the observation.
+        box: smallest and largest raw input.
+        compute: limits of memory, and compilation.
+    """
+    run = _Run(victim, recipe, mechanism, box, compute or Compute())
+    return [run.objective(target, samples, labels) for samples, labels in guesses]
+
+
 class _Run:
     """State of one call of `invert`, built once for all starts."""
 
@@ -190,16 +234,31 @@ class _Run:
             results += self._chunk(problems[at : at + width], [target.rng for target in targets[at : at + width]])
         return results
 
+    def objective(self, target: Target, samples: Tensor, labels: Tensor | None) -> float:
+        """Compute the last stage's objective at raw inputs."""
+        stage = self._recipe.stages[-1]
+        target = target if labels is None else replace(target, labels=labels)
+        problem = self._problem(target)
+        problem = replace(problem, start=self._victim.inputs.normalise(samples.to(problem.start.device)))
+        objective, evaluation = self._evaluation(stage, problem)
+        given = stacked_given([objective.given(problem, stage.strength)])
+        return float(evaluation.of(given, [target.rng])(stacked([problem.guess]))[1])
+
     def _chunk(self, problems: Sequence[Problem], rngs: Sequence[torch.Generator]) -> list[Found]:
         guess = stacked([problem.guess for problem in problems])
         went = torch.zeros(len(problems), dtype=torch.bool)
         before = 0
-        *opening, last = self._recipe.stages
+        *opening, last = self._recipe.stages[: len(self._recipe.opening) + 1]
         for stage in opening:
             best = self._descended(stage, problems, rngs, guess, 0.0)
             guess, went = best.guess, went | (best.objective < best.first).cpu()  # False where both are infinite
             before += stage.descent.iterations
         best = self._descended(last, problems, rngs, guess, self._recipe.solved)
+        for closing in self._recipe.closing:
+            nearer = best
+            for stage in closing.stages:
+                nearer = self._descended(stage, problems, rngs, nearer.guess, self._recipe.solved)
+            best.replace(nearer, nearer.matched < closing.below * best.matched)
         went = (went | (best.objective < best.first).cpu()) & (best.matched <= self._recipe.lost).cpu()  # False for NaN
         return list(self._found(best, problems, went, before))
 
@@ -222,11 +281,13 @@ class _Run:
     def _evaluation(self, stage: Stage, problem: Problem) -> tuple[Objective, Evaluation]:
         like = stage.distance, stage.prior, stage.through
         if like not in self._built:
-            mechanism = self._mechanism if stage.through else None
-            automatic = isinstance(mechanism, Automatic)
-            objective = Objective(self._victim, stage.distance, stage.prior, None if automatic else mechanism)
+            known, through = self._mechanism, stage.through
+            automatic = known if isinstance(known, Automatic) else None
+            operator = known.undoing if isinstance(known, Automatic) else known
+            objective = Objective(self._victim, stage.distance, stage.prior, operator, through)
             example = problem.guess, objective.given(problem), self._compute
-            evaluation = Staged(objective, mechanism, *example) if automatic else Fused(objective, *example)
+            inside = automatic if through else None
+            evaluation = Staged(objective, inside, *example) if inside else Fused(objective, *example)
             self._built[like] = objective, evaluation
         return self._built[like]
 

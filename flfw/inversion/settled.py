@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from flfw.inversion.automatic import Automatic, again, changed
-from flfw.inversion.matching import inner
+from flfw.inversion.matching import inner, rms
+from flfw.inversion.offset import added, origin
+from flfw.inversion.outliers import AsOutliers, errors
 from flfw.nets.net import Tensors
 from flfw.rng import torch_generator
-from flfw.victims.operator import Operator
+from flfw.victims.operator import AsOffset, Operator
 from flfw.victims.victim import VictimModel
 
 _ONE_TO_ONE = (0.92, 1.08)  # slopes of a defence that acts like noise
@@ -32,11 +34,14 @@ def settled(
 ) -> Automatic | Operator:
     """Choose the mechanism of a search by trying the defence.
 
-    A defence that zeroes entries and scales the others is read off the observation: `AsSelection`. A defence that is
-    not random, and whose derivative predicts its response, stands in the objective as it is. A defence that passes on
-    a small change and a doubling one to one, with errors like chance, acts like noise. The noise is measured once
-    instead of simulated in every step: `AsNoise`. Any other random defence stands in the objective with the measured
-    size of its randomness, so that an attack may use likelihoods. All others stand there as they are.
+    A defence that zeroes entries and scales the others is read off the observation: `AsSelection`. What a defence adds
+    to every gradient is subtracted from the observation: `AsOffset`. A defence that is not random, and whose derivative
+    predicts its response, stands in the objective as it is. A defence that replaces some entries and leaves the others
+    is met by a likelihood with long tails: `AsOutliers`. A defence that passes on a small change and a doubling one to
+    one, with errors like chance, acts like noise. The noise is measured once instead of simulated in every step:
+    `AsNoise`. Any other random defence stands in the objective with the measured size of its randomness, so that an
+    attack may use likelihoods. All others stand there as they are. Where what stands in the objective is mostly a
+    constant, differences from that are compared.
 
     Args:
         automatic: the defence.
@@ -54,16 +59,24 @@ def settled(
     factor = _selects(automatic, example, rng) if _kept_back(observed) else None
     if factor is not None:
         return AsSelection(factor)
+    offset = added(automatic, example)
+    if offset is not None:
+        return AsOffset(offset)
     noise = AsNoise(automatic, example)
     at = noise.sized(observed, rng)
     nature, faithful = automatic.nature(at, rng), automatic.is_faithful(at, rng)
-    if nature == "fixed" and (faithful or _adds_the_same(automatic, at, rng)):
-        return automatic
+    constant = origin(automatic, example, 1 if nature == "fixed" else automatic.draws)
+    beside = automatic if constant is None else automatic.from_origin(constant)
+    if nature == "fixed" and faithful:
+        return beside
+    measured = errors(automatic, example)
+    if measured is not None:
+        return AsOutliers(measured, example)
     low, high = _ONE_TO_ONE
     one_to_one = all(low <= float(slope(automatic, at, rng)) <= high for slope in (_response, _growth))
-    if one_to_one and nature != "random":
+    if one_to_one and nature != "random" and constant is None:
         return noise
-    return automatic if nature == "fixed" else automatic.counting(_deviations(automatic, at, rng))
+    return beside if nature == "fixed" else beside.counting(_deviations(beside, at, rng))
 
 
 def alike(chosen: Automatic | Operator) -> str:
@@ -75,7 +88,13 @@ def alike(chosen: Automatic | Operator) -> str:
         return f"selection {chosen.factor:.4g}" if isinstance(chosen.factor, float) else f"selection, {chosen.factor}"
     if isinstance(chosen, AsNoise):
         return "noise"
-    return "itself" if chosen.noise is None else ""
+    if isinstance(chosen, AsOffset):
+        return "offset"
+    if isinstance(chosen, AsOutliers):
+        return f"outliers, {chosen.alike}"
+    if not isinstance(chosen, Automatic) or chosen.noise is not None:
+        return ""
+    return "itself" if chosen.origin is None else "itself, from a constant"
 
 
 Factor: TypeAlias = float | Literal["one for all", "one for each"]
@@ -125,7 +144,7 @@ class AsNoise(Operator):
         gradient = self._example
         for _ in range(3):
             defended = self._automatic.defended(gradient, rng)
-            gradient = {n: v * _rms(sent[n]) / _rms(defended[n]).clamp(min=_TINY) for n, v in gradient.items()}
+            gradient = {n: v * rms(sent[n]) / rms(defended[n]).clamp(min=_TINY) for n, v in gradient.items()}
         return gradient
 
     def read(self, sent: Tensors) -> Tensors:
@@ -140,7 +159,7 @@ class AsNoise(Operator):
             moved = {n: v + change[n] for n, v in at.items()}
             defended = self._automatic.defended(moved, rng)
             squares = {n: squares[n] + (defended[n] - v).square().mean() / _MEASURED for n, v in moved.items()}
-        least = {n: _EXACT * _rms(value) for n, value in sent.items()}
+        least = {n: _EXACT * rms(value) for n, value in sent.items()}
         deviations = {n: torch.maximum(squares[n].sqrt(), least[n]) for n in sent}
         return {f"precision.{n}": torch.where(v > 0, 1 / v, 0.0) for n, v in deviations.items()}
 
@@ -190,16 +209,6 @@ def _alike(factors: Tensor) -> bool:
     return not len(factors) or bool((factors - factors.mean()).abs().max() <= _ALIKE * factors.mean().abs())
 
 
-def _adds_the_same(automatic: Automatic, at: Tensors, rng: torch.Generator) -> bool:
-    """Return whether a deterministic defence adds an error that does not depend on its input."""
-    change = changed(at, rng)
-    errors = []
-    for moved in (at, {n: v + change[n] for n, v in at.items()}):
-        defended = automatic.defended(moved, rng)
-        errors.append({n: defended[n] - v for n, v in moved.items()})
-    return all(_rms(errors[1][n] - error) <= _ALIKE * _rms(error) for n, error in errors[0].items())
-
-
 def _response(automatic: Automatic, at: Tensors, rng: torch.Generator) -> Tensor:
     """Compute the mean share of a small change that comes out, each tensor in units of its own change."""
     change, state = changed(at, rng), rng.get_state()
@@ -219,9 +228,6 @@ def _growth(automatic: Automatic, at: Tensors, rng: torch.Generator) -> Tensor:
 def _deviations(automatic: Automatic, at: Tensors, rng: torch.Generator) -> Tensors:
     """Compute the root mean square of the randomness in each tensor, with a floor."""
     samples = [automatic.defended(at, rng) for _ in range(_MEASURED)]
+    samples = [automatic.undoing.undone(one) for one in samples] if automatic.undoing else samples
     each = {n: torch.stack([one[n] for one in samples]) for n in at}
-    return {n: torch.maximum(v.var(0).mean().sqrt(), _EXACT * _rms(v)).clamp(min=_TINY) for n, v in each.items()}
-
-
-def _rms(value: Tensor) -> Tensor:
-    return value.square().mean().sqrt()
+    return {n: torch.maximum(v.var(0).mean().sqrt(), _EXACT * rms(v)).clamp(min=_TINY) for n, v in each.items()}

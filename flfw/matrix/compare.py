@@ -127,14 +127,14 @@ def _ends(interval: Interval) -> str:
 def _difference(run: Finished, setting: AttackSetting, first: Finished, against: AttackSetting) -> str:
     """Return the mean difference from the first run over the shared victims, with its interval."""
     ours, theirs = _victims(run, setting, first), _victims(first, against, run)
-    both = [(ours[key].counted, theirs[key].counted) for key in ours if key in theirs]
-    values = [(a, b) for a, b in both if a is not None and b is not None]
+    both = [(ours[key].counted, theirs[key].counted, ours[key].message) for key in ours if key in theirs]
+    values = [(a, b, message) for a, b, message in both if a is not None and b is not None]
     if not values:
         return "no victim is shared"
     if all(ours[key].failed and theirs[key].failed for key in ours if key in theirs):
         return "both gave nothing"
-    a, b = map(np.array, zip(*values, strict=True))
-    statistics = paired(a, b, None, numpy_generator(0, "compare"))
+    a, b, messages = map(np.array, zip(*values, strict=True))
+    statistics = paired(a, b, None, numpy_generator(0, "compare"), messages)
     return f"{statistics.difference.mean:+.1f}{_ends(statistics.difference)} on {len(values)}, p = {statistics.p:.3g}"
 
 

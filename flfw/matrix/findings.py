@@ -12,10 +12,8 @@ import numpy as np
 from flfw.audit.measures.statistics import Interval, Paired, interval, paired, share_interval, worst
 from flfw.matrix.question import NO_DEFENCE
 from flfw.matrix.rows import AttackSetting, Finished, MatrixRow
+from flfw.report.ranking import seriousness
 from flfw.rng import numpy_generator
-
-# The most serious first.
-VERDICTS = ("leaks", "attack broken", "inconclusive", "static only", "no leak found")
 
 
 @final
@@ -36,6 +34,7 @@ class Leak:
         identified: share identified among look-alikes; None: not measured.
         worst: seed, client, victim, image and dB of the closest reconstruction; None: there is none.
         verdict: the most serious verdict of the seeds.
+        reason: what decided that verdict, in sentences, for the first seed that has it.
         seeds_with_verdict: number of seeds with that verdict.
         seconds: time of the attack, sum over the seeds.
     """
@@ -52,6 +51,7 @@ class Leak:
     identified: float | None
     worst: Mapping[str, Any] | None
     verdict: str
+    reason: str
     seeds_with_verdict: int
     seconds: float
 
@@ -63,7 +63,7 @@ class Leak:
     @property
     def severity(self) -> tuple[float, int, float]:
         """Sort key of the worst leak: share recovered, then seriousness of the verdict, then mean closeness."""
-        return self.share_recovered, -_alarm(self.verdict), self.psnr.mean if self.psnr else -np.inf
+        return self.share_recovered, -seriousness(self.verdict), self.psnr.mean if self.psnr else -np.inf
 
 
 @final
@@ -150,7 +150,7 @@ def pooled(setting: AttackSetting, runs: Sequence[Finished]) -> Leak:
     rows = [row for run in runs for row in run.rows if row.setting == setting]
     recovered = sum(row.recovered for row in rows)
     verdicts = _verdicts(entries)
-    word = min(verdicts.values(), key=_alarm)
+    word = min(verdicts.values(), key=seriousness)
     rated = [(e["identification_rate"], e["images"]) for _, e in entries if e.get("identification_rate") is not None]
     return Leak(
         setting=setting,
@@ -158,13 +158,14 @@ def pooled(setting: AttackSetting, runs: Sequence[Finished]) -> Leak:
         images=len(rows),
         failures=sum(int(entry["failures"]) for _, entry in entries),
         recovered=recovered,
-        share=share_interval(recovered, len(rows)) if rows else (0.0, 1.0),
+        share=share_interval(recovered, len(rows), len({row.message for row in rows})) if rows else (0.0, 1.0),
         psnr=_interval(rows),
         ssim=_mean(rows, lambda row: row.ssim),
         rmsd=_mean(rows, lambda row: row.rmsd),
         identified=sum(rate * n for rate, n in rated) / sum(n for _, n in rated) if rated else None,
         worst=_worst(rows),
         verdict=word,
+        reason=next((str(entry.get("reason") or "") for _, entry in entries if entry["verdict"] == word), ""),
         seeds_with_verdict=list(verdicts.values()).count(word),
         seconds=sum(float(entry.get("seconds") or 0) for _, entry in entries),
     )
@@ -174,21 +175,16 @@ def _verdicts(entries: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[int, str
     """Return the most serious verdict of each seed."""
     verdicts: dict[int, str] = {}
     for seed, entry in entries:
-        verdicts[seed] = min(verdicts.get(seed, entry["verdict"]), entry["verdict"], key=_alarm)
+        verdicts[seed] = min(verdicts.get(seed, entry["verdict"]), entry["verdict"], key=seriousness)
     return verdicts
 
 
-def _alarm(verdict: str) -> int:
-    # An unknown verdict counts as serious.
-    return VERDICTS.index(verdict) if verdict in VERDICTS else 1
-
-
 def _interval(rows: Sequence[MatrixRow]) -> Interval | None:
-    pairs = [(row.closeness, row.seed) for row in rows if row.closeness is not None]
-    if not pairs:
+    given = [(row.closeness, row.seed, row.message) for row in rows if row.closeness is not None]
+    if not given:
         return None
-    values, seeds = map(np.array, zip(*pairs, strict=True))
-    return interval(values, seeds, numpy_generator(0, "matrix"))
+    values, seeds, messages = map(np.array, zip(*given, strict=True))
+    return interval(values, seeds, numpy_generator(0, "matrix"), messages=messages)
 
 
 def _mean(rows: Sequence[MatrixRow], measure: Callable[[MatrixRow], float | None]) -> float | None:
@@ -235,11 +231,11 @@ def compared(setting: AttackSetting, one: Combination, first: Combination, again
     ours, theirs = _by_victim(one, setting), _by_victim(first, against)
     pairs = [(ours[key], theirs[key]) for key in ours if key in theirs]
     failures = tuple(sum(pair[side].failed for pair in pairs) for side in (0, 1))
-    both = [(a.counted, b.counted, a.seed) for a, b in pairs if a.counted is not None and b.counted is not None]
+    both = [(a.counted, b.counted, a.seed, a.message) for a, b in pairs if None not in (a.counted, b.counted)]
     statistics = None
     if both and min(failures) < len(pairs):  # where both failed on all, there is nothing to compare
-        a, b, seeds = map(np.array, zip(*both, strict=True))
-        statistics = paired(a, b, seeds, numpy_generator(0, "matrix"))
+        a, b, seeds, messages = map(np.array, zip(*both, strict=True))
+        statistics = paired(a, b, seeds, numpy_generator(0, "matrix"), messages)
     return Comparison(setting, one.name, first.name, len(both), (failures[0], failures[1]), statistics)
 
 

@@ -14,6 +14,7 @@ from flfw import data
 from flfw.matrix.findings import Combination, Comparison
 from flfw.matrix.picture import PlotMark, Scatter, draw
 from flfw.report.page_style import STYLE
+from flfw.report.ranking import POSITIVE
 
 _AFTER, _RECEIVED = "accuracy after local training", "accuracy as received"
 
@@ -48,7 +49,7 @@ def _panels(attacked: Sequence[Combination], received: bool, records: bool) -> M
         worst, values = combination.worst, combination.received if received else combination.after
         assert worst is not None, "only what was attacked is drawn"
         x, across = sum(values) / len(values), (min(values), max(values))
-        leaks = worst.verdict == "leaks"
+        leaks = worst.verdict in POSITIVE
         share.append(PlotMark(combination.name, x, across, worst.severity[0], worst.share, leaks))
         if worst.psnr:
             low, high = worst.psnr.low, worst.psnr.high
@@ -79,7 +80,7 @@ PAGE = """\
 {% macro headline() %}
 {% if not count %}Nothing has been measured yet.
 {% elif not most %}{{ 'No combination was' if count > 1 else named(combinations[0]) ~ ' was not' }} attacked, so this page says nothing about what leaks.
-{% elif not recovered %}<strong class="verdict">Nothing was recovered</strong> {{ 'from any of ' ~ count ~ ' combinations' if count > 1 else 'from ' ~ named(most) }} on {{ dataset }}. Whether that is evidence of protection is what the verdicts say.
+{% elif not recovered %}<strong class="verdict">Nothing was recovered</strong> {{ 'from any of ' ~ count ~ ' combinations' if count > 1 else 'from ' ~ named(most) }} on {{ dataset }}{% if most.worst.verdict == 'identifies' %}, but {{ named(most) }} <strong class="verdict leaks">identifies</strong>: results point to the true one of look-alikes more often than chance explains{% endif %}. Whether that is evidence of protection is what the verdicts say.
 {% elif count == 1 %}{{ named(most) }} <strong class="verdict leaks">leaks</strong>: {{ reached(most) }}, on {{ dataset }}.
 {% elif most.worst.severity[0] == least.worst.severity[0] %}<strong class="verdict leaks">No combination leaks less than another</strong>: from each {{ (most.worst.severity[0])|pct }} of the {{ things }} were recovered, on {{ dataset }}.
 {% else %}{{ named(most) }} <strong class="verdict leaks">leaks most</strong>, {{ reached(most) }}; {{ named(least) }} least, {{ reached(least) }}{% if least.worst.verdict != 'leaks' %} ({{ least.worst.verdict }}){% endif %}.
@@ -110,7 +111,7 @@ thead th { vertical-align: bottom; } tr.next > * { border-top: 2px solid var(--l
 {% if about.notes %}<div class="notice" role="note"><b>Read this with {{ 'a caveat' if about.notes|length == 1 else 'these caveats' }}</b><ul>{% for note in about.notes %}<li>{{ note }}</li>{% endfor %}</ul></div>{% endif %}
 {% if after %}
 <figure class="scatter"><div class="panels">{{ after }}</div>
-<figcaption>A mark is a method with its defence, at the attack, the round and the vantage that recovered most. Up and down: 95 % intervals, of the share of {{ things }} recovered (exact) and of the mean (over seeds and {{ things }}). {% if about.question.seeds|length > 1 %}Across: from the least to the most accurate seed. {% endif %}<span class="accent-text">Coloured</span> marks leak. Best is below and to the right.</figcaption>
+<figcaption>A mark is a method with its defence, at the attack, the round and the vantage that recovered most. Up and down: 95 % intervals, of the share of {{ things }} recovered (exact) and of the mean (over seeds and {{ things }}). {% if about.question.seeds|length > 1 %}Across: from the least to the most accurate seed. {% endif %}<span class="accent-text">Coloured</span> marks leak, or have results that point to the true one of look-alikes. Best is below and to the right.</figcaption>
 <details><summary>The same against accuracy as received, before local training</summary><div class="panels">{{ received }}</div></details></figure>
 {% endif %}
 {% if most %}
@@ -119,10 +120,16 @@ thead th { vertical-align: bottom; } tr.next > * { border-top: 2px solid var(--l
 <p>All runs have the same data, clients and budget, and those of one seed the same victims, unless a caveat above says otherwise. Accuracy is that of the final model. A verdict is the most alarming of the seeds; behind it stands how many had it.</p>
 <div class="scroll" tabindex="0" role="region" aria-label="Each combination, attack and round"><table>
 <thead><tr><th scope="col" class="text">Method</th><th scope="col" class="text">Defence</th><th scope="col">Accuracy after</th><th scope="col" class="text">Attack</th><th scope="col">Round</th><th scope="col" class="text">Verdict</th><th scope="col">Recovered</th><th scope="col">{{ 'Closeness, dB' if records else 'PSNR, dB' }}</th><th scope="col">Best</th>{% if records %}<th scope="col">RMSD</th>{% endif %}{% if ssim %}<th scope="col">SSIM</th>{% endif %}{% if identified %}<th scope="col">Identified</th>{% endif %}<th scope="col">Failed</th></tr></thead>
-<tbody>{% for c in combinations %}{% set second = not loop.first %}{% for leak in c.leaks %}{% set psnr = leak.psnr %}<tr{{ ' class="next"'|safe if loop.first and second }}><th scope="row">{{ c.method }}</th><td class="text">{{ c.defence }}</td><td>{{ range(c.after) }}</td><td class="text">{{ leak.setting.attack }} <span class="measure">{{ leak.setting.kind }}</span></td><td>{{ leak.setting.round }}</td><td class="text"><span{{ ' class="accent-text"'|safe if leak.verdict == 'leaks' }}>{{ leak.verdict }}</span>{% if leak.seeds|length > 1 %} <span class="measure">{{ leak.seeds_with_verdict }} of {{ leak.seeds|length }}</span>{% endif %}</td><td>{{ leak.recovered }} of {{ leak.images }} <span class="measure">{{ (100 * leak.share[0])|num(0) }} to {{ (100 * leak.share[1])|num(0) }} %</span></td><td>{{ (psnr.mean if psnr else none)|num }}{% if psnr and psnr.low is not none %} <span class="measure">{{ psnr.low|num }} to {{ psnr.high|num }}</span>{% endif %}</td><td{% if leak.worst %} title="seed {{ leak.worst.seed }}, client {{ leak.worst.client }}, victim {{ leak.worst.victim }}"{% endif %}>{{ (leak.worst.psnr if leak.worst else none)|num }}</td>{% if records %}<td>{{ leak.rmsd|num(3) }}</td>{% endif %}{% if ssim %}<td>{{ leak.ssim|num(2) }}</td>{% endif %}{% if identified %}<td>{{ leak.identified|pct }}</td>{% endif %}<td>{{ leak.failures }}</td></tr>
+<tbody>{% for c in combinations %}{% set second = not loop.first %}{% for leak in c.leaks %}{% set psnr = leak.psnr %}<tr{{ ' class="next"'|safe if loop.first and second }}><th scope="row">{{ c.method }}</th><td class="text">{{ c.defence }}</td><td>{{ range(c.after) }}</td><td class="text">{{ leak.setting.attack }} <span class="measure">{{ leak.setting.kind }}</span></td><td>{{ leak.setting.round }}</td><td class="text"><span{{ ' class="accent-text"'|safe if leak.verdict in ('leaks', 'identifies') }}>{{ leak.verdict }}</span>{% if leak.seeds|length > 1 %} <span class="measure">{{ leak.seeds_with_verdict }} of {{ leak.seeds|length }}</span>{% endif %}</td><td>{{ leak.recovered }} of {{ leak.images }} <span class="measure">{{ (100 * leak.share[0])|num(0) }} to {{ (100 * leak.share[1])|num(0) }} %</span></td><td>{{ (psnr.mean if psnr else none)|num }}{% if psnr and psnr.low is not none %} <span class="measure">{{ psnr.low|num }} to {{ psnr.high|num }}</span>{% endif %}</td><td{% if leak.worst %} title="seed {{ leak.worst.seed }}, client {{ leak.worst.client }}, victim {{ leak.worst.victim }}"{% endif %}>{{ (leak.worst.psnr if leak.worst else none)|num }}</td>{% if records %}<td>{{ leak.rmsd|num(3) }}</td>{% endif %}{% if ssim %}<td>{{ leak.ssim|num(2) }}</td>{% endif %}{% if identified %}<td>{{ leak.identified|pct }}</td>{% endif %}<td>{{ leak.failures }}</td></tr>
 {% else %}<tr><th scope="row">{{ c.method }}</th><td class="text">{{ c.defence }}</td><td>{{ range(c.after) }}</td><td class="text" colspan="{{ 7 + records + ssim + identified }}">nothing to attack</td></tr>
 {% endfor %}{% endfor %}</tbody></table></div>
-<p class="soft">Beside a number stands its 95 % interval, beside an accuracy its range over the seeds. The intervals of shares are exact for independent {{ things }}; those of means resample seeds, then {{ things }}. With few seeds both are too narrow. PSNR is over what the attack gave; failures are counted under Failed and as not recovered.</p>
+<p class="soft">Beside a number stands its 95 % interval, beside an accuracy its range over the seeds. The intervals count messages: the {{ things }} of one message (one batch) are not independent. Those of shares are exact if each message has one; those of means resample seeds, then messages. With few seeds both are too narrow. PSNR is over what the attack gave; failures are counted under Failed and as not recovered.</p>
+{% set unclear = combinations|map(attribute='leaks')|sum(start=())|rejectattr('verdict', 'equalto', 'leaks')|selectattr('reason')|list %}
+{% if unclear %}
+<h3>Why not more can be concluded</h3>
+<ul class="plainlist">{% for c in combinations %}{% for leak in c.leaks if leak in unclear %}<li>{{ named(c) }}, {{ leak.setting.attack }} {{ leak.setting.kind }} at round {{ leak.setting.round }}: {{ leak.verdict }}. {{ leak.reason }}</li>
+{% endfor %}{% endfor %}</ul>
+{% endif %}
 </section>
 {% endif %}
 {% if compared %}
@@ -148,7 +155,7 @@ thead th { vertical-align: bottom; } tr.next > * { border-top: 2px solid var(--l
 <h2 id="limits-title">What this does not show</h2>
 <ul class="plainlist">
 <li>That stronger attacks fail. Only {{ about.question.attacks|join(', ') }} ran. A leak that was found is proof; one that was not found is only the absence of one.</li>
-<li>That a defence protects, where no attack knew of it: the verdict is then static only.</li>
+<li>That a defence protects, where no attack knew of it: the verdict is then static only. The same holds where the verdict is inconclusive: without any defence, a failed attack is always that.</li>
 <li>Other settings. A defence has one strength here, and a weaker or a stronger one may stand elsewhere.</li>
 <li>Every sample. Means hide the one that comes out; look at the best reconstruction first.</li>
 </ul>

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from flfw.errors import BadInput
-from flfw.report.findings import was_told
+from flfw.report.findings import was_informed
 
 # Floors in dB; other floor columns are shares.
 _FLOORS = ("noise", "grey", "mean", "class_mean", "random_public", "nearest_public")
@@ -81,6 +81,11 @@ class MatrixRow:
     failed: bool
     recovered: bool
     floor: float | None
+
+    @property
+    def message(self) -> str:
+        """Message that the image came in: the images of one batch are not independent of one another."""
+        return f"{self.seed}/{self.place[0]}/{self.place[1]}"
 
     @property
     def closeness(self) -> float | None:
@@ -166,7 +171,7 @@ def _setting(entry: Mapping[str, Any]) -> AttackSetting:
 
 def _setting_of(line: Mapping[str, str], settings: Set[AttackSetting]) -> AttackSetting:
     """Return the run's setting for a row; a row of a failed attack may lack the attacker's knowledge."""
-    plain, informed = _setting(line)._replace(told=False), was_told(line)
+    plain, informed = _setting(line)._replace(told=False), was_informed(line)
     possible = [setting for setting in (plain, plain._replace(told=True)) if setting in settings] or [plain]
     return next((setting for setting in possible if setting.told == informed), possible[0])
 

@@ -24,7 +24,7 @@ class Inputs:
     std: Tensor
 
     @classmethod
-    def of(cls, shape: tuple[int, ...], mean: Sequence[float], std: Sequence[float]) -> Inputs:
+    def from_constants(cls, shape: tuple[int, ...], mean: Sequence[float], std: Sequence[float]) -> Inputs:
         """Make `Inputs` from one mean and one deviation per channel (images) or per feature (rows)."""
         broadcast = (len(mean),) + (1,) * (len(shape) - 1)
         return cls(shape, torch.tensor(mean).view(broadcast), torch.tensor(std).view(broadcast))

@@ -11,6 +11,7 @@ Two lines in any ServerApp add it:
 from __future__ import annotations
 
 import hashlib
+import threading
 import time
 import weakref
 from collections import Counter
@@ -30,6 +31,7 @@ from flfw.errors import BadInput, require
 from flfw.messages.streaming import GridAround
 from flfw.messages.wire import views
 from flfw.recording import format as tape
+from flfw.recording.records import NoRecord, RecordMap, unreadable
 from flfw.storage.journal import Journal, Mark
 from flfw.storage.sealed import drop_unfinished
 
@@ -54,6 +56,7 @@ class RecordingGrid(GridAround):
         anew: whether to remove existing recordings in the folder, instead of refusing the folder.
         compression: ``none`` or ``gzip``, which saves little on random numbers and takes much time.
         limit_bytes: largest total size of the tensor files; further exchanges are skipped. None: no limit.
+        records: the names under which the app's messages have their tensors; None: see `RecordMap`.
 
     Raises:
         BadInput: the folder holds recordings already, or other recordings than those of the mark.
@@ -69,12 +72,14 @@ class RecordingGrid(GridAround):
         anew: bool = False,
         compression: str = "none",
         limit_bytes: int | None = None,
+        records: RecordMap | None = None,
     ) -> None:
         super().__init__(grid)
         require(compression in tape.COMPRESSIONS, "compression none or gzip", compression=compression)
         require(limit_bytes is None or limit_bytes > 0, "limit_bytes > 0 or None", limit_bytes=limit_bytes)
         self._folder, self._wanted = Path(folder).absolute(), wanted
         self._compression, self._limit = compression, limit_bytes
+        self._records, self._lock = records or RecordMap(), threading.Lock()
         if mark is None and not anew and (self._folder / tape.MANIFEST).exists():
             raise BadInput(
                 f"Expected a new folder for recordings, got {self._folder}, which holds some; choose another or "
@@ -121,14 +126,14 @@ class RecordingGrid(GridAround):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Send messages, and record each reply."""
         sent = list(messages)
-        asked = [_Asked.now(message) for message in sent]
+        asked = [_Asked.now(message, self._records) for message in sent]
         return self._passed_on(self._grid.send_and_receive(sent, timeout=timeout), asked)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send messages, and keep them until they are answered or have expired."""
         sent = list(messages)
         self._pushed = [asked for asked in self._pushed if asked.until > time.time()]
-        self._pushed += [_Asked.now(message) for message in sent]
+        self._pushed += [_Asked.now(message, self._records) for message in sent]
         return self._grid.push_messages(sent)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -147,17 +152,24 @@ class RecordingGrid(GridAround):
             if request is not None:
                 asked.remove(request)
                 if reply.has_content() and self._wanted(request.message, reply):
-                    self._record(request, reply)
+                    with self._lock:  # Flower's older strategies ask each client in a thread of its own
+                        self._record(request, reply)
             del request  # frees its arrays while the caller handles the reply
             yield reply
 
     def _record(self, asked: _Asked, reply: Message) -> None:
-        exchange = asked.about
+        metrics = _scalars(reply.content)
+        exchange = asked.identity(metrics)
         try:
-            sent = tape.encode(_readable(_arrays(reply.content)), self._compression)
-            received, new = self._received(asked.arrays)
+            answered, arrays = self._records.sent_arrays(reply.content), asked.tensors
+        except NoRecord as error:
+            self._skip(exchange, str(error))
+            return
+        try:
+            sent = tape.encode(_readable(answered), self._compression)
+            received, new = self._received(arrays)
         except _UNREADABLE as error:
-            self._skip(exchange, f"the arrays cannot be stored: {' '.join(str(error).split())[:200]}")
+            self._skip(exchange, unreadable(answered, error))
             return
         needed = self._bytes + len(sent.data) + (len(new.data) if new else 0)
         if self._limit is not None and needed > self._limit:
@@ -173,7 +185,7 @@ class RecordingGrid(GridAround):
             **exchange,
             "group": asked.message.metadata.group_id,
             "config": asked.config,
-            "metrics": _scalars(reply.content),
+            "metrics": metrics,
             "sent_to_client": received,
             "sent_by_client": {"file": file, "sha256": sent.sha256, "bytes": sent.size},
             "compression": self._compression,
@@ -206,27 +218,44 @@ class _Asked:
 
     message: Message
     config: dict[str, Any]
-    arrays: dict[str, Array]
+    arrays: dict[str, Array] | NoRecord
+    records: RecordMap
 
     @classmethod
-    def now(cls, message: Message) -> _Asked:
-        return cls(message, _scalars(message.content), _arrays(message.content))
+    def now(cls, message: Message, records: RecordMap) -> _Asked:
+        arrays: dict[str, Array] | NoRecord
+        try:
+            arrays = records.received_arrays(message.content)
+        except NoRecord as error:  # it matters only if its reply is to be recorded
+            arrays = error
+        return cls(message, _scalars(message.content), arrays, records)
+
+    @property
+    def tensors(self) -> dict[str, Array]:
+        """The arrays that the client received.
+
+        Raises:
+            NoRecord: the message had no such record.
+        """
+        if isinstance(self.arrays, NoRecord):
+            raise self.arrays
+        return self.arrays
 
     @property
     def until(self) -> float:
         """Time at which Flower drops the message, in seconds since the epoch."""
         return self.message.metadata.created_at + self.message.metadata.ttl
 
-    @property
-    def about(self) -> dict[str, Any]:
-        """Identity of the exchange. A client is its partition if the server gives it, else its node."""
+    def identity(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        """Return the identity of the exchange. A client is its partition if the server gives it, else its node."""
         node = self.message.metadata.dst_node_id
         group = self.message.metadata.group_id
         rounds = (self.config.get("round"), self.config.get("server-round"), int(group) if group.isdecimal() else None)
+        clients = [source.get(self.records.client) for source in (self.config, metrics)]
         return {
-            "type": self.message.metadata.message_type,
+            "type": self.records.type_of(self.message.metadata.message_type),
             "round": next((number for number in rounds if _is_number(number)), 0),
-            "client": self.config["client"] if _is_number(self.config.get("client")) else node,
+            "client": next((number for number in clients if _is_number(number)), node),
             "node": node,
         }
 
@@ -247,14 +276,6 @@ class _Received:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _arrays(content: RecordDict) -> dict[str, Array]:
-    """Return all arrays of a message by name; if it has several records, the record's name comes first."""
-    records = content.array_records
-    if len(records) == 1:
-        return dict(next(iter(records.values())))
-    return {f"{key}/{name}": array for key, record in records.items() for name, array in record.items()}
 
 
 def _readable(arrays: dict[str, Array]) -> dict[str, np.ndarray]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from flfw.report.causes import plainly
 from flfw.report.findings import number, read_settings, setting_name
 
 Rungs = Sequence[tuple[int, int]]
@@ -14,15 +15,17 @@ Rungs = Sequence[tuple[int, int]]
 
 # The weakest evidence first; only the last is evidence of protection, and only to a degree.
 _MEANS = {
-    "attack broken": "The check of the measurement failed, so the result is void.",
-    "inconclusive": "The attack is too weak or gave too few results for that to mean anything.",
+    "attack broken": "The result is void: {because}.",
+    "inconclusive": "That is no evidence of protection: {because}.",
     "static only": "The attack did not reckon with all that hides the data, so that is no evidence of protection.",
-    "no leak found": "The attack works on the easy case and knew what hides the data; that is not proof of safety.",
+    "no leak found": "The attack knew what hides the data, and works on the same messages without it and where it is "
+    "mild; that is not proof of safety.",
 }
+_IDENTIFIES = "But results there point to the true example among look-alikes more often than chance explains. "
 
 
 @dataclass(frozen=True)
-class Attempt:
+class RungAttack:
     """An attack on the probes of one rung after one round.
 
     Attributes:
@@ -34,9 +37,10 @@ class Attempt:
         examples: attacked examples.
         best_psnr: highest PSNR in dB over all examples; None for rows of numbers, or where the attack gave nothing.
         verdict: the audit's verdict.
-        reason: the reason of the verdict, a sentence.
+        reason: the reason of the verdict, in sentences.
         control: whether the closed form recovered its examples; if not, the measurement is faulty.
         easy: whether the same attack works on the undefended network with fresh weights.
+        because: the cause of the verdict in plain words; empty for a verdict that needs none.
     """
 
     attack: str
@@ -50,9 +54,10 @@ class Attempt:
     reason: str
     control: bool
     easy: bool
+    because: str = ""
 
 
-def attempts(folder: Path) -> list[Attempt]:
+def attempts(folder: Path) -> list[RungAttack]:
     """Return all attempts of a run folder's audit on its target and its ladder."""
     entries = json.loads((folder / "result.json").read_text(encoding="utf-8"))["audit"]
     tried = []
@@ -60,7 +65,7 @@ def attempts(folder: Path) -> list[Attempt]:
         entry = setting.entry
         passed = {rung["rung"]: bool(rung["passed"]) for rung in entry["ladder"]}
         tried.append(
-            Attempt(
+            RungAttack(
                 attack=setting_name(entry, entries, kind=False),
                 round=entry["round"],
                 batch=entry["batch"],
@@ -72,14 +77,15 @@ def attempts(folder: Path) -> list[Attempt]:
                 reason=entry["reason"],
                 control=passed["control"],
                 easy=passed["easy"],
+                because=plainly(setting),
             )
         )
     return sorted(tried, key=lambda one: (one.steps, one.batch))  # stable: attacks and rounds stay in their order
 
 
-def table(tried: Iterable[Attempt]) -> str:
+def table(tried: Iterable[RungAttack]) -> str:
     """Format a line per rung, in a block for each attack and audited round."""
-    blocks: dict[tuple[str, int], list[Attempt]] = {}
+    blocks: dict[tuple[str, int], list[RungAttack]] = {}
     for one in tried:
         blocks.setdefault((one.attack, one.round), []).append(one)
     lines = []
@@ -92,7 +98,7 @@ def table(tried: Iterable[Attempt]) -> str:
     return "\n".join(lines)
 
 
-def answers(tried: Sequence[Attempt], rungs: Rungs, real: tuple[int, int]) -> dict[str, str]:
+def answers(tried: Sequence[RungAttack], rungs: Rungs, real: tuple[int, int]) -> dict[str, str]:
     """Return for each attack where its success ends, and the worth of its failure above.
 
     Args:
@@ -104,9 +110,9 @@ def answers(tried: Sequence[Attempt], rungs: Rungs, real: tuple[int, int]) -> di
     return {name: _answer([one for one in tried if one.attack == name], rungs, real) for name in names}
 
 
-def _answer(tried: Sequence[Attempt], rungs: Rungs, real: tuple[int, int]) -> str:
+def _answer(tried: Sequence[RungAttack], rungs: Rungs, real: tuple[int, int]) -> str:
     if not all(one.control for one in tried):
-        return f"the control was not recovered. {_MEANS['attack broken']}"
+        return "the control was not recovered. The check of the measurement failed, so the result is void."
     leaking = [one for one in tried if one.verdict == "leaks"]
     if not leaking:
         below = ", and so was the easy case" if all(one.easy for one in tried) else ", but not the easy case"
@@ -127,10 +133,15 @@ def _answer(tried: Sequence[Attempt], rungs: Rungs, real: tuple[int, int]) -> st
     return f"leaks up to {size} ({when}){but}; {stops}. {_means(above)}"
 
 
-def _means(tried: Sequence[Attempt]) -> str:
+def _means(tried: Sequence[RungAttack]) -> str:
     """Return the worth of the failure on some rungs: that of the rung with the weakest evidence."""
-    verdicts = {one.verdict for one in tried}
-    return next((sentence for verdict, sentence in _MEANS.items() if verdict in verdicts), "Nothing was attacked.")
+    identified = _IDENTIFIES if any(one.verdict == "identifies" for one in tried) else ""
+    for verdict, sentence in _MEANS.items():
+        causes = [one.because for one in tried if one.verdict == verdict]
+        if causes:
+            because = next(filter(None, causes), "the attack is too weak")
+            return identified + sentence.format(because=because)
+    return identified.strip() or "Nothing was attacked."
 
 
 def words(batch: int, steps: int) -> str:

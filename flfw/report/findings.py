@@ -28,9 +28,10 @@ _KEYS = GRANT | {
     "round", "images", "failures", "psnr", "ssim", "lpips", "distance", "identification_rate", "identification_null",
     "exact_match", "share_recovered", "share_interval", "gain", "worst", "floors", "ladder", "verdict", "reason",
     "curve", "assignment", "tries", "stopped", "seconds", "scoring_seconds", "labels_found",
-    "knowing_gains", "label_presence",
+    "knowing_gains", "label_presence", "cause", "messages", "identification_p", "objective",
 }  # fmt: skip
 FLOORS = ("noise", "grey", "mean", "class_mean", "random_public", "nearest_public")
+_BESIDE = ("matched", "told")  # rungs that belong to one target; the others belong to an attack
 _SCORES = (
     "psnr", "ssim", "lpips", "rmsd", "gain", "rank", "candidates", "exact_features", "iterations", "matching_loss",
     "labels_found", *(f"floor_{floor}" for floor in FLOORS),
@@ -70,7 +71,7 @@ class AuditEntry:
     checks: list[Sample] = field(default_factory=list)
 
     @property
-    def told(self) -> bool:
+    def informed(self) -> bool:
         """True if the attacker knows the clients' defence, or the method's own operation, and adapts to it."""
         return bool(self.entry.get("adaptation"))
 
@@ -103,6 +104,30 @@ class AuditEntry:
     def title(self) -> str:
         """Name, with the point of a curve."""
         return f"{self.name}, {self.point}" if self.point else self.name
+
+    @property
+    def ladder(self) -> dict[str, Mapping[str, Any]]:
+        """Results of the rungs below the target, by the rung's name."""
+        return {str(rung["rung"]): rung for rung in self.entry.get("ladder") or []}
+
+    @property
+    def shown_to_work(self) -> bool:
+        """True if the attack works on the same clients without the protection, and through its mildest form."""
+        return all(self.ladder.get(rung, {}).get("passed") for rung in _BESIDE)
+
+    @property
+    def cause(self) -> str:
+        """Cause of the verdict in one word; for an older run, which did not record it, inferred from the numbers."""
+        if self.entry.get("cause"):
+            return str(self.entry["cause"])
+        if self.entry.get("verdict") == "attack broken":
+            return "control"
+        if self.entry.get("verdict") != "inconclusive":
+            return ""
+        easy = self.ladder.get("easy")
+        if not self.entry.get("stopped") and not (easy["passed"] if easy else self.ladder):
+            return "easy"
+        return "outdone" if self.informed and 2 * self.failures < self.total else "failures"
 
     @property
     def rungs(self) -> dict[str, Sample]:
@@ -152,7 +177,7 @@ def _is_target(row: Mapping[str, str]) -> bool:
 def belongs(row: Mapping[str, str], entry: Mapping[str, Any]) -> bool:
     """Return whether a row of `audit.csv` belongs to an audit entry; an entry without a client covers all clients."""
     if not _is_target(row):
-        return row.get("attack") == str(entry.get("attack"))
+        return row.get("attack") == str(entry.get("attack")) and _is_below(row, entry)
     keys = ["round"] if entry.get("client") is None else ["round", "client"]
     if "curve" in row:
         if (row["curve"] or None) != (entry.get("curve") or None):
@@ -162,10 +187,22 @@ def belongs(row: Mapping[str, str], entry: Mapping[str, Any]) -> bool:
     texts = all(row.get(key) == str(entry.get(key)) for key in same)
     numbers = all(number(row.get(key)) == number(entry.get(key)) for key in keys)
     kind = is_true(row.get("adaptive")) == bool(entry.get("adaptive"))
-    return texts and numbers and kind and was_told(row) in (None, bool(entry.get("adaptation")))
+    return texts and numbers and kind and was_informed(row) in (None, bool(entry.get("adaptation")))
 
 
-def was_told(row: Mapping[str, str]) -> bool | None:
+def _is_below(row: Mapping[str, str], entry: Mapping[str, Any]) -> bool:
+    """Return whether the rung of a row belongs to an entry of the same attack."""
+    if row["rung"] not in _BESIDE:
+        return True
+    climbed = {rung["rung"] for rung in entry.get("ladder") or [] if rung["passed"] is not None}
+    same = all(number(row.get(key)) == number(entry.get(key)) for key in ("round", "batch", "steps"))
+    same &= (row.get("curve") or None) == (entry.get("curve") or None)
+    # The two other vantages see the same bytes, whose rungs are recorded once.
+    same &= (row.get("vantage") == "client_example") == (entry.get("vantage") == "client_example")
+    return same and row["rung"] in climbed
+
+
+def was_informed(row: Mapping[str, str]) -> bool | None:
     """Return whether the attack of a row knew the client's defence; None if the row does not say."""
     if "adaptation" in row:
         return bool(row["adaptation"])

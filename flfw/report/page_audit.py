@@ -42,21 +42,25 @@ MACROS = """\
   'client_update': 'An observer on the client who reads the finished update before it is sent: the very bytes that the server gets, after all that the client’s own defence does (leakage of type 1).',
   'client_example': 'An observer on the client who reads the gradient of a single example during local training, as a local step follows it: after what the client’s own defence does to batches and gradients, before what it does to the finished update (leakage of type 2).'} %}
 {% set rung_names = {
-  'control': 'Control: analytic attack, linear network',
-  'easy': 'Easy case: same attack, fresh weights, one sample, one step, no defence',
+  'control': 'Measurement: a closed form on a linear network must find every sample',
+  'easy': 'Easy case: the same attack on fresh weights, one sample, one step, no defence',
+  'consistency': 'Description: the true data, through the client as the attacker models it, give the recorded message',
+  'matched': 'Without the protection: the same attack on the same clients, weights and sizes',
+  'told': 'Mildest protection: the same, by an attacker who knows the protection at its mildest settings',
   'target': 'The target itself'} %}
+{% set rung_samples = {'easy': 'easy case', 'matched': 'without the protection', 'told': 'mildest protection'} %}
 {% set floor_names = {'noise': 'Uniform noise', 'grey': 'Grey image', 'mean': 'Public mean image', 'class_mean': 'Public mean image of the class', 'random_public': 'Random public image', 'nearest_public': 'Nearest public image (an oracle picks it)'} if scope.unit == 'images' else {'noise': 'Uniform noise', 'grey': 'One half everywhere', 'mean': 'Public mean', 'class_mean': 'Public mean of the class', 'random_public': 'Random public ' ~ one, 'nearest_public': 'Nearest public ' ~ one ~ ' (an oracle picks it)'} %}
 """
 
 RESULTS = """\
 {% set entries = targets|map(attribute='entry')|list %}
 {% macro name_cell(setting) %}<th scope="row">{{ setting.title }}</th><td>{{ setting.entry.round|plain }}</td>{% endmacro %}
-{% macro verdict_cell(entry) %}<td class="text{{ ' accent-text' if entry.verdict == 'leaks' }}">{{ entry.verdict|plain }}</td>{% endmacro %}
+{% macro verdict_cell(entry) %}<td class="text{{ ' accent-text' if entry.verdict in ('leaks', 'identifies') }}">{{ entry.verdict|plain }}</td>{% endmacro %}
 {% macro tr(setting) %}<tr{{ ' class="answer"'|safe if setting is sameas worst }}>{% endmacro %}
 {% macro closeness(setting) %}{% if setting.entry.psnr %}, mean {{ setting.entry.psnr.mean|num }} dB{% elif setting.entry.distance %}, RMSD {{ rmsd_of(setting)|num(3) }}{% endif %}{% endmacro %}
 <section id="results" aria-labelledby="results-title">
 <h2 id="results-title">What the attacks reached</h2>
-<p class="soft" id="glance">Every attack and round, the one above shaded.{% if entries|selectattr('adaptation')|list %} “Told of” a defence is an attacker who knows it and adapts to it; above it stands the same attack without.{% endif %} {% if entries|selectattr('share_interval')|list %}The interval is exact and covers 95 %: it says what share of such {{ scope.unit }} this attack may recover.{% endif %}</p>
+<p class="soft" id="glance">Every attack and round, the one above shaded.{% if entries|selectattr('adaptation')|list %} “Told of” a defence is an attacker who knows it and adapts to it; above it stands the same attack without.{% endif %} {% if entries|selectattr('share_interval')|list %}The interval {{ 'is exact and ' if not entries|selectattr('batch', 'gt', 1)|list }}covers 95 %: it says what share of such {{ scope.unit }} this attack may recover.{% if entries|selectattr('messages')|selectattr('batch', 'gt', 1)|list %} The {{ scope.unit }} of one message count as one.{% endif %}{% endif %}</p>
 <div class="scroll" tabindex="0" role="region" aria-label="All audited settings">
 <table>
 {% set identified = entries|selectattr('identification_rate', 'number')|list %}{% set cases = entries|selectattr('worst')|list %}
@@ -65,11 +69,11 @@ RESULTS = """\
 {% if identified %}<td>{{ entry.identification_rate|pct }}</td><td>{{ entry.identification_null|pct }}</td>{% endif %}{% if cases %}<td class="text">{% if entry.worst %}client {{ entry.worst.client|plain }}, sample {{ entry.worst.victim|plain }}{% else %}–{% endif %}</td>{% endif %}<td>{{ entry.seconds|num(0) }} s</td></tr>
 {% endfor %}</tbody></table></div>
 {% if pairs %}
-{% set told = pairs|map('last')|selectattr('told')|list %}
+{% set informed = pairs|map('last')|selectattr('informed')|list %}
 <h3>Static beside adaptive</h3>
-<p class="soft">{% if told|length == pairs|length %}The same attack on the same messages, first by an attacker who is not told of the defence, or of what the method does, then by one who is and adapts to it.{% else %}A static attack takes no account of what the method or a defence hides; an adaptive one does.{% endif %} Only the adaptive one can speak for the protection.</p>
-<div class="scroll" tabindex="0" role="region" aria-label="Static beside adaptive"><table><thead><tr><th scope="col">Round</th>{% if scope.vantages|length > 1 %}<th scope="col" class="text">Vantage</th>{% endif %}<th scope="col" class="text">Static</th><th scope="col" class="text">Verdict</th><th scope="col" class="text">Adaptive</th><th scope="col" class="text">Verdict</th>{% if told %}<th scope="col">Knowing gains, dB</th><th scope="col">Interval</th>{% endif %}</tr></thead>
-<tbody>{% for pair_ in pairs %}{% set knowing = pair_[1].entry.knowing_gains or {} %}<tr><th scope="row">{{ pair_[0].entry.round|plain }}</th>{% if scope.vantages|length > 1 %}<td class="text">{{ pair_[0].entry.vantage|plain }}</td>{% endif %}{% for setting in pair_ %}<td class="text">{{ setting.entry.attack }}{{ ' told of ' ~ setting.entry.defence if setting.told }}: {{ setting.recovered }} of {{ setting.total }}{{ closeness(setting) }}</td>{{ verdict_cell(setting.entry) }}{% endfor %}{% if told %}<td>{{ knowing.mean|num }}</td><td>{% if knowing.low is number and knowing.high is number %}{{ knowing.low|num }} to {{ knowing.high|num }}{% else %}–{% endif %}</td>{% endif %}</tr>
+<p class="soft">{% if informed|length == pairs|length %}The same attack on the same messages, first by an attacker who is not told of the defence, or of what the method does, then by one who is and adapts to it.{% else %}A static attack takes no account of what the method or a defence hides; an adaptive one does.{% endif %} Only the adaptive one can speak for the protection.</p>
+<div class="scroll" tabindex="0" role="region" aria-label="Static beside adaptive"><table><thead><tr><th scope="col">Round</th>{% if scope.vantages|length > 1 %}<th scope="col" class="text">Vantage</th>{% endif %}<th scope="col" class="text">Static</th><th scope="col" class="text">Verdict</th><th scope="col" class="text">Adaptive</th><th scope="col" class="text">Verdict</th>{% if informed %}<th scope="col">Knowing gains, dB</th><th scope="col">Interval</th>{% endif %}</tr></thead>
+<tbody>{% for pair_ in pairs %}{% set knowing = pair_[1].entry.knowing_gains or {} %}<tr><th scope="row">{{ pair_[0].entry.round|plain }}</th>{% if scope.vantages|length > 1 %}<td class="text">{{ pair_[0].entry.vantage|plain }}</td>{% endif %}{% for setting in pair_ %}<td class="text">{{ setting.entry.attack }}{{ ' told of ' ~ setting.entry.defence if setting.informed }}: {{ setting.recovered }} of {{ setting.total }}{{ closeness(setting) }}</td>{{ verdict_cell(setting.entry) }}{% endfor %}{% if informed %}<td>{{ knowing.mean|num }}</td><td>{% if knowing.low is number and knowing.high is number %}{{ knowing.low|num }} to {{ knowing.high|num }}{% else %}–{% endif %}</td>{% endif %}</tr>
 {% endfor %}</tbody></table></div>
 {% endif %}
 {% if entries|selectattr('psnr')|list or entries|selectattr('distance')|list or entries|selectattr('exact_match')|list %}
@@ -88,6 +92,15 @@ RESULTS = """\
 {% if labelled %}<p class="caption soft">Labels found: the share of a batch’s labels, in whatever order, that an attack found which was not granted them.</p>{% endif %}
 {% if exact %}<p class="caption soft">A feature is exact when a yes or no is right, or a number is within 5 % of its range. Guessing: the best constant guess for every feature.</p>{% endif %}
 {% endif %}
+{% set searched = settings|selectattr('entry.objective')|list %}
+{% if searched %}
+<h3>Failed search, or lost information?</h3>
+<p class="soft">An attack searches for data that explain the message: the smaller the value that it minimises, the better they do. Here are the medians of this value over the messages, and in how many of them the search ended above the truth.</p>
+<div class="scroll" tabindex="0" role="region" aria-label="Failed search, or lost information"><table><thead><tr><th scope="col" class="text">Attack</th><th scope="col">Round</th><th scope="col">At the truth</th><th scope="col">At its results</th><th scope="col">At random guesses</th><th scope="col">Ended short</th></tr></thead>
+<tbody>{% for setting in searched %}{% set values = setting.entry.objective %}{{ tr(setting) }}{{ name_cell(setting) }}<td>{{ values.truth|digits }}</td><td>{{ values.found|digits }}</td><td>{{ values.random|digits }}</td><td>{{ values.short }} of {{ values.total }}</td></tr>
+{% endfor %}</tbody></table></div>
+<ul class="plainlist">{% for setting in searched %}<li>{{ setting.title }}, {{ turn(setting.entry.round) }}: {{ setting|of_search(scope.unit) }}</li>{% endfor %}</ul>
+{% endif %}
 {% for setting in targets %}{% set presence = setting.entry.label_presence %}{% if presence is mapping %}<p class="presence">Which classes a client holds, read off what it uploaded ({{ setting.title }}, {{ when(setting) }}): right for {{ presence.right|pct }} of the classes of {{ presence.clients }} client{{ '' if presence.clients == 1 else 's' }}; the better constant guess is right for {{ presence.null|pct }}.</p>
 {% endif %}{% endfor %}
 {% for kind, drawn in curves.items() %}{% set by, varied, column = {'batch': ('By batch size', 'other batches', 'Batch'), 'steps': ('By local steps', 'other numbers of local steps', 'Local steps'), 'ladder': ('By batch size and local steps', 'larger batches, then with more local steps', 'Batch x steps')}[kind] %}
@@ -103,7 +116,7 @@ RESULTS = """\
 ATTACKER = """\
 {% macro stance(setting) %}
 {% set entry = setting.entry %}{% set twin = twins[setting.key] %}
-{% if setting.told %}It is told of {{ entry.defence }} and adapts to it, {{ 'with the defence’s own code in the objective' if entry.adaptation == 'automatic' else 'with what is written for it' }}{{ '' if entry.adaptive else ', but makes no use of all else that stands between the data and what it reads: it counts as static' }}.{% elif entry.adaptive %}It takes account of all that stands between the data and what it reads.{% elif twin %}It is static: it is not told of {{ entry.defence }}. The same attack, told of it, has a description of its own.{% else %}It is static: it takes no account of what the method or a defence hides.{% endif %}
+{% if setting.informed %}It is told of {{ entry.defence }} and adapts to it, {{ 'with the defence’s own code in the objective' if entry.adaptation == 'automatic' else 'with what is written for it' }}{{ '' if entry.adaptive else ', but makes no use of all else that stands between the data and what it reads: it counts as static' }}.{% elif entry.adaptive %}It takes account of all that stands between the data and what it reads.{% elif twin %}It is static: it is not told of {{ entry.defence }}. The same attack, told of it, has a description of its own.{% else %}It is static: it takes no account of what the method or a defence hides.{% endif %}
 {% endmacro %}
 <section id="attacker" aria-labelledby="attacker-title">
 <h2 id="attacker-title">What the attacker had</h2>
@@ -122,13 +135,12 @@ ATTACKER = """\
 <p class="soft">The kept result is chosen by this rule alone; the originals are opened only afterwards, to score it.</p>
 {% if entry.assignment and (entry.batch is not number or entry.batch > 1) %}<p class="soft">Which reconstruction is compared with which original: {{ entry.assignment.rule|trim('.') }}.{% if entry.assignment.null is number %} Unrelated public images get {% for setting in group %}{{ (setting.entry.assignment or {}).null|num }} dB{{ ', ' if not loop.last }}{% endfor %} by the same rule.{% endif %}</p>{% endif %}
 </div></div>
-<div class="columns">
-<div><h4>Ladder: does the attack work at all?</h4>
-<div class="scroll" tabindex="0" role="region" aria-label="Ladder of {{ group[0].name }}"><table><thead><tr><th scope="col" class="text">Rung</th><th scope="col">Round</th><th scope="col">PSNR, dB</th><th scope="col">Passed</th></tr></thead>
+<h4>Ladder: what must be shown before a failure counts</h4>
+<div class="scroll" tabindex="0" role="region" aria-label="Ladder of {{ group[0].name }}"><table class="ladder"><thead><tr><th scope="col" class="text">Rung</th><th scope="col" class="text">Shown</th><th scope="col">Round</th><th scope="col">PSNR, dB</th><th scope="col" class="text">Result in words</th></tr></thead>
 {% set climbed = group|map(attribute='entry.ladder')|list %}{% set same = climbed|length > 1 and climbed|reject('equalto', climbed[0])|list|length == 0 %}
-<tbody>{% for setting in (group[:1] if same else group) %}{% for rung in setting.entry.ladder or [] %}<tr><th scope="row" class="wrap">{{ rung_names.get(rung.rung, rung.rung) }}</th><td>{{ 'all' if same else setting.entry.round|plain }}</td><td>{{ rung.psnr|num }}</td><td>{{ rung.passed|plain }}</td></tr>{% else %}<tr><th scope="row">No rung is recorded</th><td>{{ setting.entry.round|plain }}</td><td>–</td><td>–</td></tr>{% endfor %}{% endfor %}</tbody></table></div>
-{% if group[0].rungs and not absence %}<ul class="gallery">{% for name, sample in group[0].rungs.items() %}<li>{{ pair(group[0], sample) }}<div class="under">{{ name }} rung, {{ score(sample) }}</div></li>{% endfor %}</ul>{% endif %}
-</div>
+<tbody>{% for setting in (group[:1] if same else group) %}{% for rung in setting.entry.ladder or [] %}<tr><th scope="row" class="wrap">{{ rung_names.get(rung.rung, rung.rung) }}</th><td class="text">{{ 'not tried' if rung.passed is none else rung.passed|plain }}</td><td>{{ 'all' if same else setting.entry.round|plain }}</td><td>{{ rung.psnr|num }}</td><td class="text wrap">{{ (rung.reason or rung.stopped)|sentence if rung.reason or rung.stopped else '–' }}</td></tr>{% else %}<tr><th scope="row">No rung is recorded</th><td class="text">–</td><td>{{ setting.entry.round|plain }}</td><td>–</td><td class="text">–</td></tr>{% endfor %}{% endfor %}</tbody></table></div>
+<div class="columns">
+{% if group[0].rungs and not absence %}<div><h4>Best of each rung</h4><ul class="gallery">{% for name, sample in group[0].rungs.items() %}<li>{{ pair(group[0], sample) }}<div class="under">{{ rung_samples.get(name, name) }}, {{ score(sample) }}</div></li>{% endfor %}</ul></div>{% endif %}
 {% if group|map(attribute='entry.floors')|select|list %}<div><h4>Floors: what a guess scores without any update</h4>
 <div class="scroll" tabindex="0" role="region" aria-label="Floors of {{ group[0].name }}"><table><thead><tr><th scope="col" class="text">{{ 'RMSD' if scope.unit == 'records' else 'PSNR, dB' }}</th>{% for setting in group %}<th scope="col">Round {{ setting.entry.round|plain }}</th>{% endfor %}</tr></thead>
 <tbody>{% for key, name in floor_names.items() %}<tr><th scope="row">{{ name }}</th>{% for setting in group %}<td>{{ floor((setting.entry.floors or {})[key], false) }}</td>{% endfor %}</tr>{% endfor %}

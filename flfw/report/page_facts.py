@@ -11,6 +11,9 @@ from typing import Any, final
 
 from flfw.experiment import VANTAGES
 from flfw.report.findings import AuditEntry, Sample, number
+from flfw.report.formats import sentence
+
+_RUNGS = {"matched": "undefended", "told": "mildest-defence"}
 
 
 @final
@@ -91,15 +94,25 @@ def grants(setting: AuditEntry | None) -> dict[str, list[str]]:
     """Return the sentences on grants in three groups: ``given``, ``withheld`` and ``unused``."""
     sentences: dict[str, list[str]] = {"given": [], "withheld": [], "unused": []}
     kinds = {"not granted": "withheld", "not made use of": "unused"}
-    for sentence in [] if setting is None else setting.entry["granted"] or []:
-        opening, _, rest = str(sentence).partition(":")
+    for grant in [] if setting is None else setting.entry["granted"] or []:
+        opening, _, rest = str(grant).partition(":")
         kind = kinds.get(opening.lower(), "given")
-        sentences[kind].append(rest.strip() if kind != "given" else str(sentence))
+        sentences[kind].append(rest.strip() if kind != "given" else str(grant))
     return sentences
 
 
+def most_missed(messages: int) -> float:
+    """Return the largest share of messages that could leak while none of those probed does, one-sided at 95 %."""
+    return 1 - 0.05 ** (1 / messages)
+
+
 def beyond_chance(setting: AuditEntry) -> bool:
-    """Return whether more samples were identified than a guess identifies in 95 of 100 audits (one-sided, exact)."""
+    """Return whether more samples were identified than a guess identifies in 95 of 100 audits (one-sided, exact).
+
+    Newer runs test this themselves, and have a verdict for it: for these it is False.
+    """
+    if setting.entry["identification_p"] is not None:
+        return False
     rate, chance = number(setting.entry["identification_rate"]), number(setting.entry["identification_null"])
     if rate is None or chance is None:
         return False
@@ -152,7 +165,7 @@ def _of_setting(setting: AuditEntry) -> Iterable[FailureLine]:
     entry = setting.entry
     at = f"{setting.title}, {_when(entry['round'])}"
     if entry["stopped"]:
-        yield FailureLine("attack", at, "the whole attack", _sentence(entry["stopped"]))
+        yield FailureLine("attack", at, "the whole attack", sentence(entry["stopped"]))
     failed = [sample for sample in setting.samples if sample.failed]
     if failed:
         reason = "The attack gave nothing, as said above." if entry["stopped"] else "The attack gave no finite result."
@@ -162,7 +175,7 @@ def _of_setting(setting: AuditEntry) -> Iterable[FailureLine]:
         yield FailureLine("sample", at, f"{_count(missing, 'more sample' if failed else 'sample')}", reason, missing)
     for sample in setting.checks:
         if sample.failed:
-            rung = f"{entry['attack']}, {sample.row.get('rung')} rung of the ladder"
+            rung = f"{entry['attack']}, {_RUNGS.get(sample.row['rung'], sample.row['rung'])} rung of the ladder"
             yield FailureLine("sample", rung, who(sample), "The attack gave no finite result.")
 
 
@@ -185,11 +198,6 @@ def who(sample: Sample) -> str:
     place = f", place {sample.row['image']} in the batch" if batch > 1 and sample.row.get("image") else ""
     name = sample.row.get("victim") or sample.row.get("image")
     return f"client {sample.row.get('client')}, sample {name}{place}"
-
-
-def _sentence(text: str) -> str:
-    text = text[:1].upper() + text[1:]
-    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def _count(number_: int, word: str) -> str:

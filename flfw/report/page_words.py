@@ -13,8 +13,6 @@ HEADLINE = """\
 {% macro turn(round) %}{{ 'before the first round' if round == 0 else 'at round ' ~ round|plain }}{% endmacro %}
 {% set on_client = {'client_update': 'read on the client before it is sent', 'client_example': 'from one example’s gradient on the client'} %}
 {% macro when(setting) %}{{ turn(setting.entry.round) }}{% if setting.point %}, with {{ size(setting) }}{% endif %}{% if setting.entry.vantage in on_client %}, {{ on_client[setting.entry.vantage] }}{% endif %}{% endmacro %}
-{% macro easy_failed(setting) %}{% if setting.entry.ladder|default([], true)|selectattr('rung', 'equalto', 'easy')|rejectattr('passed')|list or not setting.entry.ladder %}yes{% endif %}{% endmacro %}
-{% macro outdone(setting) %}{% if setting.told and setting.failures * 2 < setting.total %}yes{% endif %}{% endmacro %}
 {% macro nearest(setting) %}
 {%- set first = setting.samples[0] if setting.samples else none -%}
 {%- if first and first.scores.psnr is not none %} <span class="measure">(best {{ first.scores.psnr|num }} dB
@@ -22,40 +20,41 @@ HEADLINE = """\
 {%- elif first and first.scores.rmsd is not none and not first.failed %} <span class="measure">(closest at a distance of {{ first.scores.rmsd|num(3) }} RMSD)</span>{% endif %}
 {%- endmacro %}
 {% macro took_no_account(setting) %}
-{% if setting.told %}the attacker, who is told of {{ setting.entry.hidden_by or setting.entry.defence }}, makes no use of what else is hidden
-{%- elif settings|selectattr('entry.attack', 'equalto', setting.entry.attack)|selectattr('told')|list %}here the attack could not adapt to what is hidden
+{% if setting.informed %}the attacker, who is told of {{ setting.entry.hidden_by or setting.entry.defence }}, makes no use of what else is hidden
+{%- elif settings|selectattr('entry.attack', 'equalto', setting.entry.attack)|selectattr('informed')|list %}here the attack could not adapt to what is hidden
 {%- else %}no attack adapted to what the method hides was run{% endif %}
 {% endmacro %}
 {% macro reason(setting) %}
 {% set twin = twins[setting.key] %}
 {% if setting.entry.verdict != 'static only' %}{{ setting.entry.reason or '' }}
-{% elif setting.told %}It makes no use of all else that stands between the data and what it reads: this is not evidence of protection.
+{% elif setting.informed %}It makes no use of all else that stands between the data and what it reads: this is not evidence of protection.
 {% elif twin %}It is not told of {{ setting.entry.hidden_by or setting.entry.defence }}, so this is not evidence of protection. The same attack, told of it: {{ twin.recovered }} of {{ twin.total }}, {{ twin.entry.verdict }}.
 {% else %}{{ setting.entry.reason or '' }}{% endif %}
 {% endmacro %}
 {% macro but_for_those_aside() %}{% if aside %}, {{ aside|length }} of which {{ 'is' if aside|length == 1 else 'are' }} static and set aside: beside {{ 'it' if aside|length == 1 else 'each of them' }} stands an adaptive one{% endif %}{% endmacro %}
+{% macro chance(setting) %}{{ setting.entry.identification_null|pct(0) if setting.entry.identification_null >= 0.01 else 'less than 1 %' }}{% endmacro %}
 {% macro headline() %}
 {% set verdict = worst.entry.verdict if worst else none %}
 {% if not worst %}<strong class="verdict">Not audited</strong>: {{ run }} was trained and no attack was run, so this report says nothing about what it leaks.
 {% elif verdict == 'leaks' %}{{ run }} <strong class="verdict leaks">leaks</strong>: {{ got(worst) }} {{ when(worst) }}{{ nearest(worst) }}.
-{% elif verdict == 'no leak found' %}<strong class="verdict">No leak found</strong> in {{ run }}: {{ got(worst) }} {{ when(worst) }}{{ nearest(worst) }}, although the same attack succeeds on an undefended easy case.
+{% elif verdict == 'identifies' %}<strong class="verdict leaks">Identifies</strong>: {{ got(worst) }} from {{ run }} {{ when(worst) }}{{ nearest(worst) }}, but its results point to the true {{ one }} among look-alikes more often than chance explains{% if worst.entry.identification_rate is number %} ({{ worst.entry.identification_rate|pct(0) }}{% if worst.entry.identification_null is number %}, by chance {{ chance(worst) }}{% endif %}){% endif %}.
+{% elif verdict == 'no leak found' %}<strong class="verdict">No leak found</strong> in {{ run }}: {{ got(worst) }} {{ when(worst) }}{{ nearest(worst) }}, although the same attack {% if worst.shown_to_work %}reconstructs the same clients’ {{ scope.unit }} without the protection and through its mildest form{% else %}succeeds on an undefended easy case{% endif %}.
 {% elif verdict == 'static only' %}<strong class="verdict">Static only</strong>: {{ got(worst) }} from {{ run }} {{ when(worst) }}{{ nearest(worst) }}, but {{ took_no_account(worst)|trim }}, so this is not evidence of protection.
-{% elif verdict == 'inconclusive' and worst.entry.stopped %}<strong class="verdict">Inconclusive</strong>: {{ worst.name }} gave nothing ({{ worst.entry.stopped|trim('.') }}), so this says nothing about what {{ run }} leaks {{ when(worst) }}.
-{% elif verdict == 'inconclusive' and easy_failed(worst) %}<strong class="verdict">Inconclusive</strong>: {{ got(worst) }} from {{ run }} {{ when(worst) }}, but it did not solve the undefended easy case either, so its failure is not evidence of protection.
-{% elif verdict == 'inconclusive' and outdone(worst) %}<strong class="verdict">Inconclusive</strong>: {{ got(worst) }} from {{ run }} {{ when(worst) }}, but got further without knowing of the defence, so its failure is not evidence of protection.
-{% elif verdict == 'inconclusive' %}<strong class="verdict">Inconclusive</strong>: {{ got(worst) }} from {{ run }} {{ when(worst) }}, but it gave no result for {{ worst.failures }} of them, so its failure is not evidence of protection.
-{% elif verdict == 'attack broken' %}<strong class="verdict">Attack broken</strong>: the positive control of {{ worst.name }} failed, so this says nothing about {{ 'the defence ' ~ plain_defence if plain_defence else 'what ' ~ run ~ ' leaks' }}.
+{% elif verdict == 'inconclusive' and worst.cause == 'failures' and worst.entry.stopped %}<strong class="verdict">Inconclusive</strong>: {{ worst.name }} gave nothing ({{ worst.entry.stopped|trim('.') }}), so this says nothing about what {{ run }} leaks {{ when(worst) }}.
+{% elif verdict == 'inconclusive' %}<strong class="verdict">Inconclusive</strong>: {{ got(worst) }} from {{ run }} {{ when(worst) }}{{ nearest(worst) }}, but {{ worst|because or 'the attack is too weak for a conclusion' }}, so its failure is not evidence of protection.
+{% elif verdict == 'attack broken' %}<strong class="verdict">Attack broken</strong>: {{ worst|because or 'a check of ' ~ worst.name ~ ' failed' }}, so this says nothing about {{ 'the defence ' ~ plain_defence if plain_defence else 'what ' ~ run ~ ' leaks' }}.
 {% else %}<strong class="verdict">{{ verdict|plain }}</strong>: {{ got(worst) }} from {{ run }} {{ when(worst) }}.
 {% endif %}
-{% if elsewhere %}But with {{ size(elsewhere) }} it <strong class="verdict leaks">leaks</strong>: {{ got(elsewhere) }} {{ turn(elsewhere.entry.round) }}{{ nearest(elsewhere) }}.
+{% if elsewhere and elsewhere.entry.verdict == 'identifies' %}But with {{ size(elsewhere) }} it <strong class="verdict leaks">identifies</strong>: the results of {{ elsewhere.name }} {{ turn(elsewhere.entry.round) }} point to the true {{ one }} among look-alikes more often than chance explains.
+{% elif elsewhere %}But with {{ size(elsewhere) }} it <strong class="verdict leaks">leaks</strong>: {{ got(elsewhere) }} {{ turn(elsewhere.entry.round) }}{{ nearest(elsewhere) }}.
 {% endif %}
 {% endmacro %}
 {% macro sureness(setting) %}
-{% set span = setting.entry.share_interval %}
-{% if span and setting.entry.verdict not in ('inconclusive', 'attack broken') %}
-{% if setting.recovered == 0 %}{{ setting.recovered }} of {{ setting.total }}: as many as {{ span[1]|pct(0) }} of such {{ scope.unit }} could leak and this audit would still have seen none.
-{% else %}{{ setting.recovered }} of {{ setting.total }}: the share of such {{ scope.unit }} that this attack recovers lies between {{ span[0]|pct(0) }} and {{ span[1]|pct(0) }} (exact 95 % interval).{% endif %}
-{% endif %}
+{% set span = setting.entry.share_interval %}{% set count = setting.entry.messages %}
+{% if setting.entry.verdict in ('inconclusive', 'attack broken') %}
+{% elif setting.recovered == 0 and count %}{{ setting.recovered }} of {{ setting.total }}, from {{ count }} independent message{{ 's' if count != 1 }}: as many as {{ count|most_missed|pct(0) }} of such messages could leak to this attack and this audit would still have seen none (95 %, one-sided).
+{% elif span and setting.recovered == 0 %}{{ setting.recovered }} of {{ setting.total }}: as many as {{ span[1]|pct(0) }} of such {{ scope.unit }} could leak and this audit would still have seen none.
+{% elif span %}{{ setting.recovered }} of {{ setting.total }}: the share of such {{ scope.unit }} that this attack recovers lies between {{ span[0]|pct(0) }} and {{ span[1]|pct(0) }} ({% if count and count < setting.total %}95 % interval, in which the {{ scope.unit }} of one message count as one{% else %}exact 95 % interval{% endif %}).{% endif %}
 {% endmacro %}
 """
 
@@ -64,10 +63,11 @@ WORDS = """\
 {% set verdict = setting.entry.verdict %}{% set k = setting.recovered %}{% set n = setting.total %}
 {% set of = (k if k else 'Not one') ~ ' of the ' ~ n ~ ' training ' ~ scope.unit %}{% set were = ' was' if k < 2 else ' were' %}
 {% if verdict == 'leaks' %}<b>Yes, it leaks.</b> {{ of }}{{ were }} rebuilt {{ {'images': 'well enough to be recognised', 'records': 'with values close to the true ones'}.get(scope.unit, 'closely') }}, and more closely than public look-alikes come.
-{% elif verdict == 'no leak found' %}<b>No leak was found.</b> {{ of }}{{ were }} rebuilt. The same attack does succeed on an unprotected easy case, so the test could have seen a leak of this kind. It does not prove that there is none.
-{% elif verdict == 'static only' %}<b>This cannot be told from the test.</b> {{ of }}{{ were }} rebuilt, but {% if setting.told %}the attacker, who is told of {{ setting.entry.hidden_by or setting.entry.defence }}, makes no use of what else the method hides{% elif settings|selectattr('entry.attack', 'equalto', setting.entry.attack)|selectattr('told')|list %}here the attack could not adapt to what the method or its defence hides{% else %}the attacker took no account of what the method or its defence hides{% endif %}. One who does may succeed, so this is no evidence of protection.
-{% elif verdict == 'inconclusive' %}<b>The test gave no answer.</b> {{ of }}{{ were }} rebuilt, but {% if setting.entry.stopped %}the attack gave nothing ({{ setting.entry.stopped|trim('.') }}){% elif easy_failed(setting) %}the same attack fails on an unprotected easy case as well{% elif outdone(setting) %}the same attack got further without knowing of the defence{% else %}the attack gave no result for {{ setting.failures }} of them{% endif %}. Nothing follows from its failure.
-{% elif verdict == 'attack broken' %}<b>The test is not valid.</b> A check that must always succeed has failed, so the measurement itself is at fault. Nothing follows about the data, neither for better nor for worse.
+{% elif verdict == 'identifies' %}<b>Not rebuilt, but told from look-alikes.</b> {{ of }}{{ were }} rebuilt. But the results point to the true {{ one }} among look-alikes of its class more often than chance explains. Whoever has candidate {{ scope.unit }}, one of which was in the training data of a message, can tell which one it was more often than by guessing. That is about the true {{ one }} among look-alikes. Whether somebody can tell of any single {{ one }} that it was used (membership) was not tested.
+{% elif verdict == 'no leak found' %}<b>No leak was found.</b> {{ of }}{{ were }} rebuilt. {% if setting.shown_to_work %}The test could have seen a leak of this kind. From the same clients, the same model and messages of the same size, the same attack rebuilds at least half of the {{ scope.unit }} when nothing protects them, and also through the protection at its mildest. {% if setting.entry.messages %}It was tried on {{ setting.entry.messages }} independent messages: if more than {{ setting.entry.messages|most_missed|pct(0) }} of such messages leaked to it, at least one of these would have leaked with a probability above 95 %. A smaller share could have been missed. {% endif %}{% else %}The same attack does succeed on an unprotected easy case, so the test could have seen a leak of this kind. {% endif %}It does not prove that there is none.
+{% elif verdict == 'static only' %}<b>This cannot be told from the test.</b> {{ of }}{{ were }} rebuilt, but {% if setting.informed %}the attacker, who is told of {{ setting.entry.hidden_by or setting.entry.defence }}, makes no use of what else the method hides{% elif settings|selectattr('entry.attack', 'equalto', setting.entry.attack)|selectattr('informed')|list %}here the attack could not adapt to what the method or its defence hides{% else %}the attacker took no account of what the method or its defence hides{% endif %}. One who does may succeed, so this is no evidence of protection.
+{% elif verdict == 'inconclusive' %}<b>The test gave no answer.</b> {{ of }}{{ were }} rebuilt, but {{ setting|plainly(scope.unit) or 'the attack is too weak' }}. Nothing follows from its failure.
+{% elif verdict == 'attack broken' %}<b>The test is not valid.</b> {{ (setting|plainly(scope.unit) or 'a check that must always succeed has failed')|sentence }} Nothing follows about the data, neither for better nor for worse.
 {% else %}<b>{{ verdict|plain }}.</b> {{ of }}{{ were }} rebuilt.{% endif %}
 {% endmacro %}
 {% set observers = {
@@ -100,17 +100,18 @@ WORDS = """\
 {% if not worst %}
 <p id="outcome"><b>Nothing is known about leaks.</b> A useful model is no sign that it keeps its data private.</p>
 {% else %}
-<p id="outcome">{{ outcome(worst)|trim }}{% if elsewhere %} With {{ size(elsewhere) }}, however, it does leak: {{ elsewhere.recovered }} of {{ elsewhere.total }} training {{ scope.unit }} {{ 'was' if elsewhere.recovered == 1 else 'were' }} rebuilt.{% endif %}</p>
-{% set twin = twins[worst.key] %}{% if twin %}<p>The same attack by somebody who {{ 'knows' if twin.told else 'does not know' }} that {{ worst.entry.hidden_by or worst.entry.defence }} is used: {{ twin.recovered or 'none' }} of {{ twin.total }} rebuilt.</p>{% endif %}
-{% if settings|length > 1 %}<p>That is the {{ 'worst' if worst.entry.verdict == 'leaks' else 'least reassuring' }} of {{ targets|length }} test{{ 's' if targets|length != 1 }}{% if settings|length > targets|length %}; {{ settings|length - targets|length }} more tried other sizes{% endif %}{{ but_for_those_aside() }}. Their verdicts: {% for verdict, count in scope.verdicts.items() %}{{ count }} × “{{ verdict }}”{{ ', ' if not loop.last }}{% endfor %}.</p>{% endif %}
-{% if worst.entry.identification_rate is number and worst.entry.verdict != 'attack broken' %}<p>In {{ worst.entry.identification_rate|pct(0) }} of the cases the result pointed to the right {{ one }} among look-alikes{% if worst.entry.identification_null is number %}; chance alone gives {{ worst.entry.identification_null|pct(0) if worst.entry.identification_null >= 0.01 else 'less than 1 %' }}{% endif %}.{% if worst|beyond_chance and worst.entry.verdict != 'leaks' %} That is more than chance explains: something of the {{ scope.unit }} does come through, though too little to count as rebuilt.{% endif %}</p>{% endif %}
+<p id="outcome">{{ outcome(worst)|trim }}{% if elsewhere and elsewhere.entry.verdict == 'identifies' %} With {{ size(elsewhere) }}, however, the results point to the true {{ one }} among look-alikes more often than chance explains.{% elif elsewhere %} With {{ size(elsewhere) }}, however, it does leak: {{ elsewhere.recovered }} of {{ elsewhere.total }} training {{ scope.unit }} {{ 'was' if elsewhere.recovered == 1 else 'were' }} rebuilt.{% endif %}</p>
+{% set twin = twins[worst.key] %}{% if twin %}<p>The same attack by somebody who {{ 'knows' if twin.informed else 'does not know' }} that {{ worst.entry.hidden_by or worst.entry.defence }} is used: {{ twin.recovered or 'none' }} of {{ twin.total }} rebuilt.</p>{% endif %}
+{% if settings|length > 1 %}<p>That is the {{ 'worst' if worst.entry.verdict in ('leaks', 'identifies') else 'least reassuring' }} of {{ targets|length }} test{{ 's' if targets|length != 1 }}{% if settings|length > targets|length %}; {{ settings|length - targets|length }} more tried other sizes{% endif %}{{ but_for_those_aside() }}. Their verdicts: {% for verdict, count in scope.verdicts.items() %}{{ count }} × “{{ verdict }}”{{ ', ' if not loop.last }}{% endfor %}.</p>{% endif %}
+{% if worst.entry.identification_rate is number and worst.entry.verdict != 'attack broken' %}<p>In {{ worst.entry.identification_rate|pct(0) }} of the cases the result pointed to the right {{ one }} among look-alikes{% if worst.entry.identification_null is number %}; chance alone gives {{ chance(worst) }}{% endif %}.{% if worst|beyond_chance and worst.entry.verdict not in ('leaks', 'identifies') %} That is more than chance explains: something of the {{ scope.unit }} does come through, though too little to count as rebuilt.{% endif %}</p>{% endif %}
 {% if worst.entry.exact_match and worst.entry.verdict != 'attack broken' %}<p>{{ worst.entry.exact_match.features|pct(0) }} of the values in the records were found exactly; guessing the most usual value gives {{ worst.entry.exact_match.floor|pct(0) }}.</p>{% endif %}
 {% endif %}
 <h3>How sure that is</h3>
 {% if not worst %}<p>There is nothing to be sure of.</p>
 {% elif worst.entry.verdict == 'leaks' %}<p>What was rebuilt is a fact: it was compared with the original. {{ sureness(worst)|trim }} A stronger attacker may reach more.</p>
 {% elif worst.entry.verdict in ('inconclusive', 'attack broken') %}<p>Not sure at all. The number above speaks of the attack, not of the data.</p>
-{% else %}<p>{{ sureness(worst)|trim or 'Only ' ~ worst.total ~ ' ' ~ scope.unit ~ ' were attacked: a rare leak would not have been seen.' }} This counts chance in the choice of {{ scope.unit }} only; a stronger attacker is not counted.</p>{% endif %}
+{% elif worst.entry.verdict == 'identifies' %}<p>That it is more than chance is sure: had nothing come through, a result like this in any test of this run would have a probability of at most 1 %. How much a stronger attacker learns is not known.</p>
+{% else %}<p>{{ sureness(worst)|trim or 'Only ' ~ worst.total ~ ' ' ~ scope.unit ~ ' were attacked: a rare leak would not have been seen.' }} This counts chance in the choice of {{ 'messages' if worst.entry.messages else scope.unit }} only; a stronger attacker is not counted.</p>{% endif %}
 {% if failed %}<p>Not everything gave a result: {{ failed }}. {{ 'An attempt without a result counts as one that rebuilt nothing.' if worst }}</p>{% endif %}
 </div><div>
 <h3>What was not tested</h3>
@@ -120,6 +121,7 @@ WORDS = """\
 <li>Other rounds of training: only {% for round in scope.rounds %}{{ 'the time before training' if round == 0 else 'round ' ~ round }}{{ ' and ' if loop.revindex == 2 else ', ' if not loop.last }}{% endfor %}.</li>
 <li>Other observers: other clients, {{ 'somebody on a client’s machine, ' if 'client_example' not in scope.vantages and 'client_update' not in scope.vantages }}{{ 'the server itself, ' if scope.vantages == ('client_example',) }}and a server that breaks the rules.</li>
 <li>Stronger attacks: more time, more knowledge, or a method not yet known.</li>
+{% if worst.entry.verdict == 'no leak found' %}<li>Attacks that use the messages in another way. This one looks for data that explain a message, and the true {{ scope.unit }} need not be the data that explain it best.</li>{% endif %}
 {% if 'update' not in scope.sources %}<li>The messages that training really sent: only messages made for the test were attacked.</li>{% endif %}
 {% if 'probe' not in scope.sources %}<li>The easier case for an attacker: messages computed from few examples.</li>{% endif %}
 {% endif %}
@@ -130,10 +132,11 @@ WORDS = """\
 <h3>What the verdicts mean</h3>
 <dl class="sentences">
 <div><dt>Leaks</dt><dd>At least one training {{ one }} was rebuilt. That is proof.</dd></div>
-<div><dt>No leak found</dt><dd>Nothing was rebuilt by an attack that works elsewhere and knew the protection. That is not proof of safety.</dd></div>
+<div><dt>Identifies</dt><dd>Nothing was rebuilt, but the true {{ one }} can be told from look-alikes more often than by chance. That is a leak, too, of less than the whole {{ one }}.</dd></div>
+<div><dt>No leak found</dt><dd>Nothing was rebuilt by an attack that knew the protection, and that works on the same clients without it and at its mildest. That is not proof of safety.</dd></div>
 <div><dt>Static only</dt><dd>Nothing was rebuilt, but the attack did not reckon with all of the protection.</dd></div>
-<div><dt>Inconclusive</dt><dd>Nothing was rebuilt, but the attack is too weak or gave too few results to mean anything.</dd></div>
-<div><dt>Attack broken</dt><dd>The check of the measurement failed. The result is void.</dd></div>
+<div><dt>Inconclusive</dt><dd>Nothing was rebuilt, but the attack is too weak, is not shown to work here, or gave too few results to mean anything. Where nothing protects the data, a failed attack is always this.</dd></div>
+<div><dt>Attack broken</dt><dd>The check of the measurement failed, or the messages are not what the test takes them for. The result is void.</dd></div>
 {% if not worst %}<div><dt>Not audited</dt><dd>No attack was run.</dd></div>{% endif %}
 </dl>
 <h3>What this page is not</h3>

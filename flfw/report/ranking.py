@@ -11,7 +11,8 @@ from typing import Any
 from flfw.report.findings import GRANT, AuditEntry
 
 # The weakest evidence first: a page that opens with the best-sounding of several verdicts would mislead.
-_ORDER = ("leaks", "attack broken", "inconclusive", "static only", "no leak found")
+ORDER = ("leaks", "identifies", "attack broken", "inconclusive", "static only", "no leak found")
+POSITIVE = ORDER[:2]  # verdicts that are evidence of a leak
 
 
 def worst_first(settings: Iterable[AuditEntry]) -> list[AuditEntry]:
@@ -23,21 +24,26 @@ def worst_first(settings: Iterable[AuditEntry]) -> list[AuditEntry]:
     aside = {setting.key for setting in set_aside(settings)}
 
     def rank(setting: AuditEntry) -> tuple[int, float, float]:
-        verdict = setting.entry.get("verdict")
-        place = _ORDER.index(verdict) if verdict in _ORDER else 1
         nearest = max((sample.nearness for sample in setting.samples), default=-math.inf)
-        return len(_ORDER) if setting.key in aside else place, -setting.recovered / max(setting.total, 1), -nearest
+        place = len(ORDER) if setting.key in aside else seriousness(setting.entry.get("verdict"))
+        return place, -setting.recovered / max(setting.total, 1), -nearest
 
     return sorted(settings, key=rank)
 
 
+def seriousness(verdict: Any) -> int:
+    """Return the place of a verdict in `ORDER`; an unknown one counts as an attack that is broken."""
+    return ORDER.index(verdict if verdict in ORDER else "attack broken")
+
+
 def answers(settings: Sequence[AuditEntry]) -> tuple[AuditEntry | None, AuditEntry | None]:
-    """Return the setting of the page's headline, and the worst leak of a curve where no plain target leaks."""
+    """Return the setting of the page's headline, and the worst point of a curve that leaks more than any target."""
     plain = [setting for setting in settings if not setting.entry.get("curve")]
     worst = next(iter(worst_first(plain or settings)), None)
-    if worst is None or not plain or worst.entry.get("verdict") == "leaks":
+    if worst is None or not plain:
         return worst, None
-    leaks = [setting for setting in settings if setting.entry.get("curve") and setting.entry.get("verdict") == "leaks"]
+    positive = POSITIVE[: seriousness(worst.entry.get("verdict"))]
+    leaks = [setting for setting in settings if setting.entry.get("curve") and setting.entry.get("verdict") in positive]
     return worst, next(iter(worst_first(leaks)), None)
 
 
@@ -53,7 +59,8 @@ def set_aside(settings: Sequence[AuditEntry]) -> list[AuditEntry]:
 def _answers(other: AuditEntry, static: AuditEntry) -> bool:
     if other is static or place_of(other) != place_of(static):
         return False
-    return bool(other.entry.get("adaptive")) or (not static.told and other.told and _attack(other) == _attack(static))
+    same = _attack(other) == _attack(static) and other.informed and not static.informed
+    return bool(other.entry.get("adaptive")) or same
 
 
 def _attack(setting: AuditEntry) -> Any:
@@ -64,7 +71,7 @@ def twins(settings: Sequence[AuditEntry]) -> dict[str, AuditEntry]:
     """Return by key the counterpart of each setting whose attack ran with and without knowledge of the defence."""
     counterparts = {}
     for pair in side_by_side(settings):
-        if pair[1].told and _attack(pair[0]) == _attack(pair[1]):
+        if pair[1].informed and _attack(pair[0]) == _attack(pair[1]):
             counterparts |= {pair[0].key: pair[1], pair[1].key: pair[0]}
     return counterparts
 
@@ -90,7 +97,7 @@ def without_copies(settings: Iterable[AuditEntry]) -> list[AuditEntry]:
 
 def _but_for_vantage(setting: AuditEntry) -> tuple[Any, ...]:
     elsewhere = replace(setting, entry={**setting.entry, "vantage": None})
-    return _attack(setting), setting.told, bool(setting.entry.get("adaptive")), *place_of(elsewhere)
+    return _attack(setting), setting.informed, bool(setting.entry.get("adaptive")), *place_of(elsewhere)
 
 
 def place_of(setting: AuditEntry) -> tuple[Any, ...]:
@@ -108,8 +115,8 @@ def side_by_side(settings: Iterable[AuditEntry]) -> list[tuple[AuditEntry, Audit
     pairs = []
     for group in places.values():
         ranked = sorted(group, key=lambda s: -s.recovered / max(s.total, 1))
-        static = [setting for setting in ranked if not (setting.told or setting.entry.get("adaptive"))]
-        adaptive = [setting for setting in ranked if setting.told or setting.entry.get("adaptive")]
+        static = [setting for setting in ranked if not (setting.informed or setting.entry.get("adaptive"))]
+        adaptive = [setting for setting in ranked if setting.informed or setting.entry.get("adaptive")]
         same = [(a, b) for a in static for b in adaptive if a.entry.get("attack") == b.entry.get("attack")]
         pairs += same or list(zip(static, adaptive, strict=False))[:1]
     return pairs

@@ -15,17 +15,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, Template, Undefined
+from jinja2 import Environment, Template
 from markupsafe import Markup
 
 from flfw import data
 from flfw.curves import LADDER
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
+from flfw.report.causes import because, of_search, plainly
 from flfw.report.figures import Chart, Line, accuracy_panel, loss_panel, stacked_panels
 from flfw.report.findings import AuditEntry, number, read_settings, setting_name
+from flfw.report.formats import decimals, digits, percent, plain, sentence
 from flfw.report.page import PAGE
-from flfw.report.page_facts import beyond_chance, first_screen, grants, read_failures, scope, who
+from flfw.report.page_facts import beyond_chance, first_screen, grants, most_missed, read_failures, scope, who
 from flfw.report.ranking import (
     answers,
     group_by_grant,
@@ -122,7 +124,8 @@ def write_report(folder: Path, pictures: bool | None = None) -> Path:
 def _template() -> Template:
     jinja = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     jinja.filters.update(num=decimals, pct=percent, plain=plain, command=command, number=number, who=who)
-    jinja.filters["beyond_chance"] = beyond_chance
+    jinja.filters.update(because=because, plainly=plainly, of_search=of_search, sentence=sentence, digits=digits)
+    jinja.filters.update(beyond_chance=beyond_chance, most_missed=most_missed)
     return jinja.from_string(PAGE)
 
 
@@ -276,30 +279,3 @@ def command(config: Mapping[str, Any]) -> str:
 
 def _is_usual(key: str, value: Any) -> bool:
     return key in _SAID_IF_CHANGED and value == getattr(Experiment(), key)
-
-
-def decimals(value: Any, places: int = 1) -> str:
-    """Format a number for reading: a dash where there is none, the sign of infinity for a perfect score."""
-    read = number(value)
-    if read is None:
-        return "–"
-    return ("∞" if read > 0 else "−∞") if math.isinf(read) else f"{read:.{places}f}".replace("-", "−")
-
-
-def percent(value: Any, places: int = 1) -> str:
-    """Format a share as a percentage."""
-    read = number(value)
-    return "–" if read is None else f"{100 * read:.{places}f}\N{NO-BREAK SPACE}%"
-
-
-def plain(value: Any) -> str:
-    """Format a value of the configuration as a reader would write it."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} {plain(part)}" for key, part in value.items()) or "–"
-    if isinstance(value, list | tuple):
-        return ", ".join(plain(part) for part in value) or "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if value is None or isinstance(value, Undefined) or value != value:
-        return "–"
-    return f"{value:g}" if isinstance(value, float) else str(value)

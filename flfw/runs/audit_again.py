@@ -6,13 +6,15 @@ import dataclasses
 from pathlib import Path
 
 from flfw.audit.jobs import EXAMPLE
+from flfw.audit.uploads import is_audited
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.plugins import short_name, split_assignment
 from flfw.recording.reader import Recordings, is_recorded
 
 _OF_AN_AUDIT = (
-    "attack", "audit-rounds", "images", "curve", "vantage", "adaptation", "attack-memory-gb", "attack-compile", "set"
+    "attack", "audit-rounds", "audit-source", "images", "curve", "vantage", "adaptation", "attack-memory-gb",
+    "attack-compile", "set",
 )  # fmt: skip
 
 
@@ -74,7 +76,10 @@ def _require_probes(experiment: Experiment, source: Path) -> None:
     if not all(recordings.probe_lines(rung, 0) for rung in ("control", "easy")):
         raise BadInput(f"Expected the ladder of the audit in {source}, got none; --keep-observations removed it.")
     for server_round in experiment.audited:
-        for point in experiment.points:
+        if is_audited(experiment, server_round) and not recordings.update_lines(server_round):
+            what = f"recorded uploads of round {server_round}"
+            raise BadInput(f"Expected {what} in {source}, got none; only --audit-source update records them.")
+        for point in experiment.points if experiment.audit_source != "update" else ():
             if not recordings.probe_lines("target", server_round, point=point.name):
                 have = ", ".join(_recorded_targets(recordings)) or "nothing"
                 what = f"recordings of {point.name} at round {server_round}"

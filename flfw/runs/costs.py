@@ -32,8 +32,10 @@ from safetensors.torch import save
 from flfw.adversary.attack import NotApplicable
 from flfw.adversary.observation import Knowledge, Observation, Vantage
 from flfw.audit.adaptation import hiding
-from flfw.audit.jobs import tickets_of
+from flfw.audit.jobs import ticket_of
+from flfw.audit.knowledge import MOST_SEARCHED, MOST_STEPPED
 from flfw.audit.probe import RUNGS, ladder_net
+from flfw.audit.rungs import tickets_beside
 from flfw.client.federated_client import FederatedClient
 from flfw.client.store import ClientStore
 from flfw.client.workplace import Workplace
@@ -98,7 +100,7 @@ def _client_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     """
     torch.set_num_threads(1)
     experiment, method, settings = resolved.experiment, resolved.method, resolved.settings
-    sizes = [len(indices) for indices in Task.of(experiment, experiment.data_root).split.train]
+    sizes = [len(indices) for indices in Task.load(experiment, experiment.data_root).split.train]
     partition = min(range(len(sizes)), key=lambda p: abs(sizes[p] - fmean(sizes)))
     fresh = _client(resolved, partition, folder)
     arrays = pack(shared(fresh.model.state_dict(), fresh.sharing.downloads))
@@ -157,7 +159,7 @@ def _server_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
 
 def _client(resolved: Resolved, partition: int, folder: Path) -> FederatedClient:
     experiment = resolved.experiment
-    task, store = Task.of(experiment, experiment.data_root), ClientStore(folder, "estimate", partition)
+    task, store = Task.load(experiment, experiment.data_root), ClientStore(folder, "estimate", partition)
     return resolved.client(
         Workplace(
             experiment=experiment,
@@ -178,7 +180,7 @@ def _audit_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     needed = ("flfw.audit.auditor", "flfw.report.report", "skimage.metrics", "scipy.stats", "torch._dynamo")
     costs["imports_s"] = timeit.timeit(lambda: [importlib.import_module(name) for name in needed], number=1)
     experiment, method, settings = resolved.experiment, resolved.method, resolved.settings
-    task = Task.of(experiment, experiment.data_root)
+    task = Task.load(experiment, experiment.data_root)
     fresh = ladder_net(RUNGS[1], experiment, task.build_net)
     plain = PlainVictim(fresh, fresh.state_dict(), ("*",), task.inputs)
     costs["easy"] = sum(v.nbytes for v in plain.known.values())
@@ -190,15 +192,28 @@ def _audit_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     worker.install(views(pack(received)), 0)  # some answer probes by the tensors they received
     victim = method.victim_model(model, received, task.inputs, settings)
     costs["target_s"] = _attacks_s(resolved, victim, experiment.victim_batch, worker.gradient)
-    target = tickets_of(experiment, 0)[0]
-    costs["target_s"] *= 1 + hiding(resolved, target, "server", bool(experiment.defended_partitions)).adapts
+    target = ticket_of(experiment.points[0], 0)
+    costs["uploads_s"] = costs["target_s"] * _uploads_over_target(experiment, task)
+    if hiding(resolved, target, "server", bool(experiment.defended_partitions)).adapts:
+        costs["target_s"] *= 3  # the adaptive attack, and the same on the rung `told`
+    costs["beside"] = len(list(tickets_beside(resolved, target)))
     costs["peak_gib"] = _peak_gib()
+
+
+def _uploads_over_target(experiment: Experiment, task: Task) -> float:
+    """Estimate the time of attacks on a round's uploads over that on its probes; 0 where a search is refused."""
+    examples, passes = fmean(len(indices) for indices in task.split.train), experiment.local_epochs
+    if experiment.audit_source == "probe" or examples > MOST_SEARCHED:
+        return 0.0
+    stepped = examples * (passes if examples * passes <= MOST_STEPPED else 1)
+    uploads = min(experiment.images, experiment.clients)
+    return uploads / experiment.images * stepped / (experiment.victim_batch * experiment.victim_steps)
 
 
 def _attacks_s(resolved: Resolved, victim: VictimModel, batch: int, answer: Callable[..., Tensors]) -> float:
     """Measure the seconds of all attacks on one rung of one round; any examples do."""
     experiment = resolved.experiment
-    task, images, seen, granted = Task.of(experiment, experiment.data_root), min(experiment.images, MOST), [], []
+    task, images, seen, granted = Task.load(experiment, experiment.data_root), min(experiment.images, MOST), [], []
     for slot in range(images):
         x, y = task.examples("train", np.arange(slot * batch, (slot + 1) * batch))
         sent = {name: value.detach() for name, value in answer(x, y).items()}

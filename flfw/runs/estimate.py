@@ -145,9 +145,10 @@ def _seconds(experiment: Experiment, actors: int, client: Costs, audit: Costs) -
     if audit:  # the ladder's networks are small; a probe's step takes about as long as a round without its epochs
         tickets = tickets_of(experiment, 0)
         whole += 2 * exchange(images, 0.0, 0.0, 0.0)
-        whole += audited * len(tickets) * exchange(images, client["fixed_s"], 2 * client["write_s"])
+        kinds = len(tickets) * (1 + audit["beside"])
+        whole += audited * kinds * exchange(images, client["fixed_s"], 2 * client["write_s"])
         batches = sum(ticket.batch for ticket in tickets) / experiment.victim_batch
-        attacks = audit["imports_s"] + audit["easy_s"] + audited * batches * audit["target_s"]
+        attacks = audit["imports_s"] + audit["easy_s"] + audited * (batches * audit["target_s"] + audit["uploads_s"])
     start = client["ready_s"] + (client["ready_s"] + _RAY_S if ray else 0.0)  # the driver's imports, then the actors'
     return Seconds(start, one_round, whole, attacks, start + whole + attacks, client["server_s"], processor)
 
@@ -169,7 +170,8 @@ def _memory(experiment: Experiment, actors: int, client: Costs, audit: Costs, st
 
 def _disk(experiment: Experiment, actors: int, client: Costs, audit: Costs) -> int:
     """Return the bytes on disk: a broadcast once and once per watched client, private state in two versions."""
-    probes = len(tickets_of(experiment, 0)) * experiment.images
+    probes = len(tickets_of(experiment, 0)) * experiment.images * (1 + audit.get("beside", 0))
+    probes += experiment.cohort if experiment.audit_source != "probe" else 0
     on_clients = min(experiment.images, experiment.clients) if "client_example" in experiment.vantage else 0
     seen = len(experiment.audited) * ((1 + on_clients) * client["down"] + probes * client["up"]) if audit else 0
     ladder = (1 + experiment.images) * audit.get("easy", 0)

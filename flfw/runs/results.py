@@ -138,7 +138,7 @@ def audit_again(resolved: Resolved, source: Path, out: Path, notes: list[str], a
         notes: the first notes of the result.
         auditor: entered.
     """
-    earlier, experiment = of_earlier(source), resolved.experiment
+    earlier, experiment = read_earlier(source), resolved.experiment
     last = last_round(earlier, experiment)
     notes = [*notes, *_ended_early(experiment, last)]
     audited = audit(auditor, out, notes, last)
@@ -159,8 +159,8 @@ def audit_again(resolved: Resolved, source: Path, out: Path, notes: list[str], a
     shutil.rmtree(out / "queue", ignore_errors=True)
 
 
-def of_earlier(source: Path) -> dict[str, Any]:
-    """Return the result of a run, as far as it got."""
+def read_earlier(source: Path) -> dict[str, Any]:
+    """Read the result of a run, as far as it got."""
     if (source / "result.json").exists():
         return json.loads((source / "result.json").read_text())
     return {"provenance": {}, "environment": {}, "rounds": [], "final": None, "privacy": []}

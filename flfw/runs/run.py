@@ -98,7 +98,7 @@ def audit_again(source: Path, earlier: Experiment, experiment: Experiment) -> Pa
     experiment = recorded.without_other_attacks(experiment, earlier)
     resolved, task, notes = check(dataclasses.replace(experiment, out=out))
     experiment = resolved.experiment
-    last = results.last_round(results.of_earlier(source), earlier)
+    last = results.last_round(results.read_earlier(source), earlier)
     came = experiment.audited_by(last)
     if experiment.attacks and not came:
         asked = f"audit-rounds={experiment.audit_rounds}"

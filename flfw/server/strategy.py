@@ -86,9 +86,11 @@ class FederatedStrategy(Method, Strategy, ABC):
         self._asked: tuple[float, ArrayRecord, list[Message]] | None = None
         self._sent: ArrayRecord | None = None
 
-    @abstractmethod
-    def aggregate(self, updates: Iterable[Update]) -> Tensors:
-        """Compute the next broadcast tensors from the clients' uploads, which come one at a time, by partition."""
+    # --- what a method writes or overrides, in the order in which a round calls it ---
+
+    def message_for(self, partition: int, arrays: ArrayRecord) -> ArrayRecord:
+        """Choose the arrays for one client; by default all clients are sent the same."""
+        return arrays
 
     def check_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Refuse numbers in `Update.metrics` that `aggregate` cannot use; by default it reads none.
@@ -97,9 +99,21 @@ class FederatedStrategy(Method, Strategy, ABC):
             Unusable: naming the number; the client then counts as failed in this round.
         """
 
+    @abstractmethod
+    def aggregate(self, updates: Iterable[Update]) -> Tensors:
+        """Compute the next broadcast tensors from the clients' uploads, which come one at a time, by partition."""
+
     def without_updates(self) -> Tensors:
         """Return the next broadcast tensors if no client was drawn: by default the same again."""
         return self.broadcasted
+
+    # --- what a method finds in `self`, beside the attributes ---
+
+    @property
+    def broadcasted(self) -> Tensors:
+        """Tensors that were sent to the clients of the current round."""
+        assert self._sent is not None, "configure_train or combined comes first"
+        return unpack(self._sent)
 
     @property
     def place(self) -> ServerPlace:
@@ -118,20 +132,19 @@ class FederatedStrategy(Method, Strategy, ABC):
         """Number of clients in a round; under Poisson sampling the expected number."""
         return self.sample or len(self.roster.nodes)
 
-    @property
-    def broadcasted(self) -> Tensors:
-        """Tensors that were sent to the clients of the current round."""
-        assert self._sent is not None, "configure_train or combined comes first"
-        return unpack(self._sent)
+    # --- a round: Flower's loop calls `configure_train` and `aggregate_train`, each followed here by its steps ---
 
-    def combined(self, arrays: ArrayRecord, updates: Iterable[Update], server_round: int) -> Tensors:
-        """Call `aggregate` for a round whose clients were sent these arrays."""
-        self.round, self._sent, self.noted = server_round, arrays, {}
-        return self.aggregate(updates)
-
-    def message_for(self, partition: int, arrays: ArrayRecord) -> ArrayRecord:
-        """Choose the arrays for one client; by default all clients are sent the same."""
-        return arrays
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Build one train message for each client of the cohort."""
+        server_round += self.rounds_before
+        if not self.roster.nodes:  # used alone in another app, which never asks clients for their partitions
+            self.roster.nodes = dict(enumerate(sorted(grid.get_node_ids())))
+        fit = [p for p in self.cohort(server_round) if p not in self.roster.unfit]
+        messages = [self.ask(p, arrays, "train", server_round, config) for p in fit]
+        self._asked, self._sent = (time.monotonic(), arrays, messages), arrays
+        return messages
 
     def cohort(self, server_round: int) -> list[int]:
         """Draw the partitions that take part in a round, ascending."""
@@ -150,30 +163,6 @@ class FederatedStrategy(Method, Strategy, ABC):
         config["deadline"] = self.roster.tolerance.deadline
         content = RecordDict({"arrays": self.message_for(partition, arrays), "config": ConfigRecord(config)})
         return self.roster.address(partition, content, kind, str(server_round))
-
-    def snapshot(self, server_round: int, arrays: ArrayRecord, recordings: Mark | None) -> Snapshot:
-        """Return everything that a later process needs to go on after a round."""
-        return Snapshot(server_round, arrays, dict(self.state), dict(self.last_round), recordings)
-
-    def restore(self, snapshot: Snapshot, history: Sequence[Mapping[str, Any]]) -> None:
-        """Go on after a snapshot that another process took."""
-        self.rounds_before = snapshot.round
-        self.state, self.last_round = dict(snapshot.state), dict(snapshot.last_round)
-        self.history = History()
-        for rows in history:
-            self.history.extend(rows)
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Build one train message for each client of the cohort."""
-        server_round += self.rounds_before
-        if not self.roster.nodes:  # used alone in another app, which never asks clients for their partitions
-            self.roster.nodes = dict(enumerate(sorted(grid.get_node_ids())))
-        fit = [p for p in self.cohort(server_round) if p not in self.roster.unfit]
-        messages = [self.ask(p, arrays, "train", server_round, config) for p in fit]
-        self._asked, self._sent = (time.monotonic(), arrays, messages), arrays
-        return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -197,38 +186,6 @@ class FederatedStrategy(Method, Strategy, ABC):
         self._asked = None
         row = self.history.add(server_round, rows, failed, down, time.monotonic() - started, self.noted)
         return arrays, MetricRecord({k: v for k, v in row.items() if isinstance(v, int | float)})
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return no messages: clients evaluate within the train message, which saves sending the model twice."""
-        return []
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Return None: there is nothing to combine; see `configure_evaluate`."""
-        return None
-
-    def evaluate_all(self, grid: Grid, arrays: ArrayRecord, last: int) -> tuple[list[dict[str, Any]], list[Failure]]:
-        """Evaluate every client with the last aggregate; return the metrics, ordered by partition, and the failures.
-
-        Raises:
-            RunFailed: a client failed and the run does not tolerate it, or too few are left.
-        """
-        when, everyone = "the final evaluation", sorted(self.roster.nodes)
-        failed = self.roster.unfit_among(everyone)
-        fit = [p for p in everyone if p not in self.roster.unfit]
-        at_once = self.sample or len(everyone)  # the deadline is meant for this number of clients
-        rows: list[dict[str, Any]] = []
-        for start in range(0, len(fit), at_once):
-            asked = [self.ask(p, arrays, "evaluate", last + 1) for p in fit[start : start + at_once]]
-            replies = grid.send_and_receive(asked, timeout=self.roster.tolerance.deadline)
-            taken = self.roster.receive(asked, replies, when, _accuracies, failed)
-            rows += [{"client": partition, **metrics} for partition, metrics in taken]
-        self.roster.check_enough(len(rows), failed, when)
-        return rows, failed
-
-    def summary(self) -> None:
-        """Do nothing: Flower would log the configuration here, but the run's own files hold it."""
 
     def _updates(
         self, server_round: int, replies: Iterable[Message], rows: list[dict[str, Any]], failed: list[Failure]
@@ -261,6 +218,59 @@ class FederatedStrategy(Method, Strategy, ABC):
             yield update
         if messages or failed or self.sampling == "fixed":  # a Poisson cohort may be empty
             self.roster.check_enough(len(rows), failed, when)
+
+    def combined(self, arrays: ArrayRecord, updates: Iterable[Update], server_round: int) -> Tensors:
+        """Call `aggregate` for a round whose clients were sent these arrays."""
+        self.round, self._sent, self.noted = server_round, arrays, {}
+        return self.aggregate(updates)
+
+    # --- calls of Flower's loop that have nothing to do here ---
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return no messages: clients evaluate within the train message, which saves sending the model twice."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Return None: there is nothing to combine; see `configure_evaluate`."""
+        return None
+
+    def summary(self) -> None:
+        """Do nothing: Flower would log the configuration here, but the run's own files hold it."""
+
+    # --- after a round: its checkpoint; after the last one: the final evaluation ---
+
+    def snapshot(self, server_round: int, arrays: ArrayRecord, recordings: Mark | None) -> Snapshot:
+        """Return everything that a later process needs to go on after a round."""
+        return Snapshot(server_round, arrays, dict(self.state), dict(self.last_round), recordings)
+
+    def restore(self, snapshot: Snapshot, history: Sequence[Mapping[str, Any]]) -> None:
+        """Go on after a snapshot that another process took."""
+        self.rounds_before = snapshot.round
+        self.state, self.last_round = dict(snapshot.state), dict(snapshot.last_round)
+        self.history = History()
+        for rows in history:
+            self.history.extend(rows)
+
+    def evaluate_all(self, grid: Grid, arrays: ArrayRecord, last: int) -> tuple[list[dict[str, Any]], list[Failure]]:
+        """Evaluate every client with the last aggregate; return the metrics, ordered by partition, and the failures.
+
+        Raises:
+            RunFailed: a client failed and the run does not tolerate it, or too few are left.
+        """
+        when, everyone = "the final evaluation", sorted(self.roster.nodes)
+        failed = self.roster.unfit_among(everyone)
+        fit = [p for p in everyone if p not in self.roster.unfit]
+        at_once = self.sample or len(everyone)  # the deadline is meant for this number of clients
+        rows: list[dict[str, Any]] = []
+        for start in range(0, len(fit), at_once):
+            asked = [self.ask(p, arrays, "evaluate", last + 1) for p in fit[start : start + at_once]]
+            replies = grid.send_and_receive(asked, timeout=self.roster.tolerance.deadline)
+            taken = self.roster.receive(asked, replies, when, _accuracies, failed)
+            rows += [{"client": partition, **metrics} for partition, metrics in taken]
+        self.roster.check_enough(len(rows), failed, when)
+        return rows, failed
 
 
 def _accuracies(reply: Message) -> dict[str, Any]:

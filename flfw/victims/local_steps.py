@@ -8,6 +8,7 @@ clipping and a proximal term.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from typing import Literal, TypeAlias, final
@@ -24,6 +25,8 @@ from flfw.victims.victim import VictimModel, mean_gradient
 
 Places: TypeAlias = tuple[int, ...]
 """Indices of a guess's examples in one batch."""
+Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""Mean loss of a batch, from scores (b, classes) and labels (b,)."""
 
 _CLIP_EPSILON = 1e-6  # added to a norm above the bound, as `flfw.training.optimisers.clip_norm` does
 
@@ -50,6 +53,8 @@ class LocalSteps:
             be in that order, and later epochs to repeat it, although clients shuffle again.
         proximal: weight mu >= 0 of mu/2 ||w - w_0||^2 in the local loss (FedProx: Li et al., MLSys 2020).
         moves: patterns of the parameters that local training changes, shared or not; default all.
+        nesterov: whether the momentum is Nesterov's, as `torch.optim.SGD` has it.
+        loss: the local loss.
     """
 
     lr: float
@@ -64,6 +69,8 @@ class LocalSteps:
     order: tuple[Places, ...] | None = None
     proximal: float = 0.0
     moves: tuple[str, ...] = ("*",)
+    nesterov: bool = False
+    loss: Loss = cross_entropy
 
     def __post_init__(self) -> None:
         require(0 < self.lr < inf, "0 < lr < inf", lr=self.lr)
@@ -72,6 +79,7 @@ class LocalSteps:
         require(0 <= self.momentum < 1, "0 <= momentum < 1", momentum=self.momentum)
         has_velocity = self.optimiser == "sgd"
         require(has_velocity or self.momentum == 0, f"momentum=0 with {self.optimiser}", momentum=self.momentum)
+        require(self.momentum > 0 or not self.nesterov, "momentum > 0 with nesterov", momentum=self.momentum)
         require(0 <= self.weight_decay < inf, "0 <= weight_decay < inf", weight_decay=self.weight_decay)
         require(all(0 <= beta < 1 for beta in self.betas), "betas in [0, 1)", betas=self.betas)
         require(self.epsilon > 0, "epsilon > 0", epsilon=self.epsilon)
@@ -105,9 +113,9 @@ class SteppedVictim(VictimModel):
     """Victim that sends weights after several local steps.
 
     Its coordinates are the change of the weights, ``(received - sent) / (lr * steps)``: after one step of plain SGD
-    the gradient, after several the mean of the steps' gradients. The loss is the cross-entropy. Private parameters
-    move in training like the shared ones, from their guessed values. Buffers stay unchanged, and the model is in
-    evaluation mode: the running statistics of normalisation do not follow the data.
+    the gradient, after several the mean of the steps' gradients. Private parameters move in training like the shared
+    ones, from their guessed values. Buffers stay unchanged, and the model is in evaluation mode: the running statistics
+    of normalisation do not follow the data.
 
     After one step of Adam little more than the gradient's signs is left, and a derivative near 0 for the search.
 
@@ -116,15 +124,16 @@ class SteppedVictim(VictimModel):
             function of each example's gradient.
         received: the shared tensors at the start of training, by name.
         local: the known settings of the training.
+        direct: whether the sent tensors are in these coordinates already, and not weights.
 
     Raises:
         BadInput: a shared tensor that moves was not received, or has another shape; or no shared tensor moves.
     """
 
-    def __init__(self, victim: VictimModel, received: Tensors, local: LocalSteps) -> None:
+    def __init__(self, victim: VictimModel, received: Tensors, local: LocalSteps, direct: bool = False) -> None:
         shared = [name for name in victim.shared if matches(name, local.moves)]
         super().__init__(victim.model, {**victim.known, **received}, shared, victim.inputs)
-        self.local, self.each = local, victim.each
+        self.local, self.each, self.direct = local, victim.each, direct
         self._moving = {n: p.shape for n, p in victim.model.named_parameters() if matches(n, local.moves)}
         require(bool(shared), "a shared tensor that local training moves", moves=local.moves)
         for name in self.shared:
@@ -136,8 +145,10 @@ class SteppedVictim(VictimModel):
         """Compute the change of the shared parameters; no constants.
 
         Args:
-            sent: the weights after training, by name.
+            sent: the weights after training, by name, or their change in these coordinates.
         """
+        if self.direct:
+            return {name: sent[name] for name in self.shared}, {}
         travelled = self.local.lr * self.local.steps
         return {name: (self.known[name] - sent[name]) / travelled for name in self.shared}, {}
 
@@ -167,7 +178,7 @@ class SteppedVictim(VictimModel):
 
         def gradient(inputs: Tensor, labels: Tensor) -> Tensors:
             def loss(moving: Tensors) -> Tensor:
-                return cross_entropy(functional_call(self.model, {**start, **moving}, (inputs,)), labels)
+                return self.local.loss(functional_call(self.model, {**start, **moving}, (inputs,)), labels)
 
             return grad(loss)(weights)
 
@@ -191,19 +202,22 @@ class _Rule(ABC):
 
 @final
 class _SGD(_Rule):
-    """SGD with momentum, from zero velocity."""
+    """SGD with momentum, from zero velocity; with Nesterov's, a step looks one ahead."""
 
     def __init__(self, local: LocalSteps) -> None:
         super().__init__(local)
         self._velocity: Tensors = {}
 
     def direction(self, gradients: Tensors, weights: Tensors) -> Tensors:
-        """Return the velocity."""
-        velocity = self._decayed(gradients, weights)
-        if self._local.momentum and self._velocity:
-            velocity = {name: self._local.momentum * self._velocity[name] + way for name, way in velocity.items()}
-        self._velocity = velocity
-        return velocity
+        """Return the velocity, or with Nesterov's momentum its value one step ahead at this gradient."""
+        momentum, gradients = self._local.momentum, self._decayed(gradients, weights)
+        if momentum and self._velocity:
+            self._velocity = {name: momentum * self._velocity[name] + way for name, way in gradients.items()}
+        else:
+            self._velocity = gradients
+        if self._local.nesterov:
+            return {name: way + momentum * self._velocity[name] for name, way in gradients.items()}
+        return self._velocity
 
 
 @final

@@ -16,7 +16,8 @@ class Operator(ABC):
     """Known defence or compressor, as an operator on the gradient of a guess; fit for vmap.
 
     An attacker who knows it applies it to the gradient of a guess, and compares the result with the observation. Facts
-    of an observation (the support, the rounding step) are read once, in `read`.
+    of an observation (the support, the rounding step) are read once, in `read`. A part of the mechanism that can be
+    undone in the observation itself is undone there, in `undone`.
 
     Args:
         settings: the defence's hyper-parameters by name, as in its dataclass.
@@ -29,13 +30,20 @@ class Operator(ABC):
         """Read the constants of `apply` off one observation; by default none."""
         return {}
 
+    def undone(self, sent: Tensors) -> Tensors:
+        """Undo a part of the mechanism in an observation, without a guess; by default nothing.
+
+        Attacks compare the result with a trial, and recover labels from it.
+        """
+        return sent
+
     @abstractmethod
     def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
         """Apply the mechanism to a gradient ``trial``; differentiable in ``trial``.
 
         Args:
             trial: the gradient of a guess, by name.
-            sent: the observation, by name.
+            sent: the observation after `undone`, by name.
             constants: the result of `read`.
         """
 
@@ -140,6 +148,10 @@ class Scaled(Operator):
         """Read the mechanism's constants off the scaled observation."""
         return self._mechanism.read(_times(sent, self._factor))
 
+    def undone(self, sent: Tensors) -> Tensors:
+        """Undo in the mechanism's own units."""
+        return _times(self._mechanism.undone(_times(sent, self._factor)), 1 / self._factor)
+
     def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
         """Apply the mechanism in its own units."""
         scaled = _times(trial, self._factor), _times(sent, self._factor), constants
@@ -150,6 +162,29 @@ class Scaled(Operator):
         """Deviation of the noise in the units of the compared tensors."""
         deviation = self._mechanism.noise
         return None if deviation is None else deviation / abs(self._factor)
+
+
+@final
+class AsOffset(Operator):
+    """Mechanism that adds the same to every gradient: it is subtracted from the observation, in float64.
+
+    A direction such as the cosine's hardly changes with the gradient beside a large constant, least of all in float32.
+
+    Args:
+        offset: what is added, by name.
+    """
+
+    def __init__(self, offset: Tensors) -> None:
+        super().__init__({})
+        self.offset = offset
+
+    def undone(self, sent: Tensors) -> Tensors:
+        """Subtract the offset."""
+        return {n: (value.double() - self.offset[n].double()).to(value.dtype) for n, value in sent.items()}
+
+    def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
+        """Return the trial unchanged: the offset was subtracted from the observation."""
+        return {n: trial[n] for n in sent}
 
 
 def _times(tensors: Tensors, factor: float) -> Tensors:

@@ -221,7 +221,7 @@ def test_likelihoods_do_not_depend_on_the_units_that_are_compared(mechanism: Ope
 
 # --- in a search ---
 
-INPUTS = Inputs.of((1, 6, 6), (0.5,), (0.25,))
+INPUTS = Inputs.from_constants((1, 6, 6), (0.5,), (0.25,))
 ADAM = AdamDescent(100, 0.1, schedule="cosine")
 SMOOTH = weighted((30.0, total_variation))  # in nats: 30 pairs of neighbours either way, differences of 1 deviation
 COSINE, SQUARES = Recipe(cosine_distance, ADAM, weighted((1e-2, total_variation))), Recipe(squared_distance, ADAM)

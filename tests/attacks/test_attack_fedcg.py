@@ -57,7 +57,7 @@ def digits() -> tuple[Inputs, Tensor, Tensor]:
     """The embedded digits at 8x8, raw and in a fixed random order."""
     dataset = data.load("digits", None, 8)
     x, y = torch.from_numpy(dataset.train_x.copy()).float() / 255, torch.from_numpy(dataset.train_y.copy())
-    return Inputs.of(dataset.shape, dataset.mean, dataset.std), x, y
+    return Inputs.from_constants(dataset.shape, dataset.mean, dataset.std), x, y
 
 
 def small(seed: int = 0, width: int = 6) -> Net:
@@ -231,7 +231,7 @@ def after_training() -> tuple[Net, Examples]:
 def test_a_decoder_of_stand_ins_beats_the_class_mean_and_the_paper_s_attack() -> None:
     _, x, y = digits()
     (net, public), count = after_training(), 12
-    floors = Public.of(public.samples.numpy(), public.labels.numpy())
+    floors = Public.from_arrays(public.samples.numpy(), public.labels.numpy())
     seen = [seen_by(net, x[i : i + 1], y[i : i + 1], 1, slot=i) for i in range(count)]
     first = known_of(seen[0], y[:1], public=public)
     known = [dataclasses.replace(first, labels=y[i : i + 1]) for i in range(count)]

@@ -114,7 +114,8 @@ def test_ig_searches_for_a_private_head_together_with_the_image() -> None:
 
 def test_ig_keeps_the_restart_with_the_lowest_distance() -> None:
     observations, knowledge = attackable("lenet", 8, digits(0, side=8), digits(1, side=8))
-    one_start, four_starts = IG(IGSettings(iterations=25)), IG(IGSettings(iterations=25, restarts=4))
+    published: dict[str, Any] = {"iterations": 25, "tv": 1e-6, "schedule": "constant"}
+    one_start, four_starts = IG(IGSettings(**published)), IG(IGSettings(**published, restarts=4))
     rngs = generators(2, seed=1)  # drawn from four times in a row, as four restarts do
     single = [one_start.run(observations, knowledge, rngs) for _ in range(4)]
     best = four_starts.run(observations, knowledge, generators(2, seed=1))
@@ -141,7 +142,7 @@ class _Reciprocal(nn.Module):
 
 
 def test_ig_does_not_keep_a_restart_that_ended_in_nan() -> None:
-    inputs = Inputs.of((2,), (0.0, 0.0), (1.0, 1.0))
+    inputs = Inputs.from_constants((2,), (0.0, 0.0), (1.0, 1.0))
     with initialising(0, "reciprocal"):
         net = _Reciprocal()
     x, y = torch.tensor([[0.5, 0.8]]), torch.tensor([1])
@@ -180,6 +181,7 @@ def test_ig_refuses_settings_out_of_range(wrong: dict[str, Any], line: str) -> N
 def test_ig_without_the_sign_and_with_more_total_variation_are_other_searches() -> None:
     observations, knowledge = attackable("lenet", 8, digits(0, side=8))
     variants = [IGSettings(10), IGSettings(10, signed=False), IGSettings(10, tv=10.0), IGSettings(10, lr=0.01)]
+    variants.append(IGSettings(10, schedule="constant"))
     result = [IG(v).run(observations, knowledge, generators(1))[0].samples for v in variants]
     for other in result[1:]:
         assert float((result[0] - other).abs().max()) > 1e-2
@@ -200,9 +202,8 @@ def test_ig_attacks_victims_of_different_models_and_batches_in_one_call() -> Non
 # --- the contract, for every attack there is ---
 
 
-@cache
 def situation(kind: str) -> tuple[tuple[Observation, ...], tuple[Knowledge, ...], tuple[Tensor, ...]]:
-    """Two victims of one model; an attack must apply to at least one kind."""
+    """Two victims of one model, new each time, so that no attack sees what another one wrote."""
     batches = [digits(0, side=8), digits(1, side=8)]
     if kind == "generated":
         inputs = digit_inputs(8)
@@ -249,20 +250,45 @@ class Attacked:
     result: list[Reconstruction]
 
 
+KINDS = ("linear", "lenet", "generated")
+
+
+def breach(name: str, missing: str, way: str) -> str:
+    """The message of a failure: the attack's file, what is wrong with it, and what to do."""
+    return f"attacks/{name}.py: {missing}; {way}. The contract is in docs/extending.md, 'An attack in closed form'."
+
+
 @cache  # what most tests of an attack begin with, and what takes longest
 def attacked(name: str) -> Attacked:
-    cls = plugins.find(plugins.ATTACK, name, Attack)
-    few = {field.name: 3 for field in dataclasses.fields(cls.Settings) if field.name.endswith("iterations")}
-    attack = cls(cls.Settings(**few))
-    for kind in ("linear", "lenet", "generated"):
+    attack = with_few_steps(name)
+    reasons = []
+    for kind in KINDS:
         observations, knowledge, _ = situation(kind)
         before = [[tensor.clone() for tensor in tensors] for tensors in tensors_of((observations, knowledge))]
         try:
             result = attack.run(observations, knowledge, generators(2))
-        except NotApplicable:
+        except NotApplicable as error:
+            reasons.append(f"{kind}: {error}")
             continue
         return Attacked(attack, (observations, knowledge), before, result)
-    raise AssertionError(f"{name} applies to none of the situations of this test: add one")
+    way = "add a kind on which it works to `KINDS` and `situation` in tests/attacks/test_attacks.py"
+    raise AssertionError(breach(name, f"it applies to none of the tests' situations ({'; '.join(reasons)})", way))
+
+
+def with_few_steps(name: str) -> Attack:
+    try:
+        cls = plugins.find(plugins.ATTACK, name, Attack)
+    except BadInput as error:
+        way = "define one class that derives from Attack and has its `budget` and its `run` (of a search: its `recipe`)"
+        raise AssertionError(breach(name, str(error).rstrip("."), way)) from error
+    frozen = dataclasses.is_dataclass(cls.Settings)
+    assert frozen, breach(name, "its `Settings` is no dataclass", "write @dataclass(frozen=True) above it")
+    few = {field.name: 3 for field in dataclasses.fields(cls.Settings) if field.name.endswith("iterations")}
+    try:
+        return cls(cls.Settings(**few))
+    except BadInput as error:
+        way = "allow 3 in fields whose names end in 'iterations' (the tests set it), or name the field otherwise"
+        raise AssertionError(breach(name, str(error).rstrip("."), way)) from error
 
 
 every_attack = pytest.mark.parametrize("name", plugins.names(plugins.ATTACK))
@@ -275,18 +301,27 @@ def test_the_attacks_there_are_include_the_two_this_file_knows() -> None:
 @every_attack
 def test_budget_is_stated(name: str) -> None:
     budget = attacked(name).attack.budget
-    assert budget.iterations >= 0 and budget.restarts >= 1 and budget.selection
+    way = "return Budget(iterations >= 0, restarts >= 1, the rule that chooses a result, in words)"
+    stated = budget.iterations >= 0 and budget.restarts >= 1 and budget.selection
+    assert stated, breach(name, f"its `budget` is {budget}", way)
 
 
 @every_attack
 def test_reconstructions_are_finite_raw_inputs_in_the_box(name: str) -> None:
     run = attacked(name)
-    assert len(run.result) == 2
+    count = f"`run` returned {len(run.result)} results for 2 observations"
+    assert len(run.result) == 2, breach(name, count, "return a Reconstruction for each, in their order")
     for one, known in zip(run.result, run.situation[1], strict=True):
-        assert one.samples.shape == (known.batch, *known.model.inputs.shape)
-        assert one.samples.dtype == torch.float32 and not one.samples.requires_grad
-        assert bool(torch.isfinite(one.samples).all())
-        assert known.box[0] <= float(one.samples.min()) and float(one.samples.max()) <= known.box[1]
+        shape, got = (known.batch, *known.model.inputs.shape), tuple(one.samples.shape)
+        way = "return `known.batch` raw inputs of `known.model.inputs.shape`"
+        assert got == shape, breach(name, f"its samples have the shape {got} in place of {shape}", way)
+        plain = one.samples.dtype == torch.float32 and not one.samples.requires_grad
+        assert plain, breach(name, "its samples are not plain float32", "end with .detach().float()")
+        finite, way = bool(torch.isfinite(one.samples).all()), "replace such values, for example by nan_to_num(nan=0.5)"
+        assert finite, breach(name, "its samples are not all finite", way)
+        ends = float(one.samples.min()), float(one.samples.max())
+        outside, way = f"its samples span {ends}, outside of the box {known.box}", "undo the normalisation, then clamp"
+        assert known.box[0] <= ends[0] and ends[1] <= known.box[1], breach(name, outside, way)
 
 
 @every_attack
@@ -295,7 +330,9 @@ def test_a_narrower_box_is_kept_to(name: str) -> None:
     observations, knowledge = run.situation
     narrow = [dataclasses.replace(known, box=(0.25, 0.5)) for known in knowledge]
     for one in run.attack.run(observations, narrow, generators(2)):
-        assert float(one.samples.min()) >= 0.25 and float(one.samples.max()) <= 0.5
+        ends = float(one.samples.min()), float(one.samples.max())
+        wide = f"its samples span {ends} where `known.box` is (0.25, 0.5)"
+        assert ends[0] >= 0.25 and ends[1] <= 0.5, breach(name, wide, "clamp to `known.box`, not to 0 and 1")
 
 
 def same(a: Sequence[Reconstruction], b: Sequence[Reconstruction]) -> bool:
@@ -306,14 +343,18 @@ def same(a: Sequence[Reconstruction], b: Sequence[Reconstruction]) -> bool:
 def test_the_same_generators_give_the_same_result(name: str) -> None:
     run = attacked(name)
     torch.manual_seed(1)  # the global generator is nobody's business
-    assert same(run.result, run.attack.run(*run.situation, generators(2)))
+    again = run.attack.run(*run.situation, generators(2))
+    way = "draw from the observation's own generator in `rngs` only, and keep nothing from one run to the next"
+    assert same(run.result, again), breach(name, "a second run with the same generators had another result", way)
 
 
 @every_attack
 def test_what_is_observed_and_known_is_left_as_it_was(name: str) -> None:
     run = attacked(name)
     for before, after in zip(run.before, tensors_of(run.situation), strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+        kept = all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+        wrote = "it wrote into tensors of an Observation or of a Knowledge"
+        assert kept, breach(name, wrote, "clone them first, and use no operation that ends in _ on them")
 
 
 # --- capabilities ---
@@ -361,7 +402,10 @@ def test_an_attack_sees_nothing_but_its_observation_and_its_knowledge(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = attacked(name)
-    assert not sees_more_than_it_may(run.attack, run.situation, tmp_path, monkeypatch)
+    more = sees_more_than_it_may(run.attack, run.situation, tmp_path, monkeypatch)
+    reads = "its result depends on the truth on disk, or on the vantage, source, rung, round, client or slot"
+    way = "use only `sent` and `received` of an Observation, and of a Knowledge all but `granted`"
+    assert not more, breach(name, reads, way)
 
 
 class _Cheat(ByGuess):
@@ -388,7 +432,9 @@ def test_a_result_depends_on_what_was_sent(name: str) -> None:
     run = attacked(name)
     observations, knowledge = run.situation
     swapped = [dataclasses.replace(a, sent=b.sent) for a, b in zip(observations, reversed(observations), strict=True)]
-    assert not same(run.result, run.attack.run(swapped, knowledge, generators(2)))
+    unmoved = same(run.result, run.attack.run(swapped, knowledge, generators(2)))
+    way = "use `sent`; where it gives the attack nothing to work on, raise NotApplicable"
+    assert not unmoved, breach(name, "its result is the same when other tensors were sent", way)
 
 
 @every_attack
@@ -396,4 +442,8 @@ def test_a_result_does_not_depend_on_what_else_is_attacked(name: str) -> None:
     run = attacked(name)
     observations, knowledge = run.situation
     (alone,) = run.attack.run(observations[1:], knowledge[1:], generators(2)[1:])
-    torch.testing.assert_close(alone.samples, run.result[1].samples, rtol=0, atol=1e-4)
+    way = "take for each observation its own generator, and no sum, batch or random number of all together"
+    broken = breach(name, "an observation's result is another one if it is attacked alone", way)
+    torch.testing.assert_close(
+        alone.samples, run.result[1].samples, rtol=0, atol=1e-4, msg=lambda by: f"{broken}\n{by}"
+    )

@@ -28,7 +28,7 @@ from flfw.resolve import resolve
 from flfw.rng import initialising, torch_generator
 from flfw.victims.victim import PlainVictim
 
-INPUTS = Inputs.of((1, 6, 6), (0.4,), (0.5,))
+INPUTS = Inputs.from_constants((1, 6, 6), (0.4,), (0.5,))
 
 
 def small(seed: int, hidden: int = 12) -> Net:

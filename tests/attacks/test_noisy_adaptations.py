@@ -73,7 +73,7 @@ class Exchange:
 
     def client(self, slot: int = 0) -> NoisyClient:
         method, settings = resolve(self.experiment).method, resolve(self.experiment).settings
-        task, asked_for = Task.of(self.experiment, None), (slot, self.ticket.batch, self.ticket.steps)
+        task, asked_for = Task.load(self.experiment, None), (slot, self.ticket.batch, self.ticket.steps)
         at = Workplace(self.experiment, task, method, settings, 0, self.ticket.round, None, None, probe=asked_for)
         with initialising(3, "client"):
             result = resolve(self.experiment).client(at)
@@ -82,7 +82,7 @@ class Exchange:
         return result
 
     def examples(self) -> tuple[Tensor, Tensor]:
-        task = Task.of(self.experiment, None)
+        task = Task.load(self.experiment, None)
         return task.examples("train", task.victims(0, 0, self.ticket.batch, 0))
 
     def sent(self, slot: int = 0) -> Tensors:
@@ -105,7 +105,7 @@ class Exchange:
         """The attacker's model, had it also what the client keeps to itself."""
         client, uploads = self.client(), resolve(self.experiment).method.uploads
         known, informed = tensors(client.model), self.informed
-        plain = PlainVictim(client.model, known, uploads, Task.of(self.experiment, None).inputs)
+        plain = PlainVictim(client.model, known, uploads, Task.load(self.experiment, None).inputs)
         return informed.victim(plain, known, informed.local_steps)
 
     def explained(self, slot: int = 0) -> tuple[Tensors, Tensors]:
@@ -197,7 +197,7 @@ def test_the_true_examples_explain_what_a_client_sent(given: Exchange) -> None:
         torch.testing.assert_close(result[name], value, rtol=1e-3, atol=1e-3 * float(value.abs().max()))
     bare = given.client().model
     x, y = given.examples()
-    loss = cross_entropy(bare(Task.of(given.experiment, None).inputs.normalise(x)), y)
+    loss = cross_entropy(bare(Task.load(given.experiment, None).inputs.normalise(x)), y)
     named = {n: p for n, p in bare.named_parameters() if n in sent}
     plain = dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
     # Who does not know is wrong.
@@ -260,7 +260,7 @@ def test_several_at_once_are_each_alone_and_have_a_derivative() -> None:
 
 # --- in a search ---
 
-INPUTS = Inputs.of((1, 6, 6), (0.5,), (0.25,))
+INPUTS = Inputs.from_constants((1, 6, 6), (0.5,), (0.25,))
 ADAM = AdamDescent(150, 0.1, schedule="cosine")
 COSINE = Recipe(cosine_distance, ADAM, weighted((1e-3, total_variation)))
 SMOOTH = weighted((30.0, total_variation))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -12,16 +11,12 @@ from typing import Any, final
 
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAvg
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from attacks.analytic import Analytic
 from flfw.adversary.attack import Attack, Budget
 from flfw.adversary.observation import Observation, Reconstruction, Truth, Vantage, mean_gradient
-from flfw.audit.foreign import audit, knowledge, named
+from flfw.audit.foreign import knowledge, named
 from flfw.audit.measures.public import Public
 from flfw.errors import BadInput
 from flfw.messages.inprocess import InProcessGrid
@@ -29,48 +24,22 @@ from flfw.recording.grid import RecordingGrid
 from flfw.recording.reader import Recordings
 from flfw.recording.retention import purge
 from flfw.report.report import write_report
-from flfw.rng import initialising, numpy_generator, torch_generator
+from flfw.rng import initialising, numpy_generator
+from tests.support.foreign_apps import (
+    LR,
+    SPACE,
+    Convolutional,
+    ask,
+    client_app,
+    dense,
+    examples,
+    fresh,
+    recorded,
+    rows,
+    step,
+    truth_of,
+)
 from tests.support.paths import ROOT
-
-SPACE = ((1, 6, 6), (0.5,), (0.25,))
-LR = 0.5
-
-
-class Convolutional(nn.Module):
-    """With batch normalisation, and names of its own."""
-
-    def __init__(self, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(1, 2, 3)
-        self.norm = nn.BatchNorm2d(2)
-        self.drop = nn.Dropout(dropout)
-        self.out = nn.Linear(32, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.drop(torch.tanh(self.norm(self.stem(x)))).flatten(1))
-
-
-def dense() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(36, 16), nn.ReLU(), nn.Linear(16, 3))
-
-
-def fresh(build: Callable[[], nn.Module] = Convolutional, seed: int = 0) -> nn.Module:
-    with initialising(seed, "foreign"):
-        return build()
-
-
-def examples(count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    rng = torch_generator(0, "foreign examples", seed)
-    return torch.rand(count, 1, 6, 6, generator=rng), torch.randint(3, (count,), generator=rng)
-
-
-def step(net: nn.Module, x: Tensor, y: Tensor, steps: int = 1, mode: str = "train") -> None:
-    net.train(mode == "train")
-    optimiser = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], LR)
-    for _ in range(steps):
-        optimiser.zero_grad()
-        cross_entropy(net((x - 0.5) / 0.25), y).backward()
-        optimiser.step()
 
 
 def seen(received: dict[str, Tensor], sent: dict[str, Tensor]) -> Observation:
@@ -207,70 +176,6 @@ def test_the_example_of_the_documentation_runs(tmp_path: Path, monkeypatch: pyte
 # --- audits -------------------------------------------------------------------------------------------------------
 
 
-def client_app(build: Callable[[], nn.Module], count: int, steps: int = 1, noise: float = 0.0) -> ClientApp:
-    """Trains on its partition's examples and sends the whole state, as Flower's own examples do."""
-    app = ClientApp()
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        partition = int(context.node_config["partition-id"])
-        net = build()
-        net.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
-        step(net, *examples(count, seed=partition), steps=steps)
-        rng = torch_generator(0, "foreign noise", partition)
-        sent = {
-            name: value + noise * torch.randn(value.shape, generator=rng) if value.is_floating_point() else value
-            for name, value in net.state_dict().items()
-        }
-        metrics = MetricRecord({"num-examples": count, "partition-id": partition})
-        return Message(RecordDict({"arrays": ArrayRecord(sent), "metrics": metrics}), reply_to=message)
-
-    @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        return Message(RecordDict({"metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
-
-    return app
-
-
-def recorded(folder: Path, app: ClientApp, build: Callable[[], nn.Module], rounds: int = 1, clients: int = 2) -> Path:
-    grid = RecordingGrid(InProcessGrid(app, clients, {}), folder)
-    start = ArrayRecord(fresh(build).state_dict())  # type: ignore[arg-type]
-    FedAvg().start(grid, start, num_rounds=rounds, train_config=ConfigRecord({"lr": LR}), timeout=60)
-    return folder
-
-
-def truth_of(count: int) -> Callable[[int], Truth | None]:
-    """Of node 1 and 2, which hold partition 0 and 1."""
-
-    def truth(client: int) -> Truth:
-        x, y = examples(count, seed=client - 1)
-        return Truth(x, y, torch.arange(count))
-
-    return truth
-
-
-def ask(recordings: Path, out: Path, count: int = 1, **given: Any) -> dict[str, Any]:
-    rng = numpy_generator(0, "foreign public")
-    public = Public.of(rng.random((40, 1, 6, 6), dtype="float32"), rng.integers(3, size=40))
-    details: dict[str, Any] = {
-        "net": dense,
-        "attacks": {"analytic": Analytic()},
-        "truth": truth_of(count),
-        "public": public,
-        "inputs": SPACE,
-        "name": "toy",
-        "dataset": "noise",
-        "lr": LR,
-    }
-    assert audit(recordings, out=out, **{**details, **given}) == out
-    return json.loads((out / "result.json").read_text())
-
-
-def rows(out: Path) -> list[dict[str, str]]:
-    with (out / "audit.csv").open(newline="") as lines:
-        return list(csv.DictReader(lines))
-
-
 @pytest.fixture(scope="module")
 def leaking(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two clients send one step on one example each, twice."""
@@ -282,7 +187,7 @@ def test_an_app_that_sends_one_step_on_one_example_leaks(leaking: Path, tmp_path
     first, second = result["audit"]
     assert (first["verdict"], first["share_recovered"], first["images"]) == ("leaks", 1.0, 2)
     assert (first["source"], first["round"], second["round"], first["batch"], first["steps"]) == ("update", 1, 2, 1, 1)
-    assert first["adaptive"] and [rung["passed"] for rung in first["ladder"]] == [True, True]
+    assert first["adaptive"] and [rung["passed"] for rung in first["ladder"]] == [True, True, True]
     assert {row["rung"] for row in rows(tmp_path / "audit")} == {"easy", "target"}
     best = next(row for row in rows(tmp_path / "audit") if row["rung"] == "target" and row["client"] == "2")
     assert float(best["psnr"]) > 40
@@ -300,20 +205,29 @@ def test_floors_are_those_of_each_clients_own_examples(leaking: Path, tmp_path: 
     assert len(floors) == 2
 
 
-def test_noise_in_what_is_sent_is_no_leak(tmp_path: Path) -> None:
+def test_noise_that_nobody_named_is_a_wrong_description(tmp_path: Path) -> None:
     folder = recorded(tmp_path / "recordings", client_app(dense, 1, noise=1.0), dense)
     (result,) = ask(folder, tmp_path / "audit")["audit"]
-    assert result["verdict"] == "no leak found" and result["share_recovered"] == 0.0
+    assert result["verdict"] == "attack broken" and result["share_recovered"] == 0.0
 
 
-@pytest.mark.parametrize("given", [{"steps": 5}, {"steps": lambda seen: 5}, {"lr": None}, {"defence": "noise"}])
+@pytest.mark.parametrize(
+    ("given", "steps", "verdict"),
+    [
+        ({"steps": 5}, 5, "attack broken"),
+        ({"steps": lambda seen: 5}, 5, "attack broken"),
+        ({"lr": None}, 1, "inconclusive"),
+        ({"defence": "noise"}, 1, "static only"),
+    ],
+    ids=["steps", "a function", "no lr", "defence"],
+)
 def test_several_steps_an_unknown_optimiser_or_a_defence_make_an_attack_static(
-    tmp_path: Path, given: dict[str, Any]
+    tmp_path: Path, given: dict[str, Any], steps: int, verdict: str
 ) -> None:
     folder = recorded(tmp_path / "recordings", client_app(dense, 3, steps=5, noise=1.0), dense)
     (result,) = ask(folder, tmp_path / "audit", count=3, **given)["audit"]
-    assert not result["adaptive"] and result["verdict"] == "static only"
-    assert (result["batch"], result["steps"]) == (3, 5 if "steps" in given else 1)
+    assert not result["adaptive"] and result["verdict"] == verdict
+    assert (result["batch"], result["steps"]) == (3, steps)
 
 
 @final
@@ -385,7 +299,8 @@ def one_truth(**changed: Tensor) -> Callable[[int], Truth]:
         ({"net": Convolutional}, r"^Expected tensors of Convolutional \(stem.weight, .*got 1.bias;"),
         ({"attacks": {}}, "^Expected at least one attack"),
         ({"steps": 0}, "^Expected steps >= 1, got steps=0"),
-        ({"public": Public.of(numpy_generator(0, "p").random((4, 5)), numpy_generator(0, "p").integers(2, size=4))},
+        ({"public": Public.from_arrays(numpy_generator(0, "p").random((4, 5)),
+                                 numpy_generator(0, "p").integers(2, size=4))},
          r"^Expected public inputs of shape \(1, 6, 6\), got shape=\(5,\)"),
     ],
 )  # fmt: skip

@@ -17,6 +17,7 @@ from flfw.audit.measures.public import Public
 from flfw.audit.measures.recovery import (
     assign,
     assignment_null,
+    column_matches,
     exact_match,
     gain,
     identification,
@@ -32,7 +33,7 @@ def noise(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def public(samples: np.ndarray) -> Public:
-    return Public.of(samples, np.zeros(len(samples), dtype=np.int64))
+    return Public.from_arrays(samples, np.zeros(len(samples), dtype=np.int64))
 
 
 def digit(index: int = 0) -> np.ndarray:
@@ -191,7 +192,7 @@ def test_assignment_of_a_large_batch_of_large_images_needs_no_cube() -> None:
 
 def test_assignment_by_itself_lifts_unrelated_images_above_their_order() -> None:
     truth, others = noise(40, 1, 2, 2), noise(500, 1, 2, 2, seed=1)
-    null = assignment_null(truth, public(others), numpy_generator(0, "null"))
+    null = assignment_null(truth, public(others).samples, numpy_generator(0, "null"))
     in_order = np.mean([psnr(t, o) for k in range(8) for t, o in zip(truth, others[40 * k :], strict=False)])
     best_of_batch = np.mean([max(psnr(t, o) for o in others[40 * k : 40 * k + 40]) for k in range(8) for t in truth])
     assert in_order + 2 < null < best_of_batch
@@ -204,13 +205,13 @@ def test_assignment_null_is_that_of_a_naive_loop() -> None:
         drawn = others[rng.choice(7, 3, replace=False)]
         best = min(permutations(range(3)), key=lambda p: float(((truth - drawn[list(p)]) ** 2).sum()))
         values += [psnr(t, drawn[j]) for t, j in zip(truth, best, strict=True)]
-    result = assignment_null(truth, public(others), numpy_generator(0, "null"), draws=5)
+    result = assignment_null(truth, public(others).samples, numpy_generator(0, "null"), draws=5)
     assert result == pytest.approx(np.mean(values))
 
 
 def test_assignment_null_of_one_example_is_the_mean_of_random_public_ones() -> None:
     truth, others = noise(1, 4), noise(5, 4, seed=1)
-    result = assignment_null(truth, public(others), numpy_generator(0, "null"), draws=2000)
+    result = assignment_null(truth, public(others).samples, numpy_generator(0, "null"), draws=2000)
     assert result == pytest.approx(np.mean([psnr(truth[0], o) for o in others]), abs=0.2)
 
 
@@ -218,8 +219,8 @@ def test_assignment_null_repeats_examples_only_where_there_are_too_few() -> None
     truth, others = noise(4, 3), np.stack([noise(3, seed=k) for k in (1, 2, 3, 4)])
     by_hand = np.mean([psnr(t, others[j]) for t, j in zip(truth, assign(truth, others), strict=True)])
     # Four of four without repetition are always the same four.
-    assert assignment_null(truth, public(others), numpy_generator(0, "null")) == pytest.approx(by_hand)
-    assert assignment_null(truth, public(others[:1]), numpy_generator(0, "null")) == pytest.approx(
+    assert assignment_null(truth, public(others).samples, numpy_generator(0, "null")) == pytest.approx(by_hand)
+    assert assignment_null(truth, public(others[:1]).samples, numpy_generator(0, "null")) == pytest.approx(
         np.mean([psnr(t, others[0]) for t in truth])
     )
 
@@ -242,6 +243,25 @@ def test_an_image_is_recovered_from_20_db_if_nothing_public_is_closer(off: float
 def test_a_row_is_recovered_within_a_deviation_of_a_tenth(off: float, nearest: float, counts: bool) -> None:
     truth = np.full(30, 0.5)
     assert recovered(truth, truth + off, {"nearest_public": nearest}) is counts
+
+
+def test_a_row_that_matches_exactly_is_recovered_whatever_lies_near() -> None:
+    truth = np.array([1.0, 0.0, 0.50, 0.20])
+    binary, floors = np.array([True, True, False, False]), {"nearest_public": 45.0}
+    close = truth + np.array([0, 0, 0.02, -0.02])  # 37 dB
+    assert not recovered(truth, close, floors)
+    assert recovered(truth, close, floors, binary)
+    assert recovered(truth, close, floors, binary, guessable=False)
+    assert not recovered(truth, close, floors, binary, guessable=True)
+    rounded = np.array([0.6, 0.4, 0.5, 0.2])  # off by more than a tenth, but both categories are right
+    assert rmsd(truth, rounded) > 0.2 and recovered(truth, rounded, floors, binary)
+    assert not recovered(truth, np.array([1.0, 0.0, 0.56, 0.20]), floors, binary)  # one number is off by more than .05
+    assert not recovered(truth, np.array([1.0, 0.51, 0.50, 0.20]), floors, binary)
+
+
+def test_a_guessable_row_still_counts_if_it_is_closer_than_every_floor() -> None:
+    truth, binary = np.full(4, 0.5), np.zeros(4, bool)
+    assert recovered(truth, truth + 0.001, {"nearest_public": 45.0}, binary, guessable=True)  # 60 dB
 
 
 @pytest.mark.parametrize("shape", [(1, 4, 4), (30,)])
@@ -290,6 +310,16 @@ def test_features_match_by_hand() -> None:
     assert matched_features(truth, result, BINARY) == pytest.approx(3 / 5)
     assert not exact_match(truth, result, BINARY)
     assert exact_match(truth, np.array([0.7, 0.4, 0.9, 0.46, 0.24]), BINARY)
+
+
+def test_columns_match_by_hand_and_their_mean_is_the_share() -> None:
+    truth = np.array([1.0, 0.0, 1.0, 0.50, 0.20])
+    result = np.array([0.5, 0.6, 3.0, 0.54, 0.26])
+    assert column_matches(truth, result, BINARY).tolist() == [True, False, True, True, False]
+    assert matched_features(truth, result, BINARY) == column_matches(truth, result, BINARY).mean()
+    both = column_matches(np.stack([truth, truth]), np.stack([result, truth]), BINARY)
+    assert both.tolist() == [[True, False, True, True, False], [True] * 5]
+    assert (column_matches(truth, np.stack([result, truth]), BINARY) == both).all()  # one truth, two guesses
 
 
 def test_the_tolerance_of_a_number_includes_its_end_in_float32() -> None:

@@ -5,13 +5,23 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from itertools import product
 
 import numpy as np
 import pytest
-from scipy.stats import beta, bootstrap
+from scipy.stats import beta, binom, binomtest, bootstrap
 
-from flfw.audit.measures.statistics import Interval, interval, paired, share_above, share_interval, worst
+from flfw.audit.measures.statistics import (
+    Interval,
+    interval,
+    most_missed,
+    paired,
+    share_above,
+    share_interval,
+    significant,
+    worst,
+)
 from flfw.errors import BadInput
 from flfw.rng import numpy_generator
 
@@ -101,6 +111,68 @@ def test_an_interval_takes_milliseconds() -> None:
     assert min(times) < 0.005
 
 
+# --- messages ---
+
+
+def test_messages_are_drawn_whole_within_seeds_as_in_a_loop() -> None:
+    seeds = {3: [[10.0, 14.0], [20.0]], 5: [[1.0], [2.0, 3.0], [7.0, 8.0, 9.0]]}
+    draw = rng(11)
+    means = []
+    for _ in range(20_000):
+        taken: list[float] = []
+        for seed in draw.choice([3, 5], 2):
+            batches = seeds[int(seed)]
+            for number in draw.integers(len(batches), size=len(batches)):
+                taken += batches[number]
+        means.append(np.mean(taken))
+    values = np.array([20, 7, 10, 2, 14, 8, 1, 3, 9.0])
+    groups = np.array([3, 5, 3, 5, 3, 5, 5, 5, 5])
+    messages = np.array(["b", "c", "a", "b", "a", "c", "a", "b", "c"])  # "a" of seed 3 is not "a" of seed 5
+    ours = interval(values, groups, rng(12), draws=20_000, messages=messages)
+    assert ours.mean == pytest.approx(74 / 9)
+    assert ends(ours) == pytest.approx(tuple(np.quantile(means, (0.025, 0.975))), abs=0.15)
+
+
+def test_without_messages_the_numbers_are_those_of_earlier_versions() -> None:
+    values, groups = np.array([3.5, 1.25, 8.0, 2.0, 6.75, 9.5]), np.array([0, 0, 1, 1, 1, 2])
+    one_each = np.array([5, 1, 4, 0, 2, 3])
+    for messages in (None, one_each):
+        assert ends(interval(values, groups, rng(20), messages=messages)) == (2.4285714285714284, 9.5)
+        assert ends(interval(values, None, rng(20), messages=messages)) == (2.875, 7.625)
+    a, b = np.arange(20) % 7 * 1.0, np.full(20, 2.5)
+    for messages in (None, np.arange(20)):
+        result = paired(a, b, None, rng(20), messages)
+        assert (*ends(result.difference), result.p) == (-0.5, 1.15, 0.458)
+
+
+def test_an_interval_covers_only_if_messages_are_drawn_whole() -> None:
+    """A hundred messages of four images that share most of their variation; the true mean is 0."""
+    messages, trials = np.repeat(np.arange(100), 4), 600
+    covered = {"messages": 0, "ignored": 0}
+    for trial in range(trials):
+        draw = rng(13, trial)
+        values = np.repeat(draw.normal(0, 2, 100), 4) + draw.normal(0, 0.5, 400)
+        for name, given in (("messages", messages), ("ignored", None)):
+            low, high = ends(interval(values, None, draw, draws=300, messages=given))
+            covered[name] += low <= 0 <= high
+    assert covered["messages"] >= 0.93 * trials > 0.75 * trials > covered["ignored"]
+
+
+def test_one_message_has_no_interval_whatever_its_images() -> None:
+    assert interval(np.arange(5.0), None, rng(), messages=np.zeros(5)) == Interval(2.0, None, None)
+    two_seeds = interval(np.arange(4.0), np.array([0, 0, 1, 1]), rng(), messages=np.zeros(4))
+    assert ends(two_seeds) == (0.5, 2.5)  # a message in each
+
+
+def test_messages_of_another_number_are_refused() -> None:
+    for call in (
+        lambda: interval(np.zeros(3), None, rng(), messages=np.zeros(2)),
+        lambda: paired(np.zeros(3), np.zeros(3), None, rng(), np.zeros(2)),
+    ):
+        with pytest.raises(BadInput, match="Expected 3 messages, one a value, got messages=2"):
+            call()
+
+
 # --- shares ---
 
 
@@ -109,6 +181,68 @@ def test_shares_have_exact_intervals() -> None:
     assert share_interval(8, 8) == (pytest.approx(0.025 ** (1 / 8)), 1.0)
     low, high = share_interval(3, 10)
     assert (low, high) == pytest.approx((beta.ppf(0.025, 3, 8), beta.ppf(0.975, 4, 7)))
+
+
+def test_members_of_one_message_count_as_copies() -> None:
+    assert share_interval(0, 128, messages=4) == (0.0, pytest.approx(1 - 0.025 ** (1 / 4)))  # 60 %, not 2.8 %
+    assert share_interval(128, 128, messages=4) == (pytest.approx(0.025 ** (1 / 4)), 1.0)
+    assert share_interval(7, 7, messages=1) == (pytest.approx(0.025), 1.0)
+    assert share_interval(3, 10, messages=10) == share_interval(3, 10)
+
+
+def test_between_whole_messages_the_interval_is_that_of_beta_quantiles() -> None:
+    for successes, total, messages in ((64, 128, 4), (30, 40, 8), (8, 16, 2)):  # 2, 6 and 1 messages
+        exact = binomtest(successes * messages // total, messages).proportion_ci(0.95, "exact")
+        assert share_interval(successes, total, messages) == pytest.approx((exact.low, exact.high))
+    half = share_interval(1, 8, messages=4)  # half a message of four
+    assert half == pytest.approx((beta.ppf(0.025, 0.5, 4.5), beta.ppf(0.975, 1.5, 3.5)))
+    steps = np.array([share_interval(k, 32, messages=4) for k in range(33)])
+    assert (np.diff(steps, axis=0) > 0).sum() == 64  # both ends rise all along, through whole numbers and others
+    assert steps[:, 0] + steps[::-1, 1] == pytest.approx(np.ones(33))
+
+
+@pytest.mark.parametrize("together", [0.3, 0.8, 1.0])
+def test_a_share_interval_covers_only_if_it_knows_of_messages(together: float) -> None:
+    """Twelve messages of eight: a batch is given away together with a beta-binomial's correlation."""
+    share, trials, draw = 0.3, 2000, rng(14)
+    rest = (1 - together) / max(together, 1e-9)
+    gave = draw.beta(share * rest, (1 - share) * rest, (trials, 12)) if rest else draw.random((trials, 12)) < share
+    counts = draw.binomial(8, gave).sum(1).tolist()
+    covered = dict.fromkeys(("messages", "ignored"), 0)
+    for name, given in (("messages", 12), ("ignored", None)):
+        spans = {count: share_interval(count, 96, given) for count in set(counts)}
+        covered[name] = sum(spans[count][0] <= share <= spans[count][1] for count in counts)
+    assert covered["messages"] >= 0.95 * trials > 0.9 * trials > covered["ignored"]
+
+
+def test_what_could_still_leak_when_nothing_did() -> None:
+    for messages in (1, 4, 8, 59):
+        assert binom.pmf(0, messages, most_missed(messages)) == pytest.approx(0.05)
+    assert most_missed(4) == pytest.approx(1 - 0.05**0.25)
+    assert most_missed(59) < 0.05 < most_missed(58)  # the rule of three
+
+
+def test_of_many_settings_one_must_stand_out_more() -> None:
+    assert significant(0.01, 1) and not significant(0.0101, 1)
+    assert significant(0.001, 10) and not significant(0.001, 11)
+    assert significant(0.004, 10, alpha=0.05)
+
+
+@pytest.mark.parametrize(
+    ("call", "complaint"),
+    [
+        (lambda: share_interval(0, 4, messages=5), "Expected 1 <= messages <= total=4, got messages=5"),
+        (lambda: share_interval(0, 4, messages=0), "Expected 1 <= messages <= total=4, got messages=0"),
+        (lambda: most_missed(0), "Expected messages >= 1, got messages=0"),
+        (lambda: significant(1.5, 1), "Expected 0 <= p <= 1, got p=1.5"),
+        (lambda: significant(float("nan"), 1), "Expected 0 <= p <= 1, got p=nan"),
+        (lambda: significant(0.5, 0), "Expected settings >= 1, got settings=0"),
+        (lambda: significant(0.5, 1, alpha=1.0), "Expected 0 < alpha < 1, got alpha=1.0"),
+    ],
+)
+def test_numbers_that_mean_nothing_are_refused(call: Callable[[], object], complaint: str) -> None:
+    with pytest.raises(BadInput, match=complaint):
+        call()
 
 
 @pytest.mark.parametrize(("successes", "total"), [(0, 0), (-1, 4), (5, 4)])
@@ -146,6 +280,27 @@ def test_a_clear_difference_of_many_images_is_significant_and_none_is_not() -> N
     apart, same = paired(b + 1 + rng(9).random(40), b, None, rng()), paired(b, b, None, rng())
     assert apart.p < 0.001 and ends(apart.difference)[0] > 1 and apart.better == 40
     assert same.p == 1.0 and same.ties == 40 and ends(same.difference) == (0.0, 0.0)
+
+
+def test_the_signs_of_a_message_are_flipped_together() -> None:
+    a, messages = np.array([1.0, 2.0, 4.0, -1.0, 5.0, 0.0]), np.array([7, 7, 8, 8, 8, 9])
+    result = paired(a, np.zeros(6), None, rng(), messages)
+    assert result.p == 4 / 8  # sums 3, 8 and 0: +-11 with either sign of 0, of eight flips
+    assert (result.better, result.worse, result.ties) == (4, 1, 1)
+    alone = paired(a, np.zeros(6), None, rng(), np.zeros(6))
+    assert alone.p == 1.0 and alone.difference == Interval(pytest.approx(11 / 6), None, None)
+
+
+def test_images_of_few_messages_are_no_proof_of_a_difference() -> None:
+    """Eight messages of four images that change together, by chance: one test in twenty may see a difference."""
+    messages = np.repeat(np.arange(8), 4)
+    seen = {"messages": 0, "ignored": 0}
+    for trial in range(60):
+        draw = rng(15, trial)
+        a = np.repeat(draw.normal(0, 2, 8), 4) + draw.normal(0, 0.5, 32)
+        for name, given in (("messages", messages), ("ignored", None)):
+            seen[name] += paired(a, np.zeros(32), None, draw, given).p <= 0.05
+    assert seen["messages"] <= 0.05 * 60 + 3 * (60 * 0.05 * 0.95) ** 0.5 < 15 < seen["ignored"]
 
 
 def test_pairing_sees_what_the_spread_of_images_hides() -> None:

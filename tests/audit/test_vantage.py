@@ -20,7 +20,6 @@ from torch import Tensor
 import sim
 from attacks.analytic import Analytic
 from flfw import apps, data
-from flfw.adversary.attack import Attack, Budget
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, Vantage
 from flfw.audit import probe
 from flfw.audit.auditor import Auditor
@@ -52,12 +51,8 @@ attacked: list[tuple[Vantage, int, str, int]] = []
 """Vantage, round, point and slot of every observation that `Counted` was handed."""
 
 
-class Counted(Attack):
+class Counted(ByGuess):
     """The closed form, which notes what it is handed."""
-
-    @property
-    def budget(self) -> Budget:
-        return Budget(0, 1, "closed form")
 
     def run(
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
@@ -156,7 +151,7 @@ def test_one_example_read_on_the_client_leaks(watched: Watched) -> None:
 
 def test_it_is_the_first_example_of_the_targets_probe_and_its_gradient(watched: Watched) -> None:
     digits = data.load("digits", None, None)
-    inputs = Inputs.of(digits.shape, digits.mean, digits.std)
+    inputs = Inputs.from_constants(digits.shape, digits.mean, digits.std)
     observed = Recordings(watched.folder / "observations")
     for server_round in (0, 1):
         seen = examples_of(watched.folder, server_round)
@@ -291,7 +286,7 @@ def test_a_client_lets_nobody_read_what_its_audit_does_not(
     experiment = without_auto(asked(tmp_path, vantage=(vantage,)))
     config = {"rung": "target", "round": 0, "slot": 0, "own_slot": 0, "batch": 1, "steps": 1}
     config |= {"point": "example", "vantage": EXAMPLE, **changes}
-    site, task = Site(truth=tmp_path / "truth", examples=tmp_path / "examples"), Task.of(experiment, None)
+    site, task = Site(truth=tmp_path / "truth", examples=tmp_path / "examples"), Task.load(experiment, None)
     with pytest.raises(RuntimeError, match="asked for a probe that does not exist"):
         probe.answer(config, {}, task, experiment, 0, site, lambda *_: {}, lambda *_: {})
     assert not list(tmp_path.iterdir())

@@ -3,21 +3,35 @@
 import csv
 import json
 import shutil
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from flfw.audit import ladder
 from flfw.audit.auditor import auditing
-from flfw.audit.entries import breakdowns
+from flfw.audit.entries import AuditedTarget, breakdowns
 from flfw.audit.entries import entry as summed
 from flfw.audit.jobs import Solution
+from flfw.audit.measures.identification import Identified
 from flfw.audit.scorer import FLOORS, ScoreRow
-from flfw.audit.verdict import CONTROL_DB, EASY_SHARE, Rung, verdict
+from flfw.audit.verdict import (
+    CONTROL_DB,
+    EASY_SHARE,
+    FAILED_SHARE,
+    MESSAGES,
+    Conclusion,
+    Evidence,
+    Ladder,
+    Rung,
+    Searched,
+    verdict,
+)
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
 from flfw.recording import format as tape
@@ -28,59 +42,109 @@ from flfw.task import Task
 from tests.support.silent_defences import Blanks, SendsNothing
 from tests.support.small_runs import tiny
 
-# (the control found its examples, the easy rung leaked, share recovered, adaptive) -> the word
-TABLE = {
-    (True, True, 0.0, True): "no leak found",
-    (True, True, 0.0, False): "static only",
-    (True, True, 0.125, True): "leaks",
-    (True, True, 0.125, False): "leaks",
-    (True, True, 1.0, True): "leaks",
-    (True, True, 1.0, False): "leaks",
-    (True, False, 0.0, True): "inconclusive",
-    (True, False, 0.0, False): "inconclusive",
-    (True, False, 0.125, True): "leaks",
-    (True, False, 0.125, False): "leaks",
-    (True, False, 1.0, True): "leaks",
-    (True, False, 1.0, False): "leaks",
-    (False, True, 0.0, True): "attack broken",
-    (False, True, 0.0, False): "attack broken",
-    (False, True, 0.125, True): "attack broken",
-    (False, True, 0.125, False): "attack broken",
-    (False, True, 1.0, True): "attack broken",
-    (False, True, 1.0, False): "attack broken",
-    (False, False, 0.0, True): "attack broken",
-    (False, False, 0.0, False): "attack broken",
-    (False, False, 0.125, True): "attack broken",
-    (False, False, 0.125, False): "attack broken",
-    (False, False, 1.0, True): "attack broken",
-    (False, False, 1.0, False): "attack broken",
+
+def passed(rung: str) -> Rung:
+    return Rung(rung, 31.25, True)
+
+
+def failed(rung: str) -> Rung:
+    return Rung(rung, 12.75, False, reason="its numbers.")
+
+
+GOOD = Ladder(*(passed(rung) for rung in ("control", "easy", "consistency", "matched", "told")))
+NOTHING_FOUND = Evidence(recovered=0, attacked=8, messages=8, failed=0.0, adaptive=True, private=False, defended=True)
+FOUR = np.array([0.2, 0.8])  # one compared example
+CHANCE, BEYOND = (Identified(1, 1, FOUR, p) for p in (0.02, 0.004))
+SHORT, REACHED = (Searched(1.0, 2.0, 9.0, short, 8) for short in (5, 4))
+
+# What differs from an audit that earned "no leak found" -> verdict and cause.
+CASES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "all is well": ({}, "no leak found", "nothing"),
+    "the control fails": ({"control": failed("control")}, "attack broken", "control"),
+    "one of eight is recovered": ({"recovered": 1}, "leaks", "recovered"),
+    "recovered by a static attack": ({"recovered": 1, "adaptive": False}, "leaks", "recovered"),
+    "recovered, undefended": ({"recovered": 8, "defended": False}, "leaks", "recovered"),
+    "recovered, whatever the rungs": (
+        {"recovered": 1, **{rung: failed(rung) for rung in ("easy", "consistency", "matched", "told")}},
+        "leaks",
+        "recovered",
+    ),
+    "recovered, but the control fails": ({"recovered": 8, "control": failed("control")}, "attack broken", "control"),
+    "identified": ({"identified": BEYOND}, "identifies", "identified"),
+    "identified by a static attack": ({"identified": BEYOND, "adaptive": False}, "identifies", "identified"),
+    "identified, undefended": ({"identified": BEYOND, "defended": False}, "identifies", "identified"),
+    "identified by an attack that fails on the easy rung": (
+        {"identified": BEYOND, "easy": failed("easy")},
+        "identifies",
+        "identified",
+    ),
+    "identified by chance": ({"identified": CHANCE}, "no leak found", "nothing"),
+    "identified in one of three settings": ({"identified": BEYOND, "settings": 3}, "no leak found", "nothing"),
+    "the description is wrong": ({"consistency": failed("consistency")}, "attack broken", "consistency"),
+    "the description is wrong, static": (
+        {"consistency": failed("consistency"), "adaptive": False},
+        "attack broken",
+        "consistency",
+    ),
+    "the description was not checked": (
+        {"consistency": Rung("consistency", None, None, stopped="no truth")},
+        "inconclusive",
+        "consistency",
+    ),
+    "the easy rung fails": ({"easy": failed("easy")}, "inconclusive", "easy"),
+    "no result for half": ({"failed": 0.5}, "inconclusive", "failures"),
+    "no result for less": ({"failed": 0.49}, "no leak found", "nothing"),
+    "static": ({"adaptive": False}, "static only", "static"),
+    "static, the head is private": ({"adaptive": False, "defended": False, "private": True}, "static only", "static"),
+    "static, nothing is hidden": ({"adaptive": False, "defended": False}, "inconclusive", "undefended"),
+    "undefended": ({"defended": False}, "inconclusive", "undefended"),
+    "undefended, the head is private": ({"defended": False, "private": True}, "inconclusive", "undefended"),
+    "the one who knows less is better": ({"outdone": "2.0 dB on average"}, "inconclusive", "outdone"),
+    "told fails": ({"told": failed("told")}, "inconclusive", "told"),
+    "told was not climbed": ({"told": Rung("told", None, None)}, "inconclusive", "told"),
+    "matched fails": ({"matched": failed("matched")}, "inconclusive", "matched"),
+    "most searches end short": ({"searched": SHORT}, "inconclusive", "search"),
+    "half of the searches end short": ({"searched": REACHED}, "no leak found", "nothing"),
+    "seven messages": ({"messages": 7}, "inconclusive", "few"),
 }
 
 
-def concluded(control: bool, easy: bool, share: float, adaptive: bool) -> tuple[str, str]:
-    return verdict(Rung("control", 31.25, control), Rung("easy", 12.75, easy), share, adaptive)
+def concluded(**changes: Any) -> Conclusion:
+    rungs = {name: value for name, value in changes.items() if hasattr(GOOD, name)}
+    facts = {name: value for name, value in changes.items() if name not in rungs}
+    return verdict(replace(GOOD, **rungs), replace(NOTHING_FOUND, **facts))
 
 
-@pytest.mark.parametrize("case", TABLE, ids=str)
-def test_verdict(case: tuple[bool, bool, float, bool]) -> None:
-    assert concluded(*case)[0] == TABLE[case]
+@pytest.mark.parametrize("case", CASES)
+def test_verdict(case: str) -> None:
+    changes, word, cause = CASES[case]
+    assert concluded(**changes)[:2] == (word, cause)
 
 
-def test_the_table_is_complete() -> None:
-    assert set(TABLE) == set(product((True, False), (True, False), (0.0, 0.125, 1.0), (True, False)))
+def test_an_undefended_target_never_gets_no_leak_found() -> None:
+    rungs = ({}, {"told": failed("told")}, {"consistency": Rung("consistency", None, None)})
+    for rung, adaptive, private, short in product(rungs, (True, False), (True, False), (SHORT, None)):
+        facts = {"adaptive": adaptive, "private": private, "searched": short}
+        assert concluded(**rung, **facts, defended=False).verdict != "no leak found"
 
 
-def test_reasons_name_what_failed() -> None:
-    broken = concluded(False, True, 1.0, True)[1]
-    assert "closed form" in broken and "31.2 dB" in broken and "must reach 40" in broken
-    assert "12.8" in concluded(True, False, 0.0, True)[1] and "undefended" in concluded(True, False, 0.0, True)[1]
-    assert "not evidence of protection" in concluded(True, True, 0.0, False)[1]
-    assert concluded(True, True, 0.125, True)[1] == "12% of the attacked examples were reconstructed."
-    assert "within its budget" in concluded(True, True, 0.0, True)[1]
+def test_reasons_name_what_decided() -> None:
+    broken = concluded(control=failed("control")).reason
+    assert "closed form" in broken and "12.8 dB" in broken and "must reach 40" in broken
+    assert "12.8" in concluded(easy=failed("easy")).reason and "undefended" in concluded(easy=failed("easy")).reason
+    assert "not evidence of protection" in concluded(adaptive=False).reason
+    assert concluded(recovered=1).reason == "12% of the attacked examples were reconstructed."
+    assert "does not explain the message. its numbers." in concluded(consistency=failed("consistency")).reason
+    assert "Up to 31%" in concluded().reason and "within its budget" in concluded().reason
+    assert "35% of such messages" in concluded(messages=7).reason
+    assert (
+        "1 of 1 results" in concluded(identified=BEYOND).reason and "p = 0.004" in concluded(identified=BEYOND).reason
+    )
+    assert "5 of 8 messages" in concluded(searched=SHORT).reason
 
 
 def test_thresholds_are_those_the_documents_state() -> None:
-    assert (CONTROL_DB, EASY_SHARE) == (40.0, 0.5)
+    assert (CONTROL_DB, EASY_SHARE, FAILED_SHARE, MESSAGES) == (40.0, 0.5, 0.5, 8)
 
 
 # --- audits of known answer ---
@@ -119,7 +183,9 @@ def test_softmax_regression_leaks_before_and_after_training(leaking: tuple[Path,
         assert entry["verdict"] == "leaks" and entry["share_recovered"] == 1.0 and entry["failures"] == 0
         assert entry["images"] == 2 and entry["adaptive"] is True
         assert entry["psnr"]["mean"] > 100
-        assert [(rung["rung"], rung["passed"]) for rung in entry["ladder"]] == [("control", True), ("easy", True)]
+        assert [(rung["rung"], rung["passed"]) for rung in entry["ladder"]] == [
+            ("control", True), ("easy", True), ("consistency", True)
+        ]  # fmt: skip
         assert entry["floors"]["nearest_public"] < 40
     assert (leaking[0] / "report.html").stat().st_size > 0
 
@@ -199,7 +265,7 @@ def test_an_attack_that_cannot_work_on_a_generated_net_concludes_nothing_there(t
 def audited_again(folder: Path, experiment: Experiment) -> dict[str, Any]:
     """The verdict on the recordings as they now are."""
     experiment = without_auto(experiment)
-    with auditing(resolve(experiment), Task.of(experiment, None), folder) as auditor:
+    with auditing(resolve(experiment), Task.load(experiment, None), folder) as auditor:
         assert auditor is not None
         return auditor.run()[0][0]
 
@@ -248,14 +314,6 @@ def test_one_empty_control_answer_is_a_broken_attack(
     assert entry["ladder"][0]["passed"] is False and entry["verdict"] == "attack broken"
 
 
-def test_an_attack_that_mostly_failed_concludes_nothing() -> None:
-    control, easy = Rung("control", 150.0, True), Rung("easy", 30.0, True)
-    assert verdict(control, easy, 0.0, True, 0.49)[0] == "no leak found"
-    assert verdict(control, easy, 0.0, True, 0.5)[0] == "inconclusive"
-    assert verdict(control, easy, 0.0, False, 1.0)[0] == "inconclusive"
-    assert verdict(control, easy, 0.1, True, 0.9)[0] == "leaks"
-
-
 # --- what is said of attacks that broke ---
 
 
@@ -275,7 +333,7 @@ def test_an_attack_that_broke_is_named_once_wherever_it_did() -> None:
 
 def test_an_easy_rung_that_broke_is_not_called_too_weak() -> None:
     easy = Rung("easy", 0.0, False, stopped="crashed: it")
-    word, reason = verdict(Rung("control", 150.0, True), easy, 0.0, True)
+    word, _, reason = concluded(easy=easy)
     assert word == "inconclusive" and "crashed: it" in reason and "stronger attack" not in reason
 
 
@@ -286,18 +344,26 @@ def row(victim: int, db: float | None, recovered: bool = False) -> ScoreRow:
 
 def told(rows: list[ScoreRow], untold: list[ScoreRow]) -> dict[str, Any]:
     details = {"attack": "a", "adaptive": True, "batch": 1, "steps": 1, "iterations": 1}
-    passed = Rung("control", 150.0, True), Rung("easy", 30.0, True)
     known: ScoreRow = dict.fromkeys(
         ("ssim", "lpips", "rmsd", "gain", "rank", "candidates", "assignment_null", "client")
     )
     known |= {"iterations": None, "failed": False, "succeeded": False, "exact": False, "exact_features": None}
     known |= {"labels_found": None, "floor_features": None}
-    return summed(details, Solution("job", ()), [known | one for one in rows], len(rows), passed, 0, untold)
+    return summed(
+        details,
+        Solution("job", ()),
+        [known | one for one in rows],
+        len(rows),
+        GOOD,
+        0,
+        AuditedTarget(defended=True),
+        untold,
+    )
 
 
 def test_knowing_of_a_defence_is_compared_image_for_image() -> None:
     result = told([row(0, 15.0), row(1, 12.0)], [row(1, 9.0), row(0, 10.0)])  # +5 and +3
-    assert result["knowing_gains"]["mean"] == 4.0 and result["verdict"] == "no leak found"
+    assert result["knowing_gains"]["mean"] == 4.0 and result["cause"] == "few"
     assert told([row(0, 15.0)], [])["knowing_gains"] is None
     assert told([row(0, None)], [row(0, None)])["knowing_gains"] is None  # nothing was measured
     failed = told([row(i, 12.0 if i else None) for i in range(3)], [row(i, 10.0) for i in range(3)])
@@ -306,19 +372,19 @@ def test_knowing_of_a_defence_is_compared_image_for_image() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "word"),
+    ("ours", "theirs", "cause"),
     [
-        ([10.0, 11.0, 12.0], [11.0, 12.0, 13.0], "inconclusive"),  # each is worse
-        ([10.0, 11.0, 12.0], [13.0, 8.0, 12.5], "no leak found"),  # worse by 0.2 dB, but not for sure
-        ([10.0], [10.5], "inconclusive"),  # of one image there is no interval
+        ([10.0, 11.0, 12.0], [11.0, 12.0, 13.0], "outdone"),  # each is worse
+        ([10.0, 11.0, 12.0], [13.0, 8.0, 12.5], "few"),  # worse by 0.2 dB, but not for sure
+        ([10.0], [10.5], "outdone"),  # of one image there is no interval
     ],
 )
 def test_an_attack_that_does_worse_for_knowing_more_proves_nothing(
-    ours: list[float], theirs: list[float], word: str
+    ours: list[float], theirs: list[float], cause: str
 ) -> None:
     result = told([row(i, db) for i, db in enumerate(ours)], [row(i, db) for i, db in enumerate(theirs)])
-    assert result["verdict"] == word
-    assert ("poor use of what it knows" in result["reason"]) is (word == "inconclusive")
+    assert (result["verdict"], result["cause"]) == ("inconclusive", cause)
+    assert ("poor use of what it knows" in result["reason"]) is (cause == "outdone")
 
 
 def test_an_attack_that_recovers_fewer_for_knowing_more_proves_nothing() -> None:

@@ -169,7 +169,7 @@ def test_parts_of_their_own_are_kept(tmp_path: Path) -> None:
 
 def test_every_client_of_a_site_holds_all_of_it(tmp_path: Path) -> None:
     root = written(tmp_path / "own")
-    task = Task.of(asked(tmp_path, clients=5, split="whole"), root)
+    task = Task.load(asked(tmp_path, clients=5, split="whole"), root)
     assert task.has_data and len(task.split.train) == len(task.split.test) == len(task.split.validation) == 5
     for client in range(5):
         assert task.split.train[client].tolist() == list(range(10))
@@ -390,7 +390,7 @@ def test_an_epsilon_takes_the_number_of_examples(tmp_path: Path, method: str) ->
 
 def test_an_epsilon_is_claimed_where_the_numbers_are_known(tmp_path: Path) -> None:
     experiment = asked(tmp_path, method="fed_cdp", split="whole")
-    known = Task.of(experiment, written(tmp_path / "own")).split
+    known = Task.load(experiment, written(tmp_path / "own")).split
     resolved = resolve(experiment)
     assert settle(resolved, known)[0] == resolved
 

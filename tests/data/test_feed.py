@@ -84,7 +84,7 @@ def test_constants() -> None:
 
 
 def test_a_task_varies_and_normalises_as_it_is_told(small) -> None:
-    plain, varied = (Task.of(replace(small, augment=how, normalise="half"), None) for how in ("none", "flip"))
+    plain, varied = (Task.load(replace(small, augment=how, normalise="half"), None) for how in ("none", "flip"))
     indices = plain.split.train[0][:8]
     x, y = plain.examples("train", indices)
     assert (varied.examples("train", indices)[0] == x).all()  # without a generator: as a probe or a test needs them

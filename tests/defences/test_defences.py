@@ -282,7 +282,7 @@ def test_defaults() -> None:
 
 def worker(experiment: Experiment, *assignments: str, defence: str = "none") -> FederatedClient:
     experiment = replace(experiment, defence=defence, set=assignments)
-    task, method, chosen = Task.of(experiment, None), resolve(experiment).method, resolve(experiment).settings
+    task, method, chosen = Task.load(experiment, None), resolve(experiment).method, resolve(experiment).settings
     at = Workplace(experiment, task, method, chosen, 1, 1, resolve(experiment).new_defence(), None)
     return resolve(experiment).client(at)
 

@@ -217,6 +217,7 @@ def wait_for(holds: Callable[[], bool], seconds: float = 120) -> None:
 # --- runs ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_was_killed_goes_on_and_loses_nothing(federation: Layout, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with begun(federation, out, *HYPERFL, *SMALL) as running:

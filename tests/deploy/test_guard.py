@@ -164,7 +164,7 @@ def test_a_site_gives_away_what_its_policy_says_and_keeps_the_truth(
     informed = _with_volunteered(arguments, replace(POLICY, record=True, volunteered=(4, 0)), tmp_path)
     node = parse_config_args([informed[-1]])  # as Flower's SuperNode reads it
     assert node == {"partition-id": 1, "num-partitions": 3, "truth": str(tmp_path / "truth"), "volunteered": "4 0"}
-    assert Folders.of(node, "run1").volunteered == (4, 0)
+    assert Folders.from_config(node, "run1").volunteered == (4, 0)
     assert "gives away its training examples 4 0" in capsys.readouterr().err
 
 

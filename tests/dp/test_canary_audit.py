@@ -86,7 +86,7 @@ def test_only_those_left_out_are_missing_and_only_canaries_are_relabelled() -> N
 
 
 def test_a_task_is_what_it_was_but_for_its_canaries(small: Experiment) -> None:
-    plain, planted = Task.of(small, None), Task.of(replace(small, canaries=60), None)
+    plain, planted = Task.load(small, None), Task.load(replace(small, canaries=60), None)
     assert plain.canaries is None and planted.canaries is not None
     chosen = planted.canaries
     left_out = set(chosen.indices[~chosen.included])
@@ -97,7 +97,7 @@ def test_a_task_is_what_it_was_but_for_its_canaries(small: Experiment) -> None:
     changed = np.flatnonzero(plain.dataset.train_y != planted.dataset.train_y)
     assert list(changed) == list(chosen.indices)
     assert plain.dataset.digest == planted.dataset.digest and plain.dataset.train_x is planted.dataset.train_x
-    again = Task.of(replace(small, canaries=60), None)
+    again = Task.load(replace(small, canaries=60), None)
     assert again.canaries is not None and np.array_equal(again.canaries.included, chosen.included)
     victims = [planted.victims(client, slot, 5, 0) for client in range(3) for slot in range(3)]
     assert not set(np.concatenate(victims)) & set(chosen.indices)
@@ -126,7 +126,7 @@ def test_of_more_canaries_than_numbers_and_of_a_run_that_diverged_something_is_t
 def test_gradients_are_clipped_as_the_method_clips(small: Experiment, grouping: str, clip: float) -> None:
     fields = (f"grouping={grouping}", f"clip={clip}")
     asked = without_auto(replace(small, method="dp_fedavg", net="mlp", canaries=20, set=fields))
-    task, method, settings = Task.of(asked, None), resolve(asked).method, resolve(asked).settings
+    task, method, settings = Task.load(asked, None), resolve(asked).method, resolve(asked).settings
     listener = Listener(asked, task, method, settings)
     model = listener._model
     sent = {name: value.detach() for name, value in model.state_dict().items()}

@@ -24,7 +24,7 @@ from tests.support.method_rounds import by_method
 
 pytestmark = pytest.mark.early
 
-ON_RAY = ("hyperfl",)
+ON_RAY = ("fedper",)  # with private tensors; all other methods are slow
 
 
 def recorded(folder: Path) -> list[tuple]:

@@ -152,6 +152,7 @@ def cluster() -> Iterator[str]:
     running.shutdown()
 
 
+@pytest.mark.slow
 def test_a_cluster_is_joined_and_its_gpus_are_shared_out(
     cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -26,6 +26,7 @@ MAY_IMPORT = {
 OURS = {*MAY_IMPORT, "benchmarks", "examples", "tests"}
 
 EMPTY_WORDS = re.compile(r"(utils?|commons?|helpers?|base|managers?|misc)")
+EXAMPLES = {"strategies": "strategies/fedavg.py", "attacks": "attacks/ig.py"}
 METHOD_CARD = ("Paper", "Down", "Up", "Private", "Client", "A probe", "Departures")
 MOST_FUNCTION_LINES, MOST_FILE_LINES = 70, 320
 SEEDING = re.compile(r"(.*\.)?(manual_seed(_all)?|default_rng|RandomState|SeedSequence)|((np|numpy)\.)?random\.seed")
@@ -155,7 +156,8 @@ def missing_cards(root: Path) -> list[str]:
         else:
             lacking = [label for label in ("Paper", "Departures") if label not in have]
             lacking += [] if have & {"Granted", "Needs"} else ["Granted or Needs"]
-        result += [f"{at(root, path)}: its card lacks {', '.join(lacking)}"] if lacking else []
+        way = f"begin a line of the file's docstring with it, as {EXAMPLES[layer]} does"
+        result += [f"{at(root, path)}: its card lacks {', '.join(lacking)}; {way}"] if lacking else []
     return result
 
 
@@ -219,7 +221,8 @@ RULES: list[Checker] = [
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_the_house_keeps_its_rules(rule: Checker) -> None:
-    assert rule(ROOT) == []
+    breaches = rule(ROOT)
+    assert not breaches, "\n".join(breaches)
 
 
 def test_the_rules_look_at_every_layer_that_there_is() -> None:
@@ -232,6 +235,7 @@ NAMED = (
     "is the name of clients/defences/peek.py; the core names no plug-in; if it means something else here, add it to "
     "OTHER_MEANINGS in this test"
 )
+AS_IN = "begin a line of the file's docstring with it, as"
 LONG_FUNCTION = "def f():\n" + "    x = 1\n" * 69
 ALL_BUT_UP = '"""X.\n\nPaper      a\nDown  a\nPrivate  a\nClient  a\nA probe  a\nDepartures  a\n"""\n'
 BREACHES: list[tuple[Checker, str, str, str]] = [
@@ -257,9 +261,19 @@ BREACHES: list[tuple[Checker, str, str, str]] = [
     (plugins_named_in_the_core, "flfw/experiment/a.py", 'class Training:\n    x = "peek"\n', f":2: 'peek' {NAMED}"),
     (empty_names, "flfw/utils.py", "", ": utils says nothing"),
     (empty_names, "flfw/helpers/peek.py", "", ": helpers says nothing"),
-    (missing_cards, "strategies/peek.py", ALL_BUT_UP, ": its card lacks Up"),
-    (missing_cards, "attacks/peek.py", '"""Paper  a\nGranted  a\n"""\n', ": its card lacks Departures"),
-    (missing_cards, "attacks/peek.py", '"""Paper  a\nDepartures  a\n"""\n', ": its card lacks Granted or Needs"),
+    (missing_cards, "strategies/peek.py", ALL_BUT_UP, f": its card lacks Up; {AS_IN} strategies/fedavg.py does"),
+    (
+        missing_cards,
+        "attacks/peek.py",
+        '"""Paper  a\nGranted  a\n"""\n',
+        f": its card lacks Departures; {AS_IN} attacks/ig.py does",
+    ),
+    (
+        missing_cards,
+        "attacks/peek.py",
+        '"""Paper  a\nDepartures  a\n"""\n',
+        f": its card lacks Granted or Needs; {AS_IN} attacks/ig.py does",
+    ),
     (too_long, "flfw/peek.py", f"\n{LONG_FUNCTION}", ":2: f has 70 lines"),
     (too_long, "flfw/peek.py", "x = 1\n" * 320, ": 320 lines"),
     (

@@ -14,7 +14,12 @@ from tests.support.paths import ROOT
 
 LAYERS = ("flfw", "strategies", "clients", "attacks", "papers", "benchmarks", "examples", "tests")
 EMPTY_NAMES = {"of", "found", "about", "said", "told", "own", "several"}
-SETTINGS = {("attacks/fedcg.py", "own"), ("flfw/matrix/rows.py", "told")}
+SETTINGS = {
+    ("attacks/fedcg.py", "own"),
+    ("flfw/matrix/rows.py", "told"),
+    ("flfw/audit/verdict.py", "told"),
+    ("flfw/audit/verdict.py", "found"),
+}
 """Fields that are keys of ``--set`` or of a file, which scripts rely on."""
 
 VERBS = frozenset((ROOT / "tests" / "house" / "verbs.txt").read_text().split())
@@ -162,7 +167,8 @@ RULES: list[Rule] = [empty_names, twice_named, no_verb, no_noun, headless]
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_the_words_of_the_house(rule: Rule) -> None:
-    assert rule(ROOT) == []
+    breaches = rule(ROOT)
+    assert not breaches, "\n".join(breaches)
 
 
 @pytest.mark.parametrize(

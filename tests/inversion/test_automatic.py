@@ -20,6 +20,7 @@ from flfw.inversion.settled import AsNoise, AsSelection, settled
 from flfw.nets import Tensors, build, tensors
 from flfw.nets.inputs import Inputs
 from flfw.rng import initialising, torch_generator
+from flfw.victims.operator import AsOffset
 from flfw.victims.victim import PlainVictim
 
 
@@ -131,7 +132,7 @@ def test_hooks_are_called_in_the_clients_order_and_units() -> None:
 
 def victim() -> tuple[PlainVictim, Tensors]:
     """A small network, and what it sends for one example."""
-    inputs = Inputs.of((1, 8, 8), (0.5,), (0.5,))
+    inputs = Inputs.from_constants((1, 8, 8), (0.5,), (0.5,))
     with initialising(0, "net"):
         net = build("lenet", inputs.shape, 10)
     model = PlainVictim(net, tensors(net), ("*",), inputs)
@@ -206,7 +207,8 @@ class Offset(Defence):
 def test_what_is_added_each_time_is_taken_away_and_no_noise() -> None:
     model, gradient = victim()
     informed = settled(Automatic(Offset()), model, Offset().update(gradient, rng()), torch.tensor([3]), 1, rng())
-    assert isinstance(informed, Automatic) and informed.noise is None
+    assert isinstance(informed, AsOffset) and informed.noise is None
+    assert all(float((v - 0.5).abs().max()) < 1e-6 for v in informed.offset.values())
 
 
 class Remembers(Defence):
@@ -271,7 +273,8 @@ class OffsetElsewhere(Defence):
 def test_a_fixed_addition_outside_the_graph_is_no_noise() -> None:
     model, gradient = victim()
     informed = settled(Automatic(OffsetElsewhere()), model, OffsetElsewhere().update(gradient, rng()), None, 1, rng())
-    assert isinstance(informed, Automatic) and informed.noise is None
+    assert isinstance(informed, AsOffset) and informed.noise is None
+    assert all(float((v - 0.5).abs().max()) < 1e-6 for v in informed.offset.values())
 
 
 def test_what_was_sent_by_another_network_is_refused() -> None:

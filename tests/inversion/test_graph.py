@@ -144,7 +144,7 @@ def test_a_view_keeps_what_it_shows() -> None:
     assert peak(lambda x, a, b: (x @ a).t() @ b, x, a, b) == 4 * (8 + 20)
 
 
-INPUTS = Inputs.of((1, 6, 6), (0.5,), (0.25,))
+INPUTS = Inputs.from_constants((1, 6, 6), (0.5,), (0.25,))
 
 
 def victim() -> PlainVictim:

@@ -25,7 +25,7 @@ from flfw.rng import initialising, numpy_generator, torch_generator
 from flfw.victims.generated import GeneratedVictim
 from flfw.victims.victim import PlainVictim, VictimModel
 
-INPUTS = Inputs.of((2, 6, 6), (0.4, 0.5), (0.2, 0.3))
+INPUTS = Inputs.from_constants((2, 6, 6), (0.4, 0.5), (0.2, 0.3))
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:
@@ -69,8 +69,8 @@ def flat(many: Tensors) -> Tensor:
 
 def test_inputs_are_normalised_channel_by_channel_or_feature_by_feature() -> None:
     x = torch.tensor([[[[1.0]], [[0.5]]]])
-    assert Inputs.of((2, 1, 1), (0.5, 0.0), (0.25, 2.0)).normalise(x).flatten().tolist() == [2.0, 0.25]
-    rows = Inputs.of((3,), (0.0, 1.0, 0.5), (1.0, 0.5, 0.25))
+    assert Inputs.from_constants((2, 1, 1), (0.5, 0.0), (0.25, 2.0)).normalise(x).flatten().tolist() == [2.0, 0.25]
+    rows = Inputs.from_constants((3,), (0.0, 1.0, 0.5), (1.0, 0.5, 0.25))
     assert rows.normalise(torch.tensor([[0.5, 0.5, 1.0]])).tolist() == [[0.5, -1.0, 2.0]]
 
 
@@ -106,7 +106,7 @@ def test_gradient_with_a_private_head_uses_the_guessed_head_and_speaks_of_the_ex
 
 def test_raw_inputs_are_normalised_before_the_network_sees_them() -> None:
     net, x, y = plain(), images(2), torch.tensor([1, 2])
-    as_it_is = Inputs.of(INPUTS.shape, (0.0, 0.0), (1.0, 1.0))
+    as_it_is = Inputs.from_constants(INPUTS.shape, (0.0, 0.0), (1.0, 1.0))
     raw, bare = (PlainVictim(plain(), tensors(net), ("*",), inputs) for inputs in (INPUTS, as_it_is))
     normalised = (x - torch.tensor([0.4, 0.5]).view(2, 1, 1)) / torch.tensor([0.2, 0.3]).view(2, 1, 1)
     result = flat(raw.gradient(x, y, {}, {}))
@@ -410,7 +410,7 @@ def test_closed_form_gives_a_mixture_for_two_examples() -> None:
 
 # --- the search ---
 
-ROW = Inputs.of((5,), (0.0,) * 5, (1.0,) * 5)
+ROW = Inputs.from_constants((5,), (0.0,) * 5, (1.0,) * 5)
 WIDE = (-1000.0, 1000.0)
 
 
@@ -471,7 +471,7 @@ def test_steps_fall_to_a_tenth_at_three_five_and_seven_eighths() -> None:
 
 
 def test_steps_are_in_deviations_of_the_normalised_input() -> None:
-    inputs = Inputs.of((1, 1, 1), (0.5,), (0.25,))
+    inputs = Inputs.from_constants((1, 1, 1), (0.5,), (0.25,))
     result = walk(signed(8, 0.1), torch.tensor(-1.0), inputs=inputs)
     assert float(result) == pytest.approx(0.5 + 0.25 * 0.3221, rel=1e-5)  # from the mean, which is 0 normalised
 
@@ -496,7 +496,7 @@ def test_search_stays_in_the_box() -> None:
     slope = torch.tensor([-1.0, 1.0, -1.0, 1.0, -1.0])
     assert walk(signed(8, 1.0), slope, box=(0.0, 1.0)).tolist() == [1.0, 0.0, 1.0, 0.0, 1.0]
     assert walk(signed(8, 1.0), slope, box=(0.2, 0.6)).tolist() == pytest.approx([0.6, 0.2] * 2 + [0.6])
-    inputs = Inputs.of((5,), (0.3,) * 5, (0.7,) * 5)
+    inputs = Inputs.from_constants((5,), (0.3,) * 5, (0.7,) * 5)
     result = walk(signed(8, 1.0), slope, box=(0.0, 1.0), inputs=inputs)
     assert float(result.min()) >= 0.0 and float(result.max()) <= 1.0
     assert result.tolist() == pytest.approx([1.0, 0.0, 1.0, 0.0, 1.0], abs=1e-6)

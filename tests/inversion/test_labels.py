@@ -20,7 +20,7 @@ from flfw.rng import initialising, torch_generator
 from flfw.victims.victim import PlainVictim, VictimModel
 
 REAL = Path(os.environ.get("FLFW_DATA", "no FLFW_DATA"))
-ROWS = Inputs.of((6,), (0.0,) * 6, (1.0,) * 6)
+ROWS = Inputs.from_constants((6,), (0.0,) * 6, (1.0,) * 6)
 RNG = torch_generator(0, "no draws")  # where none should be made
 
 
@@ -146,7 +146,7 @@ def test_random_inputs_reach_the_network_as_they_are_drawn() -> None:
 
     with initialising(0, "ear"):
         model = Ear()
-    client = PlainVictim(model, dict(model.state_dict()), ("*",), Inputs.of((6,), (5.0,) * 6, (0.1,) * 6))
+    client = PlainVictim(model, dict(model.state_dict()), ("*",), Inputs.from_constants((6,), (5.0,) * 6, (0.1,) * 6))
     there = {"linear.weight": torch.zeros(4, 6), "linear.bias": torch.tensor([0.1, -0.1, 0.0, 0.0])}
     heard = []
     assert client.classes == 4  # asks the network, once
@@ -219,7 +219,7 @@ def test_a_bias_that_is_not_shared_leaves_the_rows() -> None:
 def test_a_head_that_is_a_convolution_gives_no_labels() -> None:
     with initialising(0, "convolution"):
         model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten())
-    client = PlainVictim(model, dict(model.state_dict()), ("*",), Inputs.of((1, 3, 3), (0.0,), (1.0,)))
+    client = PlainVictim(model, dict(model.state_dict()), ("*",), Inputs.from_constants((1, 3, 3), (0.0,), (1.0,)))
     with pytest.raises(NoLabels, match="fully connected"):
         recovered(client, sent(client, torch.tensor([1])), 1, "single", RNG)
 
@@ -262,7 +262,7 @@ def overlaps(batch: int, nets: int) -> list[list[float]]:
     for given in range(nets):
         with initialising(given, "lenet"):
             model = build("lenet", (1, 28, 28), 10)
-        client = PlainVictim(model, tensors(model), ("*",), Inputs.of((1, 28, 28), (0.1307,), (0.3081,)))
+        client = PlainVictim(model, tensors(model), ("*",), Inputs.from_constants((1, 28, 28), (0.1307,), (0.3081,)))
         rng = torch_generator(given, "digits")
         x, y = mnist(torch.randint(60_000, (batch,), generator=rng))
         there = {name: value.detach() for name, value in client.gradient(x, y, {}, {}).items()}

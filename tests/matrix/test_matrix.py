@@ -339,14 +339,20 @@ def test_pooled_numbers_by_hand(tmp_path: Path) -> None:
 
 
 def test_the_most_alarming_verdict_of_the_seeds_counts(tmp_path: Path) -> None:
-    words = ["no leak found", "static only", "inconclusive", "attack broken", "leaks"]
+    words = ["no leak found", "static only", "inconclusive", "attack broken", "identifies", "leaks"]
     folders = [
-        written(tmp_path / str(seed), [entry(verdict=word)], [row(0, 5.0)], seed=seed)
+        written(tmp_path / str(seed), [entry(verdict=word, reason=f"why {word}")], [row(0, 5.0)], seed=seed)
         for seed, word in enumerate(words)
     ]
     for upto, word in enumerate(words):
         (leak,) = combine("m", "none", [read(folder) for folder in folders[: upto + 1]]).leaks
-        assert leak.verdict == word
+        assert (leak.verdict, leak.reason) == (word, f"why {word}")
+
+
+def test_images_of_one_message_count_as_one(tmp_path: Path) -> None:
+    batches = [row(victim, 10.0, image=image) for victim in (0, 1) for image in range(4)]
+    (leak,) = combine("m", "none", [read(written(tmp_path / "run", [entry()], batches))]).leaks
+    assert (leak.images, leak.share) == (8, share_interval(0, 2))
 
 
 def test_paired_numbers_by_hand_and_a_failed_image_is_its_best_floor(tmp_path: Path) -> None:
@@ -497,6 +503,23 @@ def test_the_first_sentence_names_the_most_and_the_least(tmp_path: Path) -> None
     silent = written(tmp_path / "silent", [], [])
     assert "was not attacked" in headline(page_of(tmp_path, {"none": silent}))
     assert "nothing to attack" in page_of(tmp_path, {"none": silent, "x": plain})
+
+
+def test_what_is_identified_and_why_nothing_follows_is_on_the_page(tmp_path: Path) -> None:
+    weak = entry(verdict="inconclusive", reason="No defence hides the data.")
+    plain = written(tmp_path / "plain", [weak], [row(0, 10.0)])
+    telling = entry(verdict="identifies", reason="7 of 8 point to the true one.", defence="x")
+    told_apart = written(tmp_path / "x", [telling], [row(0, 9.0, defence="x")])
+    page = page_of(tmp_path, {"none": plain, "x": told_apart})
+    assert headline(page).startswith(
+        "Nothing was recovered from any of 2 combinations on digits, but fedavg with x identifies: results point"
+    )
+    text = " ".join(re.sub(r"<[^>]+>", "", page).split())
+    assert "fedavg without a defence, ig adaptive at round 0: inconclusive. No defence hides the data." in text
+    assert "fedavg with x, ig adaptive at round 0: identifies. 7 of 8 point to the true one." in text
+    assert '<span class="accent-text">identifies</span>' in page
+    leaking = written(tmp_path / "leaks", [entry(verdict="leaks", reason="1 of 1")], [row(0, 30.0)])
+    assert "Why not more can be concluded" not in page_of(tmp_path, {"none": leaking})
 
 
 def test_names_from_outside_are_escaped(tmp_path: Path) -> None:

@@ -421,7 +421,7 @@ def hyperfl(small: Experiment, *settings: str) -> Experiment:
 def client_of(experiment: Experiment, folder: Path, defence: Defence | None = None) -> FederatedClient:
     method, settings = resolve(experiment).method, resolve(experiment).settings
     store = ClientStore(folder, "test", 0)
-    at = Workplace(experiment, Task.of(experiment, None), method, settings, 0, 1, defence, store)
+    at = Workplace(experiment, Task.load(experiment, None), method, settings, 0, 1, defence, store)
     return resolve(experiment).client(at)
 
 
@@ -450,7 +450,7 @@ def test_a_client_sends_factors_that_aggregate_to_nearly_the_same(small: Experim
 
 
 def test_a_probe_of_several_steps_shows_what_the_server_has(small: Experiment, tmp_path: Path) -> None:
-    x, y = Task.of(hyperfl(small), None).examples("train", np.arange(4))
+    x, y = Task.load(hyperfl(small), None).examples("train", np.arange(4))
     result, received = [], {}
     for n, settings in enumerate(((), ("upload=factors", "upload_error=1e-2"))):
         client = client_of(hyperfl(small, *settings), tmp_path / str(n))
@@ -568,7 +568,7 @@ def test_on_real_images_factors_are_a_tenth_at_most(tmp_path: Path) -> None:
     asked = Experiment(method="hyperfl", dataset="fmnist", clients=20, local_epochs=1, attack=("none",))
     experiment = dataclasses.replace(without_auto(asked), set=("upload=factors",))
     method, settings = resolve(experiment).method, resolve(experiment).settings
-    task = Task.of(experiment, REAL)
+    task = Task.load(experiment, REAL)
     at = Workplace(experiment, task, method, settings, 0, 1, None, ClientStore(tmp_path, "test", 0))
     client = resolve(experiment).client(at)
     received = received_by(client)

@@ -67,7 +67,7 @@ def as_vector(tensors: dict[str, Tensor], prefix: str, net: nn.Module) -> Tensor
 
 def trained(net: nn.Module, start: Tensor, experiment: Experiment, server_round: int, partition: int) -> Tensor:
     nn.utils.vector_to_parameters(start.clone(), net.parameters())
-    task, rng = Task.of(experiment, None), torch_generator(experiment.seed, "batches", server_round, partition)
+    task, rng = Task.load(experiment, None), torch_generator(experiment.seed, "batches", server_round, partition)
     optimiser = torch.optim.SGD(net.parameters(), lr=experiment.lr, momentum=0.5, weight_decay=5e-4)
     chosen = task.split.train[partition]
     for _ in range(experiment.local_epochs):
@@ -87,7 +87,7 @@ def largest(values: list[float], count: int) -> list[int]:
 def loop(experiment: Experiment, settings: DSSGDSettings) -> tuple[Tensor, list[Tensor], Tensor, Tensor]:
     """After the last round: the server's parameters, the clients' copies, the counts and the fresh entries."""
     with initialising(experiment.seed, "model"):
-        net = Task.of(experiment, None).build_net()
+        net = Task.load(experiment, None).build_net()
     parameters = vector(net)
     copies = [parameters.clone() for _ in range(experiment.clients)]
     stat, fresh = torch.zeros_like(parameters), torch.ones_like(parameters).bool()
@@ -133,7 +133,7 @@ def test_rounds_equal_a_loop(small: Experiment, tmp_path: Path, settings: DSSGDS
     folder = run(experiment, tmp_path / "run")
     sent, given = server(folder)
     with initialising(0, "names"):
-        net = Task.of(experiment, None).build_net()
+        net = Task.load(experiment, None).build_net()
     torch.testing.assert_close(as_vector(given, "shared.", net), parameters, atol=1e-6, rtol=1e-5)
     assert torch.equal(as_vector(given, "stat.shared.", net), stat)
     if settings.theta_d == 1:
@@ -155,7 +155,7 @@ def test_rounds_equal_a_loop(small: Experiment, tmp_path: Path, settings: DSSGDS
 def client(experiment: Experiment, folder: Path, partition: int = 0, server_round: int = 1) -> Any:
     method, settings = resolve(experiment).method, resolve(experiment).settings
     store = ClientStore(folder, "test", partition)
-    at = Workplace(experiment, Task.of(experiment, None), method, settings, partition, server_round, None, store)
+    at = Workplace(experiment, Task.load(experiment, None), method, settings, partition, server_round, None, store)
     return resolve(experiment).client(at)
 
 

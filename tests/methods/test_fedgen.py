@@ -104,7 +104,8 @@ def test_what_is_private_is_kept_and_only_classifiers_are_sent(small: Experiment
 
 def test_a_client_asks_only_for_labels_that_it_has(small: Experiment, tmp_path: Path) -> None:
     experiment = dataclasses.replace(asked(small), split="pathological", set=("iterations=2",))
-    held = set(np.unique(Task.of(experiment, None).dataset.train_y[Task.of(experiment, None).split.train[0]]).tolist())
+    task = Task.load(experiment, None)
+    held = set(np.unique(task.dataset.train_y[task.split.train[0]]).tolist())
     assert len(held) < 10
     client = rounds.client(experiment, tmp_path, 0)
     asked_for: set[int] = set()

@@ -8,25 +8,20 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from flfw import nets
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.messages.replies import Unusable
-from flfw.nets import Net, NetCard
+from flfw.nets import NetCard
 from flfw.server.aggregation import Update
 from strategies.fednova import FedNova, FedNovaSettings
 from tests.support import rounds
+from tests.support.method_rounds import normed
 
 CLOSE = 1e-10  # of a change, in float64
-
-
-def normed(shape: tuple[int, ...], classes: int) -> Net:
-    """A network with buffers, which follow no gradient."""
-    extractor = nn.Sequential(nn.Conv2d(shape[0], 4, 3, stride=2), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())
-    return Net(extractor, nn.Linear(4 * ((shape[1] - 1) // 2) ** 2, classes))
 
 
 @pytest.fixture

@@ -83,7 +83,7 @@ def a_round(experiment: Experiment, folder: Path, server_round: int = 1) -> tupl
 
 
 def own_examples(experiment: Experiment, partition: int) -> tuple[Tensor, Tensor]:
-    task = Task.of(experiment, None)
+    task = Task.load(experiment, None)
     chosen = task.split.train[partition]
     pixels = torch.tensor(task.dataset.train_x[chosen]).float() / 255
     mean, std = (torch.tensor(number)[:, None, None] for number in (task.dataset.mean, task.dataset.std))

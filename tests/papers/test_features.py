@@ -51,7 +51,7 @@ def test_each_example_is_there_twice_real_and_generated(finished: Path, tmp_path
 
 
 def _task(folder: Path) -> Task:
-    return Task.of(stored_experiment(folder).experiment, None)
+    return Task.load(stored_experiment(folder).experiment, None)
 
 
 def test_the_features_are_the_client_s_own_and_the_server_s_last(finished: Path) -> None:

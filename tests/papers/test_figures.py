@@ -344,7 +344,7 @@ def test_runs_that_say_nothing_on_compression_are_refused() -> None:
 def test_norms_are_those_of_single_examples_along_plain_steps(small: Experiment) -> None:
     """Against autograd, example by example, and torch's own SGD."""
     experiment = replace(small, net="linear", method="fed_cdp", batch_size=20, lr=0.5, set=("noise_multiplier=50",))
-    task = Task.of(experiment, None)
+    task = Task.load(experiment, None)
     result = norms.by_client(experiment, task, most=2)
     assert len(result) == 2
     for partition, mine in enumerate(result):
@@ -368,7 +368,7 @@ def test_norms_are_of_the_fresh_and_of_the_trained_model(small: Experiment, tmp_
     steps = len(before)
     assert [row["iteration"] for row in after] == list(range(1, steps + 1)) and {r["clients"] for r in after} == {3}
     assert all(0 < row["low"] <= row["mean"] <= row["high"] for row in [*before, *after])
-    chosen = norms.by_client(small, Task.of(replace(small, net="linear"), None))  # the same fresh weights and batches
+    chosen = norms.by_client(small, Task.load(replace(small, net="linear"), None))  # the same fresh weights and batches
     assert before[0]["mean"] == pytest.approx(np.mean([norm[0] for norm in chosen]))
     assert before[0]["mean"] != pytest.approx(after[0]["mean"], rel=0.01)
     assert sim.main(["--figures", str(folder), "--out", str(tmp_path / "usual")]) == 0

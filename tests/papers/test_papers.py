@@ -160,6 +160,9 @@ def test_hyperfl_s_settings_are_the_paper_s() -> None:
     assert (fedavg.figure.name, [f.name for f in fedavg.also]) == ("final.acc_global", ["final.acc_local"])
 
 
+PUBLISHED_IG = ("ig.signed=false", "ig.tv=1e-6", "ig.schedule=constant")
+
+
 def test_hyperfl_s_table_of_attacks_has_the_paper_s_budget_and_ours_beside_it() -> None:
     preset = preset_of("hyperfl.3/HyperFL/CIFAR-10/psnr", "full")
     (run,) = preset.experiments
@@ -170,12 +173,12 @@ def test_hyperfl_s_table_of_attacks_has_the_paper_s_budget_and_ours_beside_it() 
         "cnn2",
         0.02,
     )
-    assert run.set == ("ig.iterations=10000", "ig.signed=false", "hyperfl.iterations=10000")
+    assert run.set == ("ig.iterations=10000", *PUBLISHED_IG, "hyperfl.iterations=10000")
     assert preset.figure.name == "audit.attack=ig,adaptation=None,round=0.psnr.mean"
     beside = ["audit.attack=hyperfl,round=0.psnr.mean", "audit.attack=ig,adaptation=None,round=200.psnr.mean"]
     assert [figure.name for figure in preset.also] == beside
     (control,) = preset_of("hyperfl.3/FedAvg/CIFAR-10/ssim", "full").experiments
-    assert control == replace(run, method="fedavg", attack=("ig",), set=run.set[:2])  # the same images and budget
+    assert control == replace(run, method="fedavg", attack=("ig",), set=run.set[:4])  # the same images and budget
 
 
 @pytest.mark.parametrize("method", ["DP-FedAvg", "CENTAUR", "PPSGD"])
@@ -188,7 +191,7 @@ def test_hyperfl_s_private_methods_have_the_authors_noise_and_their_epsilons_bes
     assert result.figure == (hyperfl.AS_RECEIVED if method == "DP-FedAvg" else hyperfl.AFTER_TRAINING)
     assert result.also[-2:] == hyperfl.EPSILONS
     attacked = preset_of(f"hyperfl.3/{method}/CIFAR-10/psnr", "quick")
-    assert attacked.experiments[0].set == ("noise_multiplier=10.63", "ig.iterations=1000", "ig.signed=false")
+    assert attacked.experiments[0].set == ("noise_multiplier=10.63", "ig.iterations=1000", *PUBLISHED_IG)
     assert [(figure.name, figure.absent) for figure in attacked.also] == [
         ("audit.attack=ig,adaptation!=None,round=0.psnr.mean", "")
     ]

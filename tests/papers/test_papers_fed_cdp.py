@@ -225,7 +225,7 @@ def test_an_iteration_s_time_is_that_of_training_and_its_ratio_that_of_turns(mon
     )
     clock = iter(range(100))
     monkeypatch.setattr(timing.time, "process_time", lambda: float(next(clock)) ** 2)
-    result = timing.clocked(run, Task.of(run, None), turns=2)["timing"]
+    result = timing.clocked(run, Task.load(run, None), turns=2)["timing"]
     # Two readings a turn; of 100 steps each. The first two turns set things up: (n+1)^2 - n^2 s from n = 4 on.
     assert (result["ms"], result["plain_ms"]) == (pytest.approx(10 * (9 + 17) / 2), pytest.approx(10 * (13 + 21) / 2))
     assert result["ratio"] == pytest.approx((9 / 13 + 17 / 21) / 2) and result["steps"] == 100
@@ -233,7 +233,7 @@ def test_an_iteration_s_time_is_that_of_training_and_its_ratio_that_of_turns(mon
 
 def test_every_turn_starts_from_the_same_weights() -> None:
     run = without_auto(replace(preset_of("fed_cdp.3/Fed-CDP/Cancer", "quick").experiments[0], seed=3))
-    trainee = timing.Trainee(run, Task.of(run, None))
+    trainee = timing.Trainee(run, Task.load(run, None))
     trained = trainee._client.train  # what a turn calls
     starts: list[float] = []
 

@@ -55,7 +55,7 @@ def test_sites_that_give_examples_away_are_probed_for_these_and_can_be_audited(
     recordings = Recordings(out / "observations")
     kinds = {(line["type"], line["config"].get("rung")) for line in recordings.lines}
     assert kinds == {("train.probe", rung) for rung in ("control", "easy", "target")} | {("train", None)}
-    task = Task.of(recorded, None)
+    task = Task.load(recorded, None)
     for client, places in enumerate([(3, 1), (0, 2), (5, 4)]):
         folder = only(tmp_path / f"truth-{client}")
         result = {int(Truth.read(folder, path.stem).indices[0]) for path in folder.iterdir()}
@@ -100,7 +100,7 @@ def test_without_record_nothing_is_written_down(recorded: Experiment, tmp_path: 
 def test_a_server_that_asks_for_more_than_was_given_away_gets_nothing(recorded: Experiment, tmp_path: Path) -> None:
     from flfw.audit import probe
 
-    task = Task.of(recorded, None)
+    task = Task.load(recorded, None)
     site = Site(truth=tmp_path / "truth", volunteered=(7, 1_000_000))
     config = {"rung": "easy", "point": "easy", "round": 0, "slot": 0, "own_slot": 0, "batch": 1, "steps": 1}
     for own_slot in (1, 2):
@@ -111,10 +111,10 @@ def test_a_server_that_asks_for_more_than_was_given_away_gets_nothing(recorded: 
 
 
 def test_a_site_is_known_by_its_node_config(tmp_path: Path) -> None:
-    given = Site.of({"truth": "/t", "volunteered": "5 0"}, "abc1")
+    given = Site.from_config({"truth": "/t", "volunteered": "5 0"}, "abc1")
     assert given.truth == Path("/t/abc1") and given.volunteered == (5, 0)
     with pytest.raises(ValueError, match="letters and digits"):
-        Site.of({"truth": "/t", "volunteered": "5 0"}, "../x")
+        Site.from_config({"truth": "/t", "volunteered": "5 0"}, "../x")
 
 
 def test_a_simulation_records_what_it_attacks(small: Experiment) -> None:

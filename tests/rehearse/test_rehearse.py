@@ -26,7 +26,7 @@ from flfw.deploy.policy import Policy
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.rehearse import __main__ as rehearse
-from flfw.rehearse.answers import Attempt, answers, attempts, table
+from flfw.rehearse.answers import RungAttack, answers, attempts, table
 from flfw.rehearse.plan import Rehearsal, growth, ladder, plan
 from flfw.terminal.flags import parsed
 from tests.support.paths import ROOT
@@ -258,7 +258,8 @@ def test_leakage_stops_where_the_attack_does(done: Path) -> None:
     for server_round in (0, 1):
         rungs = [one for one in result if one.round == server_round]
         assert [(one.batch, one.steps, one.recovered, one.examples) for one in rungs] == expected
-        assert [one.verdict for one in rungs[:2]] == ["leaks", "no leak found"]
+        assert [one.verdict for one in rungs] == ["leaks", *["inconclusive"] * 4]
+        assert all("nothing protects the data" in one.because for one in rungs[1:])
         assert (rungs[0].best_psnr or 0) > 40 > (rungs[1].best_psnr or 0)
 
 
@@ -269,7 +270,7 @@ def test_what_was_found_is_written_down(done: Path) -> None:
     assert (message["images"], len(message["found"]), message["warnings"]) == (4, 10, [])
     assert message["answers"][ONE_ONLY].startswith(
         "leaks up to batch 1 and one step (4 of 4 examples recovered before training); at batch 4 and one step nothing "
-        "was recovered, nor above. The attack "
+        "was recovered, nor above. That is no evidence of protection: nothing protects the data in these messages, "
     )
     assert message["limits"] == list(rehearse.LIMITS)
 
@@ -284,7 +285,7 @@ def test_the_terminal_says_the_same(chosen: Path, tmp_path: Path, capsys: pytest
         "The ladder ends at one local step and not at the real 12: "
     )
     assert re.search(
-        r"\n      1      1 +4 of 4 +\d+\.\d dB  leaks\n      4      1 +0 of 16 +\d+\.\d dB  no leak", message
+        r"\n      1      1 +4 of 4 +\d+\.\d dB  leaks\n      4      1 +0 of 16 +\d+\.\d dB  inconclusive", message
     )
     assert f"\n{ONE_ONLY}: {about(tmp_path / 'run')['answers'][ONE_ONLY]}\n" in message
     assert message.endswith(f"\n{tmp_path / 'run' / 'report.html'}\n")
@@ -379,10 +380,10 @@ def test_no_policy_is_no_rehearsal(chosen: Path, tmp_path: Path, capsys: pytest.
 RUNGS = ((1, 1), (4, 1), (4, 3))
 
 
-def attempt(rung: int, verdict: str, server_round: int = 0, **changes: Any) -> Attempt:
+def attempt(rung: int, verdict: str, server_round: int = 0, **changes: Any) -> RungAttack:
     batch, steps = RUNGS[rung]
     got = 1 if verdict == "leaks" else 0
-    made = Attempt("a", server_round, batch, steps, got, 2 * batch, 30.0 * got, verdict, "why", True, True)
+    made = RungAttack("a", server_round, batch, steps, got, 2 * batch, 30.0 * got, verdict, "why", True, True)
     return replace(made, **changes)
 
 
@@ -411,14 +412,29 @@ def attempt(rung: int, verdict: str, server_round: int = 0, **changes: Any) -> A
             ("no leak found", "leaks", "inconclusive"),
             (4, 3),
             "leaks up to batch 4 and one step (1 of 8 examples recovered before training), though not at batch 1 and "
-            "one step; at batch 4 and 3 steps nothing was recovered. The attack is too weak or gave too few results "
-            "for that to mean anything.",
+            "one step; at batch 4 and 3 steps nothing was recovered. That is no evidence of protection: the attack is "
+            "too weak.",
         ),
         (
             ("no leak found", "no leak found", "no leak found"),
             (4, 3),
-            "nothing was recovered on any rung; the control was, and so was the easy case. The attack works on the "
-            "easy case and knew what hides the data; that is not proof of safety.",
+            "nothing was recovered on any rung; the control was, and so was the easy case. The attack knew what hides "
+            "the data, and works on the same messages without it and where it is mild; that is not proof of safety.",
+        ),
+        (
+            ("leaks", "identifies", "no leak found"),
+            (4, 3),
+            "leaks up to batch 1 and one step (1 of 2 examples recovered before training); at batch 4 and one step "
+            "nothing was recovered, nor above. But results there point to the true example among look-alikes more "
+            "often than chance explains. The attack knew what hides the data, and works on the same messages without "
+            "it and where it is mild; that is not proof of safety.",
+        ),
+        (
+            ("leaks", "leaks", "identifies"),
+            (4, 3),
+            "leaks up to batch 4 and one step (1 of 8 examples recovered before training); at batch 4 and 3 steps "
+            "nothing was recovered. But results there point to the true example among look-alikes more often than "
+            "chance explains.",
         ),
     ],
 )
@@ -428,15 +444,18 @@ def test_where_leakage_stops_is_one_sentence(verdicts: tuple[str, ...], real: tu
 
 
 def test_a_weak_attack_and_a_broken_control_say_nothing_of_the_data() -> None:
-    weak = [attempt(rung, "inconclusive", easy=False) for rung in range(3)]
+    weak = [attempt(rung, "inconclusive", easy=False, because="it fails") for rung in range(3)]
     assert answers(weak, RUNGS, (4, 3))["a"] == (
-        "nothing was recovered on any rung; the control was, but not the easy case. The attack is too weak or gave too "
-        "few results for that to mean anything."
+        "nothing was recovered on any rung; the control was, but not the easy case. That is no evidence of protection: "
+        "it fails."
     )
     broken = [attempt(rung, "attack broken", control=False, recovered=1) for rung in range(3)]
     assert answers(broken, RUNGS, (4, 3))["a"] == (
         "the control was not recovered. The check of the measurement failed, so the result is void."
     )
+    other = [attempt(0, "leaks"), attempt(1, "attack broken", because="it is something else")]
+    message = answers([*other, attempt(2, "static only")], RUNGS, (4, 3))["a"]
+    assert message.endswith("nothing was recovered, nor above. The result is void: it is something else.")
 
 
 def test_one_round_that_leaks_is_enough() -> None:
@@ -500,8 +519,8 @@ def found_by(folder: Path) -> list[tuple[Any, ...]]:
 
 EXPECTED = [
     (None, 1, 1, 1, "leaks"),
-    ("ladder", 2, 1, 2, "no leak found"),
-    ("ladder", 2, 2, 2, "static only"),  # it does not unroll steps
+    ("ladder", 2, 1, 2, "inconclusive"),  # there is no defence
+    ("ladder", 2, 2, 2, "inconclusive"),
 ]
 
 
@@ -511,7 +530,8 @@ def test_a_ladder_is_attacked_again_from_its_recordings(
     out = tmp_path / "run"
     assert sim.main([*SIM.split(), "--dataset", f"folder:{chosen}", "--out", str(out)]) == 0
     message = capsys.readouterr().out
-    assert ", ladder 2x1: no leak found" in message and ", ladder 2x2: static only" in message
+    assert ", ladder 2x1: inconclusive (" in message and ", ladder 2x2: inconclusive (" in message
+    assert message.count("no defence hides the data there") == 2
     assert found_by(out) == EXPECTED
     with (out / "audit.csv").open(newline="") as lines:
         rows = [row for row in csv.DictReader(lines) if row["rung"] == "target"]

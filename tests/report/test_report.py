@@ -524,7 +524,9 @@ def test_an_attack_that_was_outdone_by_who_knew_less_says_so(tmp_path: Path) -> 
     static, informed = twin("static only", "inconclusive")
     folder = a_run(tmp_path / "run", entries=[static, informed | {"failures": 0}])
     page = read(folder)
-    assert "but got further without knowing of the defence, so its failure is not evidence of protection" in page.text
+    assert (
+        "but it got further without knowing of the defence, so its failure is not evidence of protection" in page.text
+    )
     assert "the same attack got further without knowing of the defence. Nothing follows from its failure" in page.text
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flfw.report.report import write_report
-from tests.support.reported_runs import a_full_run
+from tests.support.reported_runs import a_full_run, a_run, full_entry, judged
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDTHS = (1280, 390)
@@ -37,6 +37,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "images": a_full_run(folder / "images"),
         "records": a_full_run(folder / "records", tabular=True),
         "bare": a_full_run(folder / "bare", config=chosen),
+        "judged": a_run(folder / "judged", entries=[full_entry("ig", 0, False, **judged("inconclusive", "few"))]),
     }
     return {name: write_report(run) for name, run in runs.items()}
 
@@ -81,6 +82,18 @@ def test_answer_comes_first_and_nothing_scrolls_sideways(opened: Callable[..., A
     assert not is_too_wide(page)
     shown = page.locator(".chart:visible").all()
     assert shown and all("wide" in (chart.get_attribute("class") or "") for chart in shown) == (width > 672)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_rungs_and_objective_are_read_without_moving_the_page(opened: Callable[..., Any], width: int) -> None:
+    page = opened("judged", width)
+    assert page.locator("h1").inner_text().startswith("Inconclusive: ")
+    assert not is_too_wide(page)
+    ladder = page.get_by_role("region", name="Ladder of").locator("tbody tr")
+    assert ladder.count() == 5
+    # Whether a rung was passed is in view on a phone; the rest of the table is reached by scrolling it.
+    assert all(cell.bounding_box()["x"] < width - 40 for cell in ladder.locator("td:first-of-type").all())
+    assert page.get_by_role("region", name="Failed search").is_visible()
 
 
 @pytest.mark.parametrize("name", ["images", "records", "bare"])
@@ -140,7 +153,7 @@ def test_light_and_dark_follow_the_reader(opened: Callable[..., Any], width: int
     assert luminance(page, "backgroundColor") < 200 < 600 < luminance(page, "color")
 
 
-@pytest.mark.parametrize("name", ["images", "records"])
+@pytest.mark.parametrize("name", ["images", "records", "judged"])
 def test_print_is_paper(opened: Callable[..., Any], name: str, tmp_path: Path) -> None:
     page = opened(name, A4_PIXELS, color_scheme="dark")
     page.emulate_media(media="print")

@@ -88,7 +88,7 @@ def test_a_probe_of_several_steps_sends_what_so_many_steps_by_hand_give(recorded
     from flfw import data
 
     digits = data.load("digits", None, None)
-    inputs = Inputs.of(digits.shape, digits.mean, digits.std)
+    inputs = Inputs.from_constants(digits.shape, digits.mean, digits.std)
     net = fresh_net("linear", inputs.shape)
     net.load_state_dict(seen.received)
     for _ in range(3):
@@ -102,7 +102,7 @@ def test_a_probe_of_several_steps_sends_what_so_many_steps_by_hand_give(recorded
 
 
 def test_the_mean_gradient_by_hand() -> None:
-    inputs = Inputs.of((4,), (0.0,) * 4, (1.0,) * 4)
+    inputs = Inputs.from_constants((4,), (0.0,) * 4, (1.0,) * 4)
     victim = PlainVictim(fresh_net("linear", (4,)), {}, ("*",), inputs)
     before, after = {"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([0.4, 2.6]), "n": torch.tensor([3])}
     seen = Observation(Vantage.SERVER, "update", "target", 1, 0, 0, sent=after, received=before)

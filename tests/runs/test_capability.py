@@ -201,7 +201,7 @@ def test_every_attack_of_the_project_keeps_to_its_grants(tmp_path: Path, method:
     folder = finished(tmp_path / "run", method=method, net="mlp")
     settings = ("ig.iterations=5",)
     for one in check(folder, DISCOVERED, settings):
-        assert one.same, str(one)
+        assert one.same, f"{one} Use only `sent` and `received` of an Observation, and the Knowledge that is granted."
     assert {"analytic", "ig"} <= set(DISCOVERED)
 
 

@@ -80,16 +80,16 @@ def test_another_experiment_does_not_go_on_there(home: Path) -> None:
 def test_virtual_clients_have_a_folder_only_where_ray_is(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("FLFW_STATE", "FLFW_TRUTH", "FLFW_DATA", "FLFW_EXAMPLES"):
         monkeypatch.delenv(variable, raising=False)
-    assert site.Site.of({}, "abc") == site.Site()
+    assert site.Site.from_config({}, "abc") == site.Site()
     monkeypatch.setattr(site, "_simulated", lambda: True)
     folder = home / "simulations" / "abc"
     chosen = {kind: folder / kind for kind in ("state", "truth", "examples")}
-    assert site.Site.of({}, "abc") == site.Site(**chosen)
+    assert site.Site.from_config({}, "abc") == site.Site(**chosen)
     elsewhere = site.Site(**chosen | {"examples": Path("/mine")})
-    assert site.Site.of({"examples": "/mine"}, "abc") == elsewhere
-    assert site.Site.of({"state": "/mine"}, "abc") == site.Site(state=Path("/mine"))
+    assert site.Site.from_config({"examples": "/mine"}, "abc") == elsewhere
+    assert site.Site.from_config({"state": "/mine"}, "abc") == site.Site(state=Path("/mine"))
     with pytest.raises(ValueError, match="Expected an experiment of letters and digits"):
-        site.Site.of({}, "../../etc")
+        site.Site.from_config({}, "../../etc")
 
 
 def test_what_virtual_clients_let_an_observer_read_is_audited(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

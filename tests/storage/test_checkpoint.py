@@ -61,7 +61,7 @@ _MOMENTS = [random.Random(seed).sample(range(1000), 2) for seed in range(5)]
 _SLOW = pytest.mark.slow
 
 
-@pytest.mark.parametrize("moments", [*_MOMENTS[:3], *(pytest.param(m, marks=_SLOW) for m in _MOMENTS[3:])])
+@pytest.mark.parametrize("moments", [_MOMENTS[0], *(pytest.param(m, marks=_SLOW) for m in _MOMENTS[1:])])
 def test_a_killed_run_resumes_bit_equal(uninterrupted: tuple[Path, float], tmp_path: Path, moments: list[int]) -> None:
     """Killed at a random moment between its first file and its end, whatever it was doing; two at a time."""
     whole, seconds = uninterrupted
@@ -145,7 +145,8 @@ def test_a_run_killed_at_any_write_resumes_bit_equal(
     assert killed, "no moment of this range was before the end of the run"
 
 
-@pytest.mark.parametrize("by", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGINT])
 def test_a_run_on_ray_resumes_in_process_bit_equal(
     uninterrupted: tuple[Path, float], tmp_path: Path, by: signal.Signals
 ) -> None:

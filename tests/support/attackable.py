@@ -24,7 +24,7 @@ def digits(first: int, count: int = 1, side: int = 28) -> tuple[Tensor, Tensor]:
 def digit_inputs(side: int = 28) -> Inputs:
     """Say how a network takes digits of a side."""
     dataset = data.load("digits", None, side)
-    return Inputs.of(dataset.shape, dataset.mean, dataset.std)
+    return Inputs.from_constants(dataset.shape, dataset.mean, dataset.std)
 
 
 def fresh_net(name: str, shape: tuple[int, ...], seed: int = 1) -> nets.Net:

@@ -52,7 +52,7 @@ def by_method(experiment: Experiment, method: str, **changes: Any) -> Experiment
 def make_client(experiment: Experiment, partition: int, folder: Path, server_round: int = 1) -> FederatedClient:
     """Build one client of a round."""
     method, settings = resolve(experiment).method, resolve(experiment).settings
-    task = Task.of(experiment, None)
+    task = Task.load(experiment, None)
     store = ClientStore(folder, "test", partition)
     at = Workplace(experiment, task, method, settings, partition, server_round, None, store)
     return resolve(experiment).client(at)
@@ -62,7 +62,7 @@ def initial_tensors(experiment: Experiment) -> dict[str, np.ndarray]:
     """Build what the server sends in the first round."""
     method, settings = resolve(experiment).method, resolve(experiment).settings
     with initialising(experiment.seed, "model"):
-        model = method.build_model(Task.of(experiment, None).build_net(), settings)
+        model = method.build_model(Task.load(experiment, None).build_net(), settings)
     downloads = method.shared(model, settings).downloads
     return {n: v.numpy().copy() for n, v in model.state_dict().items() if matches(n, downloads)}
 
@@ -82,7 +82,7 @@ def one_round(experiment: Experiment, folder: Path) -> tuple[dict[str, Tensor], 
 def plain_net(experiment: Experiment) -> Net:
     """Build the network as all begin with it."""
     with initialising(experiment.seed, "model"):
-        return Task.of(experiment, None).build_net()
+        return Task.load(experiment, None).build_net()
 
 
 def weighted(states: list[dict[str, Tensor]], sizes: list[int]) -> dict[str, Tensor]:
@@ -93,7 +93,7 @@ def weighted(states: list[dict[str, Tensor]], sizes: list[int]) -> dict[str, Ten
 
 def sizes(experiment: Experiment) -> list[int]:
     """Count the examples of each client."""
-    return [len(chosen) for chosen in Task.of(experiment, None).split.train]
+    return [len(chosen) for chosen in Task.load(experiment, None).split.train]
 
 
 def assert_equal(result: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-6) -> None:

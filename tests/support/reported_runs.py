@@ -71,6 +71,29 @@ def full_entry(attack: str, round_: int, tabular: bool, **changes: Any) -> dict[
     return entry(attack, round_, tabular, **{**given, **changes})
 
 
+def judged(verdict: str, cause: str, **changes: Any) -> dict[str, Any]:
+    """Return an entry's keys on its verdict as an audit of a defended run writes them, where nothing was recovered."""
+    rungs = {"control": 150.0, "easy": 80.0, "consistency": None, "matched": 60.0, "told": 45.0}
+    ladder = [
+        {"rung": name, "psnr": psnr, "passed": True, "seconds": 1.0, "stopped": None, "reason": f"as {name}"}
+        for name, psnr in rungs.items()
+    ]
+    given = {
+        "defence": "prune", "hidden_by": "prune", "adaptive": True, "adaptation": "written", "cause": cause,
+        "reason": f"The reason of {cause}.", "messages": 8, "images": 8, "identification_p": 0.4, "ladder": ladder,
+        "objective": {"truth": 403.0, "found": 355.0, "random": 484.0, "short": 0, "total": 8},
+    }  # fmt: skip
+    return nothing(verdict=verdict, **given | changes)
+
+
+def rung(name: str, passed: bool | None, **changes: Any) -> dict[str, Any]:
+    """Return a ladder with one rung changed."""
+    rungs = judged("", "")["ladder"]
+    return {
+        "ladder": [one | {"passed": passed, "psnr": None, **changes} if one["rung"] == name else one for one in rungs]
+    }
+
+
 def nothing(**changes: Any) -> dict[str, Any]:
     """Say what an entry says where no sample was recovered."""
     return {"share_recovered": 0.0, "share_interval": [0.0, 0.708], "verdict": "no leak found", **changes}

@@ -91,7 +91,7 @@ def client(experiment: Experiment, folder: Path, partition: int, server_round: i
     """One client in one round."""
     cls, settings = resolve(experiment).method, resolve(experiment).settings
     store = ClientStore(folder, "test", partition)
-    task = Task.of(experiment, None)
+    task = Task.load(experiment, None)
     return resolve(experiment).client(Workplace(experiment, task, cls, settings, partition, server_round, None, store))
 
 
@@ -99,14 +99,14 @@ def fresh(experiment: Experiment, *numbers: int) -> nn.Module:
     """The method's model as all begin with it; with a client's number, as that one would by itself."""
     cls, settings = resolve(experiment).method, resolve(experiment).settings
     with initialising(experiment.seed, "model", *numbers):
-        return cls.build_model(Task.of(experiment, None).build_net(), settings)
+        return cls.build_model(Task.load(experiment, None).build_net(), settings)
 
 
 def batches(
     experiment: Experiment, partition: int, purpose: str, epochs: int, server_round: int
 ) -> list[tuple[Tensor, Tensor]]:
     """Network inputs and labels of each local step."""
-    task = Task.of(experiment, None)
+    task = Task.load(experiment, None)
     rng = torch_generator(experiment.seed, purpose, server_round, partition)
     given, result = task.split.train[partition], []
     for _ in range(epochs):

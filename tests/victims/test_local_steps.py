@@ -24,7 +24,7 @@ from flfw.rng import initialising, torch_generator
 from flfw.victims.local_steps import LocalSteps, SteppedVictim
 from flfw.victims.victim import PlainVictim
 
-ROW = Inputs.of((8,), (0.5,) * 8, (0.25,) * 8)
+ROW = Inputs.from_constants((8,), (0.5,) * 8, (0.25,) * 8)
 HEAD = ("classifier.weight", "classifier.bias")
 ALL = (tuple(range(5)),)
 LABELS = torch.tensor([0, 2, 1, 3, 2])

@@ -15,13 +15,13 @@ Pair = tuple[Observation, Knowledge]
 
 
 def standing(pairs: Sequence[Pair | None], hidden: bool) -> Standing:
-    """Return the grants about some updates; ``hidden``: an operation between data and update is not granted."""
+    """Return the grants about some updates; ``hidden``: an operation between data and update is not known or used."""
     given = [known for _, known in filter(None, pairs)]
     sentences = tuple(dict.fromkeys(sentence for known in given for sentence in known.granted))
-    return Standing(sentences, bool(given) and not hidden and all(map(_is_enough, given)))
+    return Standing(sentences, bool(given) and not hidden and not any(known.model.unknown for known in given))
 
 
-def attempt(job: Job, attack: Attack, pairs: Sequence[Pair | None], seed: int) -> Solution:
+def attempt(job: Job, attack: Attack, pairs: Sequence[Pair | None], seed: int, not_applicable: str = "") -> Solution:
     """Run an attack; one that raises is a failure with its reason.
 
     Args:
@@ -29,7 +29,10 @@ def attempt(job: Job, attack: Attack, pairs: Sequence[Pair | None], seed: int) -
         attack: to run.
         pairs: observation and knowledge for each exchange; None for a refused one.
         seed: seed of its generators.
+        not_applicable: why it is not tried; empty: it is.
     """
+    if not_applicable:
+        return solved(job, [None] * len(pairs), 0.0, stopped=f"not applicable: {not_applicable}")
     at = [i for i, pair in enumerate(pairs) if pair is not None]
     given = [pair for pair in pairs if pair is not None]
     rngs = [torch_generator(seed, f"attack {job.attack}", o.round, o.slot) for o, _ in given]
@@ -50,8 +53,3 @@ def attempt(job: Job, attack: Attack, pairs: Sequence[Pair | None], seed: int) -
     nothing = [None] * len(pairs)
     seconds = time.monotonic() - started
     return solved(job, nothing, seconds, stopped=stopped)
-
-
-def _is_enough(known: Knowledge) -> bool:
-    """Return whether an attack that uses all its grants knows the gradient; with several steps none does."""
-    return not known.model.unknown and known.steps == 1 and not (known.weights and known.lr is None)

@@ -6,42 +6,35 @@ gives the knowledge of an attacker about one recorded update. `docs/recording.md
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
 
 from torch import nn
 
-import flfw
 from flfw.adversary.attack import Attack, tuned_on
 from flfw.adversary.observation import Observation, Truth, key
-from flfw.audit.entries import breakdowns, entry, write_rows
+from flfw.audit.entries import AuditedTarget, entry
+from flfw.audit.foreign import result
 from flfw.audit.foreign.attempt import Pair, attempt, standing
-from flfw.audit.foreign.case import Chosen, ForeignCase, Victim, choose, lone_examples
-from flfw.audit.foreign.knowledge import InputSpace, UpdateDescription, granted, input_space, named, victim
+from flfw.audit.foreign.case import Chosen, Describe, ForeignCase, choose, lone_examples
+from flfw.audit.foreign.consistency import Consistency, UpdateCheck
+from flfw.audit.foreign.cost import SearchLimits
+from flfw.audit.foreign.description import TrainingDescription
+from flfw.audit.foreign.grants import Grants
+from flfw.audit.foreign.knowledge import InputSpace, described, granted, input_space, victim
 from flfw.audit.foreign.ladder import control, probes
 from flfw.audit.jobs import EASY, Exchange, Job, Solution, Ticket
 from flfw.audit.ladder import easy
 from flfw.audit.measures.public import Public
 from flfw.audit.scorer import Scorer, ScoreRow
 from flfw.audit.standing import Standing
-from flfw.audit.verdict import Rung
+from flfw.audit.verdict import Ladder, Rung
 from flfw.errors import BadInput, require
 from flfw.recording.reader import Recordings
-from flfw.storage.provenance import code_hash, environment, requirements_hash
-from flfw.storage.sealed import write_whole
 from flfw.terminal.progress import Steps
-from flfw.victims.victim import PlainVictim
-
-_NOTES = (
-    "These are recorded updates of an app of its own; what the clients trained on was told by whoever asked for the "
-    "audit, and accuracy is the app's own affair.",
-    "The ladder, control and easy case, was climbed on this machine with single examples of the clients' data: it did "
-    "not pass through the app's clients and wire. The easy case computes in evaluation mode.",
-)
 
 
 def audit(
@@ -54,8 +47,8 @@ def audit(
     inputs: InputSpace,
     name: str,
     dataset: str,
-    lr: float | None,
     out: str | Path,
+    lr: float | None = None,
     rounds: Sequence[int] | None = None,
     batch: int | None = None,
     steps: int | Callable[[Observation], int] = 1,
@@ -64,11 +57,14 @@ def audit(
     seed: int = 0,
     victims: int = 8,
     pictures: bool = False,
+    training: TrainingDescription | Callable[[Observation], TrainingDescription] | None = None,
+    limits: SearchLimits | None = None,
 ) -> Path:
-    """Attack recorded updates, score the results, and write ``result.json``, ``audit.csv`` and ``report.html``.
+    """Attack recorded updates, score the results, write ``result.json``, ``audit.csv`` and the report; return ``out``.
 
-    Call it once the app has ended. The attacks run in this process, one after the other. An attack that raises counts
-    as failed, and the others go on.
+    Call it once the app has ended. Before any attack, each update is computed anew from the truth, as it is described;
+    where the two differ and nothing leaks, the verdict is ``attack broken``, with the likely cause. The attacks run in
+    this process, one after the other. An attack that raises counts as failed, and the others go on.
 
     Args:
         recordings: the folder of the recorder.
@@ -80,37 +76,61 @@ def audit(
         inputs: the input space.
         name: the app's name, for the report.
         dataset: the name of its data, for the report.
-        lr: learning rate of the local steps, taken as plain SGD; None: any other optimiser, attacks count as static.
         out: a new folder.
+        lr: learning rate of the local steps, taken as plain SGD; None: any other optimiser, attacks count as static.
         rounds: the rounds to audit; None: all recorded rounds.
         batch: number of examples that every client trained on, to be checked against the truth.
-        steps: number of local steps of an update.
+        steps: number of local steps of an update, all on the client's whole data.
         mode: mode of the network in local training, ``train`` or ``eval``; see `knowledge`.
         defence: operation of the clients on an update before it is sent, such as noise; attacks then count as static.
         seed: seed of the attacks, floors and intervals.
         victims: number of audited clients of a round, those with the lowest numbers.
         pictures: whether the report shows the examples.
-
-    Returns:
-        ``out``.
+        training: the description of the clients' training, in place of ``lr``, ``steps`` and ``mode``; or a function
+            that gives the description of an update.
+        limits: limits of the searches; None: the usual ones.
 
     Raises:
-        BadInput: there are no such recordings, no client's training data are known, or the network, a truth or the
-            public data do not fit.
+        BadInput: there are no such recordings, no client's training data are known, the network, a truth or the
+            public data do not fit, or an attack would take too much memory or time.
     """
+    folder, limits = _new(out), limits or SearchLimits()
+    require(bool(attacks), "at least one attack", attacks=list(attacks))
+    require(victims >= 1, "victims >= 1", victims=victims)
+    case = ForeignCase(net, input_space(inputs), public, _describe(training, steps, lr, mode), seed, defence)
+    kept = Recordings(Path(recordings))
+    work = _Audit(case, kept, choose(case, kept, rounds, truth, batch, victims, limits.sample), folder, attacks, limits)
+    config = {"method": name, "dataset": dataset, "seed": seed, "attack": list(attacks), "lr": work.described.lr}
+    config |= {"mode": work.described.mode, "defence": defence, "victims": victims}
+    entries, rows = work.run()
+    config |= {"pictures": "yes" if pictures else "no"}
+    result.write(folder, config, kept, entries, rows, tuned_on(attacks))
+    return folder
+
+
+def _new(out: str | Path) -> Path:
     folder = Path(out)
     if folder.exists():
         raise BadInput(f"Expected a new folder for the audit, got {folder}; choose another or remove it.")
-    require(bool(attacks), "at least one attack", attacks=list(attacks))
-    require(victims >= 1, "victims >= 1", victims=victims)
-    config = {"method": name, "dataset": dataset, "seed": seed, "attack": list(attacks), "lr": lr, "mode": mode}
-    config |= {"defence": defence, "victims": victims, "pictures": "yes" if pictures else "no"}
-    case = ForeignCase(net, input_space(inputs), public, lr, steps, mode, seed, defence)
-    kept = Recordings(Path(recordings))
-    chosen = choose(case, kept, rounds, truth, batch, victims)
-    entries, rows = _Audit(case, kept, chosen, folder).run(attacks)
-    _write(folder, config, kept, entries, rows, tuned_on(attacks))
     return folder
+
+
+def _describe(
+    training: TrainingDescription | Describe | None,
+    steps: int | Callable[[Observation], int],
+    lr: float | None,
+    mode: str,
+) -> Describe:
+    """Return the function that describes an update, from either form of the arguments."""
+    if callable(training):
+        described(TrainingDescription(), 0 if callable(steps) else steps, lr, mode)
+        return training
+    if callable(steps):
+        require(training is None, "steps within training, or without it", steps="a function")
+        described(None, 1, lr, mode)
+        return lambda seen: described(None, steps(seen), lr, mode)
+    constant = described(training, steps, lr, mode)
+    return lambda seen: constant
 
 
 @final
@@ -120,67 +140,63 @@ class _Audit:
     Args:
         case: the setting.
         kept: the recordings.
-        chosen: the attacked ones, by round.
+        chosen: the updates to attack.
         out: the folder of all output; made once it is known that the network fits.
+        attacks: the attacks, by name.
+        limits: limits of the searches.
+
+    Attributes:
+        described: the description of the first update.
     """
 
-    def __init__(self, case: ForeignCase, kept: Recordings, chosen: Chosen, out: Path) -> None:
-        self._case, self._kept, self._chosen, self._out = case, kept, chosen, out
-        self._model = case.fresh("attacker")
+    def __init__(
+        self,
+        case: ForeignCase,
+        kept: Recordings,
+        chosen: Chosen,
+        out: Path,
+        attacks: Mapping[str, Attack],
+        limits: SearchLimits,
+    ) -> None:
+        self._case, self._kept, self._chosen, self._out, self._attacks = case, kept, chosen, out, attacks
+        self._grants = Grants(case, kept, limits)
+        self._consistency = Consistency(case, self._grants.net, chosen.truths, limits.seconds)
         self._scorers: dict[int, Scorer] = {}
-        self._grant(next(iter(chosen.values()))[:1])
+        self.described = self._grants.check(chosen, attacks)
         out.mkdir(parents=True, mode=0o700)
 
-    def run(self, attacks: Mapping[str, Attack]) -> tuple[list[dict[str, Any]], list[ScoreRow]]:
+    def run(self) -> tuple[list[dict[str, Any]], list[ScoreRow]]:
         """Run all attacks; return the entries of result.json, attack by attack, and a row per example."""
-        lone = lone_examples(self._chosen)
+        lone, groups = lone_examples(self._chosen), self._chosen.groups
         for i, (_, single) in enumerate(lone):
             single.write(self._out / "truth", key(0, "easy", i))
-        checked = control([single for _, single in lone], self._case.inputs, self._case.classes, self._case.seed)
-        entries: dict[str, list[dict[str, Any]]] = {name: [] for name in attacks}
+        base = control([single for _, single in lone], self._case.inputs, self._case.classes, self._case.seed)
+        entries: dict[str, list[dict[str, Any]]] = {name: [] for name in self._attacks}
         easy, rows = {}, []
-        with Steps("attack", len(attacks) * (1 + len(self._chosen))) as steps:
-            for name, attack in attacks.items():
+        with Steps("attack", len(groups) + len(self._attacks) * (1 + len(groups))) as steps:
+            checks = {}
+            for number, group in groups.items():
+                checks[number] = self._consistency.checked(group, self._grants.recorded(group))
+                steps.done(f"round {number} computed anew from the truth: {_in_a_word(checks[number][0])}")
+            for name, attack in self._attacks.items():
                 easy[name], scored = self._easy(name, attack, lone)
                 rows += scored
-                steps.done(f"{name} on the easy rung: {easy[name].psnr:.1f} dB")
-            for number in self._chosen:
-                for name, attack in attacks.items():
-                    summary, scored = self._round(name, attack, number, (checked, easy[name]))
+                steps.done(f"{name} on the easy rung: {'passed' if easy[name].passed else 'not passed'}")
+            for number in groups:
+                for name, attack in self._attacks.items():
+                    rung, each = checks[number]
+                    summary, scored = self._round(name, attack, number, Ladder(base, easy[name], rung), each)
                     entries[name].append(summary)
                     rows += scored
                     steps.done(f"{name} at round {number}: {summary['verdict']}")
         return [summary for summaries in entries.values() for summary in summaries], rows
 
-    def _grant(self, group: Sequence[Victim]) -> list[Pair | None]:
-        """Return the observations of a round with the knowledge granted about each; None for a refused one."""
-        models: dict[tuple[int, tuple[str, ...]], PlainVictim] = {}
-        pairs: list[Pair | None] = []
-        withheld = () if self._case.defence == "none" else (f"not granted: that the clients use {self._case.defence}",)
-        for v, o in zip(group, self._kept.observations([v.line["id"] for v in group]), strict=True):
-            if o is None:
-                pairs.append(None)
-                continue
-            place = (
-                id(o.received),
-                tuple(sorted(o.sent)),
-            )  # an attack handles all observations that share a model at once
-            seen = named(self._model, o)
-            if place not in models:
-                models[place] = victim(self._model, seen, self._case.inputs, self._case.mode)
-            description = self._case.update(seen, len(v.truth.labels))
-            known = granted(models[place], description, v.truth.labels.clone(), self._case.random)
-            pairs.append((seen, replace(known, granted=known.granted + withheld)))
-        return pairs
-
     def _easy(self, name: str, attack: Attack, lone: Sequence[tuple[int, Truth]]) -> tuple[Rung, list[ScoreRow]]:
         net = self._case.fresh("easy")
         seen = probes("easy", net, [single for _, single in lone], self._case.inputs)
-        model, description = (
-            victim(net, seen[0], self._case.inputs, "eval"),
-            UpdateDescription(1, 1, 1.0, "eval", weights=False),
-        )
-        pairs: list[Pair | None] = [(o, granted(model, description, lone[o.slot][1].labels, False)) for o in seen]
+        model, training = victim(net, seen[0], self._case.inputs, "eval"), TrainingDescription(1.0, sends="gradient")
+        labels = [single.labels for _, single in lone]
+        pairs: list[Pair | None] = [(o, granted(model, training, 1, labels[o.slot], False)) for o in seen]
         exchanges = [Exchange(f"easy-{i}", client, i, None) for i, (client, _) in enumerate(lone)]
         job = self._job(name, EASY, exchanges)
         solution = attempt(job, attack, pairs, self._case.seed)
@@ -188,19 +204,20 @@ class _Audit:
         return easy(rows, len(exchanges), solution), rows
 
     def _round(
-        self, name: str, attack: Attack, number: int, ladder: tuple[Rung, Rung]
+        self, name: str, attack: Attack, number: int, ladder: Ladder, checks: Sequence[UpdateCheck]
     ) -> tuple[dict[str, Any], list[ScoreRow]]:
-        group = self._chosen[number]
-        pairs = self._grant(group)  # again, because an attack may have changed the tensors in place
+        group = self._chosen.groups[number]
+        granting = self._grants.granted(group, attack)  # again, because an attack may have changed the tensors in place
         for v in group:
             v.truth.write(self._out / "truth", key(number, "update", v.slot))
         sizes = [len(v.truth.labels) for v in group]
-        steps = max((pair[1].steps for pair in pairs if pair), default=1)
+        steps = max((pair[1].steps for pair in granting.pairs if pair), default=1)
         ticket = Ticket("target", number, "", max(sizes), steps, "update")
         job = self._job(name, ticket, [v.exchange for v in group])
-        stands, solution = standing(pairs, self._case.hidden), attempt(job, attack, pairs, self._case.seed)
+        stands = standing(granting.pairs, granting.hidden)
+        solution = attempt(job, attack, granting.pairs, self._case.seed, granting.not_applicable)
         started = time.monotonic()
-        rows = self._rows(job, pairs, solution, stands)
+        rows = self._rows(job, granting.pairs, solution, stands)
         description = {
             "attack": name,
             "adaptive": stands.adaptive,
@@ -213,11 +230,18 @@ class _Audit:
             "batch": max(sizes),
             "steps": steps,
             "curve": None,
-            "mode": self._case.mode,
+            "mode": self.described.mode,
             **asdict(attack.budget),
             "seeds": [self._case.seed],
         }
-        summary = entry(description, solution, rows, sum(sizes), ladder, self._case.seed)
+        target = AuditedTarget(
+            private=any(pair[1].model.unknown for pair in granting.pairs if pair),
+            defended=self._case.defence != "none",
+            settings=len(self._attacks) * len(self._chosen.groups),
+        )
+        # Here the rungs become the verdict: ``ladder.consistency`` is the one of `Consistency.checked`.
+        summary = entry(description, solution, rows, sum(sizes), ladder, self._case.seed, target)
+        summary |= {"consistency": [check.as_dict() for check in checks]}
         return summary | {"scoring_seconds": round(time.monotonic() - started, 3)}, rows
 
     def _job(self, attack: str, ticket: Ticket, exchanges: Sequence[Exchange]) -> Job:
@@ -244,48 +268,5 @@ class _Audit:
         return Scorer(self._case.public, self._out / "truth", self._out, self._case.seed, None)
 
 
-def _write(
-    folder: Path,
-    config: dict[str, Any],
-    kept: Recordings,
-    entries: list[dict[str, Any]],
-    rows: list[ScoreRow],
-    tuned: list[str],
-) -> None:
-    from flfw.report.report import write_report
-
-    notes = [*_NOTES, *breakdowns(entries), *kept.remarks(kept.refused)]
-    origin = {"name": config["dataset"], "source": "as told by whoever asked", "md5_ok": None, "digest": None}
-    result = {
-        "flfw": flfw.__version__,
-        "config": config,
-        "provenance": {
-            "code": code_hash(),
-            "lock": requirements_hash(),
-            "data": origin,
-            "weights": None,
-            "tuned_on": tuned,
-            "resumed": [],
-        },
-        "environment": environment("the app's own"),
-        "notes": notes,
-        "rounds": _traffic(kept),
-        "final": {},
-        "privacy": [],
-        "audit": entries,
-        "recordings": kept.summary(kept.refused),
-    }
-    write_rows(rows, folder / "audit.csv")
-    write_whole(folder / "result.json", json.dumps(result, indent=1, allow_nan=False).encode())
-    write_report(folder)
-
-
-def _traffic(kept: Recordings) -> list[dict[str, Any]]:
-    """Return the recorded traffic of each round of training; accuracy is not recorded."""
-    rows = []
-    for number in sorted({line["round"] for line in kept.lines if line["type"] == "train"}):
-        lines = kept.update_lines(number)
-        up, down = (sum(line[side]["bytes"] for line in lines) for side in ("sent_by_client", "sent_to_client"))
-        row = {"round": number, "loss": None, "acc_global": None, "acc_local": None, "clients": len(lines)}
-        rows.append(row | {"upload_bytes": up, "download_bytes": down, "seconds": None, "failures": None})
-    return rows
+def _in_a_word(rung: Rung) -> str:
+    return "not possible" if rung.passed is None else "explained" if rung.passed else "not explained"

@@ -3,39 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import final
+from typing import TypeAlias, final
 
+import torch
 from torch import nn
 
 from flfw.adversary.observation import Observation, Truth
-from flfw.audit.foreign.knowledge import UpdateDescription, classes, is_random
+from flfw.audit.foreign.description import TrainingDescription
+from flfw.audit.foreign.knowledge import classes, is_random
 from flfw.audit.jobs import Exchange
 from flfw.audit.measures.public import Public
 from flfw.errors import BadInput, require
 from flfw.nets.inputs import Inputs
 from flfw.recording.format import Line
 from flfw.recording.reader import Recordings
-from flfw.rng import initialising
+from flfw.rng import initialising, torch_generator
+
+Describe: TypeAlias = Callable[[Observation], TrainingDescription]
+"""Gives the description of the training behind an observation."""
 
 
 @final
 @dataclass(frozen=True)
 class ForeignCase:
-    """Setting of all updates: the arguments of `flfw.audit.foreign.audit` of the same names, checked."""
+    """Setting of all updates: the arguments of `flfw.audit.foreign.audit` of the same names, checked.
+
+    Attributes:
+        training: gives the description of the training behind an update.
+    """
 
     net: Callable[[], nn.Module]
     inputs: Inputs
     public: Public
-    lr: float | None
-    steps: int | Callable[[Observation], int]
-    mode: str
+    training: Describe
     seed: int
     defence: str
 
     def __post_init__(self) -> None:
-        UpdateDescription(1, 1 if callable(self.steps) else self.steps, self.lr, self.mode)
         shape = self.public.samples.shape[1:]
         require(shape == self.inputs.shape, f"public inputs of shape {self.inputs.shape}", shape=shape)
 
@@ -44,24 +50,31 @@ class ForeignCase:
         """Number of classes of the network."""
         return classes(self.fresh("classes"), self.inputs)
 
-    @property
-    def hidden(self) -> bool:
-        """True if an operation between the data and an update is granted to no attacker."""
-        return self.random or self.defence != "none"
+    def is_random(self, mode: str) -> bool:
+        """Return whether training in a mode draws random numbers within the network."""
+        return mode == "train" and self._draws
 
     @cached_property
-    def random(self) -> bool:
-        """True if training draws random numbers within the network."""
-        return is_random(self.fresh("random"), self.inputs, self.mode)
+    def _draws(self) -> bool:
+        return is_random(self.fresh("random"), self.inputs, "train")
 
     def fresh(self, purpose: str) -> nn.Module:
-        """Build a network with the attacker's own seed."""
-        with initialising(self.seed, purpose):
-            return self.net()
+        """Build a network with the attacker's own seed.
 
-    def update(self, seen: Observation, batch: int) -> UpdateDescription:
-        """Describe an update of ``batch`` examples."""
-        return UpdateDescription(batch, self.steps(seen) if callable(self.steps) else self.steps, self.lr, self.mode)
+        Raises:
+            BadInput: it is no network of PyTorch.
+        """
+        with initialising(self.seed, purpose):
+            net = self.net()
+        if not isinstance(net, nn.Module):
+            kind = f"{type(net).__module__.partition('.')[0]}'s {type(net).__name__}"
+            raise BadInput(f"Expected a network of PyTorch (nn.Module), got {kind}; rebuild it as one, if it can be.")
+        return net
+
+    def described(self, seen: Observation, truth: Truth) -> TrainingDescription:
+        """Describe the training behind an update; an order of the examples that the truth gives counts."""
+        training = self.training(seen)
+        return training if truth.steps is None else replace(training, order=truth.steps)
 
     def checked(self, client: int, truth: Truth, batch: int | None) -> Truth:
         """Check that a client's truth can be its training data, and return it."""
@@ -73,7 +86,8 @@ class ForeignCase:
         labels, indices = truth.labels.tolist(), truth.indices.tolist()
         require(all(0 <= y < self.classes for y in labels), f"0 <= labels < {self.classes} of {owner}", labels=labels)
         require(len(set(indices)) == count, f"a place of its own for every example of {owner}", indices=indices)
-        return Truth(truth.samples.float(), truth.labels, truth.indices)
+        parts = (truth.samples.float(), truth.labels, truth.indices)
+        return Truth(*(part.contiguous() for part in parts), order=truth.order)
 
 
 @final
@@ -84,12 +98,14 @@ class Victim:
     Attributes:
         line: its line of the manifest.
         slot: its place in the round.
-        truth: its client's training data.
+        truth: the examples that are searched for.
+        behind: its client's training data; more than ``truth`` only where these are a sample.
     """
 
     line: Line
     slot: int
     truth: Truth
+    behind: Truth
 
     @property
     def exchange(self) -> Exchange:
@@ -97,8 +113,24 @@ class Victim:
         labels = tuple(int(label) for label in self.truth.labels)
         return Exchange(self.line["id"], self.line["client"], self.slot, labels)
 
+    @property
+    def sampled(self) -> bool:
+        """True if fewer examples are searched for than the update has."""
+        return len(self.truth.labels) < len(self.behind.labels)
 
-Chosen = Mapping[int, Sequence[Victim]]
+
+@final
+@dataclass(frozen=True)
+class Chosen:
+    """Updates to attack.
+
+    Attributes:
+        groups: the updates of each round.
+        truths: all clients whose training data are known, attacked or not, by their numbers in the recordings.
+    """
+
+    groups: Mapping[int, Sequence[Victim]]
+    truths: Mapping[int, Truth]
 
 
 def choose(
@@ -108,6 +140,7 @@ def choose(
     truth: Callable[[int], Truth | None],
     batch: int | None,
     most: int,
+    sample: int | None = None,
 ) -> Chosen:
     """Choose the updates to attack, by round; rounds without any known truth are left out.
 
@@ -118,35 +151,48 @@ def choose(
         truth: gives a client's training data.
         batch: required number of these examples; None: any.
         most: most clients of a round, those with the lowest numbers.
+        sample: most examples of a client that are searched for; None: all.
 
     Raises:
         BadInput: there are no such rounds, a truth does not fit, or there is none.
     """
     there = sorted({line["round"] for line in kept.lines if line["type"] == "train"})
-    require(bool(there), f"recorded updates of training in {kept.folder}", exchanges=len(kept.lines))
+    reasons = {"skipped": kept.skipped[0]["skipped"]} if kept.skipped else {}
+    types = {"types": ", ".join(sorted({line["type"] for line in kept.lines}))} if kept.lines else {}
+    count = len(kept.lines)
+    require(bool(there), f"recorded updates of training in {kept.folder}", exchanges=count, **types, **reasons)
     wanted = there if rounds is None else sorted(set(rounds))
     for number in wanted:
         require(number in there, f"a recorded round among {', '.join(map(str, there))}", round=number)
     truths: dict[int, Truth | None] = {}
-    chosen: dict[int, list[Victim]] = {}
+    groups: dict[int, list[Victim]] = {}
     for number in wanted:
-        chosen[number] = []
+        groups[number] = []
         for slot, line in enumerate(kept.update_lines(number)):
             client = line["client"]
             if client not in truths:
                 given = truth(client)
                 truths[client] = None if given is None else case.checked(client, given, batch)
             known = truths[client]
-            if known is not None and len(chosen[number]) < most:
-                chosen[number].append(Victim(line, slot, known))
-    if not any(chosen.values()):
+            if known is not None and len(groups[number]) < most:
+                groups[number].append(Victim(line, slot, _sampled(known, sample, case.seed, client), known))
+    if not any(groups.values()):
         raise BadInput(f"Expected to be told what a client trained on, got nothing of {len(truths)} in {kept.folder}.")
-    return {number: group for number, group in chosen.items() if group}
+    held = {client: known for client, known in truths.items() if known is not None}
+    return Chosen({number: group for number, group in groups.items() if group}, held)
+
+
+def _sampled(truth: Truth, sample: int | None, seed: int, client: int) -> Truth:
+    if sample is None or sample >= len(truth.labels):
+        return replace(truth, order=None)
+    drawn = torch.randperm(len(truth.labels), generator=torch_generator(seed, "foreign sample", client))
+    places = drawn[:sample].sort().values
+    return Truth(truth.samples[places], truth.labels[places], truth.indices[places])
 
 
 def lone_examples(chosen: Chosen, most: int = 8) -> list[tuple[int, Truth]]:
     """Return single examples for the ladder, one of each client in turn, each with its client."""
-    by_client = {v.line["client"]: v.truth for group in chosen.values() for v in group}
+    by_client = {v.line["client"]: v.truth for group in chosen.groups.values() for v in group}
     turns = max(len(truth.labels) for truth in by_client.values())
     lone = [
         (client, Truth(truth.samples[i : i + 1], truth.labels[i : i + 1], truth.indices[i : i + 1]))

@@ -4,41 +4,86 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from math import inf
-from typing import final
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from torch.func import replace_all_batch_norm_modules_
+from torch.nn.functional import cross_entropy
 
 from flfw.adversary.observation import Knowledge, Observation
+from flfw.audit.foreign.description import TrainingDescription
 from flfw.errors import BadInput, require
 from flfw.nets.inputs import Inputs
 from flfw.nets.net import Tensors, numel
 from flfw.rng import initialising
+from flfw.victims.local_steps import SteppedVictim
 from flfw.victims.victim import PlainVictim
 
-MODES = ("train", "eval")
+MOST_STEPS = 100
+"""Largest number of local steps through which an attack searches, unless told otherwise."""
 
 InputSpace = Inputs | tuple[tuple[int, ...], Sequence[float], Sequence[float]]
 """The input space, or the shape of an input with the mean and the deviation of each channel or feature."""
 
 
-def named(net: nn.Module, seen: Observation) -> Observation:
+def named(
+    net: nn.Module, seen: Observation, training: TrainingDescription | None = None, batch: int = 1
+) -> Observation:
     """Return an observation with its tensors under the network's own names and in its own types.
 
     Tensors with names of ``net.state_dict()`` keep these. Numbered tensors, as lists of arrays are on the wire, are
     taken as the whole ``state_dict`` in its order, or as the parameters alone where there are as many.
 
+    Args:
+        net: the network.
+        seen: the observation.
+        training: the description of the training. If it is given, tensors other than the weights of plain SGD become
+            the mean gradient of the steps, as an attack takes them.
+        batch: number of examples behind the observation.
+
     Raises:
         BadInput: a tensor fits neither way; the message names the first.
     """
-    return replace(seen, sent=_named(net, seen.sent), received=_named(net, seen.received))
+    whole = replace(seen, sent=_named(net, seen.sent), received=_named(net, seen.received))
+    return whole if training is None or as_weights(training) else replace(whole, sent=_gradient(whole, training, batch))
+
+
+def as_weights(training: TrainingDescription) -> bool:
+    """Return whether an attack takes the sent weights as they are: nothing but steps of SGD is between."""
+    return training.sends == "weights" and not (training.weight_decay or training.nesterov)
+
+
+def _gradient(seen: Observation, training: TrainingDescription, batch: int) -> Tensors:
+    """Compute the mean gradient of the steps; of a step that can be inverted, without its weight decay."""
+    steps = len(training.batches(batch))
+    lr = 1.0 if training.lr is None else training.lr
+    changes = changed(seen, training)
+    if training.sends == "gradient":
+        return changes
+    gradients = {name: -change / (lr * steps) for name, change in changes.items()}
+    if needs_steps(training, batch):
+        return gradients
+    ahead = 1 + training.momentum if training.nesterov else 1.0
+    return {
+        name: gradient / ahead - training.weight_decay * seen.received.get(name, torch.zeros(()))
+        for name, gradient in gradients.items()
+    }
+
+
+def changed(seen: Observation, training: TrainingDescription) -> Tensors:
+    """Compute the sent change of the weights, or the sent gradient, from an observation with the network's names."""
+    floating = {name: value for name, value in seen.sent.items() if value.is_floating_point()}
+    if training.sends == "weights":
+        both = [name for name in floating if name in seen.received]
+        return {name: (floating[name].double() - seen.received[name].double()).float() for name in both}
+    sign = -1.0 if training.sends == "negative delta" else 1.0
+    return {name: sign * value for name, value in floating.items()}
 
 
 def _named(net: nn.Module, tensors: Tensors) -> Tensors:
     state, kind = net.state_dict(), type(net).__name__
+    _refuse_bytes(tensors, kind)
     if not set(tensors) <= set(state) and all(name.isdecimal() for name in tensors):
         parameters = [name for name, _ in net.named_parameters()]
         names = next((names for names in ([*state], parameters) if len(names) == len(tensors)), None)
@@ -58,6 +103,17 @@ def _named(net: nn.Module, tensors: Tensors) -> Tensors:
     return {name: value.to(state[name].dtype) for name, value in in_order.items()}
 
 
+def _refuse_bytes(tensors: Tensors, kind: str) -> None:
+    for name, value in tensors.items():
+        if value.dtype == torch.uint8 and value.dim() == 1 and name.isdecimal():
+            start = bytes(value[:4096].tolist())
+            trees = any(word in start for word in (b"learner", b"gradient_booster", b"tree_info"))
+            raise BadInput(
+                f"Expected tensors of {kind}, got {'a model of XGBoost' if trees else 'a file'} in {len(value)} bytes; "
+                "only networks that are trained by gradients can be audited."
+            )
+
+
 def knowledge(
     net: nn.Module,
     seen: Observation,
@@ -68,8 +124,10 @@ def knowledge(
     steps: int = 1,
     lr: float | None = None,
     mode: str = "train",
+    training: TrainingDescription | None = None,
+    most_steps: int = MOST_STEPS,
 ) -> Knowledge:
-    """Return the knowledge of an attacker about an observation of any network that is trained by cross entropy.
+    """Return the knowledge of an attacker about an observation of any network that gives class scores.
 
     An attack takes the observation as `named` gives it. The attacker does not know tensors that the server did not
     send; its first guess of them is the network's present value. The network itself is copied.
@@ -80,48 +138,48 @@ def knowledge(
         inputs: the input space.
         labels: (batch,) the examples' classes; None: not granted.
         batch: number of examples behind the observation.
-        steps: number of local steps behind the observation.
+        steps: number of local steps behind the observation, all on the whole batch.
         lr: learning rate of these steps, taken as plain SGD; None: neither it nor the optimiser is granted.
         mode: ``train``: batch normalisation used the statistics of the batch; ``eval``: the received statistics.
+        training: a full description, in place of ``steps``, ``lr`` and ``mode``; `named` takes it as well.
+        most_steps: largest number of local steps through which an attack searches; with more, their mean gradient is
+            attacked.
 
     Raises:
         BadInput: the network does not fit the tensors or the inputs, or a number is out of its range.
     """
-    space, description = input_space(inputs), UpdateDescription(batch, steps, lr, mode)
+    space, description = input_space(inputs), described(training, steps, lr, mode)
+    require(batch >= 1, "batch >= 1", batch=batch)
     count = classes(net, space)
     known = None if labels is None else torch.as_tensor(labels, dtype=torch.int64)
     if known is not None:
         require(known.shape == (batch,), f"{batch} labels, one for each example", labels=tuple(known.shape))
         require(bool(((known >= 0) & (known < count)).all()), f"0 <= labels < {count}", labels=known.tolist())
-    model = victim(net, named(net, seen), space, mode)
-    return granted(model, description, known, is_random(net, space, mode))
+    model = victim(net, named(net, seen), space, description.mode)
+    wanted = training is not None and training.known and needs_steps(training, batch)
+    through = stepped(model, description, batch) if wanted and len(description.batches(batch)) <= most_steps else None
+    return granted(model, description, batch, known, is_random(net, space, description.mode), through)
 
 
-@final
-@dataclass(frozen=True)
-class UpdateDescription:
-    """Description of an update: the arguments of `knowledge` of the same names, checked.
+def described(
+    training: TrainingDescription | None, steps: int = 1, lr: float | None = None, mode: str = "train"
+) -> TrainingDescription:
+    """Return a description, or the one that the three short arguments give.
 
-    Attributes:
-        weights: whether tensors after training were sent; otherwise it was the gradient.
+    Raises:
+        BadInput: both are given, or a number is out of its range.
     """
-
-    batch: int
-    steps: int
-    lr: float | None
-    mode: str
-    weights: bool = True
-
-    def __post_init__(self) -> None:
-        require(self.batch >= 1, "batch >= 1", batch=self.batch)
-        require(self.steps >= 1, "steps >= 1", steps=self.steps)
-        require(self.lr is None or 0 < self.lr < inf, "0 < lr < inf or None", lr=self.lr)
-        require(self.mode in MODES, "mode train or eval", mode=self.mode)
+    if training is None:
+        require(steps >= 1, "steps >= 1", steps=steps)
+        return TrainingDescription(lr, epochs=steps, mode=mode)
+    short = {"steps": steps, "lr": lr, "mode": mode}
+    require((steps, lr, mode) == (1, None, "train"), "steps, lr and mode within training, or without it", **short)
+    return training
 
 
 def input_space(inputs: InputSpace) -> Inputs:
     """Return the input space from either of its two forms."""
-    return inputs if isinstance(inputs, Inputs) else Inputs.of(*inputs)
+    return inputs if isinstance(inputs, Inputs) else Inputs.from_constants(*inputs)
 
 
 def classes(net: nn.Module, inputs: Inputs) -> int:
@@ -169,22 +227,36 @@ def victim(net: nn.Module, seen: Observation, inputs: Inputs, mode: str) -> Plai
     return PlainVictim(model, {**counters, **seen.received}, shared, inputs)
 
 
-def granted(model: PlainVictim, update: UpdateDescription, labels: Tensor | None, random: bool) -> Knowledge:
-    """Return the knowledge with its sentences."""
-    what = f"{update.batch} example{'s' if update.batch > 1 else ''}"
-    steps = "one local step" if update.steps == 1 else f"{update.steps} local steps"
+def granted(
+    model: PlainVictim,
+    training: TrainingDescription,
+    count: int,
+    labels: Tensor | None,
+    random: bool,
+    through: SteppedVictim | None = None,
+    why: str = "",
+) -> Knowledge:
+    """Return the knowledge with its sentences.
+
+    Args:
+        model: the victim of one step.
+        training: the description of the training.
+        count: number of examples behind the update.
+        labels: the granted labels.
+        random: whether training draws random numbers within the network.
+        through: the victim of all steps, if the attack searches through them.
+        why: why it does not, if it could.
+    """
+    steps = len(training.batches(count))
     sentences = [
         f"the network's code ({type(model.model).__name__})",
         f"the tensors that the server sent in the round ({numel(model.known):,} numbers)",
-        f"that {steps} on {'' if update.steps == 1 else 'the same '}{what} stand{'s' * (update.steps == 1)} behind it",
-        "not granted: the optimiser and its learning rate; the change of the weights is attacked in their place"
-        if update.lr is None
-        else f"that the steps are plain SGD with learning rate {update.lr:g}",
+        *training.sentences(count),
         "the true labels" if labels is not None else "not granted: the labels",
         "the inputs' range and normalisation",
     ]
     if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.model.modules()):
-        used = "the batch's own statistics" if update.mode == "train" else "the statistics that the server sent"
+        used = "the batch's own statistics" if training.mode == "train" else "the statistics that the server sent"
         sentences.append(f"that batch normalisation used {used}")
     if random:
         sentences.append("not granted: the network's random draws in training, such as dropout; they are left out")
@@ -192,14 +264,30 @@ def granted(model: PlainVictim, update: UpdateDescription, labels: Tensor | None
         sentences.append(
             f"not granted: what the server did not send ({', '.join(model.unknown)}), searched for as well"
         )
-    if update.steps > 1:
-        sentences.append("not made use of: how the weights moved between the steps; their mean gradient is attacked")
+    if through is None and needs_steps(training, count):
+        mean = "how the weights moved between the steps; their mean gradient is attacked"
+        unused = mean if steps > 1 else "the optimiser and the loss; the change is attacked as a gradient"
+        sentences.append(f"not made use of: {unused}{f' ({why})' if why else ''}")
     return Knowledge(
-        model,
-        update.batch,
+        through or model,
+        count,
         labels,
-        steps=update.steps,
-        weights=update.weights,
-        lr=update.lr,
+        steps=steps,
+        weights=as_weights(training),
+        lr=training.lr,
         granted=tuple(sentences),
+        unrolled=through is not None,
     )
+
+
+def needs_steps(training: TrainingDescription, count: int) -> bool:
+    """Return whether the gradient of one step does not explain the update."""
+    several_steps = len(training.batches(count)) > 1
+    return several_steps or not training.is_linear or training.loss is not cross_entropy
+
+
+def stepped(model: PlainVictim, training: TrainingDescription, count: int) -> SteppedVictim:
+    """Return the victim through whose steps an attack searches."""
+    received = {name: model.known[name] for name in model.shared}
+    trained = tuple(name for name, parameter in model.model.named_parameters() if parameter.requires_grad)
+    return SteppedVictim(model, received, replace(training.local(count), moves=trained), not as_weights(training))

@@ -6,12 +6,9 @@ All measures are on raw inputs in [0, 1] in float64, with reconstructions clampe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from flfw.audit.measures.public import Public
 from flfw.audit.measures.metrics import psnr, rmsd
 
 _ROUNDING = 1e-6  # inputs are float32
@@ -36,7 +33,7 @@ def assign(truth: np.ndarray, reconstructions: np.ndarray) -> np.ndarray:
     return linear_sum_assignment(cdist(a, b, "sqeuclidean"))[1]
 
 
-def assignment_null(truth: np.ndarray, public: Public, rng: np.random.Generator, draws: int = 8) -> float:
+def assignment_null(truth: np.ndarray, samples: np.ndarray, rng: np.random.Generator, draws: int = 8) -> float:
     """Compute the mean PSNR in dB of random public examples that are matched by `assign`.
 
     In a batch of many, unrelated images score better matched than in order: compare a batch's PSNR with this value.
@@ -44,14 +41,14 @@ def assignment_null(truth: np.ndarray, public: Public, rng: np.random.Generator,
 
     Args:
         truth: the batch (B, ...).
-        public: source of the guesses; a draw repeats an example only where there are fewer than B.
+        samples: (N, ...) public examples, the guesses; a draw repeats an example only where there are fewer than B.
         rng: generator of the draws.
         draws: number of batches of guesses to average over.
     """
-    count = len(public.samples)
+    count = len(samples)
     values = []
     for _ in range(draws):
-        guesses = public.samples[rng.choice(count, len(truth), replace=len(truth) > count)]
+        guesses = samples[rng.choice(count, len(truth), replace=len(truth) > count)]
         values += [psnr(true, guess) for true, guess in zip(truth, guesses[assign(truth, guesses)], strict=True)]
     return float(np.mean(values))
 
@@ -65,19 +62,31 @@ def gain(db: float, floors: Mapping[str, float]) -> float:
     return db - max(floors.values())
 
 
-def recovered(truth: np.ndarray, reconstruction: np.ndarray, floors: Mapping[str, float]) -> bool:
+def recovered(
+    truth: np.ndarray,
+    reconstruction: np.ndarray,
+    floors: Mapping[str, float],
+    binary: np.ndarray | None = None,
+    guessable: bool = False,
+) -> bool:
     """Return whether an example counts as reconstructed: recognisable, and closer than any guess without the update.
 
     An image is recognisable from 20 dB on, a row of numbers up to a deviation of 0.1; closer means by 1 dB or more.
+    A row also counts where every feature matches (`exact_match`) and no public row does: among many public rows, one
+    often lies as close to the truth as an attack that is off by 0.01 in each number, but differs in a category.
 
     Args:
         truth: (C, H, W) or (d,).
         reconstruction: array of the same shape.
         floors: PSNR in dB of the guesses, from `flfw.audit.measures.public.Public.floors`.
+        binary: for rows, (d,) of bool: the features that are 0 or 1. None: an exact match is not considered.
+        guessable: for rows, whether a guess without the update matches every feature too, as
+            `flfw.audit.measures.public.Public.guessable` tells. Then an exact match by itself does not count.
     """
     db = psnr(truth, reconstruction)
     close = db >= IMAGE_RECOVERED_DB if truth.ndim > 1 else rmsd(truth, reconstruction) <= ROW_RECOVERED_RMSD
-    return bool(close and gain(db, floors) >= GAIN_DB)
+    exact = binary is not None and not guessable and exact_match(truth, reconstruction, binary)
+    return bool(exact or (close and gain(db, floors) >= GAIN_DB))
 
 
 def succeeded(truth: np.ndarray, reconstruction: np.ndarray) -> bool:
@@ -92,24 +101,34 @@ def succeeded(truth: np.ndarray, reconstruction: np.ndarray) -> bool:
     return rmsd(truth, reconstruction) < SUCCESS_RMSD
 
 
-def matched_features(truth: np.ndarray, reconstruction: np.ndarray, binary: np.ndarray) -> float:
-    """Return the share of a row's features (d,) that were recovered, in [0, 1].
+def column_matches(truth: np.ndarray, reconstruction: np.ndarray, binary: np.ndarray) -> np.ndarray:
+    """Return a mask (d,) of the features of a row that were recovered; of many rows (n, d), a mask (n, d).
 
     A binary feature is recovered if rounding gives the true one (0.5 rounds up), a number if it is off by at most
     0.05, where its range is [0, 1].
 
     Args:
-        truth: (d,).
-        reconstruction: (d,).
+        truth: (d,) or (n, d).
+        reconstruction: (d,) or (n, d); values outside [0, 1] are clamped, and NaN matches nothing. One row may be
+            compared with many.
         binary: (d,) of bool; the features that are 0 or 1.
 
-    >>> matched_features(np.array([1.0, 0.0, 0.5]), np.array([0.6, 0.1, 0.6]), np.array([True, True, False])) == 2 / 3
-    True
+    >>> column_matches(np.array([1.0, 0.0, 0.5]), np.array([0.6, 0.1, 0.6]), np.array([True, True, False])).tolist()
+    [True, True, False]
     """
     guess = np.clip(reconstruction, 0, 1).astype(np.float64)
     same = (guess >= 0.5) == (truth >= 0.5)
     near = np.abs(guess - truth) <= FEATURE_TOLERANCE + _ROUNDING
-    return float(np.mean(np.where(binary, same & ~np.isnan(guess), near)))
+    return np.where(binary, same & ~np.isnan(guess), near)
+
+
+def matched_features(truth: np.ndarray, reconstruction: np.ndarray, binary: np.ndarray) -> float:
+    """Return the share of a row's features that were recovered, in [0, 1]; arguments as for `column_matches`.
+
+    >>> matched_features(np.array([1.0, 0.0, 0.5]), np.array([0.6, 0.1, 0.6]), np.array([True, True, False])) == 2 / 3
+    True
+    """
+    return float(np.mean(column_matches(truth, reconstruction, binary)))
 
 
 def exact_match(truth: np.ndarray, reconstruction: np.ndarray, binary: np.ndarray) -> bool:

@@ -47,7 +47,7 @@ def test_parts(dataset: Dataset, clients: int, rng: np.random.Generator) -> list
     return [parts[client % len(parts)] for client in range(clients)]
 
 
-def own_train(dataset: Dataset, scheme: str, train: int) -> int:
+def train_size(dataset: Dataset, scheme: str, train: int) -> int:
     """Return ``train``, the number of examples a client; 0 is replaced by the data set's default for that scheme.
 
     Raises:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.cut import Cut, at_most, even, own_train, trainable
+from flfw.data.splits.cut import Cut, at_most, even, train_size, trainable
 from flfw.data.splits.schemes import Pools
 from flfw.errors import BadInput
 
@@ -76,6 +76,6 @@ def _by_classes(
 def divide(dataset: Dataset, scheme: Pools, clients: int, rng: np.random.Generator) -> Cut:
     """Split a data set into pools; victims are in neither pool."""
     at_most(len(dataset.test_y), clients, f"{dataset.name} has {len(dataset.test_y)} test examples")
-    pool, train = trainable(dataset), own_train(dataset, "pools", scheme.train)
+    pool, train = trainable(dataset), train_size(dataset, "pools", scheme.train)
     drawn, proxy = draw(np.asarray(dataset.train_y)[pool], clients, train, scheme.share, scheme.classes, rng)
     return Cut([pool[rows] for rows in drawn], even(len(dataset.test_y), clients, rng), proxy=pool[proxy])

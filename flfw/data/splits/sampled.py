@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.cut import Cut, at_most, even, own_train, trainable
+from flfw.data.splits.cut import Cut, at_most, even, train_size, trainable
 from flfw.data.splits.schemes import Sampled
 
 
@@ -29,7 +29,7 @@ def draw(
 
 def divide(dataset: Dataset, scheme: Sampled, clients: int, rng: np.random.Generator) -> Cut:
     """Split a data set into random samples; no client or server holds a victim."""
-    pool, train = trainable(dataset), own_train(dataset, "sampled", scheme.train)
+    pool, train = trainable(dataset), train_size(dataset, "sampled", scheme.train)
     drawn, spare = draw(len(pool), clients, train, scheme.distillation, rng)
     parts = even(len(dataset.test_y), 2 * clients, rng)
     return Cut([pool[rows] for rows in drawn], parts[clients:], parts[:clients], distillation=pool[spare])

@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.cut import Cut, own_train, test_parts, trainable
+from flfw.data.splits.cut import Cut, test_parts, train_size, trainable
 from flfw.data.splits.schemes import Everything, Shards
 from flfw.errors import BadInput
 
@@ -92,7 +92,7 @@ def divide(dataset: Dataset, scheme: Shards, clients: int, rng: np.random.Genera
         )
     pool = trainable(dataset)
     pool = pool[pool < scheme.pool] if scheme.pool else pool
-    train = own_train(dataset, "shards", scheme.train)
+    train = train_size(dataset, "shards", scheme.train)
     dealt = deal(np.asarray(dataset.train_y)[pool], clients, train, scheme.shards, rng)
     return Cut([pool[rows] for rows in dealt], test_parts(dataset, clients, rng))
 

@@ -12,6 +12,7 @@ from torch.func import functional_call
 
 from flfw.errors import require
 from flfw.nets.net import Tensors
+from flfw.victims.operator import Operator
 from flfw.victims.victim import VictimModel
 
 WAYS = ("recovered", "single", "unique", "counts")
@@ -92,7 +93,14 @@ def counts(bias_gradient: Tensor, probabilities: Tensor, batch: int) -> Tensor:
     return torch.arange(len(whole), device=whole.device).repeat_interleave(whole)
 
 
-def recovered(victim: VictimModel, sent: Tensors, batch: int, how: str, rng: torch.Generator) -> Tensor:
+def recovered(
+    victim: VictimModel,
+    sent: Tensors,
+    batch: int,
+    how: str,
+    rng: torch.Generator,
+    mechanism: Operator | None = None,
+) -> Tensor:
     """Recover the labels behind an observation.
 
     For several local steps their mean gradient is used, as if the weights had not moved in between.
@@ -104,6 +112,7 @@ def recovered(victim: VictimModel, sent: Tensors, batch: int, how: str, rng: tor
         how: `single`, `unique` or `counts`, with probabilities from random inputs N(0, 1) in normalised units;
             ``recovered``: `single` for one example, `counts` for more.
         rng: draws these inputs.
+        mechanism: a known mechanism; what it can undo in the observation is undone first.
 
     Returns:
         (batch,).
@@ -114,7 +123,7 @@ def recovered(victim: VictimModel, sent: Tensors, batch: int, how: str, rng: tor
     """
     require(how in WAYS, f"how in {', '.join(WAYS)}", how=how)
     victim.check(sent)
-    weight, bias = _head(victim, sent)
+    weight, bias = _head(victim, sent, mechanism)
     if how == "single" or (how == "recovered" and batch == 1):
         if batch > 1:
             raise NoLabels(f"single needs a batch of 1, and this one has {batch}; recover the labels by counts")
@@ -128,7 +137,7 @@ def recovered(victim: VictimModel, sent: Tensors, batch: int, how: str, rng: tor
     return counts(bias, _mean_softmax(victim, rng), batch)
 
 
-def _head(victim: VictimModel, sent: Tensors) -> tuple[Tensor, Tensor | None]:
+def _head(victim: VictimModel, sent: Tensors, mechanism: Operator | None) -> tuple[Tensor, Tensor | None]:
     """Return the gradients of the last layer's weight (K, d) and, where it is sent, bias (K,)."""
     parameters, rows = dict(victim.model.named_parameters()), victim.classes
     matrices = [n for n, p in parameters.items() if n.endswith("weight") and p.dim() == 2 and len(p) == rows]
@@ -136,6 +145,7 @@ def _head(victim: VictimModel, sent: Tensors) -> tuple[Tensor, Tensor | None]:
         raise NoLabels("it needs the gradient of a fully connected last layer, which was not sent")
     weight, bias = matrices[-1], matrices[-1].removesuffix("weight") + "bias"
     observed, _ = victim.observed(sent)
+    observed = mechanism.undone(observed) if mechanism else observed
     return observed[weight], observed[bias] if bias in victim.shared else None
 
 

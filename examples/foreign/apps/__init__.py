@@ -1,0 +1,1 @@
+"""Small Flower apps, each in the layout of another kind of author."""

@@ -1,0 +1,164 @@
+"""Rungs of the audited cases: checks of the description, and attacks on the same case where the data must leak.
+
+Every rung is climbed on demand and once for each case. A target that leaks needs none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import final
+
+import torch
+
+from flfw.adversary.attack import Attack
+from flfw.adversary.observation import Knowledge, Observation, Reconstruction, Truth, key
+from flfw.audit.jobs import Job, Solution
+from flfw.audit.knowledge import grant
+from flfw.audit.measures.agreement import Agreement, agreement, resolution
+from flfw.audit.plan import Plan
+from flfw.audit.rungs import MATCHED, TOLD, on_rung
+from flfw.audit.scorer import ScoreRow, read_truth
+from flfw.audit.verdict import EASY_SHARE, Rung, Searched
+from flfw.errors import BadInput
+from flfw.experiment import Experiment
+from flfw.recording.reader import Recordings
+from flfw.resolve import Resolved, resolve
+from flfw.rng import torch_generator
+
+_SHORT = 1e-3  # of the way from a random guess to the truth that a search may lack
+
+Attempt = Callable[[Plan, Job], tuple[Solution, list[ScoreRow]]]
+"""Runs a job of a plan; returns its solution and a row for each example."""
+
+
+@final
+class Climb:
+    """Rungs of one audit.
+
+    Args:
+        resolved: the experiment.
+        plan_of: builds the plan of an experiment.
+        attempt: runs a job of a plan.
+        truth: the folder of the clients' examples.
+    """
+
+    def __init__(self, resolved: Resolved, plan_of: Callable[[Resolved], Plan], attempt: Attempt, truth: Path) -> None:
+        self._resolved, self._plan_of, self._attempt, self._truth = resolved, plan_of, attempt, truth
+        self._plans: dict[str, Plan | None] = {}
+        self._done: dict[tuple[str, str, str], Rung] = {}
+
+    def beside(self, job: Job, rung: str) -> Rung:
+        """Return the result of a job's attack on a rung beside its target.
+
+        Args:
+            job: attack on a target; on ``told`` its adapted form runs, on ``matched`` its plain one.
+            rung: ``matched`` or ``told``.
+        """
+        at = job.attack, job.ticket.name, rung
+        if at not in self._done:
+            self._done[at] = self._climbed(job, rung)
+        return self._done[at]
+
+    def _climbed(self, job: Job, rung: str) -> Rung:
+        plan, beside = self._plan(rung), self._job(job, rung)
+        if plan is None:
+            hider = self._resolved.experiment.defence
+            hider = self._resolved.experiment.method if hider == "none" else hider
+            return Rung(rung, None, None, stopped=f"{hider} has no settings for this rung: write `mildest`")
+        if beside is None or not beside.exchanges:
+            return Rung(rung, None, None, stopped="its probes were not recorded")
+        solution, rows = self._attempt(plan, beside)
+        values = [row["db"] for row in rows if row["db"] is not None]
+        share = sum(row["recovered"] for row in rows) / max(1, len(rows))
+        mean = sum(values) / len(values) if values else None
+        reason = f"{share:.0%} of the examples reconstructed" + (f", {mean:.1f} dB on average" if values else "")
+        passed = share >= EASY_SHARE
+        return Rung(rung, mean, passed, round(solution.seconds, 3), None if values else solution.stopped, reason)
+
+    def consistency(self, job: Job, clients: Sequence[int], hidden: bool) -> Rung:
+        """Return whether the attacker's model of the client, at the true examples, gives the message.
+
+        Args:
+            job: attack on a target, without an adaptation.
+            clients: the clients in question.
+            hidden: whether something hides the data; then the messages of the ``matched`` rung are checked.
+        """
+        checked = self._job(job, MATCHED) if hidden else job
+        if checked is None:
+            return Rung("consistency", None, None, stopped="no undefended probes were recorded")
+        compared: list[Agreement] = []
+        for seen, known, truth in self._open(checked):
+            if seen.client not in clients:
+                continue
+            if known.model.unknown:
+                return Rung("consistency", None, None, stopped="clients keep tensors private")
+            observed, constants = known.model.observed(seen.sent)
+            trial = known.model.gradient(truth.samples, truth.labels, {}, constants)
+            rounding = resolution(seen.sent, seen.received, observed, known.steps) if known.weights else 0.0
+            compared.append(agreement(observed, [trial], rounding))
+        if not compared:
+            return Rung("consistency", None, None, stopped="none of its messages could be checked")
+        worst = max(compared, key=lambda one: (one.outcome == "failed", one.outcome == "not possible", one.off))
+        if worst.outcome == "not possible":
+            return Rung("consistency", None, None, stopped=worst.sentence.rstrip("."))
+        return Rung("consistency", None, worst.agrees, reason=worst.sentence)
+
+    def searched(self, job: Job, attack: Attack, clients: Sequence[int], solution: Solution) -> Searched | None:
+        """Return the objective at the truth, at the reconstructions and at random guesses; None: it has none.
+
+        Args:
+            job: attack on a target.
+            attack: the job's attack.
+            clients: the clients in question.
+            solution: the job's solution.
+        """
+        results = {e.slot: r for e, r in zip(job.exchanges, solution.reconstructions, strict=True) if r is not None}
+        values: list[list[float]] = []
+        for seen, known, truth in self._open(job):
+            if seen.client not in clients or seen.slot not in results:
+                continue
+            rng = torch_generator(self._resolved.experiment.seed, f"objective {job.attack}", seen.round, seen.slot)
+            noise = torch.rand(truth.samples.shape, generator=rng)
+            guesses = [Reconstruction(truth.samples, labels=truth.labels), results[seen.slot], Reconstruction(noise)]
+            try:
+                three = attack.objective(seen, known, guesses, rng)
+            except BadInput:  # the search itself said so before
+                three = None
+            if three is None:
+                return None
+            values.append(three)
+        if not values:
+            return None
+        short = sum(at > truth + _SHORT * max(noise - truth, 0.0) for truth, at, noise in values)
+        columns = [median(column) for column in zip(*values, strict=True)]
+        return Searched(*columns, short=short, total=len(values))
+
+    def _open(self, job: Job) -> list[tuple[Observation, Knowledge, Truth]]:
+        """Return the observations of a job with the knowledge granted about each, and the truth."""
+        resolved = resolve(Experiment.from_run_config(job.run_config)).with_input_space(job.shape, job.classes)
+        recordings = Recordings(job.recordings)
+        seen = [o for o in recordings.observations([e.id for e in job.exchanges]) if o is not None]
+        uploads = [upload for upload in recordings.observations(job.uploads) if upload is not None]
+        granted = grant(replace(job, device="cpu"), resolved, resolved.attacks[job.attack], seen, uploads)
+        pairs = zip(*granted, strict=True)
+        update = job.ticket.source == "update"
+        places = {e.slot: e.client if update else e.slot for e in job.exchanges}
+        names = {slot: key(job.ticket.round, job.ticket.point, place) for slot, place in places.items()}
+        triples = [(o, known, read_truth(self._truth, names[o.slot])) for o, known in pairs]
+        return [(o, known, truth) for o, known, truth in triples if truth is not None]
+
+    def _plan(self, rung: str) -> Plan | None:
+        if rung not in self._plans:
+            changed = on_rung(self._resolved, rung)
+            self._plans[rung] = None if changed is None else self._plan_of(changed)
+        return self._plans[rung]
+
+    def _job(self, job: Job, rung: str) -> Job | None:
+        """Return the same attack on a rung beside the target."""
+        plan = self._plan(rung)
+        jobs = [] if plan is None else plan.jobs(job.ticket.at(rung))
+        matching = [one for one in jobs if one.attack == job.attack and one.adaptive == (rung == TOLD)]
+        return matching[0] if matching else None

@@ -1,0 +1,131 @@
+"""Grants about the updates of a round, for one attack: the observations, the knowledge, and the costs beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import final
+
+from torch.nn.functional import cross_entropy
+
+from flfw.adversary.attack import Attack
+from flfw.adversary.observation import Observation
+from flfw.audit.foreign.attempt import Pair
+from flfw.audit.foreign.case import Chosen, ForeignCase, Victim
+from flfw.audit.foreign.cost import CostEstimate, SearchLimits, bearable, refuse
+from flfw.audit.foreign.description import TrainingDescription
+from flfw.audit.foreign.knowledge import granted, named, needs_steps, stepped, victim
+from flfw.recording.reader import Recordings
+from flfw.victims.local_steps import SteppedVictim
+from flfw.victims.victim import PlainVictim
+
+
+@final
+@dataclass(frozen=True)
+class RoundGrants:
+    """Grants of one attack about the updates of a round.
+
+    Attributes:
+        pairs: observation and knowledge of each update; None for a refused one.
+        hidden: whether an operation between the data and an update is not granted, or not made use of.
+        not_applicable: why the attack cannot be tried; empty: it can.
+    """
+
+    pairs: Sequence[Pair | None]
+    hidden: bool
+    not_applicable: str
+
+
+@final
+class Grants:
+    """Grants of an audit.
+
+    Args:
+        case: the setting.
+        kept: the recordings.
+        limits: limits of the searches.
+    """
+
+    def __init__(self, case: ForeignCase, kept: Recordings, limits: SearchLimits) -> None:
+        self._case, self._kept, self._limits = case, kept, limits
+        self.net = case.fresh("attacker")
+
+    def recorded(self, group: Sequence[Victim]) -> list[Observation | None]:
+        """Read the observations of a round; None for a refused one."""
+        return self._kept.observations([v.line["id"] for v in group])
+
+    def check(self, chosen: Chosen, attacks: Mapping[str, Attack]) -> TrainingDescription:
+        """Check that the network fits and that no attack costs too much; return the first update's description.
+
+        Raises:
+            BadInput: the network does not fit, or an attack costs too much.
+        """
+        group = next(iter(chosen.groups.values()))
+        seen = next((o for o in self.recorded(group) if o is not None), None)
+        training = TrainingDescription() if seen is None else self._case.described(seen, group[0].behind)
+        for name, attack in attacks.items():
+            self.granted(group[:1], attack)
+            most = max(group, key=lambda v: len(v.truth.labels))
+            steps, _ = self._steps(training, most, attack)
+            cost = self._costs.of_search(attack, len(most.truth.labels), max(1, steps), len(group))
+            refuse(cost, name, attack, len(most.truth.labels), self._limits)
+        return training
+
+    def granted(self, group: Sequence[Victim], attack: Attack) -> RoundGrants:
+        """Return the grants of an attack about the updates of a round."""
+        models: dict[tuple[int, tuple[str, ...], str], PlainVictim] = {}
+        through: dict[tuple[int, int, TrainingDescription], SteppedVictim] = {}
+        pairs: list[Pair | None] = []
+        hidden, not_applicable = self._case.defence != "none", ""
+        withheld = (f"not granted: that the clients use {self._case.defence}",) if hidden else ()
+        for v, o in zip(group, self.recorded(group), strict=True):
+            if o is None:
+                pairs.append(None)
+                continue
+            training, count = self._case.described(o, v.behind), len(v.behind.labels)
+            seen = named(self.net, o, training, count)
+            place = (id(o.received), tuple(sorted(o.sent)), training.mode)
+            if place not in models:  # an attack handles all observations that share a model at once
+                models[place] = victim(self.net, seen, self._case.inputs, training.mode)
+            steps, why = self._steps(training, v, attack)
+            unrolled = steps > 0 and needs_steps(training, count) and training.known
+            same = (id(models[place]), count, training)
+            if unrolled and same not in through:
+                through[same] = stepped(models[place], training, count)
+            random = self._case.is_random(training.mode)
+            known = granted(models[place], training, count, v.truth.labels.clone(), random, through.get(same), why)
+            pairs.append(
+                (seen, replace(known, batch=len(v.truth.labels), granted=known.granted + withheld + _beside(v)))
+            )
+            explained = training.known and not training.is_random(count) and not v.sampled
+            hidden = hidden or random or not explained or (needs_steps(training, count) and not unrolled)
+            if training.loss is not cross_entropy and attack.labels not in ("given", "not used"):
+                not_applicable = "it finds the labels as cross entropy leaves them, and the local loss is another"
+        return RoundGrants(pairs, hidden, not_applicable)
+
+    def _steps(self, training: TrainingDescription, v: Victim, attack: Attack) -> tuple[int, str]:
+        """Return the number of steps through which an attack searches, 0: their mean gradient; and why it does not."""
+        count = len(v.behind.labels)
+        steps = len(training.batches(count))
+        if "steps" not in attack.models or not training.known or not needs_steps(training, count):
+            return 0, ""
+        if v.sampled:
+            return 0, "fewer examples than the steps had are searched for"
+        if steps > self._limits.most_steps:
+            return 0, f"{steps} steps are more than most_steps={self._limits.most_steps}"
+        cost = self._costs.of_search(attack, count, steps, 1)
+        if not bearable(cost, attack, self._limits):
+            return 0, f"through all steps it would take {cost.words}"
+        return steps, ""
+
+    @cached_property
+    def _costs(self) -> CostEstimate:
+        return CostEstimate(self.net, self._case.inputs)
+
+
+def _beside(v: Victim) -> tuple[str, ...]:
+    if not v.sampled:
+        return ()
+    searched, count = len(v.truth.labels), len(v.behind.labels)
+    return (f"not made use of: that the update has {count} examples; {searched} of them are searched for",)

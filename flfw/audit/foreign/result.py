@@ -1,0 +1,78 @@
+"""Files of an audit of a foreign app: result.json, audit.csv and the report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import flfw
+from flfw.audit.entries import breakdowns, write_rows
+from flfw.audit.scorer import ScoreRow
+from flfw.recording.reader import Recordings
+from flfw.storage.provenance import code_hash, environment, requirements_hash
+from flfw.storage.sealed import write_whole
+
+_NOTES = (
+    "These are recorded updates of an app of its own; what the clients trained on was told by whoever asked for the "
+    "audit, and accuracy is the app's own affair.",
+    "The ladder, control and easy case, was climbed on this machine with single examples of the clients' data: it did "
+    "not pass through the app's clients and wire. The easy case computes in evaluation mode.",
+)
+
+
+def write(
+    folder: Path,
+    config: dict[str, Any],
+    kept: Recordings,
+    entries: list[dict[str, Any]],
+    rows: list[ScoreRow],
+    tuned: list[str],
+) -> None:
+    """Write the files of an audit.
+
+    Args:
+        folder: the audit's folder.
+        config: the settings, for the report.
+        kept: the recordings.
+        entries: the entries of result.json.
+        rows: a row per attacked example.
+        tuned: attacks with tuned settings.
+    """
+    from flfw.report.report import write_report
+
+    notes = [*_NOTES, *breakdowns(entries), *kept.remarks(kept.refused)]
+    origin = {"name": config["dataset"], "source": "as told by whoever asked", "md5_ok": None, "digest": None}
+    result = {
+        "flfw": flfw.__version__,
+        "config": config,
+        "provenance": {
+            "code": code_hash(),
+            "lock": requirements_hash(),
+            "data": origin,
+            "weights": None,
+            "tuned_on": tuned,
+            "resumed": [],
+        },
+        "environment": environment("the app's own"),
+        "notes": notes,
+        "rounds": _traffic(kept),
+        "final": {},
+        "privacy": [],
+        "audit": entries,
+        "recordings": kept.summary(kept.refused),
+    }
+    write_rows(rows, folder / "audit.csv")
+    write_whole(folder / "result.json", json.dumps(result, indent=1, allow_nan=False).encode())
+    write_report(folder)
+
+
+def _traffic(kept: Recordings) -> list[dict[str, Any]]:
+    """Return the recorded traffic of each round of training; accuracy is not recorded."""
+    rows = []
+    for number in sorted({line["round"] for line in kept.lines if line["type"] == "train"}):
+        lines = kept.update_lines(number)
+        up, down = (sum(line[side]["bytes"] for line in lines) for side in ("sent_by_client", "sent_to_client"))
+        row = {"round": number, "loss": None, "acc_global": None, "acc_local": None, "clients": len(lines)}
+        rows.append(row | {"upload_bytes": up, "download_bytes": down, "seconds": None, "failures": None})
+    return rows

@@ -1,0 +1,132 @@
+"""Entries of an audit: for each attacked target its facts, its ladder and its evidence, and the verdict on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from itertools import product
+from typing import Any, final
+
+import numpy as np
+
+from flfw.audit.climb import Climb
+from flfw.audit.entries import AuditedTarget, entry
+from flfw.audit.jobs import Job, Solution
+from flfw.audit.plan import Plan
+from flfw.audit.rungs import MATCHED, TOLD
+from flfw.audit.scorer import Scorer, ScoreRow
+from flfw.audit.standing import Standing, standing
+from flfw.audit.verdict import Ladder, Rung, Searched
+from flfw.task import Task
+
+_NOT_ATTACKED = Rung("easy", None, False, stopped="it was not attacked")
+
+
+@final
+class Judge:
+    """Author of the entries of one audit.
+
+    Args:
+        plan: the audit's plan.
+        task: the source of the clients' classes.
+        climb: the rungs beside the targets.
+        scorer: holds the guesses of every attempt.
+        control: the control.
+        settings: number of settings in which identification is tested.
+
+    Attributes:
+        below: the easy rung of each attack, by its name, once it was climbed.
+    """
+
+    def __init__(self, plan: Plan, task: Task, climb: Climb, scorer: Scorer, control: Rung, settings: int) -> None:
+        self._plan, self._task, self._climb, self._scorer = plan, task, climb, scorer
+        self._control, self._settings = control, settings
+        self._resolved, self._experiment = plan.resolved, plan.resolved.experiment
+        self._named = plan.attacks
+        self.below: dict[str, Rung] = {}
+
+    def entries(
+        self, job: Job, solution: Solution, rows: Sequence[ScoreRow], untold: Sequence[ScoreRow]
+    ) -> list[dict[str, Any]]:
+        """Return an entry for each vantage and defence; an adaptive job covers only defences that it can adapt to."""
+        entries = []
+        for vantage, defence in product(self._plan.vantages(job.ticket), self._plan.defences_of(job)):
+            stands = standing(self._resolved, job, self._named[job.attack], defence != "none", vantage)
+            description, asked = self._about(job, vantage, defence, stands), self._asked(job, defence)
+            selected, other = ([row for row in all_ if row["defence"] == defence] for all_ in (rows, untold))
+            description["label_presence"] = self._presence(solution, defence)
+            ladder = self._ladder(job, defence, stands, selected)
+            target = AuditedTarget(
+                private=stands.private,
+                defended=stands.hidden_by is not None,
+                settings=self._settings,
+                searched=self._searched(job, defence, stands, solution, selected),
+                identified=self._scorer.identified(job, {row["victim"] for row in selected}),
+                columns=self._scorer.columns(job, {row["victim"] for row in selected}),
+            )
+            entries.append(entry(description, solution, selected, asked, ladder, self._experiment.seed, target, other))
+        return entries
+
+    def _ladder(self, job: Job, defence: str, stands: Standing, rows: Sequence[ScoreRow]) -> Ladder:
+        """Climb as far as the verdict needs it: the rungs beside a target only where its failure could count."""
+        ladder = Ladder(self._control, self.below.get(job.attack, _NOT_ATTACKED))
+        if not stands.adaptive:
+            return ladder
+        hidden = stands.hidden_by is not None
+        ladder = replace(ladder, consistency=self._climb.consistency(job, self._clients(defence), hidden))
+        if not hidden or not ladder.easy.passed or any(row["recovered"] for row in rows):
+            return ladder
+        mild = self._climb.beside(job, TOLD)
+        if mild.passed:
+            shown = f"shown by the rung {TOLD}: {mild.reason}"
+            return replace(ladder, told=mild, matched=replace(mild, rung=MATCHED, seconds=0.0, reason=shown))
+        return replace(ladder, told=mild, matched=self._climb.beside(job, MATCHED))
+
+    def _searched(
+        self, job: Job, defence: str, stands: Standing, solution: Solution, rows: Sequence[ScoreRow]
+    ) -> Searched | None:
+        """Return the attack's objective at the truth and at its results, where nothing was recovered."""
+        if not stands.adaptive or any(row["recovered"] for row in rows):
+            return None
+        return self._climb.searched(job, self._named[job.attack], self._clients(defence), solution)
+
+    def _clients(self, defence: str) -> list[int]:
+        return [client for client in range(self._experiment.clients) if self._plan.defence_of(client) == defence]
+
+    def _presence(self, solution: Solution, defence: str) -> dict[str, float] | None:
+        """Return how often the classes inferred for clients are right, beside the better constant answer."""
+        inferred = [(client, held) for client, held in solution.present if self._plan.defence_of(client) == defence]
+        if not inferred:
+            return None
+        labels, split = self._task.dataset.train_y, self._task.split.train
+        truth = [np.isin(np.arange(len(held)), labels[split[client]]) for client, held in inferred]
+        share = float(np.mean(truth))
+        right = float(np.mean([np.array(held) == true for (_, held), true in zip(inferred, truth, strict=True)]))
+        return {"clients": len(inferred), "right": right, "null": max(share, 1 - share)}
+
+    def _asked(self, job: Job, defence: str) -> int:
+        """Return the number of examples that a job should give: also those of probes that were not recorded."""
+        if job.ticket.source == "update":
+            return sum(e.examples or 0 for e in job.exchanges if self._plan.defence_of(e.client) == defence)
+        slots, clients = range(self._experiment.images), self._experiment.clients
+        return job.ticket.batch * sum(self._plan.defence_of(slot % clients) == defence for slot in slots)
+
+    def _about(self, job: Job, vantage: str, defence: str, stands: Standing) -> dict[str, Any]:
+        return {
+            "attack": job.attack,
+            "adaptive": stands.adaptive,
+            "adaptation": stands.adaptation,
+            "vantage": vantage,
+            "source": job.ticket.source,
+            "round": job.ticket.round,
+            "client": None,
+            "defence": defence,
+            "hidden_by": stands.hidden_by,
+            "granted": list(stands.granted),
+            "batch": job.ticket.batch,
+            "steps": job.ticket.steps,
+            "curve": job.ticket.curve or None,
+            "mode": "train",
+            **asdict(self._named[job.attack].budget),
+            "seeds": [self._experiment.seed],
+        }

@@ -1,0 +1,75 @@
+"""Rungs beside an audited case: the same clients, examples, weights and sizes, with less between data and message.
+
+    matched   nothing hides the data: no defence, and the method's mechanism changes nothing
+    told      what hides the data acts in its mildest form, through which a message is known to leak
+
+Clients answer the probes of both with their own code, as they answer the target's. The rungs are recorded where an
+attack can adapt to what hides the data, and attacked only where the target's failure could count.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from flfw.audit.adaptation import hiding
+from flfw.audit.jobs import Ticket
+from flfw.plugins import short_name
+from flfw.resolve import Resolved
+
+MATCHED, TOLD = "matched", "told"
+BESIDE = (MATCHED, TOLD)
+
+
+def on_rung(resolved: Resolved, rung: str) -> Resolved | None:
+    """Return an experiment as clients carry it out on a rung; None: it has no such rung.
+
+    Args:
+        resolved: the experiment.
+        rung: any rung; on all but `BESIDE` the experiment is unchanged.
+    """
+    if rung not in BESIDE:
+        return resolved
+    method, settings, defence = resolved.method, resolved.settings, resolved.defence
+    changed = method.bare(settings) if rung == MATCHED else method.mildest(settings)
+    if changed is None:
+        return None
+    assignments = _assignments(short_name(resolved.experiment.method), settings, changed)
+    chosen: dict[str, Any] = {}
+    if defence is not None and rung == MATCHED:
+        chosen |= {"defence": "none", "defended": "all"}
+    elif defence is not None:
+        mild = type(defence).mildest(defence.settings)
+        if mild is None:
+            return None
+        assignments += _assignments(short_name(resolved.experiment.defence), defence.settings, mild)
+    return resolved.replaced(set=(*resolved.experiment.set, *assignments), **chosen)
+
+
+def tickets_beside(resolved: Resolved, ticket: Ticket) -> Iterator[Ticket]:
+    """Yield the tickets of the rungs beside a target's probes; none where no attack adapts.
+
+    Args:
+        resolved: the experiment.
+        ticket: the target's probes.
+    """
+    if any("defence" in attack.models for attack in resolved.attacks.values()) and _adapts(resolved, ticket):
+        yield from (ticket.at(rung) for rung in BESIDE if on_rung(resolved, rung) is not None)
+
+
+def _adapts(resolved: Resolved, ticket: Ticket) -> bool:
+    vantage = "client_example" if ticket.on_client else "server"
+    kinds = {client in resolved.experiment.defended_partitions for client in range(resolved.experiment.clients)}
+    return any(hiding(resolved, ticket, vantage, defended).adapts for defended in kinds)
+
+
+def _assignments(plugin: str, before: Any, after: Any) -> tuple[str, ...]:
+    """Return the values of ``--set`` that turn one record of settings into another."""
+    names = [field.name for field in dataclasses.fields(before)]
+    changed = [name for name in names if getattr(before, name) != getattr(after, name)]
+    return tuple(f"{plugin}.{name}={_word(getattr(after, name))}" for name in changed)
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,71 @@
+"""Uploads of training as targets of an audit: their truth, which each client writes, and their tickets.
+
+An upload is made of many local steps on many examples. The client writes the examples, in the order of their first use,
+and the places of each step's examples among them. An attacker is granted these places: they follow from the run's seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flfw.adversary.observation import Truth, key
+from flfw.audit.jobs import UPLOAD, Ticket
+from flfw.experiment import Experiment
+
+Noted = Sequence[tuple[np.ndarray, Tensor, Tensor]]
+"""Batches of local training: indices in the data set, inputs and labels."""
+
+
+def is_audited(experiment: Experiment, server_round: int) -> bool:
+    """Return whether the uploads of a round are attacked."""
+    wanted = bool(experiment.attacks) and experiment.audit_source != "probe"
+    return wanted and server_round > 0 and server_round in experiment.audited
+
+
+def upload_key(server_round: int, client: int) -> str:
+    """Return the file name of the truth of a client's upload."""
+    return key(server_round, UPLOAD, client)
+
+
+def truth_of_upload(noted: Noted, varied: bool) -> Truth:
+    """Return the examples of local training, in the order of their first use, and the places of each step.
+
+    Args:
+        noted: the batches, in their order; Poisson batches may be empty.
+        varied: whether images are varied anew each time; then every use is an example of its own.
+    """
+    places: dict[tuple[int, ...], int] = {}
+    samples, labels, indices, order = [], [], [], []
+    for step, (chosen, x, y) in enumerate(noted):
+        row = []
+        for i, index in enumerate(chosen.tolist()):
+            name = (index, step) if varied else (index,)
+            if name not in places:
+                places[name] = len(places)
+                samples.append(x[i].cpu())
+                labels.append(int(y[i]))
+                indices.append(index)
+            row.append(places[name])
+        order.append(row)
+    width = max((len(row) for row in order), default=0)
+    padded = torch.tensor([row + [-1] * (width - len(row)) for row in order], dtype=torch.int64).view(len(order), width)
+    return Truth(torch.stack(samples), torch.tensor(labels), torch.tensor(indices), padded)
+
+
+def write_truth(folder: Path, experiment: Experiment, server_round: int, client: int, noted: Noted) -> None:
+    """Write the truth of an upload into the client's own folder; nothing where the client used no example."""
+    if any(len(chosen) for chosen, _, _ in noted):
+        truth = truth_of_upload(noted, experiment.augment != "none")
+        truth.write(folder, upload_key(server_round, client))
+
+
+def ticket_of_uploads(server_round: int, truths: Sequence[Truth]) -> Ticket:
+    """Return the ticket of a round's uploads, with the largest numbers of examples and of steps among them."""
+    batch = max(len(truth.labels) for truth in truths)
+    steps = max(len(truth.steps or ((),)) for truth in truths)
+    return Ticket("target", server_round, "", batch, steps, UPLOAD)

@@ -1,0 +1,87 @@
+"""Records of a Flower message: which of them hold the tensors of an update, under which names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+from flwr.app import Array, RecordDict
+
+from flfw.errors import require
+
+_XGBOOST = (b"learner", b"gradient_booster", b"tree_info")
+
+
+class NoRecord(ValueError):
+    """Error: a message does not have the record that an app's description names."""
+
+
+@final
+@dataclass(frozen=True)
+class RecordMap:
+    """Names under which an app's messages have the tensors of an update.
+
+    Attributes:
+        sent: array record in a client's reply; empty: the only one. Where there are several, all are recorded, and the
+            record's name comes first in the tensors' names.
+        received: array record in the server's message, likewise.
+        types: message types that are updates of training; they are recorded as ``train``.
+        prefix: start of a tensor's name that is left out, such as ``model.``.
+        client: value of the message's configuration or of the reply's metrics that is the client's number.
+    """
+
+    sent: str = ""
+    received: str = ""
+    types: tuple[str, ...] = ("train",)
+    prefix: str = ""
+    client: str = "client"
+
+    def __post_init__(self) -> None:
+        require(not isinstance(self.types, str) and bool(self.types), "a tuple of message types", types=self.types)
+
+    def sent_arrays(self, content: RecordDict) -> dict[str, Array]:
+        """Return the arrays of a client's reply by name.
+
+        Raises:
+            NoRecord: it has no such record.
+        """
+        return self._arrays(content, self.sent)
+
+    def received_arrays(self, content: RecordDict) -> dict[str, Array]:
+        """Return the arrays of a server's message by name.
+
+        Raises:
+            NoRecord: it has no such record.
+        """
+        return self._arrays(content, self.received)
+
+    def type_of(self, message_type: str) -> str:
+        """Return the type under which a message is recorded.
+
+        >>> RecordMap(types=("train.fit",)).type_of("train.fit"), RecordMap(types=("train.fit",)).type_of("train")
+        ('train', 'train.default')
+        """
+        if message_type in self.types:
+            return "train"
+        return "train.default" if message_type == "train" else message_type
+
+    def _arrays(self, content: RecordDict, name: str) -> dict[str, Array]:
+        records = content.array_records
+        if name and name not in records:
+            raise NoRecord(f"there is no array record {name} among {', '.join(records) or 'none'}")
+        if name or len(records) == 1:
+            (record,) = [records[name]] if name else records.values()
+            return {key.removeprefix(self.prefix): array for key, array in record.items()}
+        return {
+            f"{part}/{key.removeprefix(self.prefix)}": array
+            for part, record in records.items()
+            for key, array in record.items()
+        }
+
+
+def unreadable(arrays: Mapping[str, Array], error: Exception) -> str:
+    """Return why arrays cannot be stored; a model of XGBoost is named."""
+    if any(word in array.data[:4096] for array in arrays.values() for word in _XGBOOST):
+        return "it is a model of XGBoost: trees have no gradients, and no attack here applies to them"
+    return f"the arrays cannot be stored: {' '.join(str(error).split())[:200]}"

@@ -1,0 +1,124 @@
+"""Clauses on the cause of a verdict: brief ones for headlines and the terminal, and others in plain words.
+
+A clause completes a sentence such as "ig recovered 0 of 8 images, but ...". The audit's own reason is a longer text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flfw.report.findings import AuditEntry, number
+
+BRIEF = {
+    "control": "the positive control of {name} failed",
+    "consistency": "the description of the client does not explain the messages that {name} attacked",
+    "easy": "it did not solve the undefended easy case either",
+    "easy, stopped": "it gave nothing on the undefended easy case ({below})",
+    "failures": "it gave no result for {failures} of them",
+    "failures, stopped": "it gave nothing ({stopped})",
+    "undefended": "no defence hides the data there, and the attack is too weak for this case",
+    "outdone": "it got further without knowing of the defence",
+    "consistency, untried": "it was not shown that its model of the client explains the message",
+    "told": "it does not get through the mildest form of the protection either",
+    "told, untried": "it was not shown that it gets through the mildest form of the protection",
+    "matched": "it does not work on these clients without the protection either",
+    "matched, untried": "it was not shown that it works on these clients without the protection",
+    "search": "its search ended short of the true data in {short} of {searched} messages",
+    "few": "only {messages} attacked, too few for a conclusion",
+}
+PLAIN = {
+    "control": "a check that must always succeed has failed, so the measurement itself is at fault",
+    "consistency": "what the clients computed is not what the test takes it for: the true {unit} do not lead to the "
+    "messages that were attacked",
+    "easy": "the same attack fails on an unprotected easy case as well",
+    "easy, stopped": "the same attack gave nothing on an unprotected easy case ({below})",
+    "failures": "the attack gave no result for {failures} of them",
+    "failures, stopped": "the attack gave nothing ({stopped})",
+    "undefended": "nothing protects the data in these messages, so this attack is too weak; a stronger one may succeed",
+    "outdone": "the same attack got further without knowing of the defence",
+    "consistency, untried": "it could not be checked that the attack takes the messages for what they are",
+    "told": "the same attack does not get through the protection at its mildest either",
+    "told, untried": "it was not shown that the same attack gets through the protection at its mildest",
+    "matched": "the same attack fails for these clients without the protection as well",
+    "matched, untried": "it was not shown that the same attack succeeds for these clients without the protection",
+    "search": "the attack ended its search too early: in {short} of {searched} messages the true {unit} explain the "
+    "message better than what it gave",
+    "few": "only {messages} attacked, and that is too few for an answer",
+}
+
+
+def because(setting: AuditEntry) -> str:
+    """Return the cause of a verdict in brief; empty for a verdict that needs none, or an unknown cause."""
+    return _filled(BRIEF, setting, "examples")
+
+
+def plainly(setting: AuditEntry, unit: str = "examples") -> str:
+    """Return the cause of a verdict in plain words; empty as in `because`.
+
+    Args:
+        setting: the audited setting.
+        unit: ``images``, ``records`` or another word for the samples.
+    """
+    return _filled(PLAIN, setting, unit)
+
+
+def of_search(setting: AuditEntry, unit: str = "examples") -> str:
+    """Return in a sentence whether a search failed or the information is lost to it; empty: it has no objective.
+
+    Args:
+        setting: the audited setting.
+        unit: ``images``, ``records`` or another word for the samples.
+    """
+    objective = setting.entry.get("objective")
+    if not objective:
+        return ""
+    short, total = objective["short"], objective["total"]
+    if 2 * short > total:
+        return (
+            f"The search failed: in {short} of {total} messages the true {unit} explain the message better than its "
+            "result. The information may still be in the message, for a longer or better search."
+        )
+    reached = f"in {total - short} of {total} messages its result explains the message at least as well as the truth"
+    if objective["truth"] >= objective["random"]:
+        return (
+            f"The search did not fail ({reached}), but the true {unit} explain the message no better than random "
+            "guesses: what this attack minimises does not lead to them."
+        )
+    return (
+        f"The search did not fail: {reached}. The information that tells the two apart is lost to this attack; to one "
+        "that compares something else, it need not be."
+    )
+
+
+def _filled(clauses: Mapping[str, str], setting: AuditEntry, unit: str) -> str:
+    clause = clauses.get(_variant(setting), "")
+    return clause.format_map(_values(setting, unit))
+
+
+def _variant(setting: AuditEntry) -> str:
+    """Return the cause, with the reason for a missing result where that is the cause."""
+    cause, rung = setting.cause, setting.ladder.get(setting.cause, {})
+    if cause in ("matched", "told", "consistency") and setting.entry.get("verdict") == "inconclusive":
+        return f"{cause}, untried" if rung.get("passed") is None else cause
+    ended = setting.entry.get("stopped") if cause == "failures" else rung.get("stopped") if cause == "easy" else None
+    return f"{cause}, stopped" if ended else cause
+
+
+def _values(setting: AuditEntry, unit: str) -> dict[str, Any]:
+    objective = setting.entry.get("objective") or {}
+    count = number(setting.entry.get("messages")) or 0
+    return {
+        "name": setting.name,
+        "unit": unit,
+        "failures": setting.failures,
+        "stopped": _bare(setting.entry.get("stopped")),
+        "below": _bare(setting.ladder.get("easy", {}).get("stopped")),
+        "short": objective.get("short"),
+        "searched": objective.get("total"),
+        "messages": f"{count:g} independent message{' was' if count == 1 else 's were'}",
+    }
+
+
+def _bare(text: Any) -> str:
+    return str(text or "").strip().rstrip(".")

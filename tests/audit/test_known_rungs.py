@@ -1,0 +1,311 @@
+"""Audits of known answer whose failure must be earned on the case itself: every rung, in both directions.
+
+The attacks are closed forms for one example of softmax regression, which say that they adapt to a defence; what they
+make of it is written here. So the verdict follows from arithmetic, as in `test_known_answers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from flfw.adversary.attack import Models
+from flfw.adversary.observation import Knowledge, Observation, Reconstruction
+from flfw.defence import Defence
+from flfw.nets import Tensors
+from tests.support.known_answers import (
+    BROKEN,
+    INCONCLUSIVE,
+    LEAKS,
+    NO_LEAK,
+    STATIC,
+    ByClosedForm,
+    Laboratory,
+    Setup,
+    damaged,
+    plug_in,
+    swapped_files,
+    unrecorded,
+)
+
+
+@dataclass(frozen=True)
+class Size:
+    """Size of a disturbance."""
+
+    size: float = 1e3
+
+
+class Drowned(Defence):
+    """Noise a thousand times the gradient; hardly any in its mildest form."""
+
+    Settings = Size
+
+    @classmethod
+    def mildest(cls, settings: Any) -> Any:
+        return replace(settings, size=min(settings.size, 1e-9))
+
+    def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        size = self.settings.size
+        return {name: value + size * torch.randn(value.shape, generator=rng) for name, value in update.items()}
+
+
+class Undeclared(Drowned):
+    """The same without a mildest form."""
+
+    @classmethod
+    def mildest(cls, settings: Any) -> Any:
+        return None
+
+
+class StrongEvenIfMild(Drowned):
+    """A mildest form through which nothing leaks either."""
+
+    @classmethod
+    def mildest(cls, settings: Any) -> Any:
+        return settings
+
+
+class SwapsTheBatch(Drowned):
+    """It changes the data as well: nothing adapts to that."""
+
+    def batch(self, x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        return torch.rand(x.shape, generator=rng), y
+
+
+class Steadfast(ByClosedForm):
+    """The closed form, whatever it is told."""
+
+    models: ClassVar[Models] = frozenset({"defence"})
+
+    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
+        return x
+
+
+class OnRungs(Steadfast):
+    """Works on some rungs alone."""
+
+    rungs: ClassVar[tuple[str, ...]] = ()
+
+    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
+        return x if seen.rung in self.rungs else torch.rand(x.shape, generator=rng)
+
+
+class EasyAlone(OnRungs):
+    rungs = ("easy",)
+
+
+class UndefendedAlone(OnRungs):
+    rungs = ("easy", "matched")
+
+
+class NotOnMatched(OnRungs):
+    rungs = ("easy", "told")
+
+
+class OnTarget(OnRungs):
+    rungs = ("target",)
+
+
+class BelowTheTarget(OnRungs):
+    rungs = ("easy", "matched", "told")
+
+
+class ConfusedByKnowledge(Steadfast):
+    """Noise wherever it is told of a defence."""
+
+    def run(
+        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        exact = super().run(observations, knowledge, rngs)
+        informed = any(known.mechanism is not None for known in knowledge)
+        return [Reconstruction(torch.rand(f.samples.shape, generator=rngs[0])) for f in exact] if informed else exact
+
+
+class WithObjective(BelowTheTarget):
+    """Values of an objective at the truth, at the result and at a random guess."""
+
+    values: ClassVar[tuple[float, ...]] = (0.0, 0.0, 1.0)
+
+    def objective(
+        self, seen: Observation, known: Knowledge, guesses: Sequence[Reconstruction], rng: torch.Generator
+    ) -> list[float] | None:
+        return list(self.values)
+
+
+class EndsShort(WithObjective):
+    values = (0.0, 0.1, 1.0)
+
+
+class EndsAtTheTruth(WithObjective):
+    values = (0.0, 0.0005, 1.0)
+
+
+class EndsBelowTheTruth(WithObjective):
+    values = (0.5, 0.1, 1.0)
+
+
+class WorseThanRandom(WithObjective):
+    values = (0.5, 0.9, 0.1)
+
+
+class HalfNaN(BelowTheTarget):
+    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
+        return super().one(x, seen, rng) * (torch.nan if seen.rung == "target" and seen.slot % 2 else 1)
+
+
+EIGHT: dict[str, Any] = {"images": 8}
+NOISY: dict[str, Any] = {**EIGHT, "defence": plug_in(Drowned)}
+
+
+def noisy(defence: type[Defence], **more: Any) -> dict[str, Any]:
+    return {**NOISY, "defence": plug_in(defence), **more}
+
+
+def told(expected: str, why: str, attack: type[ByClosedForm], cause: str = "", **more: Any) -> Setup:
+    """A set-up of an attack that is told of the defence."""
+    return Setup(expected, why, plug_in(attack), **{"fields": NOISY, "cause": cause, "adapted": True, **more})
+
+
+def damaged_all(rung: str, count: int = 8) -> Callable[[Path], None]:
+    return damaged(rung, *range(count))
+
+
+EARNED = {
+    "drowned in noise": told(NO_LEAK, "a thousand times the gradient", Steadfast, "nothing"),
+    "drowned, works below": told(NO_LEAK, "it works wherever it should", BelowTheTarget, "nothing"),
+    "drowned, two hidden layers": told(
+        NO_LEAK, "the same with a dense net", Steadfast, "nothing", fields={**NOISY, "net": "mlp"}
+    ),
+    "drowned, trained": told(
+        NO_LEAK, "the same after a round", Steadfast, "nothing", fields={**NOISY, "audit_rounds": "1"}, round=1
+    ),
+    "drowned, at the truth": told(NO_LEAK, "the search reached the truth's value", EndsAtTheTruth, "nothing"),
+    "drowned, below the truth": told(NO_LEAK, "others explain the message better", EndsBelowTheTruth, "nothing"),
+    "drowned, sixteen probes": told(NO_LEAK, "more messages", Steadfast, "nothing", fields={**NOISY, "images": 16}),
+    "a matched message damaged": told(
+        NO_LEAK, "seven are left to check", Steadfast, "nothing", doctor=damaged("matched", 0)
+    ),
+}
+
+NOT_EARNED = {
+    "drowned, not told": Setup(STATIC, "it does not know", plug_in(Steadfast), NOISY, cause="static"),
+    "no mildest form": told(INCONCLUSIVE, "nobody knows whether it copes", Steadfast, "told", fields=noisy(Undeclared)),
+    "a mildest form too strong": told(
+        INCONCLUSIVE, "nothing leaks there either", Steadfast, "told", fields=noisy(StrongEvenIfMild)
+    ),
+    "works on the easy rung alone": told(INCONCLUSIVE, "not on these clients", EasyAlone, "told"),
+    "works undefended alone": told(INCONCLUSIVE, "not through the defence's code", UndefendedAlone, "told"),
+    "confused by what it knows": told(INCONCLUSIVE, "noise, once it is told", ConfusedByKnowledge, "outdone"),
+    "seven probes": told(INCONCLUSIVE, "35 % could leak", Steadfast, "few", fields={**NOISY, "images": 7}),
+    "two probes": told(INCONCLUSIVE, "78 % could leak", Steadfast, "few", fields={**NOISY, "images": 2}),
+    "one message of eight": told(
+        INCONCLUSIVE,
+        "eight examples in one message",
+        BelowTheTarget,
+        fields={**NOISY, "images": 1, "victim_batch": 8},
+    ),
+    "a search that ends short": told(INCONCLUSIVE, "the truth explains it better", EndsShort, "search"),
+    "worse than a random guess": told(INCONCLUSIVE, "no search at all", WorseThanRandom, "search"),
+    "half without a result": told(INCONCLUSIVE, "every other one is NaN", HalfNaN, "failures"),
+    "matched not recorded": told(
+        INCONCLUSIVE, "the description was not checked", Steadfast, "consistency", doctor=unrecorded("matched")
+    ),
+    "matched all damaged": told(
+        INCONCLUSIVE, "nothing left to check", Steadfast, "consistency", doctor=damaged_all("matched")
+    ),
+    "told not recorded": told(INCONCLUSIVE, "not shown to work", Steadfast, "told", doctor=unrecorded("told")),
+    "told all damaged": told(INCONCLUSIVE, "nothing to attack there", Steadfast, "told", doctor=damaged_all("told")),
+    "the easy rung not recorded": told(INCONCLUSIVE, "nothing below", Steadfast, "easy", doctor=unrecorded("easy")),
+    "data changed as well": Setup(
+        STATIC, "no adaptation to changed data", plug_in(Steadfast), noisy(SwapsTheBatch), cause="static"
+    ),
+    "nothing is hidden": Setup(INCONCLUSIVE, "an undefended target", plug_in(EasyAlone), EIGHT, cause="undefended"),
+    "nothing is hidden, ten classes of one": Setup(
+        INCONCLUSIVE, "nor in a dense net", plug_in(EasyAlone), {**EIGHT, "net": "mlp"}, cause="undefended"
+    ),
+    "a secret head": Setup(
+        STATIC, "unknown to it", plug_in(EasyAlone), {**EIGHT, "method": "fedper", "net": "mlp"}, cause="static"
+    ),
+}
+
+LEAKING = {
+    "hardly any noise": told(LEAKS, "1e-9", Steadfast, fields={**NOISY, "set": ("Drowned.size=1e-9",)}),
+    "hardly any noise, not told": Setup(LEAKS, "1e-9", plug_in(Steadfast), {**NOISY, "set": ("Drowned.size=1e-9",)}),
+    "leaks whatever the rungs": told(
+        LEAKS, "proof by itself", OnTarget, fields={**NOISY, "set": ("Drowned.size=1e-9",)}
+    ),
+    "leaks without a mildest form": told(
+        LEAKS, "1e-9", Steadfast, fields=noisy(Undeclared, set=("Undeclared.size=1e-9",))
+    ),
+    "leaks with matched unrecorded": told(
+        LEAKS,
+        "no rung is needed",
+        Steadfast,
+        fields={**NOISY, "set": ("Drowned.size=1e-9",)},
+        doctor=unrecorded("matched"),
+    ),
+    "one client in two undefended": Setup(
+        LEAKS, "the other one leaks", plug_in(Steadfast), {**NOISY, "images": 16, "defended": "1"}
+    ),
+}
+
+BROKEN_ONES = {
+    "matched messages swapped": told(
+        BROKEN, "each explains the other's", Steadfast, "consistency", doctor=swapped_files("observations", "matched")
+    ),
+    "matched truth swapped": told(
+        BROKEN, "of the other client", Steadfast, "consistency", doctor=swapped_files("truth", "matched")
+    ),
+    "target truth swapped": Setup(
+        BROKEN,
+        "of the other client",
+        plug_in(EasyAlone),
+        EIGHT,
+        cause="consistency",
+        doctor=swapped_files("truth", "target"),
+    ),
+    "target messages swapped": Setup(
+        BROKEN,
+        "of the other client",
+        plug_in(EasyAlone),
+        EIGHT,
+        cause="consistency",
+        doctor=swapped_files("observations", "target"),
+    ),
+    "target messages swapped, identified or not": Setup(
+        (BROKEN, INCONCLUSIVE),
+        "the closed form gives the other client's",
+        plug_in(Steadfast),
+        EIGHT,
+        doctor=swapped_files("observations", "target"),
+    ),
+}
+
+SETUPS = {**EARNED, **NOT_EARNED, **LEAKING, **BROKEN_ONES}
+
+
+@pytest.fixture(scope="module")
+def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Laboratory:
+    return Laboratory(tmp_path_factory.mktemp("known"), SETUPS)
+
+
+def test_no_leak_found_is_said_where_it_is_earned_and_nowhere_else(laboratory: Laboratory) -> None:
+    wrong = laboratory.wrong()
+    assert not wrong, f"{len(wrong)} of {len(SETUPS)} verdicts are wrong"
+
+
+def test_the_rungs_are_climbed_once_and_where_they_are_needed(laboratory: Laboratory) -> None:
+    earned, leaking = (laboratory.entry(name) for name in ("drowned in noise", "hardly any noise"))
+    assert [rung["rung"] for rung in earned["ladder"]] == ["control", "easy", "consistency", "matched", "told"]
+    assert all(rung["passed"] for rung in earned["ladder"])
+    assert [rung["rung"] for rung in leaking["ladder"]] == ["control", "easy", "consistency"]
+    assert earned["objective"] is None and earned["messages"] == 8
+    short = laboratory.entry("a search that ends short")["objective"]
+    assert short == {"truth": 0.0, "found": 0.1, "random": 1.0, "short": 8, "total": 8}

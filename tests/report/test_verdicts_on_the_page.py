@@ -1,0 +1,279 @@
+"""The verdicts on the page: each cause has a sentence, each rung a line, and older results are still read."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sim
+from flfw.audit import verdict as verdicts
+from flfw.audit.measures.statistics import most_missed
+from flfw.report.causes import BRIEF, PLAIN, because, of_search, plainly
+from flfw.report.findings import AuditEntry, read_settings
+from flfw.report.page_facts import most_missed as shown_missed
+from flfw.report.ranking import ORDER, answers, worst_first
+from tests.report.test_report import read, section, words_of
+from tests.support.reported_runs import a_run, full_entry, judged, rung
+
+WITHOUT_A_CLAUSE = {"recovered", "identified", "static", "nothing"}  # the verdict says it all
+STOPPED = {"stopped": "crashed: no memory."}
+CASES: list[tuple[str, str, dict[str, Any], str, str]] = [
+    ("attack broken", "control", {}, "the positive control of ig", "check that must always succeed"),
+    (
+        "attack broken",
+        "consistency",
+        rung("consistency", False),
+        "the description of the client does not explain the messages",
+        "the true images do not lead to the messages that were attacked",
+    ),
+    ("inconclusive", "easy", rung("easy", False), "did not solve the undefended easy case", "fails on an unprotected"),
+    (
+        "inconclusive",
+        "easy",
+        rung("easy", False, **STOPPED),
+        "easy case (crashed: no memory),",
+        "(crashed: no memory).",
+    ),
+    ("inconclusive", "failures", {"failures": 7}, "it gave no result for 7 of them", "gave no result for 7 of them"),
+    (
+        "inconclusive",
+        "failures",
+        STOPPED,
+        "ig told of prune gave nothing (crashed: no memory)",
+        "(crashed: no memory).",
+    ),
+    (
+        "inconclusive",
+        "undefended",
+        {},
+        "no defence hides the data there",
+        "nothing protects the data in these messages",
+    ),
+    ("inconclusive", "outdone", {}, "it got further without knowing", "got further without knowing of the defence"),
+    (
+        "inconclusive",
+        "consistency",
+        rung("consistency", None, stopped="clients keep tensors private"),
+        "it was not shown that its model of the client explains the message",
+        "it could not be checked that the attack takes the messages for what they are",
+    ),
+    ("inconclusive", "told", rung("told", False), "does not get through the mildest form", "at its mildest either"),
+    ("inconclusive", "told", rung("told", None), "not shown that it gets through the mildest", "at its mildest."),
+    ("inconclusive", "matched", rung("matched", False), "without the protection either", "fails for these clients"),
+    (
+        "inconclusive",
+        "matched",
+        rung("matched", None),
+        "not shown that it works on these",
+        "succeeds for these clients",
+    ),
+    (
+        "inconclusive",
+        "search",
+        {"objective": {"truth": 1.0, "found": 2.0, "random": 3.0, "short": 6, "total": 8}},
+        "its search ended short of the true data in 6 of 8 messages",
+        "in 6 of 8 messages the true images explain the message better than what it gave",
+    ),
+    (
+        "inconclusive",
+        "few",
+        {"messages": 4},
+        "only 4 independent messages were attacked",
+        "messages were attacked, and",
+    ),
+    ("inconclusive", "few", {"messages": 1}, "only 1 independent message was attacked", "message was attacked, and"),
+]
+
+
+def page_of(folder: Path, *entries: dict[str, Any], tabular: bool = False) -> Any:
+    return read(a_run(folder, tabular=tabular, entries=[full_entry("ig", 0, tabular, **entry) for entry in entries]))
+
+
+def setting(folder: Path, **changes: Any) -> AuditEntry:
+    (one,) = read_settings(folder, [full_entry("ig", 0, False, **changes)], pictures=False)
+    return one
+
+
+def test_the_cases_here_are_all_causes_of_the_verdicts() -> None:
+    source = inspect.getsource(verdicts)
+    causes = set(re.findall(r'Conclusion\(\s*"[^"]+",\s*"(\w+)"', source)) | set(verdicts._TO_SHOW)
+    assert causes - WITHOUT_A_CLAUSE == {cause for _, cause, *_ in CASES}
+    assert {key.partition(",")[0] for key in BRIEF} == {cause for _, cause, *_ in CASES}
+    assert BRIEF.keys() == PLAIN.keys()
+    assert set(re.findall(r'Conclusion\(\s*"([^"]+)",', source)) == set(ORDER)
+
+
+@pytest.mark.parametrize(("verdict", "cause", "changes", "brief", "plain"), CASES)
+def test_each_cause_has_its_sentences(
+    tmp_path: Path, verdict: str, cause: str, changes: dict[str, Any], brief: str, plain: str
+) -> None:
+    page = page_of(tmp_path / "run", judged(verdict, cause, **changes))
+    assert page.heading.startswith(f"{verdict.capitalize()}: ") and brief in page.heading
+    words = words_of(page)
+    assert plain in words and "Not sure at all." in words
+    assert f"The reason of {cause}." in page.text[: page.text.index("What the attacks reached")]
+    assert not re.search(r"\b(None|nan|NaN|inf|Undefined)\b|[{}]", page.text)
+    records = page_of(tmp_path / "rows", judged(verdict, cause, **changes), tabular=True)
+    assert plain.replace("images", "records") in words_of(records)
+
+
+def test_an_unknown_cause_and_an_unknown_verdict_leave_a_page(tmp_path: Path) -> None:
+    page = page_of(tmp_path / "run", judged("inconclusive", "unheard"))
+    assert "but the attack is too weak for a conclusion, so its failure" in page.heading
+    assert page_of(tmp_path / "other", judged("something else", "unheard")).heading.startswith("something else: ig")
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({"verdict": "attack broken"}, "control"),
+        ({"verdict": "inconclusive", "ladder": [{"rung": "easy", "psnr": 9.0, "passed": False}]}, "easy"),
+        ({"verdict": "inconclusive", "ladder": []}, "easy"),
+        ({"verdict": "inconclusive", "failures": 2}, "failures"),
+        ({"verdict": "inconclusive", "adaptation": "written", "failures": 0}, "outdone"),
+        ({"verdict": "no leak found"}, ""),
+    ],
+)
+def test_the_cause_of_an_older_result_is_read_off_its_numbers(
+    tmp_path: Path, changes: dict[str, Any], cause: str
+) -> None:
+    old = setting(tmp_path, **changes)
+    assert "cause" not in full_entry("ig", 0, False, **changes)
+    assert old.cause == cause and not old.shown_to_work
+    assert bool(because(old)) == bool(plainly(old)) == bool(cause)
+
+
+def test_settings_are_ranked_by_how_serious_their_verdict_is(tmp_path: Path) -> None:
+    entries = [full_entry("ig", n, False, **judged(verdict, "")) for n, verdict in enumerate([*ORDER, "unheard"])]
+    ranked = worst_first(reversed(read_settings(tmp_path, entries, pictures=False)))
+    known = [one.entry["verdict"] for one in ranked if one.entry["verdict"] != "unheard"]
+    assert known == ["leaks", "identifies", "attack broken", "inconclusive", "static only", "no leak found"]
+    assert {one.entry["verdict"] for one in ranked[2:4]} == {"attack broken", "unheard"}
+
+
+def test_no_leak_found_says_what_was_shown_and_what_may_have_been_missed(tmp_path: Path) -> None:
+    page = page_of(tmp_path / "run", judged("no leak found", "nothing", messages=10))
+    assert page.heading.endswith(
+        "although the same attack reconstructs the same clients’ images without the protection and through its mildest "
+        "form."
+    )
+    words = words_of(page)
+    assert "From the same clients, the same model and messages of the same size" in words
+    assert "rebuilds at least half of the images when nothing protects them, and also through the protection" in words
+    assert "It was tried on 10 independent messages: if more than 26 % of such messages leaked to it" in words
+    assert "A smaller share could have been missed. It does not prove that there is none." in words
+    assert "as many as 26 % of such messages could leak to this attack and this audit would still have seen" in words
+    assert "the true images need not be the data that explain it best" in words
+    assert "what it minimises need not be smallest at the true images" in section(page, "What this does", "Other data,")
+    assert [shown_missed(n) for n in (1, 8, 59)] == [most_missed(n) for n in (1, 8, 59)]
+
+
+def test_no_leak_found_of_an_older_run_claims_the_easy_case_only(tmp_path: Path) -> None:
+    old = {"verdict": "no leak found", "share_recovered": 0.0, "share_interval": [0.0, 0.37]}
+    page = page_of(tmp_path / "run", old)
+    assert page.heading.endswith("although the same attack succeeds on an undefended easy case.")
+    assert "does succeed on an unprotected easy case" in words_of(page) and "independent message" not in page.text
+
+
+def test_identifies_is_about_look_alikes_and_not_membership(tmp_path: Path) -> None:
+    rates = {"identification_rate": 0.875, "identification_null": 0.001, "identification_p": 1e-9}
+    page = page_of(tmp_path / "run", judged("identifies", "identified", **rates))
+    assert page.heading.startswith("Identifies: ig told of prune recovered 0 of 8 training images")
+    assert page.heading.endswith(
+        "among look-alikes more often than chance explains (88\N{NO-BREAK SPACE}%, by chance less than 1 %)."
+    )
+    words = words_of(page)
+    assert "Not rebuilt, but told from look-alikes. Not one of the 8 training images was rebuilt." in words
+    assert "candidate images, one of which was in the training data of a message, can tell which one" in words
+    assert "(membership) was not tested" in words and "would have a probability of at most 1 %" in words
+    assert "In 88 % of the cases the result pointed to the right image" in words
+    assert "Nothing follows" not in words and "too little to count as rebuilt" not in words
+
+
+def test_a_curve_that_identifies_is_told_where_the_target_shows_less(tmp_path: Path) -> None:
+    target, point = judged("inconclusive", "few"), judged("identifies", "identified", curve="batch", batch=4)
+    page = page_of(tmp_path / "run", target, point)
+    assert "But with a batch of 4 it identifies: the results of ig told of prune before the first" in page.heading
+    assert "With a batch of 4, however, the results point to the true image" in words_of(page)
+    settings = read_settings(tmp_path, [full_entry("ig", 0, False, **one) for one in (point, judged("leaks", ""))])
+    assert answers(settings) == (settings[1], None)
+
+
+def test_the_ladder_has_a_line_for_each_rung_in_plain_words(tmp_path: Path) -> None:
+    changes = rung("consistency", None, stopped="clients keep tensors private", reason="")
+    page = page_of(tmp_path / "run", judged("inconclusive", "consistency", **changes))
+    ladder = section(page, "Rung Shown Round", "Floors:")
+    assert "must find every sample yes 0 150.0 As control." in ladder
+    assert "give the recorded message not tried 0 – Clients keep tensors private." in ladder
+    assert "the same attack on the same clients, weights and sizes yes 0 60.0 As matched." in ladder
+    assert "at its mildest settings yes 0 45.0 As told." in ladder
+    failed = page_of(tmp_path / "failed", judged("inconclusive", "told", **rung("told", False)))
+    assert "at its mildest settings no 0 – As told." in section(failed, "Rung Shown Round", "Floors:")
+    old = section(read(a_run(tmp_path / "old")), "Rung Shown Round", "Floors:")
+    assert "must find every sample yes all 60.0 –" in old
+
+
+def test_values_of_the_objective_tell_a_failed_search_from_lost_information(tmp_path: Path) -> None:
+    page = page_of(tmp_path / "run", judged("no leak found", "nothing"), {"verdict": "leaks"})
+    table = section(page, "Failed search, or lost information?", "In plain words For those")
+    assert "ig told of prune 0 403 355 484 0 of 8" in table and table.count("of 8") == 2
+    assert "before the first round: The search did not fail: in 8 of 8 messages its result explains" in table
+    assert "Failed search" not in read(a_run(tmp_path / "old")).text
+
+
+@pytest.mark.parametrize(
+    ("objective", "sentence"),
+    [
+        (
+            {"truth": 1.0, "found": 2.0, "random": 3.0, "short": 5, "total": 8},
+            "The search failed: in 5 of 8 messages the true images explain the message better",
+        ),
+        ({"truth": 1.0, "found": 0.5, "random": 3.0, "short": 4, "total": 8}, "The information that tells the two"),
+        (
+            {"truth": 3.0, "found": 0.5, "random": 3.0, "short": 0, "total": 8},
+            "the true images explain the message no better than random guesses",
+        ),
+        (None, ""),
+    ],
+)
+def test_one_sentence_tells_where_the_truth_stands(tmp_path: Path, objective: Any, sentence: str) -> None:
+    result = of_search(setting(tmp_path, objective=objective), "images")
+    assert sentence in result and bool(result) == bool(objective)
+
+
+def test_samples_of_a_rung_belong_to_the_target_beside_it(tmp_path: Path) -> None:
+    entries = [
+        full_entry("ig", 0, False, **judged("no leak found", "nothing")),
+        full_entry("ig", 2, False, **judged("no leak found", "nothing")),
+        full_entry("ig", 0, False, **judged("inconclusive", "few", curve="batch", batch=4)),
+        full_entry("ig", 0, False, **judged("static only", "static", adaptive=False, adaptation=None)),
+    ]
+    entries[3]["ladder"] = entries[3]["ladder"][:3]
+    header = "attack,vantage,rung,round,curve,batch,steps,client,victim,image,psnr,failed,recovered\n"
+    lines = [
+        f"ig,server,{name},{n},,1,1,0,0,0,{psnr},False,True" for name, n, psnr in (("told", 0, 45.0), ("told", 2, 46.0))
+    ]
+    lines += ["ig,server,easy,0,,1,1,0,0,0,80.0,False,True"]
+    (tmp_path / "audit.csv").write_text(header + "\n".join(lines) + "\n")
+    rungs = [{name: best.nearness for name, best in one.rungs.items()} for one in read_settings(tmp_path, entries)]
+    assert rungs == [{"told": 45.0, "easy": 80.0}, {"told": 46.0, "easy": 80.0}, {"easy": 80.0}, {"easy": 80.0}]
+
+
+def test_terminal_gives_the_cause(tmp_path: Path) -> None:
+    telling = judged("identifies", "identified", identification_rate=0.875, attack="dlg")
+    entries = [judged("inconclusive", "search", **CASES[13][2]), telling, judged("no leak found", "nothing", round=2)]
+    folder = a_run(tmp_path / "run", entries=[{**full_entry("ig", 0, False), **one} for one in entries])
+    result = json.loads((folder / "result.json").read_text())
+    assert [one["cause"] for one in result["audit"]] == ["search", "identified", "nothing"]
+    lines = sim._summary(folder).splitlines()[1:4]
+    assert lines == [
+        "ig told of prune at round 0: inconclusive (0% recovered, best 31.2 dB): its search ended short of the true "
+        "data in 6 of 8 messages",
+        "dlg told of prune at round 0: identifies (0% recovered, best 31.2 dB, 88% told from look-alikes)",
+        "ig told of prune at round 2: no leak found (0% recovered, best 31.2 dB)",
+    ]
