@@ -28,7 +28,7 @@ from flfw.recording.reader import Recordings
 from flfw.resolve import Resolved, resolve
 from flfw.rng import torch_generator
 
-_SHORT = 1e-3  # of the way from a random guess to the truth that a search may lack
+_SHORT = 1e-5  # of the way from a random guess to the truth that a search may lack: about what float32 rounds
 
 Attempt = Callable[[Plan, Job], tuple[Solution, list[ScoreRow]]]
 """Runs a job of a plan; returns its solution and a row for each example."""

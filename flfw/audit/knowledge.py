@@ -36,7 +36,7 @@ def hidden(resolved: Resolved) -> tuple[str, ...]:
 
 MOST_STEPPED = 512
 """Largest number of examples in all local steps of an upload, through which a search can go in bearable time."""
-MOST_SEARCHED = 128
+MOST_SEARCHED = 512
 """Largest number of examples that are searched for at once."""
 
 

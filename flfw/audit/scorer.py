@@ -31,6 +31,7 @@ FLOORS = ("noise", "grey", "mean", "class_mean", "random_public", "nearest_publi
 ScoreRow = dict[str, Any]
 
 _CONTROLLED = 0.01  # p-value from which on identification is held against its control
+_DRAWS, _LARGE, _DRAWS_OF_LARGE = 4999, 32, 999  # arrangements; of batches above 32 examples: matching them takes long
 
 
 def read_truth(folder: Path, key: str) -> Truth | None:
@@ -112,13 +113,14 @@ class Scorer:
             slots: the messages.
         """
         batches = self._of(job, slots)
-        result = identify(batches, self._public, numpy_generator(self._seed, "identification"))
+        draws = _draws(batches)
+        result = identify(batches, self._public, numpy_generator(self._seed, "identification"), draws)
         if not result.compared:
             return None
         alike = len({batch.guesses.shape for batch in batches}) == 1
         if result.p <= _CONTROLLED and alike and (others := exchanged(batches)):
             # Truths unlike the public examples as a group are told from these by any guess that is like the group.
-            control = identify(others, self._public, numpy_generator(self._seed, "identification control"))
+            control = identify(others, self._public, numpy_generator(self._seed, "identification control"), draws)
             return replace(result, p=1.0) if control.p <= _CONTROLLED else result
         return result
 
@@ -138,7 +140,7 @@ class Scorer:
         messages = np.repeat(np.arange(len(batches)), [len(b.truth) for b in batches])
         chance = None
         if max(len(b.truth) for b in batches) > 1:
-            chance = column_chance(batches, self._public, numpy_generator(self._seed, "columns"))
+            chance = column_chance(batches, self._public, numpy_generator(self._seed, "columns"), _draws(batches))
         matches, floors = (recovery.column_matches(truth, values, binary) for values in (guesses, typical))
         return [rate.as_dict() for rate in column_rates(matches, floors, messages, chance)]
 
@@ -219,3 +221,9 @@ def _tensor(samples: np.ndarray) -> Tensor:
     from torch import from_numpy
 
     return from_numpy(np.ascontiguousarray(samples))
+
+
+def _draws(batches: Sequence[GuessedBatch]) -> int:
+    """Return the number of random arrangements; its inverse is the smallest p-value."""
+    largest = max((len(batch.truth) for batch in batches), default=0)
+    return _DRAWS_OF_LARGE if largest > _LARGE else _DRAWS

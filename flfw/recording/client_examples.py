@@ -5,7 +5,8 @@ No server sees them. Each client has its own folder below the folder of its site
 
     client-003/manifest.jsonl
     client-003/received/SHA256.safetensors
-    client-003/round-0002/client-003-000.safetensors    of client 3's first victim, after round 2
+    client-003/round-0002/client-003-000.safetensors         of client 3's first victim, after round 2
+    client-003/round-0002/client-003-000-told.safetensors    of the same victim, for a rung beside the target
 
 File names identify the exchange, so a run that continues from a checkpoint overwrites its earlier files.
 """
@@ -40,14 +41,14 @@ def record(
     gradient: Tensors,
     compression: str = "none",
 ) -> None:
-    """Record the gradient of one example, in place of an earlier one of the same round and victim.
+    """Record the gradient of one example, in place of an earlier one of the same round, victim and rung.
 
     Several processes may do this for one client at the same time.
 
     Args:
         folder: folder of the site; it and the client's folder in it are made for their owner only.
         client: partition of the client.
-        config: configuration of the probe's message; ``round`` and ``own_slot`` name the file.
+        config: configuration of the probe's message; ``round``, ``own_slot`` and ``rung`` name the file.
         received: the arrays of the probe's message.
         gradient: the gradient that the observer reads.
         compression: ``none`` or ``gzip``.
@@ -57,9 +58,10 @@ def record(
         made.mkdir(parents=True, exist_ok=True, mode=0o700)
     before = tape.encode(received, compression)
     after = tape.encode({name: value.numpy() for name, value in gradient.items()}, compression)
+    rung = "" if config["rung"] == "target" else f"-{config['rung']}"
     files = (
         f"received/{before.sha256}{before.suffix}",
-        f"round-{config['round']:04d}/client-{client:03d}-{config['own_slot']:03d}{after.suffix}",
+        f"round-{config['round']:04d}/client-{client:03d}-{config['own_slot']:03d}{rung}{after.suffix}",
     )
     line: Line = {"type": "train.probe", "round": config["round"], "client": client, "config": dict(config)}
     line |= {"metrics": {}, "compression": compression}

@@ -35,7 +35,9 @@ COMPRESSIONS = ("none", "gzip")
 MANIFEST = "manifest.jsonl"
 
 Line = dict[str, Any]
-_NAME = re.compile(r"(?P<id>received/[0-9a-f]{64}|round-[0-9]{4,}/client-[0-9]{3,}-[0-9]{3,})\.safetensors(\.gz)?")
+_NAME = re.compile(
+    r"(?P<id>received/[0-9a-f]{64}|round-[0-9]{4,}/client-[0-9]{3,}-[0-9]{3,}(-[a-z]+)?)\.safetensors(\.gz)?"
+)
 
 
 class Damaged(ValueError):

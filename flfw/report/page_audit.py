@@ -76,6 +76,13 @@ RESULTS = """\
 <tbody>{% for pair_ in pairs %}{% set knowing = pair_[1].entry.knowing_gains or {} %}<tr><th scope="row">{{ pair_[0].entry.round|plain }}</th>{% if scope.vantages|length > 1 %}<td class="text">{{ pair_[0].entry.vantage|plain }}</td>{% endif %}{% for setting in pair_ %}<td class="text">{{ setting.entry.attack }}{{ ' told of ' ~ setting.entry.defence if setting.informed }}: {{ setting.recovered }} of {{ setting.total }}{{ closeness(setting) }}</td>{{ verdict_cell(setting.entry) }}{% endfor %}{% if informed %}<td>{{ knowing.mean|num }}</td><td>{% if knowing.low is number and knowing.high is number %}{{ knowing.low|num }} to {{ knowing.high|num }}{% else %}–{% endif %}</td>{% endif %}</tr>
 {% endfor %}</tbody></table></div>
 {% endif %}
+{% if beside_uploads %}
+<h3>A probe beside what training sent</h3>
+<p class="soft">The same attack in the same round. A probe is the update of a few examples and steps; an upload is the update of a client’s whole local training.</p>
+<div class="scroll" tabindex="0" role="region" aria-label="A probe beside what training sent"><table><thead><tr><th scope="col" class="text">Attack</th><th scope="col">Round</th>{% for kind in ('Probe', 'Upload') %}<th scope="col" class="text">{{ kind }}: recovered</th><th scope="col">Interval</th><th scope="col" class="text">Verdict</th>{% endfor %}</tr></thead>
+<tbody>{% for pair_ in beside_uploads %}{% set entry = pair_[0].entry %}<tr><th scope="row">{{ entry.attack }}{{ ' told of ' ~ entry.defence if pair_[0].informed }}</th><td>{{ entry.round|plain }}</td>{% for setting in pair_ %}<td class="text">{{ setting.recovered }} of {{ setting.total }}{{ closeness(setting) }}</td><td>{{ span(setting.entry.share_interval) }}</td>{{ verdict_cell(setting.entry) }}{% endfor %}</tr>
+{% endfor %}</tbody></table></div>
+{% endif %}
 {% if entries|selectattr('psnr')|list or entries|selectattr('distance')|list or entries|selectattr('exact_match')|list %}
 {% set decibels = entries|selectattr('psnr')|list %}{% set distances = entries|selectattr('distance')|list %}{% set gains = entries|selectattr('gain')|list %}{% set exact = entries|selectattr('exact_match')|list %}{% set lpips = entries|selectattr('lpips')|list %}{% set ssim = entries|selectattr('ssim')|list %}{% set labelled = entries|selectattr('labels_found', 'number')|list %}
 <h3>How close the reconstructions are</h3>
@@ -91,6 +98,16 @@ RESULTS = """\
 {% if lpips %}{% set weights = (origin.weights or {}).lpips if origin.weights is mapping else none %}<p class="caption soft">LPIPS is version 0.1 with AlexNet. Images with a side under 64 px are enlarged so that the shorter side is 64; grey ones are repeated to three channels.{% if weights %} Backbone weights: {{ weights.file }} (SHA-256 {{ weights.sha256|string|truncate(16, true, '…') }}), {{ 'the official file' if weights.official else 'not the official file, so the values compare within this report only' }}.{% endif %}</p>{% endif %}
 {% if labelled %}<p class="caption soft">Labels found: the share of a batch’s labels, in whatever order, that an attack found which was not granted them.</p>{% endif %}
 {% if exact %}<p class="caption soft">A feature is exact when a yes or no is right, or a number is within 5 % of its range. Guessing: the best constant guess for every feature.</p>{% endif %}
+{% endif %}
+{% if attributes %}
+<h3>Feature by feature</h3>
+<p class="soft">How often each feature was recovered, and how often the best constant guess matches it.{% if attributes|selectattr('rows.0.chance', 'number')|list %} By chance: how often the same guesses match in other {{ scope.unit }} than those of the message.{% endif %} A feature is counted as above a guess at p = 0.01, corrected for all features of all settings.</p>
+{% for table in attributes %}
+<details><summary>{{ table.setting.title }}, {{ when(table.setting) }}: {{ table.above }} of {{ table.rows|length }} features above a guess</summary>
+<div class="scroll" tabindex="0" role="region" aria-label="Features, {{ table.setting.title }}"><table><thead><tr><th scope="col">Feature</th><th scope="col">Recovered</th><th scope="col">Interval</th><th scope="col">By guessing</th><th scope="col">By chance</th><th scope="col">p</th><th scope="col" class="text">Above</th></tr></thead>
+<tbody>{% for row_ in table.rows %}<tr><th scope="row">{{ row_.number }}</th><td>{{ row_.share|pct }}</td><td>{{ span([row_.low, row_.high]) }}</td><td>{{ row_.floor|pct }}</td><td>{{ row_.chance|pct }}</td><td>{{ row_.p|digits }}</td><td class="text">{{ row_.above|plain }}</td></tr>
+{% endfor %}</tbody></table></div></details>
+{% endfor %}
 {% endif %}
 {% set searched = settings|selectattr('entry.objective')|list %}
 {% if searched %}

@@ -122,6 +122,20 @@ def side_by_side(settings: Iterable[AuditEntry]) -> list[tuple[AuditEntry, Audit
     return pairs
 
 
+def probes_beside_uploads(settings: Iterable[AuditEntry]) -> list[tuple[AuditEntry, AuditEntry]]:
+    """Pair each attack on what training sent with the same attack on a round's probes, in the same place."""
+    probes: dict[tuple[Any, ...], AuditEntry] = {}
+    pairs = []
+    for setting in settings:
+        same = replace(setting, entry={**setting.entry, "source": None})
+        place = _attack(setting), setting.informed, *place_of(same)
+        if setting.entry.get("source") == "probe":
+            probes[place] = setting
+        elif place in probes:
+            pairs.append((probes[place], setting))
+    return pairs
+
+
 def group_by_grant(settings: Iterable[AuditEntry]) -> list[list[AuditEntry]]:
     """Group settings whose attackers have the same grants and budget: they share one description."""
     groups: dict[str, list[AuditEntry]] = {}

@@ -22,6 +22,7 @@ from flfw import data
 from flfw.curves import LADDER
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
+from flfw.report.attributes import attribute_tables
 from flfw.report.causes import because, of_search, plainly
 from flfw.report.figures import Chart, Line, accuracy_panel, loss_panel, stacked_panels
 from flfw.report.findings import AuditEntry, number, read_settings, setting_name
@@ -31,6 +32,7 @@ from flfw.report.page_facts import beyond_chance, first_screen, grants, most_mis
 from flfw.report.ranking import (
     answers,
     group_by_grant,
+    probes_beside_uploads,
     set_aside,
     side_by_side,
     together,
@@ -95,6 +97,8 @@ def write_report(folder: Path, pictures: bool | None = None) -> Path:
         gallery=together(worst_first(settings)),
         groups=group_by_grant(targets),
         pairs=side_by_side(targets),
+        beside_uploads=probes_beside_uploads(targets),
+        attributes=attribute_tables(targets),
         twins=twins(settings),
         aside=set_aside(targets),
         scope=scope(settings),

@@ -672,7 +672,10 @@ def test_an_audit_says_that_it_leaks(tmp_path: Path) -> None:
     folder = audited(tmp_path / "run", net="mlp", side=8, clients=2, images=2, audit_rounds="0", set=chosen)
     (entry,) = json.loads((folder / "result.json").read_text())["audit"]
     assert entry["verdict"] == "leaks" and entry["share_recovered"] == 1.0
-    assert [rung["passed"] for rung in entry["ladder"]] == [True, True]
+    assert [(rung["rung"], rung["passed"]) for rung in entry["ladder"]] == [
+        ("control", True), ("easy", True), ("consistency", None),
+    ]  # fmt: skip
+    assert entry["ladder"][2]["stopped"] == "clients keep tensors private"
     assert "not granted: the labels, of which it makes no use" in entry["granted"]
     assert entry["adaptive"] is True
     assert any(line.endswith("which it reads off what was sent, or does without") for line in entry["granted"])

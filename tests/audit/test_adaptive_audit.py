@@ -83,7 +83,7 @@ def test_who_is_told_of_the_defence_finds_what_who_is_not_told_does_not(tmp_path
     assert static["granted"][-1] == f"not granted: that the client uses {own(OwnPrune)}"
     assert adaptive["granted"][-1].startswith(f"that the client uses {own(OwnPrune)} ()")
     assert adaptive["psnr"]["mean"] > static["psnr"]["mean"] + 2
-    assert static["ladder"] == adaptive["ladder"]
+    assert static["ladder"][:2] == adaptive["ladder"][:2]
     with (tmp_path / "run" / "audit.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["rung"] == "target"]
     assert [row["adaptive"] for row in rows] == ["False", "False", "True", "True"]

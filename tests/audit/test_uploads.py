@@ -134,10 +134,10 @@ def test_a_search_for_too_many_examples_is_refused_with_the_reason(audited: tupl
     asked = resolve(without_auto(experiment))
     auditor = Auditor(asked, Task.load(experiment, None), folder, folder)
     (job,) = [one for ticket in auditor.tickets() for one in auditor.jobs(ticket) if _searches_uploads(one)]
-    order = tuple((place,) for place in range(200))
-    many = tuple(replace(exchange, order=order, labels=(0,) * 200) for exchange in job.exchanges)
+    order = tuple((place,) for place in range(600))
+    many = tuple(replace(exchange, order=order, labels=(0,) * 600) for exchange in job.exchanges)
     stopped = solve(replace(job, exchanges=many)).stopped
-    assert stopped == "not possible: Expected a search for at most 128 examples at once, got examples=200."
+    assert stopped == "not possible: Expected a search for at most 512 examples at once, got examples=600."
 
 
 def _searches_uploads(job: Job) -> bool:

@@ -39,6 +39,7 @@ CLIENT = {
     "private": 1e3,
 }
 AUDIT = {"imports_s": 3.0, "easy_s": 10.0, "target_s": 20.0, "peak_gib": 1.5, "easy": 1e6}
+AUDIT |= {"uploads_s": 0.0, "beside": 0}
 
 
 @pytest.fixture
@@ -102,6 +103,8 @@ def test_attacks_are_counted_for_each_audited_round(audited: Experiment) -> None
     once = seconds(dataclasses.replace(audited, audit_rounds="0"))
     assert seconds(audited).audit - once.audit == pytest.approx(20.0)
     assert seconds(dataclasses.replace(audited, attack=("none",))).audit == 0
+    both = module._seconds(audited, 1, CLIENT, {**AUDIT, "uploads_s": 7.0})
+    assert both.audit - seconds(audited).audit == pytest.approx(2 * 7.0)
 
 
 def test_a_server_that_trains_is_waited_for_and_said(small: Experiment) -> None:

@@ -51,7 +51,7 @@ def test_an_audited_run_leaves_every_file_that_scripts_read(tmp_path: Path, caps
     ]  # fmt: skip
     for entry in result["audit"]:
         assert set(entry) >= ENTRY
-        assert [rung["rung"] for rung in entry["ladder"]] == ["control", "easy"]
+        assert [rung["rung"] for rung in entry["ladder"]][:2] == ["control", "easy"]
         assert entry["ladder"][0]["passed"] and entry["ladder"][0]["psnr"] > 100
     analytic, ig = result["audit"][0], result["audit"][2]
     assert analytic["failures"] == 2 and analytic["verdict"] == "inconclusive" and analytic["psnr"] is None
@@ -113,9 +113,9 @@ def test_tabular_data_are_audited_by_distance(tmp_path: Path) -> None:
     assert entry["distance"]["rmsd"] < 1e-4
 
 
-def test_a_defended_audit_is_static_only(tmp_path: Path) -> None:
+def test_a_defended_audit_by_who_is_not_told_is_static_only(tmp_path: Path) -> None:
     flags = "--method fedavg --net linear --engine inproc --clients 2 --rounds 1 --local-epochs 1 --attack analytic"
-    result = run(tmp_path / "run", f"{flags} --images 2 --audit-rounds 0 --defence prune --set prune.ratio=0.99")
+    result = run(tmp_path / "run", f"{flags} --images 2 --audit-rounds 0 --defence prune --set prune.ratio=0.999")
     (entry,) = result["audit"]
     assert not entry["adaptive"] and entry["defence"] == "prune"
     assert entry["verdict"] == "static only" and entry["ladder"][1]["passed"]

@@ -1,0 +1,45 @@
+"""Attribute inference on the page: the features of a table that an attack recovers more often than a guess does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+from flfw.audit.measures.statistics import significant
+from flfw.report.findings import AuditEntry
+
+
+@final
+@dataclass(frozen=True)
+class AttributeTable:
+    """Features of one setting, those above chance first.
+
+    Attributes:
+        setting: the setting.
+        rows: for each feature the keys of `flfw.audit.measures.columns.ColumnRate`, its ``number`` from 1 on, and
+            whether it is recovered ``above`` chance.
+    """
+
+    setting: AuditEntry
+    rows: tuple[Mapping[str, Any], ...]
+
+    @property
+    def above(self) -> int:
+        """Number of features that are recovered more often than a guess explains."""
+        return sum(row["above"] for row in self.rows)
+
+
+def attribute_tables(settings: Iterable[AuditEntry]) -> list[AttributeTable]:
+    """Return a table for each setting of rows; the p-values are corrected for all features of all settings."""
+    tabular = [setting for setting in settings if setting.entry.get("columns")]
+    tests = sum(len(setting.entry["columns"]) for setting in tabular)
+    tables = []
+    for setting in tabular:
+        rows = [
+            {**column, "number": number, "above": significant(column["p"], tests)}
+            for number, column in enumerate(setting.entry["columns"], 1)
+        ]
+        rows.sort(key=lambda row: (not row["above"], row["floor"] - row["share"], row["number"]))
+        tables.append(AttributeTable(setting, tuple(rows)))
+    return tables
