@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from statistics import median
 from typing import final
@@ -107,7 +108,7 @@ class Climb:
         return Rung("consistency", None, worst.agrees, reason=worst.sentence)
 
     def searched(self, job: Job, attack: Attack, clients: Sequence[int], solution: Solution) -> Searched | None:
-        """Return the objective at the truth, at the reconstructions and at random guesses; None: it has none.
+        """Return the objective at the truth, at the reconstructions and at random guesses; None: it has no finite one.
 
         Args:
             job: attack on a target.
@@ -127,7 +128,7 @@ class Climb:
                 three = attack.objective(seen, known, guesses, rng)
             except BadInput:  # the search itself said so before
                 three = None
-            if three is None:
+            if three is None or not all(map(isfinite, three)):  # such as the cosine with a message of zeros
                 return None
             values.append(three)
         if not values:

@@ -289,13 +289,13 @@ BY_SEARCH = {
     "told of five added": searched(LEAKS, "5 subtracted is the gradient", AddsFive),
     "told of a sign": searched(LEAKS, "the negative of the gradient", Negates),
     "told of companding": searched(LEAKS, "one to one", Compands),
-    "told of a key": searched((*OPEN,), "a permutation loses nothing", ShufflesByKey),
-    "told of a rotation": searched((*OPEN,), "a reflection loses nothing", Rotates),
+    "told of a key": searched(LEAKS, "a permutation loses nothing", ShufflesByKey),
+    "told of a rotation": searched(LEAKS, "a reflection loses nothing", Rotates),
     "told of unit length": searched(LEAKS, "only the length is lost", UnitLength),
     "told of a random half": searched(LEAKS, "half of the entries are enough", MasksHalf),
-    "told of garbage": searched((*OPEN,), "99.5 % of the entries are exact", Garbage),
-    "told of a sketch": searched((*OPEN,), "162 numbers for 64 pixels", Sketches),
-    "told of no biases": searched((*OPEN,), "the weights' gradient is x times the residual", DropsBiases),
+    "told of garbage": searched(LEAKS, "99.5 % of the entries are exact", Garbage),
+    "told of a sketch": searched(LEAKS, "162 numbers for 64 pixels", Sketches),
+    "told of no biases": searched(LEAKS, "the weights' gradient is x times the residual", DropsBiases),
     "told of no first layer": searched((*OPEN, STATIC), "the other layers tell of features", DropsFirstLayer),
     "told of pruning": searched(LEAKS, "the largest tenth", defence="prune", set=("prune.ratio=0.9",)),
     "told of pruning by 99 %": searched(
@@ -334,10 +334,10 @@ BY_SEARCH["saturated sigmoids, searched"] = Setup(
     {"method": plug_in(Saturated), "net": "linear", "set": ("ig.iterations=300",)},
 )
 BY_SEARCH["eight examples, searched"] = Setup(
-    (*OPEN,), "undefended", "ig", {"net": "linear", "victim_batch": 8, "set": ("ig.iterations=300",)}
+    LEAKS, "undefended", "ig", {"net": "linear", "victim_batch": 8, "set": ("ig.iterations=300",)}
 )
 BY_SEARCH["an upload of four examples, searched"] = Setup(
-    (*OPEN,), "undefended", "ig", updates(net="linear", batch_size=2, set=("ig.iterations=300", "sampled.train=4")), 1
+    LEAKS, "undefended", "ig", updates(net="linear", batch_size=2, set=("ig.iterations=300", "sampled.train=4")), 1
 )
 
 

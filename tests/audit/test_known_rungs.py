@@ -144,7 +144,7 @@ class EndsShort(WithObjective):
 
 
 class EndsAtTheTruth(WithObjective):
-    values = (0.0, 0.0005, 1.0)
+    values = (0.0, 1e-6, 1.0)
 
 
 class EndsBelowTheTruth(WithObjective):
