@@ -33,7 +33,7 @@ from flfw.errors import require
 from flfw.inversion.descent import LBFGS, AdamDescent, Descent
 from flfw.inversion.matching import squared_distance
 from flfw.inversion.private.feature_statistics import StatisticsVictim, channel_statistics
-from flfw.inversion.search import Found, Recipe, Target, invert
+from flfw.inversion.search import SearchResult, Recipe, Target, invert
 from flfw.nets.conditional_gan import GeneratingNet, noise
 from flfw.nets.net import Tensors
 from flfw.rng import torch_generator
@@ -100,7 +100,9 @@ class DLGStatistics(Attack):
             results |= {i: Reconstruction(f.samples, f.matched) for (i, _), f in zip(members, searched, strict=True)}
         return [results[i] for i in range(len(observations))]
 
-    def _searched(self, victim: StatisticsVictim, targets: Sequence[Target], box: tuple[float, float]) -> list[Found]:
+    def _searched(
+        self, victim: StatisticsVictim, targets: Sequence[Target], box: tuple[float, float]
+    ) -> list[SearchResult]:
         chosen, descents = self.settings, list[Descent]()
         if chosen.adam_iterations:
             descents.append(AdamDescent(chosen.adam_iterations, chosen.adam_lr, schedule="constant"))

@@ -53,7 +53,7 @@ from flfw.inversion.private.extractor import (
     named,
     read_off,
 )
-from flfw.inversion.search import Found, Recipe, Stage, Target, invert
+from flfw.inversion.search import SearchResult, Recipe, Stage, Target, invert
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.net import Net, Tensors
 from flfw.victims.generated import GeneratedVictim
@@ -215,5 +215,5 @@ def _labelled(sent: Tensors, known: Knowledge, rng: torch.Generator) -> Target:
     return Target(sent, known.labels, rng)
 
 
-def _reconstruction(result: Found) -> Reconstruction:
+def _reconstruction(result: SearchResult) -> Reconstruction:
     return Reconstruction(result.samples, result.matched, result.iterations, result.labels)

@@ -180,7 +180,7 @@ class Ours:
         given = [objective.given(problem) for problem in problems]
         fused = Fused(objective, problems[0].guess, given[0], Compute(compiled=compiled))
         assert fused.together >= len(victims), "they are small"
-        self.evaluate = fused.of(stacked_given(given), [])
+        self.evaluate = fused.prepare(stacked_given(given), [])
         self._guess = stacked([problem.guess for problem in problems])
         self.first = self.evaluate(self._guess)  # compiles
         self.built_s = time.perf_counter() - started

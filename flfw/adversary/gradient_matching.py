@@ -13,7 +13,7 @@ from flfw.adversary.attack import Attack, Models, NotApplicable
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.inversion.automatic import Automatic
 from flfw.inversion.closed_form.labels import NoLabels, recovered
-from flfw.inversion.search import Found, Recipe, Target, invert, objectives
+from flfw.inversion.search import SearchResult, Recipe, Target, invert, objectives
 from flfw.inversion.settled import alike, settled
 from flfw.nets.net import Tensors
 from flfw.rng import torch_generator
@@ -105,5 +105,5 @@ def _like(known: Knowledge, mechanism: GrantedMechanism) -> str:
     return alike(mechanism)
 
 
-def _reconstruction(result: Found) -> Reconstruction:
+def _reconstruction(result: SearchResult) -> Reconstruction:
     return Reconstruction(result.samples, result.matched, result.iterations, result.labels)

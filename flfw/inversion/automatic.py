@@ -190,7 +190,7 @@ class Staged(Evaluation):
         self.together = fitting(max(self._trial.bytes, self._pull.bytes) + 3 * sent, len(guess["x"]), compute)
         self._found: tuple[bool, Nature] | None = None  # of the first trial, for all
 
-    def of(self, given: Given, rngs: Sequence[torch.Generator]) -> Evaluate:
+    def prepare(self, given: Given, rngs: Sequence[torch.Generator]) -> Evaluate:
         """Return the evaluation of P problems; the generators draw the defence's randomness."""
         observed = [{name: value[i] for name, value in given["observed"].items()} for i in range(len(rngs))]
 

@@ -44,7 +44,7 @@ class Evaluation(ABC):
     together: int
 
     @abstractmethod
-    def of(self, given: Given, rngs: Sequence[torch.Generator]) -> Evaluate:
+    def prepare(self, given: Given, rngs: Sequence[torch.Generator]) -> Evaluate:
         """Return the evaluation of P problems from their stacked constants and a generator for each."""
 
 
@@ -66,7 +66,7 @@ class Fused(Evaluation):
         self._graph = Graph(grad_and_value(objective, has_aux=True), (guess, given), compute)
         self.together = fitting(self._graph.bytes, len(guess["x"]), compute)
 
-    def of(self, given: Given, rngs: Sequence[torch.Generator]) -> Evaluate:
+    def prepare(self, given: Given, rngs: Sequence[torch.Generator]) -> Evaluate:
         """Return the evaluation of P problems; it uses no randomness."""
 
         def evaluate(guess: Guess) -> tuple[Tensors, Tensor, Tensor]:

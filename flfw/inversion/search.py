@@ -122,7 +122,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """Result of a search.
 
     Attributes:
@@ -146,7 +146,7 @@ def invert(
     mechanism: Operator | Automatic | None = None,
     box: tuple[float, float] = (0.0, 1.0),
     compute: Compute | None = None,
-) -> list[Found]:
+) -> list[SearchResult]:
     """Search for the data behind the observation of each target.
 
     Args:
@@ -165,7 +165,7 @@ def invert(
         BadInput: an observation is of another network or not finite, or one search does not fit into memory.
     """
     run = _Run(victim, recipe, mechanism, box, compute or Compute())
-    best: list[Found | None] = [None] * len(targets)
+    best: list[SearchResult | None] = [None] * len(targets)
     # Without a distance at which to stop, all starts are searched from at once.
     waves = [recipe.restarts] if not recipe.solved else [1] * recipe.restarts
     for starts in waves:
@@ -223,13 +223,13 @@ class _Run:
         low, high = (inputs.normalise(torch.full(inputs.shape, end, device=device)) for end in box)
         self._bounds = (low, high) if recipe.boxed else None
 
-    def searched(self, targets: Sequence[Target]) -> list[Found]:
+    def searched(self, targets: Sequence[Target]) -> list[SearchResult]:
         """Search for each target, in chunks that fit into memory."""
         problems = [self._problem(target) for target in targets]
         together = min(self._evaluation(stage, problems[0])[1].together for stage in self._recipe.stages)
         chunks = -(-len(problems) // together)
         width = -(-len(problems) // chunks)  # chunks of similar size need few graphs
-        results: list[Found] = []
+        results: list[SearchResult] = []
         for at in range(0, len(problems), width):
             results += self._chunk(problems[at : at + width], [target.rng for target in targets[at : at + width]])
         return results
@@ -242,9 +242,9 @@ class _Run:
         problem = replace(problem, start=self._victim.inputs.normalise(samples.to(problem.start.device)))
         objective, evaluation = self._evaluation(stage, problem)
         given = stacked_given([objective.given(problem, stage.strength)])
-        return float(evaluation.of(given, [target.rng])(stacked([problem.guess]))[1])
+        return float(evaluation.prepare(given, [target.rng])(stacked([problem.guess]))[1])
 
-    def _chunk(self, problems: Sequence[Problem], rngs: Sequence[torch.Generator]) -> list[Found]:
+    def _chunk(self, problems: Sequence[Problem], rngs: Sequence[torch.Generator]) -> list[SearchResult]:
         guess = stacked([problem.guess for problem in problems])
         went = torch.zeros(len(problems), dtype=torch.bool)
         before = 0
@@ -267,7 +267,7 @@ class _Run:
     ) -> Best:
         objective, evaluation = self._evaluation(stage, problems[0])
         given = stacked_given([objective.given(problem, stage.strength) for problem in problems])
-        return stage.descent.descend(evaluation.of(given, rngs), guess, self._bounds, solved)
+        return stage.descent.descend(evaluation.prepare(given, rngs), guess, self._bounds, solved)
 
     def _problem(self, target: Target) -> Problem:
         device = self._victim.inputs.mean.device
@@ -291,12 +291,12 @@ class _Run:
             self._built[like] = objective, evaluation
         return self._built[like]
 
-    def _found(self, best: Best, problems: Sequence[Problem], went: Tensor, before: int) -> Iterator[Found]:
+    def _found(self, best: Best, problems: Sequence[Problem], went: Tensor, before: int) -> Iterator[SearchResult]:
         inputs = self._victim.inputs
         samples = (best.guess["x"] * inputs.std + inputs.mean).clamp(*self._box)
         for i, problem in enumerate(problems):
             labels = problem.labels if problem.labels is not None else best.guess["labels"][i].argmax(-1)
-            yield Found(
+            yield SearchResult(
                 samples[i] if went[i] else torch.full_like(samples[i], torch.nan),
                 float(best.matched[i]) if went[i] else inf,
                 labels,

@@ -29,6 +29,7 @@ from flfw.runs import run as whole
 from flfw.victims.operator import Operator, Scaled
 from tests.support.attackable import attackable, digits, generators
 from tests.support.engine_runs import train_by_engine
+from tests.support.small_runs import plug_in
 
 TARGET = Ticket("target", 0, "", 1, 1, "target")
 
@@ -61,10 +62,6 @@ class Noisy(Defence):
         return {name: value + 0.1 * torch.randn(value.shape, generator=rng) for name, value in update.items()}
 
 
-def own(cls: type) -> str:
-    return f"{__name__}:{cls.__name__}"
-
-
 def asked(**changes: Any) -> Experiment:
     details = {"method": "fedavg", "net": "lenet", "side": 8, "engine": "inproc", "clients": 2, "rounds": 1}
     details |= {"local_epochs": 1, "images": 2, "audit_rounds": "0", "set": ("ig.iterations=150",)}
@@ -77,11 +74,11 @@ def audited(out: Path, **changes: Any) -> list[dict[str, Any]]:
 
 
 def test_who_is_told_of_the_defence_finds_what_who_is_not_told_does_not(tmp_path: Path) -> None:
-    static, adaptive = audited(tmp_path / "run", defence=own(OwnPrune), set=("ig.iterations=300",))
+    static, adaptive = audited(tmp_path / "run", defence=plug_in(OwnPrune), set=("ig.iterations=300",))
     assert (static["adaptive"], static["adaptation"]) == (False, None)
     assert (adaptive["adaptive"], adaptive["adaptation"]) == (True, "automatic")
-    assert static["granted"][-1] == f"not granted: that the client uses {own(OwnPrune)}"
-    assert adaptive["granted"][-1].startswith(f"that the client uses {own(OwnPrune)} ()")
+    assert static["granted"][-1] == f"not granted: that the client uses {plug_in(OwnPrune)}"
+    assert adaptive["granted"][-1].startswith(f"that the client uses {plug_in(OwnPrune)} ()")
     assert adaptive["psnr"]["mean"] > static["psnr"]["mean"] + 2
     assert static["ladder"][:2] == adaptive["ladder"][:2]
     with (tmp_path / "run" / "audit.csv").open() as file:
@@ -124,28 +121,28 @@ def test_a_search_that_does_not_fit_is_said_once_and_not_tried_again(tmp_path: P
 
 
 def test_how_one_adapts() -> None:
-    prune, foreign = asked(defence="prune"), asked(defence=own(OwnPrune))
+    prune, foreign = asked(defence="prune"), asked(defence=plug_in(OwnPrune))
     assert adaptation(resolve(prune), TARGET, "server") == "written"
     assert adaptation(resolve(asked(defence="prune", adaptation="automatic")), TARGET, "server") == "automatic"
     assert adaptation(resolve(asked(defence="prune", adaptation="none")), TARGET, "server") == "none"
     assert adaptation(resolve(foreign), TARGET, "server") == "automatic"
     example = Ticket("target", 0, "", 1, 1, EXAMPLE)
     assert adaptation(resolve(prune), example, "client_example") == "nothing to adapt to"
-    each = asked(defence=own(EachStep))
+    each = asked(defence=plug_in(EachStep))
     assert adaptation(resolve(each), example, "client_example") == "automatic"
     assert adaptation(resolve(each), Ticket("target", 0, "", 1, 4, "target"), "server") == "none"
-    assert adaptation(resolve(asked(defence=own(Blurs))), TARGET, "server") == "none"
+    assert adaptation(resolve(asked(defence=plug_in(Blurs))), TARGET, "server") == "none"
 
 
 def test_what_stands_in_the_objective() -> None:
     assert isinstance(mechanism(resolve(asked(defence="prune")), TARGET, "server", 1.0), Operator)
     assert isinstance(mechanism(resolve(asked(defence="prune")), TARGET, "server", -0.5), Scaled)
-    assert isinstance(mechanism(resolve(asked(defence=own(OwnPrune))), TARGET, "server", 1.0), Automatic)
-    assert mechanism(resolve(asked(defence=own(Blurs))), TARGET, "server", 1.0) is None
+    assert isinstance(mechanism(resolve(asked(defence=plug_in(OwnPrune))), TARGET, "server", 1.0), Automatic)
+    assert mechanism(resolve(asked(defence=plug_in(Blurs))), TARGET, "server", 1.0) is None
 
 
 def test_a_defence_that_changes_the_data_is_attacked_statically_and_that_is_said(tmp_path: Path) -> None:
-    (entry,) = audited(tmp_path / "run", defence=own(Blurs), set=("ig.iterations=2",))
+    (entry,) = audited(tmp_path / "run", defence=plug_in(Blurs), set=("ig.iterations=2",))
     assert not entry["adaptive"]
 
 
@@ -238,7 +235,7 @@ def test_no_two_probes_bear_the_same_noise(tmp_path: Path, monkeypatch: pytest.M
         return update
 
     monkeypatch.setattr(Noisy, "update", noted)
-    audited(tmp_path / "run", clients=1, defence=own(Noisy), attack=("analytic",), set=(), curve=("steps=2",))
+    audited(tmp_path / "run", clients=1, defence=plug_in(Noisy), attack=("analytic",), set=(), curve=("steps=2",))
     assert len(drawn) == 5  # one round of training, two probes of one step, two of two steps
     assert len({tuple(one.tolist()) for one in drawn}) == 5
 

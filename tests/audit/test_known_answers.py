@@ -38,7 +38,6 @@ from tests.support.known_answers import (
     controls,
     damaged,
     garbled,
-    plug_in,
     shifted_truth,
     swapped_truth,
     torn_truth,
@@ -46,6 +45,7 @@ from tests.support.known_answers import (
     unrecorded,
 )
 from tests.support.silent_defences import Blanks, SendsNothing
+from tests.support.small_runs import plug_in
 
 # --- methods and defences ---
 

@@ -20,7 +20,8 @@ from flfw.rng import torch_generator
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
 from flfw.training.optimisers import LocalTraining
-from tests.support.known_answers import IDENTIFIES, INCONCLUSIVE, LEAKS, NO_LEAK, STATIC, Laboratory, Setup, plug_in
+from tests.support.known_answers import IDENTIFIES, INCONCLUSIVE, LEAKS, NO_LEAK, STATIC, Laboratory, Setup
+from tests.support.small_runs import plug_in
 
 # --- defences that who knows them can undo ---
 

@@ -29,10 +29,10 @@ from tests.support.known_answers import (
     Laboratory,
     Setup,
     damaged,
-    plug_in,
     swapped_files,
     unrecorded,
 )
+from tests.support.small_runs import plug_in
 
 
 @dataclass(frozen=True)

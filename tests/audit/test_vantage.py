@@ -43,7 +43,7 @@ from flfw.storage.checkpoint import Checkpoints
 from flfw.task import Task
 from tests.support.attackable import fresh_net
 from tests.support.silent_defences import Blanks, SendsNothing
-from tests.support.small_runs import ByGuess, tiny
+from tests.support.small_runs import ByGuess, plug_in, tiny
 
 SERVER, UPDATE, EXAMPLE = VANTAGES
 
@@ -75,13 +75,9 @@ class SilentGradients(Defence):
         return {name: torch.zeros_like(value) for name, value in gradients.items()}
 
 
-def own(cls: type) -> str:
-    return f"{cls.__module__}:{cls.__name__}"
-
-
 def asked(folder: Path, **changes: Any) -> Experiment:
     """Two clients, softmax regression; client 0 has the probes 0 and 2, client 1 has probe 1."""
-    return tiny(folder, **{"images": 3, "attack": (own(Counted),), "vantage": VANTAGES, **changes})
+    return tiny(folder, **{"images": 3, "attack": (plug_in(Counted),), "vantage": VANTAGES, **changes})
 
 
 def audit(folder: Path, **details: Any) -> list[dict[str, Any]]:
@@ -189,12 +185,12 @@ def test_only_their_owner_can_read_them(watched: Watched) -> None:
 @pytest.mark.parametrize("defence", [SendsNothing, SilentGradients, Blanks])
 def test_what_the_clients_defence_stops_depends_on_where_it_acts(tmp_path: Path, defence: type) -> None:
     """The finished update is of no matter to who reads gradients; what local steps themselves follow is."""
-    whole.run(asked(tmp_path / "run", defence=own(defence), audit_rounds="0"))
+    whole.run(asked(tmp_path / "run", defence=plug_in(defence), audit_rounds="0"))
     recovered = {e["vantage"]: e["share_recovered"] for e in audit(tmp_path / "run")}
     assert recovered == {SERVER: 0.0, UPDATE: 0.0, EXAMPLE: 1.0 if defence is SendsNothing else 0.0}
     for entry in audit(tmp_path / "run"):
         assert (entry["verdict"] == "leaks") == (entry["share_recovered"] > 0)
-        assert entry["defence"] == own(defence)
+        assert entry["defence"] == plug_in(defence)
         # What does nothing to a single step's gradient hides nothing there that an attacker would have to know of.
         assert entry["adaptive"] == (defence is SendsNothing and entry["vantage"] == EXAMPLE)
 
@@ -461,9 +457,9 @@ def test_poison_covers_other_clients_examples(watched: Watched, tmp_path: Path) 
 
 @pytest.mark.slow
 def test_an_attack_that_reads_other_clients_examples_is_caught(watched: Watched) -> None:
-    result = {one.attack: one for one in capability.check(watched.folder, [own(ReadsOtherClients), "analytic"])}
+    result = {one.attack: one for one in capability.check(watched.folder, [plug_in(ReadsOtherClients), "analytic"])}
     assert result["analytic"].same and result["analytic"].compared == 21
-    assert not result[own(ReadsOtherClients)].same
+    assert not result[plug_in(ReadsOtherClients)].same
 
 
 def test_the_estimate_counts_its_probes_and_its_files(tmp_path: Path) -> None:

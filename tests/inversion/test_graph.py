@@ -21,7 +21,7 @@ from flfw.inversion.descent import AdamDescent, Best, Descent, Evaluate
 from flfw.inversion.graph import Graph, peak_bytes
 from flfw.inversion.matching import cosine_distance
 from flfw.inversion.objective import Guess
-from flfw.inversion.search import Found, Recipe, Target, invert
+from flfw.inversion.search import SearchResult, Recipe, Target, invert
 from flfw.nets import Net, Tensors, tensors
 from flfw.nets.inputs import Inputs
 from flfw.rng import initialising, torch_generator
@@ -177,7 +177,7 @@ class Counted(Descent):
         return self.inner.descend(evaluate, guess, box, solved)
 
 
-def searched(count: int, compute: Compute) -> tuple[list[Found], Sequence[int]]:
+def searched(count: int, compute: Compute) -> tuple[list[SearchResult], Sequence[int]]:
     model, descent = victim(), Counted(AdamDescent(5, 0.1))
     return invert(model, targets(model, count), Recipe(cosine_distance, descent), compute=compute), descent.counts
 
@@ -189,7 +189,7 @@ def needed() -> float:
     return float(str(refused.value).split(" takes ")[1].split(" GB")[0])
 
 
-def assert_alike(many: Sequence[Found], others: Sequence[Found]) -> None:
+def assert_alike(many: Sequence[SearchResult], others: Sequence[SearchResult]) -> None:
     assert len(many) == len(others)
     for result, other in zip(many, others, strict=True):
         torch.testing.assert_close(result.samples, other.samples, rtol=0, atol=1e-4)

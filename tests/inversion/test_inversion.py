@@ -17,7 +17,7 @@ from flfw.inversion.closed_form.linear import linear_inputs
 from flfw.inversion.descent import AdamDescent, Best, Descent
 from flfw.inversion.matching import cosine_distance, gaussian_likelihood, squared_distance
 from flfw.inversion.priors import Prior, energy, none, total_variation, weighted
-from flfw.inversion.search import Found, Recipe, Stage, Start, Target, invert
+from flfw.inversion.search import SearchResult, Recipe, Stage, Start, Target, invert
 from flfw.nets import Net, Tensors, build, tensors
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.inputs import Inputs
@@ -258,12 +258,12 @@ def target(sent: Tensors, y: Tensor, given: int) -> Target:
     return Target(sent, y, start_of(700 + given))
 
 
-def run(victim: VictimModel, targets: Sequence[Target], descent: AdamDescent) -> list[Found]:
+def run(victim: VictimModel, targets: Sequence[Target], descent: AdamDescent) -> list[SearchResult]:
     prior = weighted((1e-3, total_variation))
     return invert(victim, targets, Recipe(cosine_distance, descent, prior))
 
 
-def assert_found_alike(result: Found, other: Found, atol: float = 1e-4) -> None:
+def assert_found_alike(result: SearchResult, other: SearchResult, atol: float = 1e-4) -> None:
     torch.testing.assert_close(result.samples, other.samples, rtol=0, atol=atol)
     assert result.matched == pytest.approx(other.matched, abs=1e-5)
 
@@ -444,7 +444,7 @@ def led(
     box: tuple[float, float] = WIDE,
     inputs: Inputs = ROW,
     boxed: bool = True,
-) -> Found:
+) -> SearchResult:
     """Where a search ends that only follows a prior, from one value everywhere in normalised units."""
     victim = linear_victim(inputs)
     _, target = linear_target(victim)

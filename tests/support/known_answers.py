@@ -65,10 +65,6 @@ def _closed_form(seen: Observation, known: Knowledge) -> Tensor:
     return raw.nan_to_num(nan=0.5).clamp(0, 1)
 
 
-def plug_in(cls: type) -> str:
-    return f"{cls.__module__}:{cls.__name__}"
-
-
 # --- faults of the measurement: each changes a copy of a run whose examples leak ---
 
 Answers = list[Tensors]

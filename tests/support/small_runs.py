@@ -50,3 +50,8 @@ class ByGuess(Attack):
     def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
         """Give one example, in any shape of its size."""
         raise NotImplementedError
+
+
+def plug_in(cls: type) -> str:
+    """The name of a plug-in that a test defines."""
+    return f"{cls.__module__}:{cls.__name__}"
