@@ -33,7 +33,7 @@ from flfw.errors import require
 from flfw.inversion.descent import LBFGS, AdamDescent, Descent
 from flfw.inversion.matching import squared_distance
 from flfw.inversion.private.feature_statistics import StatisticsVictim, channel_statistics
-from flfw.inversion.search import SearchResult, Recipe, Target, invert
+from flfw.inversion.search import Recipe, SearchResult, Target, invert
 from flfw.nets.conditional_gan import GeneratingNet, noise
 from flfw.nets.net import Tensors
 from flfw.rng import torch_generator

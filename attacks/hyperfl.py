@@ -53,7 +53,7 @@ from flfw.inversion.private.extractor import (
     named,
     read_off,
 )
-from flfw.inversion.search import SearchResult, Recipe, Stage, Target, invert
+from flfw.inversion.search import Recipe, SearchResult, Stage, Target, invert
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.net import Net, Tensors
 from flfw.victims.generated import GeneratedVictim

@@ -13,7 +13,7 @@ from flfw.adversary.attack import Attack, Models, NotApplicable
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.inversion.automatic import Automatic
 from flfw.inversion.closed_form.labels import NoLabels, recovered
-from flfw.inversion.search import SearchResult, Recipe, Target, invert, objectives
+from flfw.inversion.search import Recipe, SearchResult, Target, invert, objectives
 from flfw.inversion.settled import alike, settled
 from flfw.nets.net import Tensors
 from flfw.rng import torch_generator

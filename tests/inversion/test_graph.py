@@ -21,7 +21,7 @@ from flfw.inversion.descent import AdamDescent, Best, Descent, Evaluate
 from flfw.inversion.graph import Graph, peak_bytes
 from flfw.inversion.matching import cosine_distance
 from flfw.inversion.objective import Guess
-from flfw.inversion.search import SearchResult, Recipe, Target, invert
+from flfw.inversion.search import Recipe, SearchResult, Target, invert
 from flfw.nets import Net, Tensors, tensors
 from flfw.nets.inputs import Inputs
 from flfw.rng import initialising, torch_generator

@@ -17,7 +17,7 @@ from flfw.inversion.closed_form.linear import linear_inputs
 from flfw.inversion.descent import AdamDescent, Best, Descent
 from flfw.inversion.matching import cosine_distance, gaussian_likelihood, squared_distance
 from flfw.inversion.priors import Prior, energy, none, total_variation, weighted
-from flfw.inversion.search import SearchResult, Recipe, Stage, Start, Target, invert
+from flfw.inversion.search import Recipe, SearchResult, Stage, Start, Target, invert
 from flfw.nets import Net, Tensors, build, tensors
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.inputs import Inputs
