@@ -20,7 +20,7 @@ types: $(VENV)/.installed
 	$(VENV)/bin/pyright
 
 suite: $(VENV)/.installed
-	$(PYTEST) -m "not slow" -n 4
+	$(PYTEST) -m "not slow" -n 3
 
 slow: $(VENV)/.installed  ## the tests that take minutes each
 	$(PYTEST) -m slow  # one at a time: some compare times, and Ray's take all cores

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
-from flfw.audit.measures.statistics import significant
 from flfw.report.findings import AuditEntry
+
+_ALPHA = 0.01  # greatest probability that chance alone marks any feature of the run
 
 
 @final
@@ -31,13 +32,15 @@ class AttributeTable:
 
 
 def attribute_tables(settings: Iterable[AuditEntry]) -> list[AttributeTable]:
-    """Return a table for each setting of rows; the p-values are corrected for all features of all settings."""
+    """Return a table for each setting of rows; the p-values are corrected for all features of all
+    settings (Bonferroni).
+    """
     tabular = [setting for setting in settings if setting.entry.get("columns")]
     tests = sum(len(setting.entry["columns"]) for setting in tabular)
     tables = []
     for setting in tabular:
         rows = [
-            {**column, "number": number, "above": significant(column["p"], tests)}
+            {**column, "number": number, "above": column["p"] * tests <= _ALPHA}
             for number, column in enumerate(setting.entry["columns"], 1)
         ]
         rows.sort(key=lambda row: (not row["above"], row["floor"] - row["share"], row["number"]))

@@ -123,7 +123,7 @@ def side_by_side(settings: Iterable[AuditEntry]) -> list[tuple[AuditEntry, Audit
 
 
 def probes_beside_uploads(settings: Iterable[AuditEntry]) -> list[tuple[AuditEntry, AuditEntry]]:
-    """Pair each attack on what training sent with the same attack on a round's probes, in the same place."""
+    """Pair each attack on uploads of training with the same attack on the round's probes."""
     probes: dict[tuple[Any, ...], AuditEntry] = {}
     pairs = []
     for setting in settings:

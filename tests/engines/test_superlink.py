@@ -98,6 +98,7 @@ def test_a_killed_run_is_resumed_by_the_same_commands(tmp_path: Path, mark: str)
     assert there["rounds"] == here["rounds"] and there["final"] == here["final"]
 
 
+@pytest.mark.slow  # it installs the app, and starts Ray
 def test_the_repository_is_an_app_for_flwr_run(
     small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str
 ) -> None:

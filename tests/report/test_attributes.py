@@ -44,8 +44,8 @@ def test_images_have_no_table() -> None:
 
 def test_a_probe_is_paired_with_the_upload_of_its_round_alone() -> None:
     probe, upload = shown(), shown("update", batch=150, steps=3)
-    later, told = shown("update", round=2), shown("update", adaptation="written")
-    assert probes_beside_uploads([probe, upload, later, told]) == [(probe, upload)]
+    later, informed = shown("update", round=2), shown("update", adaptation="written")
+    assert probes_beside_uploads([probe, upload, later, informed]) == [(probe, upload)]
 
 
 @pytest.mark.parametrize("chance", [None, 0.15])
