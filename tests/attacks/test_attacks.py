@@ -149,11 +149,11 @@ def test_ig_does_not_keep_a_restart_that_ended_in_nan() -> None:
     x, y = torch.tensor([[0.5, 0.8]]), torch.tensor([1])
     victim = PlainVictim(net, nets.tensors(net), ("*",), inputs)
     observation = seen(gradient(net, inputs, x, y), nets.tensors(net))
-    attack = IG(IGSettings(iterations=1, lr=1e-3, restarts=16))
+    attack = IG(IGSettings(iterations=1, lr=1e-3, restarts=8))
     single, rngs = IG(IGSettings(iterations=1, lr=1e-3)), generators(1)
-    alone = [single.run([observation], [Knowledge(victim, 1, y)], rngs)[0].matching_loss for _ in range(16)]
+    alone = [single.run([observation], [Knowledge(victim, 1, y)], rngs)[0].matching_loss for _ in range(8)]
     finite = [loss for loss in alone if loss is not None and math.isfinite(loss)]
-    assert 0 < len(finite) < 16, "some starts must fail and some must not"
+    assert 0 < len(finite) < 8, "some starts must fail and some must not"
     result = attack.run([observation], [Knowledge(victim, 1, y)], generators(1))[0]
     assert result.matching_loss == pytest.approx(min(finite), abs=1e-5)
 

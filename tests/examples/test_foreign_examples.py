@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,14 @@ def test_every_app_has_an_audit(audits: ModuleType) -> None:
     assert sorted(audits.EXAMPLES) == NAMES and len(NAMES) >= 10 and set(REFUSED) | LEAKING | VAGUE <= set(NAMES)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in REFUSED])
+def at_first(name: str) -> Any:
+    """A case of the quick suite, or of the slow one."""
+    return (
+        name if name in ("numpy_client", "sends_deltas", "adam_epochs") else pytest.param(name, marks=pytest.mark.slow)
+    )
+
+
+@pytest.mark.parametrize("name", [at_first(name) for name in NAMES if name not in REFUSED])
 def test_an_app_is_recorded_and_its_description_explains_what_it_sent(
     audits: ModuleType, tmp_path: Path, name: str
 ) -> None:

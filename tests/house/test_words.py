@@ -6,6 +6,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -68,11 +69,17 @@ HELP_TEXTS = {"sim.py", "flfw/rehearse/__main__.py", "flfw/deploy/__main__.py", 
 Rule = Callable[[Path], list[str]]
 
 
+@cache
+def parsed(text: str) -> ast.Module:
+    """The tree of a source, for all rules; none of them changes it."""
+    return ast.parse(text)
+
+
 def sources(root: Path) -> Iterator[tuple[str, ast.Module]]:
     """Every source file: its path from the root, and its tree."""
     paths = [path for layer in LAYERS for path in sorted((root / layer).rglob("*.py"))]
     for path in [*paths, *root.glob("sim.py")]:
-        yield str(path.relative_to(root)), ast.parse(path.read_text())
+        yield str(path.relative_to(root)), parsed(path.read_text())
 
 
 def empty_names(root: Path) -> list[str]:

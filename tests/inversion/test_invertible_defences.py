@@ -354,6 +354,7 @@ def test_what_cannot_be_undone_stays_hidden() -> None:
     assert attacked(ig, "linear", replaces(0.6), informed=True)[0] < 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("defence", "least"), [(keyed(), 60), (replaces(0.005), 20)], ids=["keyed", "garbage"])
 def test_least_squares_gain_too(defence: Defence, least: float) -> None:
     dlg = DLG(DLGSettings(iterations=40, restarts=1))
