@@ -43,6 +43,7 @@ def one_only(batches: Any, teachers: Any) -> Any:
     return distillation.taught(batches, teachers[:1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "wrong"), [("speaking", learning), ("taught", one_only)])
 def test_a_server_that_does_another_thing_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, wrong: Any

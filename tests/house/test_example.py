@@ -53,7 +53,7 @@ def run_config(**changed: Any) -> dict[str, Any]:
     return details["tool"]["flwr"]["app"]["config"] | {name.replace("_", "-"): value for name, value in changed.items()}
 
 
-@pytest.mark.parametrize(("epochs", "images"), [(1, 2), (20, 4)])
+@pytest.mark.parametrize(("epochs", "images"), [(1, 2), pytest.param(20, 4, marks=pytest.mark.slow)])
 def test_the_app_runs_is_recorded_and_audited(
     example: SimpleNamespace, tmp_path: Path, epochs: int, images: int
 ) -> None:

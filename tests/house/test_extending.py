@@ -98,6 +98,7 @@ def test_there_is_an_example_of_every_kind() -> None:
     assert len(fenced) == len(BLOCKS), "a block does not name its file"
 
 
+@pytest.mark.slow
 def test_the_extended_house_keeps_its_rules(copy: Path) -> None:
     assert [breach for rule in test_house.RULES for breach in rule(copy)] == []
     assert [breach for rule in test_floors.RULES for breach in rule(copy)] == []

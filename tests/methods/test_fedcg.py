@@ -111,7 +111,9 @@ class Server:
         return {n: self.model.state_dict()[n].clone() for n in sent[0]}
 
 
-@pytest.mark.parametrize(("diversity", "start"), [(0.2, "common"), (0.0, "independent")])
+@pytest.mark.parametrize(
+    ("diversity", "start"), [(0.2, "common"), pytest.param(0.0, "independent", marks=pytest.mark.slow)]
+)
 def test_two_rounds_equal_a_loop(small: Experiment, tmp_path: Path, diversity: float, start: str) -> None:
     with rounds.exactly():
         experiment = asked(small, f"diversity={diversity}", f"start={start}")

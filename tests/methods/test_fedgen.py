@@ -30,7 +30,7 @@ def asked(small: Experiment, *settings: str) -> Experiment:
     return dataclasses.replace(small, method="fedgen", set=few, **given)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("diversity", [1.0, 0.0])
+@pytest.mark.parametrize("diversity", [1.0, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_two_rounds_equal_a_loop(small: Experiment, tmp_path: Path, diversity: float) -> None:
     with rounds.exactly():
         experiment = asked(small, f"diversity={diversity}")
