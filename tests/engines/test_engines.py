@@ -6,6 +6,7 @@ import dataclasses
 import os
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ import torch
 from flwr.app import ArrayRecord
 
 from flfw import nets, plugins
+from flfw.audit.jobs import ticket_of
+from flfw.audit.rungs import tickets_beside
 from flfw.client.store import ClientStore, StateMissing
 from flfw.engines import machine
 from flfw.errors import RunFailed
@@ -42,7 +45,12 @@ def same_on_ray(small: Experiment, tmp_path: Path, method: str) -> None:
     there = train_by_engine(dataclasses.replace(experiment, engine="ray"), tmp_path / "ray")
     assert rows_without_times(here) == rows_without_times(there)
     assert recorded(tmp_path / "inproc") == recorded(tmp_path / "ray")
-    assert len(recorded(tmp_path / "ray")) == 8  # control, easy, and two rounds of the target, two probes each
+    rungs = Counter(rung for rung, *_ in recorded(tmp_path / "ray"))
+    target = ticket_of(experiment.points[0], 0)
+    beside = {
+        ticket.rung: 4 for ticket in tickets_beside(resolve(experiment), target)
+    }  # where something hides the data
+    assert rungs == {"control": 2, "easy": 2, "target": 4, **beside}  # two probes each, the target's in two rounds
 
 
 @pytest.mark.parametrize("method", ON_RAY)
