@@ -21,6 +21,10 @@ class Defence(ABC):
     """
 
     Settings: ClassVar[type] = NoSettings
+    independent_noise: ClassVar[bool] = False
+    """Whether all randomness is noise that is drawn independently for each entry and message, as large for all entries
+    of a tensor. The automatic adaptation relies on it. Without this claim, no audit of a random defence with that
+    adaptation says "no leak found": noise with a structure may be removed by somebody who knows the structure."""
 
     def __init__(self, settings: Any = None) -> None:
         self.settings = self.Settings() if settings is None else settings

@@ -42,6 +42,7 @@ class DPGaussian(Defence):
     """Defence that scales down to the bound, then adds independent noise to each entry."""
 
     Settings = DPGaussianSettings
+    independent_noise = True
 
     @classmethod
     def mildest(cls, settings: DPGaussianSettings) -> DPGaussianSettings:

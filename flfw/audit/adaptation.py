@@ -10,11 +10,15 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
+import torch
+
 from flfw import plugins
 from flfw.audit.jobs import Ticket
 from flfw.defence import Defence
 from flfw.inversion.automatic import Automatic
+from flfw.messages.sharing import matches
 from flfw.resolve import Resolved
+from flfw.rng import torch_generator
 from flfw.server.strategy import FederatedStrategy
 from flfw.victims.operator import Circumstances, MethodOperator, Operator, Scaled
 
@@ -205,6 +209,31 @@ def mechanism(resolved: Resolved, ticket: Ticket, vantage: str, factor: float) -
     if how == "automatic":
         return Automatic(defence, factor=factor, finished=vantage != "client_example")
     return None
+
+
+def relies_on_noise(resolved: Resolved, ticket: Ticket, vantage: str) -> bool:
+    """Return whether the adaptation takes a defence's randomness for independent noise that the defence does not claim.
+
+    The defence acts twice on the same random tensors, with generators of different seeds.
+
+    Args:
+        resolved: the experiment, with a defence.
+        ticket: the probes.
+        vantage: the attacker's position.
+    """
+    defence = resolved.new_defence()
+    if defence is None or defence.independent_noise or adaptation(resolved, ticket, vantage) != "automatic":
+        return False
+    rng = torch_generator(0, "relies on noise")
+    shared = resolved.method.descended(resolved.model, resolved.settings)
+    named = {n: p for n, p in resolved.model.named_parameters() if matches(n, shared)}
+    trial = {name: torch.randn(p.shape, generator=rng) for name, p in named.items()}
+    for hook in (getattr(defence, name) for name in _hooks(resolved) - {"batch"}):
+        copies = ({n: v.clone() for n, v in trial.items()} for _ in range(2))
+        once, again = (hook(copy, torch_generator(seed, "trial")) for seed, copy in enumerate(copies))
+        if any(not torch.equal(once[name], again[name]) for name in once):
+            return True
+    return False
 
 
 def _hooks(resolved: Resolved) -> set[str]:

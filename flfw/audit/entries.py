@@ -30,6 +30,7 @@ class AuditedTarget:
         searched: values of the attack's objective, if it has one.
         identified: identification among look-alikes; None: nothing was compared.
         columns: of a table, for each column how often it was recovered, and by guessing.
+        assumes: whether the attack took a defence's randomness for independent noise, which the defence does not claim.
     """
 
     private: bool = False
@@ -38,6 +39,7 @@ class AuditedTarget:
     searched: Searched | None = None
     identified: Identified | None = None
     columns: Sequence[Mapping[str, float | None]] | None = None
+    assumes: bool = False
 
 
 def entry(
@@ -121,6 +123,7 @@ def _evidence(
         identified=target.identified,
         settings=target.settings,
         searched=target.searched,
+        assumes=target.assumes,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
+from flfw.audit.adaptation import relies_on_noise
 from flfw.audit.climb import Climb
 from flfw.audit.entries import AuditedTarget, entry
 from flfw.audit.jobs import Job, Solution
@@ -63,6 +64,7 @@ class Judge:
                 searched=self._searched(job, defence, stands, solution, selected),
                 identified=self._scorer.identified(job, {row["victim"] for row in selected}),
                 columns=self._scorer.columns(job, {row["victim"] for row in selected}),
+                assumes=stands.adaptation == "automatic" and relies_on_noise(self._resolved, job.ticket, vantage),
             )
             entries.append(entry(description, solution, selected, asked, ladder, self._experiment.seed, target, other))
         return entries

@@ -121,6 +121,7 @@ class Evidence:
         identified: identification among look-alikes, where it was tested.
         settings: number of settings of the run in which it was tested.
         searched: values of the objective, where the attack has one.
+        assumes: whether the attack took a defence's randomness for independent noise, which the defence does not claim.
     """
 
     recovered: int
@@ -135,6 +136,7 @@ class Evidence:
     identified: Identified | None = None
     settings: int = 1
     searched: Searched | None = None
+    assumes: bool = False
 
 
 def verdict(ladder: Ladder, evidence: Evidence) -> Conclusion:
@@ -251,6 +253,14 @@ def _unearned(ladder: Ladder, evidence: Evidence) -> Conclusion | None:
             f"better (median of its objective {searched.truth:.3g}) than its results do ({searched.found:.3g}; a "
             f"random guess has {searched.random:.3g}). A longer or better search is needed.",
         )
+    if evidence.assumes:
+        return Conclusion(
+            "inconclusive",
+            "noise",
+            "The attack took the defence's randomness for noise that is independent in each entry and message. If it "
+            "has a structure, somebody who knows it may remove it. Claim `independent_noise` in the defence if it has "
+            "none, or write an adaptation that removes it.",
+        )
     if messages < MESSAGES:
         return Conclusion(
             "inconclusive",
@@ -267,5 +277,6 @@ def _nothing_found(evidence: Evidence) -> Conclusion:
         "nothing",
         "The attack reconstructs the same clients' data without the defence and through its mildest form. It knew all "
         "that stands between the data and what was sent, and reconstructed nothing within its budget. Up to "
-        f"{most_missed(evidence.messages):.0%} of such messages could leak to this attack and none have been seen to.",
+        f"{most_missed(evidence.messages):.0%} of such messages could leak to this attack and none have been seen to. "
+        "Candidates were compared with its results, not with the message itself, which may tell more.",
     )

@@ -25,6 +25,7 @@ BRIEF = {
     "matched": "it does not work on these clients without the protection either",
     "matched, untried": "it was not shown that it works on these clients without the protection",
     "search": "its search ended short of the true data in {short} of {searched} messages",
+    "noise": "it took the defence's randomness for independent noise, which the defence does not claim",
     "few": "only {messages} attacked, too few for a conclusion",
 }
 PLAIN = {
@@ -44,6 +45,8 @@ PLAIN = {
     "matched, untried": "it was not shown that the same attack succeeds for these clients without the protection",
     "search": "the attack ended its search too early: in {short} of {searched} messages the true {unit} explain the "
     "message better than what it gave",
+    "noise": "the attack took the protection's randomness for noise without a structure, which nobody claims; somebody "
+    "who knows a structure may remove it",
     "few": "only {messages} attacked, and that is too few for an answer",
 }
 

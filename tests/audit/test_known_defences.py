@@ -146,14 +146,47 @@ class Noisy(Defence):
     """Noise of its own, for which no adaptation is written."""
 
     Settings = NoiseSize
+    independent_noise = True
 
     @classmethod
     def mildest(cls, settings: Any) -> Any:
         return replace(settings, size=min(settings.size, 1e-6))
 
     def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
-        size = self.settings.size
-        return {name: value + size * torch.randn(value.shape, generator=rng) for name, value in update.items()}
+        return {name: value + self.settings.size * self.noise(value, rng) for name, value in update.items()}
+
+    def noise(self, value: Tensor, rng: torch.Generator) -> Tensor:
+        return torch.randn(value.shape, generator=rng)
+
+
+class SparesRows(Noisy):
+    """The last tenth of the rows stays exact."""
+
+    independent_noise = False
+
+    def noise(self, value: Tensor, rng: torch.Generator) -> Tensor:
+        noise = super().noise(value, rng)
+        noise[-max(1, len(value) // 10) :] = 0
+        return noise
+
+
+class Mirrored(Noisy):
+    """The second half of the rows has the negative noise of the first: their sum is exact."""
+
+    independent_noise = False
+
+    def noise(self, value: Tensor, rng: torch.Generator) -> Tensor:
+        half = super().noise(value[: len(value) // 2], rng)
+        return torch.cat([half, -half])
+
+
+class Common(Noisy):
+    """One number is added to a whole tensor."""
+
+    independent_noise = False
+
+    def noise(self, value: Tensor, rng: torch.Generator) -> Tensor:
+        return torch.randn((), generator=rng).expand_as(value)
 
 
 def _by_key(value: Tensor) -> Tensor:
@@ -328,6 +361,10 @@ BY_SEARCH = {
         LEAKS, "clipping keeps the direction", method="dp_fedavg", set=("noise_multiplier=1e-6",)
     ),
 }
+for kind in (SparesRows, Mirrored, Common):
+    BY_SEARCH[f"told of noise with a structure: {kind.__name__}"] = searched(
+        (INCONCLUSIVE, LEAKS, IDENTIFIES), "it can be removed", kind, images=8, set=(f"{kind.__name__}.size=30",)
+    )
 BY_SEARCH["saturated sigmoids, searched"] = Setup(
     (INCONCLUSIVE, IDENTIFIES, LEAKS),
     "undefended",

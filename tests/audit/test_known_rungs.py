@@ -46,6 +46,7 @@ class Drowned(Defence):
     """Noise a thousand times the gradient; hardly any in its mildest form."""
 
     Settings = Size
+    independent_noise = True
 
     @classmethod
     def mildest(cls, settings: Any) -> Any:
@@ -54,6 +55,12 @@ class Drowned(Defence):
     def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
         size = self.settings.size
         return {name: value + size * torch.randn(value.shape, generator=rng) for name, value in update.items()}
+
+
+class Unclaimed(Drowned):
+    """The same, without a claim that its noise has no structure."""
+
+    independent_noise = False
 
 
 class Undeclared(Drowned):
@@ -196,6 +203,9 @@ EARNED = {
 
 NOT_EARNED = {
     "drowned, not told": Setup(STATIC, "it does not know", plug_in(Steadfast), NOISY, cause="static"),
+    "no claim about the noise": told(
+        INCONCLUSIVE, "it may have a structure", Steadfast, "noise", fields=noisy(Unclaimed)
+    ),
     "no mildest form": told(INCONCLUSIVE, "nobody knows whether it copes", Steadfast, "told", fields=noisy(Undeclared)),
     "a mildest form too strong": told(
         INCONCLUSIVE, "nothing leaks there either", Steadfast, "told", fields=noisy(StrongEvenIfMild)

@@ -106,6 +106,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "most searches end short": ({"searched": SHORT}, "inconclusive", "search"),
     "half of the searches end short": ({"searched": REACHED}, "no leak found", "nothing"),
     "seven messages": ({"messages": 7}, "inconclusive", "few"),
+    "noise of unknown structure": ({"assumes": True}, "inconclusive", "noise"),
 }
 
 

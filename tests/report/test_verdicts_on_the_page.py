@@ -86,6 +86,7 @@ CASES: list[tuple[str, str, dict[str, Any], str, str]] = [
         "only 4 independent messages were attacked",
         "messages were attacked, and",
     ),
+    ("inconclusive", "noise", {}, "which the defence does not claim", "noise without a structure"),
     ("inconclusive", "few", {"messages": 1}, "only 1 independent message was attacked", "message was attacked, and"),
 ]
 
