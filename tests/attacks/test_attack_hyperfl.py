@@ -681,6 +681,7 @@ def test_an_audit_says_that_it_leaks(tmp_path: Path) -> None:
     assert any(line.endswith("which it reads off what was sent, or does without") for line in entry["granted"])
 
 
+@pytest.mark.slow
 def test_what_a_trained_client_kept_private_is_read_off_the_recorded_bytes(tmp_path: Path) -> None:
     """Embeddings from the client's disk, which no attack may open, against the closed form of one recorded probe."""
     details: dict[str, Any] = {"net": "cnn1", "side": 28, "clients": 3, "images": 3, "keep_state": True}

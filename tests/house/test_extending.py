@@ -110,6 +110,7 @@ def test_the_files_are_clean(copy: Path) -> None:
         python(copy, "-m", "ruff", *check, *files)
 
 
+@pytest.mark.slow
 def test_the_tests_of_the_examples_pass(copy: Path) -> None:
     printed = python(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS)
     assert re.search(r"\d+ passed", printed) and "skipped" not in printed

@@ -339,7 +339,10 @@ def test_a_noisy_probe_repeats_and_no_other_round_or_seed_has_its_noise(
     assert lengths[1] < 0.1 * lengths[0]
 
 
-@pytest.mark.parametrize("method", METHODS)
+SEEDED = ("fedavg", "fedper", "hyperfl", "fedcg", "fed_cdp", "scaffold")  # all others are slow
+
+
+@pytest.mark.parametrize("method", [m if m in SEEDED else pytest.param(m, marks=pytest.mark.slow) for m in METHODS])
 def test_a_seed_repeats_and_another_differs(small: Experiment, tmp_path: Path, method: str) -> None:
     experiment = by_method(small, method, clients=3, sample=2, set=TRAINABLE.get(method, ()))
     one, two = train_by_engine(experiment, tmp_path / "one"), train_by_engine(experiment, tmp_path / "two")

@@ -126,6 +126,7 @@ def test_the_same_attack_again_finds_the_same(recorded: Path, tmp_path: Path) ->
     assert result["rounds"] == json.loads((recorded / "result.json").read_text())["rounds"]
 
 
+@pytest.mark.slow
 def test_another_attack_lands_beside_the_run(recorded: Path, tmp_path: Path) -> None:
     shutil.copytree(recorded, tmp_path / "run")
     flags = [
