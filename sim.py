@@ -205,7 +205,9 @@ def _summary(folder: os.PathLike[str]) -> str:
         if curve := entry.get("curve"):
             where += f", {curve} {Point(curve, entry['batch'], entry['steps']).value}"
         best = f", best {entry['psnr']['max']:.1f} dB" if entry["psnr"] else ""
-        if entry["verdict"] == "identifies":
+        if entry.get("cause") == "candidates":
+            best += f", {entry['candidates']['first']} of {entry['candidates']['messages']} messages point to the truth"
+        elif entry["verdict"] == "identifies":
             best += f", {entry['identification_rate']:.0%} told from look-alikes"
         cause = because(AuditEntry(entry, entry["attack"]))
         line = f"{where}: {entry['verdict']} ({entry['share_recovered']:.0%} recovered{best})"

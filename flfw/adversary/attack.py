@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.inversion.compute import Compute
+from flfw.inversion.fit import Fit
 from flfw.plugins import NoSettings
 
 Models: TypeAlias = frozenset[Literal["defence", "steps"]]
@@ -120,11 +121,12 @@ class Attack(ABC):
 
     def objective(
         self, seen: Observation, known: Knowledge, guesses: Sequence[Reconstruction], rng: torch.Generator
-    ) -> list[float] | None:
-        """Compute the attack's objective at some guesses, to tell a failed search from lost information.
+    ) -> list[Fit] | None:
+        """Compute the attack's objective at some guesses, without a search.
 
-        An audit compares the true data, the reconstruction and a random guess. By default None: there is no objective,
-        or it cannot be computed at a guess.
+        An audit compares the true data, the reconstruction and a random guess, to tell a failed search from lost
+        information; and the true data with public ones, to tell whether the message points to them. By default None:
+        there is no objective, or it cannot be computed at a guess.
 
         Args:
             seen: the observation.

@@ -13,7 +13,8 @@ from flfw.adversary.attack import Attack, Models, NotApplicable
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.inversion.automatic import Automatic
 from flfw.inversion.closed_form.labels import NoLabels, recovered
-from flfw.inversion.search import Recipe, SearchResult, Target, invert, objectives
+from flfw.inversion.fit import Fit, fits
+from flfw.inversion.search import Recipe, SearchResult, Target, invert
 from flfw.inversion.settled import alike, settled
 from flfw.nets.net import Tensors
 from flfw.rng import torch_generator
@@ -60,14 +61,13 @@ class GradientMatching(Attack, ABC):
 
     def objective(
         self, seen: Observation, known: Knowledge, guesses: Sequence[Reconstruction], rng: torch.Generator
-    ) -> list[float] | None:
+    ) -> list[Fit] | None:
         """Compute the last search's objective; None where labels or private tensors are searched for as well."""
         if self.labels == "searched for" or known.model.unknown:
             return None
         mechanism, target = self._target(seen, known, rng)
-        places = [(g.samples, target.labels if g.labels is None else g.labels) for g in guesses]
-        recipe, limits = self.recipe(mechanism), self.compute
-        return objectives(known.model, target, recipe, places, mechanism=mechanism, box=known.box, compute=limits)
+        places = [(guess.samples, guess.labels) for guess in guesses]
+        return fits(known.model, target, self.recipe(mechanism), places, mechanism=mechanism)
 
     def _target(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> tuple[GrantedMechanism, Target]:
         """Return the mechanism in the objective, and the target; its labels are read off the undone observation."""

@@ -28,6 +28,7 @@ from flfw.audit.scorer import Scorer, ScoreRow, read_truth
 from flfw.audit.standing import standing
 from flfw.audit.verdict import Rung
 from flfw.curves import Point
+from flfw.errors import BadInput
 from flfw.recording.reader import Recordings
 from flfw.resolve import Resolved
 from flfw.task import Task
@@ -46,10 +47,18 @@ def auditing(resolved: Resolved, task: Task, out: Path, source: Path | None = No
         task: the experiment's task.
         out: the run's folder.
         source: the folder with ``observations/`` and ``truth/``, if it is a different one.
+
+    Raises:
+        BadInput: the data have no public examples, without which nothing is compared.
     """
     experiment = resolved.experiment
     if not (experiment.attacks and experiment.audited and resolved.method.uploads):
         return nullcontext(None)
+    if not len(task.split.public):
+        raise BadInput(
+            "Expected test examples that are no training examples, for the floors of the audit, got none among "
+            f"{len(task.dataset.test_y)} of {experiment.dataset}; add others to its test part, or leave out --attack."
+        )
     return Auditor(resolved, task, source or out, out)
 
 
@@ -78,7 +87,7 @@ class Auditor(AbstractContextManager["Auditor"]):
         self._granted: tuple[str, int] | None = None
         self._plan = self._plan_of(resolved)
         self._attacks = self._place()
-        self._climb = Climb(resolved, self._plan_of, self._attempt, source / "truth")
+        self._climb = Climb(resolved, self._plan_of, self._attempt, source / "truth", lambda: self._public)
 
     def _plan_of(self, resolved: Resolved) -> Plan:
         note = lambda sentence: self._note([sentence])  # noqa: E731
@@ -107,8 +116,11 @@ class Auditor(AbstractContextManager["Auditor"]):
     @cached_property
     def _scorer(self) -> Scorer:
         """Scorer, built on first use: training does not need its public data."""
-        public = Public.from_arrays(*(part.numpy() for part in self._public_data()))
-        return Scorer(public, self.source / "truth", self._out, self.experiment.seed, self._perceptual)
+        return Scorer(self._public, self.source / "truth", self._out, self.experiment.seed, self._perceptual)
+
+    @cached_property
+    def _public(self) -> Public:
+        return Public.from_arrays(*(part.numpy() for part in self._public_data()))
 
     def _public_data(self) -> tuple[Tensor, Tensor]:
         return self._task.examples("test", evenly(self._task.split.public, _PUBLIC_AT_MOST))
@@ -182,8 +194,8 @@ class Auditor(AbstractContextManager["Auditor"]):
         return entries, self._scored
 
     def _settings(self, jobs: Sequence[Job]) -> int:
-        """Return the number of settings in which identification is tested; other vantages see the same bytes."""
-        return sum(len(self._plan.defences_of(job)) for job in jobs if job.ticket.rung == "target") or 1
+        """Return the number of tests of identification: two in each setting; other vantages see the same bytes."""
+        return 2 * sum(len(self._plan.defences_of(job)) for job in jobs if job.ticket.rung == "target") or 1
 
     def _attempt(self, plan: Plan, job: Job) -> tuple[Solution, list[ScoreRow]]:
         """Run a job that was not foreseen; return its solution and rows, which are kept."""
@@ -215,7 +227,9 @@ class Auditor(AbstractContextManager["Auditor"]):
             place = exchange.client if ticket.source == "update" else exchange.slot
             name = key(ticket.round, ticket.point, place)
             rows += self._scorer.rows(job, exchange, common | where, name, reconstruction)
-        return rows
+        groups = [[row for row in rows if row["defence"] == name] for name in {row["defence"]: None for row in rows}]
+        controlled = [row for group in groups for row in self._scorer.controlled(job, group)]
+        return sorted(controlled, key=lambda row: (row["victim"], row["image"]))
 
     def _note(self, refused: Iterable[str]) -> None:
         self.refused += [sentence for sentence in refused if sentence not in self.refused]

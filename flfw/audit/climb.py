@@ -7,32 +7,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
 from statistics import median
 from typing import final
 
 import torch
 
-from flfw.adversary.attack import Attack
+from flfw.adversary.attack import Attack, NotApplicable
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, Truth, key
 from flfw.audit.jobs import Job, Solution
 from flfw.audit.knowledge import grant
 from flfw.audit.measures.agreement import Agreement, agreement, resolution
+from flfw.audit.measures.candidates import disjoint_candidates, pointed
+from flfw.audit.measures.identification import Identified
+from flfw.audit.measures.public import Public
 from flfw.audit.plan import Plan
 from flfw.audit.rungs import MATCHED, TOLD, on_rung
 from flfw.audit.scorer import ScoreRow, read_truth
 from flfw.audit.verdict import EASY_SHARE, Rung, Searched
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
+from flfw.inversion.fit import Fit
 from flfw.recording.reader import Recordings
 from flfw.resolve import Resolved, resolve
-from flfw.rng import torch_generator
+from flfw.rng import numpy_generator, torch_generator
 
 _SHORT = 1e-5  # of the way from a random guess to the truth that a search may lack: about what float32 rounds
 
 Attempt = Callable[[Plan, Job], tuple[Solution, list[ScoreRow]]]
 """Runs a job of a plan; returns its solution and a row for each example."""
+
+Opened = tuple[Observation, Knowledge, Truth]
+"""A message, the knowledge granted about it, and its truth."""
 
 
 @final
@@ -44,10 +51,19 @@ class Climb:
         plan_of: builds the plan of an experiment.
         attempt: runs a job of a plan.
         truth: the folder of the clients' examples.
+        public: gives the public data.
     """
 
-    def __init__(self, resolved: Resolved, plan_of: Callable[[Resolved], Plan], attempt: Attempt, truth: Path) -> None:
+    def __init__(
+        self,
+        resolved: Resolved,
+        plan_of: Callable[[Resolved], Plan],
+        attempt: Attempt,
+        truth: Path,
+        public: Callable[[], Public],
+    ) -> None:
         self._resolved, self._plan_of, self._attempt, self._truth = resolved, plan_of, attempt, truth
+        self._public = public
         self._plans: dict[str, Plan | None] = {}
         self._done: dict[tuple[str, str, str], Rung] = {}
 
@@ -107,6 +123,33 @@ class Climb:
             return Rung("consistency", None, None, stopped=worst.sentence.rstrip("."))
         return Rung("consistency", None, worst.agrees, reason=worst.sentence)
 
+    def candidates(self, job: Job, attack: Attack, clients: Sequence[int]) -> Identified | None:
+        """Hold public data of the same classes against each message, beside the truth; None: it cannot be done.
+
+        Args:
+            job: attack on a target; its probes are attacked, not uploads.
+            attack: the job's attack, whose distance compares data with a message.
+            clients: the clients in question.
+        """
+        held: dict[bytes, Opened] = {}
+        for one in self._open(job) if job.ticket.source == "probe" else []:
+            if one[0].client in clients:
+                held.setdefault(one[2].samples.numpy().tobytes(), one)  # equal truths are one question
+        opened, seed = [*held.values()], self._resolved.experiment.seed
+        if not opened or self._fits(job, attack, opened[0], [opened[0][2]]) is None:
+            return None
+        public, labels = self._public(), [truth.labels.numpy() for _, _, truth in opened]
+        drawn = disjoint_candidates(labels, public, numpy_generator(seed, "candidates"))
+
+        def explain(message: int, candidates: int) -> list[float]:
+            truth = opened[candidates][2]
+            others = (torch.from_numpy(public.samples[places]) for places in drawn[candidates])
+            guesses = [truth, *(replace(truth, samples=samples) for samples in others)]
+            values = self._fits(job, attack, opened[message], guesses)
+            return [nan] if values is None else [value.distance for value in values]
+
+        return pointed([len(places) for places in drawn], explain)
+
     def searched(self, job: Job, attack: Attack, clients: Sequence[int], solution: Solution) -> Searched | None:
         """Return the objective at the truth, at the reconstructions and at random guesses; None: it has no finite one.
 
@@ -118,16 +161,14 @@ class Climb:
         """
         results = {e.slot: r for e, r in zip(job.exchanges, solution.reconstructions, strict=True) if r is not None}
         values: list[list[float]] = []
-        for seen, known, truth in self._open(job):
+        for opened in self._open(job):
+            seen, _, truth = opened
             if seen.client not in clients or seen.slot not in results:
                 continue
-            rng = torch_generator(self._resolved.experiment.seed, f"objective {job.attack}", seen.round, seen.slot)
+            rng = torch_generator(self._resolved.experiment.seed, f"random guess {job.attack}", seen.round, seen.slot)
             noise = torch.rand(truth.samples.shape, generator=rng)
-            guesses = [Reconstruction(truth.samples, labels=truth.labels), results[seen.slot], Reconstruction(noise)]
-            try:
-                three = attack.objective(seen, known, guesses, rng)
-            except BadInput:  # the search itself said so before
-                three = None
+            fits = self._fits(job, attack, opened, [truth, results[seen.slot], Reconstruction(noise)])
+            three = None if fits is None else [fit.objective for fit in fits]
             if three is None or not all(map(isfinite, three)):  # such as the cosine with a message of zeros
                 return None
             values.append(three)
@@ -137,7 +178,19 @@ class Climb:
         columns = [median(column) for column in zip(*values, strict=True)]
         return Searched(*columns, short=short, total=len(values))
 
-    def _open(self, job: Job) -> list[tuple[Observation, Knowledge, Truth]]:
+    def _fits(
+        self, job: Job, attack: Attack, opened: Opened, guesses: Sequence[Truth | Reconstruction]
+    ) -> list[Fit] | None:
+        """Compute the attack's objective at some guesses; None: it has none, or cannot compute it."""
+        seen, known, _ = opened
+        rng = torch_generator(self._resolved.experiment.seed, f"objective {job.attack}", seen.round, seen.slot)
+        placed = [Reconstruction(guess.samples, labels=guess.labels) for guess in guesses]
+        try:
+            return attack.objective(seen, known, placed, rng)
+        except (BadInput, NotApplicable):  # the search itself said so before
+            return None
+
+    def _open(self, job: Job) -> list[Opened]:
         """Return the observations of a job with the knowledge granted about each, and the truth."""
         resolved = resolve(Experiment.from_run_config(job.run_config)).with_input_space(job.shape, job.classes)
         recordings = Recordings(job.recordings)

@@ -26,9 +26,11 @@ class AuditedTarget:
     Attributes:
         private: whether clients keep tensors of the model private.
         defended: whether a defence, or the method's own mechanism, changed what was sent.
-        settings: number of settings of the run in which identification is tested.
+        settings: number of tests of identification in the run.
         searched: values of the attack's objective, if it has one.
         identified: identification among look-alikes; None: nothing was compared.
+        pointed: messages that their true data explain better than candidates do; None: no candidates were held against
+            them.
         columns: of a table, for each column how often it was recovered, and by guessing.
         assumes: whether the attack took a defence's randomness for independent noise, which the defence does not claim.
     """
@@ -38,6 +40,7 @@ class AuditedTarget:
     settings: int = 1
     searched: Searched | None = None
     identified: Identified | None = None
+    pointed: Identified | None = None
     columns: Sequence[Mapping[str, float | None]] | None = None
     assumes: bool = False
 
@@ -77,6 +80,7 @@ def entry(
         "messages": evidence.messages,
         **_closeness(rows, seed),
         **_identification(rows, target.identified),
+        "candidates": _candidates(target.pointed),
         "distance": {
             "rmsd": _mean(rows, "rmsd"),
             "success": _share(rows, "succeeded"),
@@ -121,6 +125,8 @@ def _evidence(
         size=_size(description),
         outdone=_outdone(_gained(rows, untold, seed), rows, untold, count),
         identified=target.identified,
+        pointed=target.pointed,
+        by_chance=sum(row["by_chance"] for row in rows),
         settings=target.settings,
         searched=target.searched,
         assumes=target.assumes,
@@ -144,6 +150,12 @@ def _identification(rows: Sequence[ScoreRow], identified: Identified | None) -> 
         "identification_null": identified.chance if identified else None,
         "identification_p": identified.p if identified else None,
     }
+
+
+def _candidates(pointed: Identified | None) -> dict[str, float | None] | None:
+    if pointed is None:
+        return None
+    return {"first": pointed.count, "messages": pointed.compared, "null": pointed.chance, "p": pointed.p}
 
 
 def _share_interval(evidence: Evidence) -> list[float]:

@@ -13,6 +13,7 @@ from flfw.audit.adaptation import relies_on_noise
 from flfw.audit.climb import Climb
 from flfw.audit.entries import AuditedTarget, entry
 from flfw.audit.jobs import Job, Solution
+from flfw.audit.measures.identification import Identified
 from flfw.audit.plan import Plan
 from flfw.audit.rungs import MATCHED, TOLD
 from flfw.audit.scorer import Scorer, ScoreRow
@@ -33,7 +34,7 @@ class Judge:
         climb: the rungs beside the targets.
         scorer: holds the guesses of every attempt.
         control: the control.
-        settings: number of settings in which identification is tested.
+        settings: number of tests of identification in the run.
 
     Attributes:
         below: the easy rung of each attack, by its name, once it was climbed.
@@ -63,6 +64,7 @@ class Judge:
                 settings=self._settings,
                 searched=self._searched(job, defence, stands, solution, selected),
                 identified=self._scorer.identified(job, {row["victim"] for row in selected}),
+                pointed=self._pointed(job, defence, stands, selected),
                 columns=self._scorer.columns(job, {row["victim"] for row in selected}),
                 assumes=stands.adaptation == "automatic" and relies_on_noise(self._resolved, job.ticket, vantage),
             )
@@ -91,6 +93,15 @@ class Judge:
         if not stands.adaptive or any(row["recovered"] for row in rows):
             return None
         return self._climb.searched(job, self._named[job.attack], self._clients(defence), solution)
+
+    def _pointed(self, job: Job, defence: str, stands: Standing, rows: Sequence[ScoreRow]) -> Identified | None:
+        """Hold candidates against the messages, where something hides the data and nothing was recovered.
+
+        An undefended message is a function of the data that everybody can compute: there the result is known.
+        """
+        if stands.hidden_by is None or any(row["recovered"] for row in rows):
+            return None
+        return self._climb.candidates(job, self._named[job.attack], self._clients(defence))
 
     def _clients(self, defence: str) -> list[int]:
         return [client for client in range(self._experiment.clients) if self._plan.defence_of(client) == defence]

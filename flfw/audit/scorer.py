@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
@@ -20,17 +20,19 @@ from flfw.audit.jobs import Exchange, Job
 from flfw.audit.measures import metrics, recovery
 from flfw.audit.measures.arrangements import GuessedBatch, exchanged
 from flfw.audit.measures.columns import column_chance, column_rates
-from flfw.audit.measures.identification import Identified, identify
+from flfw.audit.measures.exchange import exchange_p
+from flfw.audit.measures.identification import CONTROLLED, Identified, identify
 from flfw.audit.measures.perceptual import Perceptual
 from flfw.audit.measures.public import Public
+from flfw.nets.inputs import Inputs
 from flfw.recording import format as tape
 from flfw.rng import numpy_generator
 
-FLOORS = ("noise", "grey", "mean", "class_mean", "random_public", "nearest_public")
+FLOORS = ("noise", "grey", "normalisation", "mean", "class_mean", "random_public", "nearest_public")
 
 ScoreRow = dict[str, Any]
 
-_CONTROLLED = 0.01  # p-value from which on identification is held against its control
+_MOST_DB = 100.0  # above it closeness is rounding
 _DRAWS, _LARGE, _DRAWS_OF_LARGE = 4999, 32, 999  # arrangements; of batches above 32 examples: matching them takes long
 
 
@@ -57,7 +59,8 @@ class Scorer:
     def __init__(self, public: Public, truth: Path, out: Path, seed: int, perceptual: Perceptual | None) -> None:
         self._public, self._truth, self._out, self._seed = public, truth, out, seed
         self._perceptual = perceptual
-        self._floors: dict[int, dict[str, float]] = {}
+        self._floors: dict[tuple[int, bytes], dict[str, float]] = {}
+        self._guessable: dict[tuple[int, bytes], bool] = {}
         self._batches: dict[tuple[str, int], GuessedBatch] = {}
 
     def rows(
@@ -95,15 +98,53 @@ class Scorer:
         if samples is not None:
             labels = truth.labels.numpy()
             self._batches[job.name, exchange.slot] = GuessedBatch(truth.samples.numpy(), samples, labels, alike)
-        rows = []
+        rows, centre = [], Inputs.from_constants(job.shape, job.mean, job.std).mean.expand(job.shape).numpy()
         for i in range(len(truth.labels)):
             guess = None if samples is None else samples[i]
-            rows.append(shared | {"image": i, "lpips": distances[i]} | self._scores(truth, i, guess, alike[i]))
+            floors = self._floors_of(truth, i, centre)
+            rows.append(shared | {"image": i, "lpips": distances[i]} | self._scores(truth, i, guess, alike[i], floors))
         if len(rows) > 1 and truth.samples.dim() == 4:
             rng = numpy_generator(self._seed, "assignment", int(truth.indices[0]))
             null = recovery.assignment_null(truth.samples.numpy(), self._public.samples, rng)
             rows = [row | {"assignment_null": null} for row in rows]
         return rows
+
+    def controlled(self, job: Job, rows: Sequence[ScoreRow]) -> list[ScoreRow]:
+        """Return the rows of one job and defence; where chance explains its recoveries, these are taken back.
+
+        Chance explains them where results for other messages fit as well; see `flfw.audit.measures.exchange`.
+
+        Args:
+            job: the attack.
+            rows: its rows of all messages of clients with the same defence.
+        """
+        slots = {row["victim"] for row in rows}
+        batches = list({batch.truth.tobytes(): batch for batch in self._of(job, slots)}.values())
+        alike = len({batch.truth.shape for batch in batches}) == 1
+        if not alike or not any(row["recovered"] for row in rows):
+            return [row | {"by_chance": False} for row in rows]
+        fit = lambda truth, guess: self._fit(batches[truth], batches[guess])  # noqa: E731
+        rng = numpy_generator(self._seed, "exchanged", job.ticket.round)
+        chance = exchange_p(len(batches), fit, rng) > CONTROLLED
+        return [
+            row | {"by_chance": chance and row["recovered"], "recovered": row["recovered"] and not chance}
+            for row in rows
+        ]
+
+    def _fit(self, batch: GuessedBatch, other: GuessedBatch) -> tuple[int, float]:
+        """Return how many examples of a batch another one's guesses recover, and their mean closeness in dB."""
+        guesses = other.guesses[recovery.assign(batch.truth, other.guesses)]
+        matched = list(zip(batch.truth, guesses, map(int, batch.labels), strict=True))
+        count = sum(self._recovered(true, guess, label) for true, guess, label in matched)
+        return count, float(np.mean([min(_MOST_DB, metrics.psnr(true, guess)) for true, guess, _ in matched]))
+
+    def _recovered(self, true: np.ndarray, guess: np.ndarray, label: int) -> bool:
+        known = label, true.tobytes()
+        if true.ndim > 1:
+            return recovery.recovered(true, guess, self._floors[known])
+        if known not in self._guessable:
+            self._guessable[known] = self._public.guessable(true, label)
+        return recovery.recovered(true, guess, self._floors[known], self._public.binary, self._guessable[known])
 
     def identified(self, job: Job, slots: Collection[int]) -> Identified | None:
         """Return how many examples of some messages were identified, and how many are by chance; None: none compared.
@@ -118,10 +159,10 @@ class Scorer:
         if not result.compared:
             return None
         alike = len({batch.guesses.shape for batch in batches}) == 1
-        if result.p <= _CONTROLLED and alike and (others := exchanged(batches)):
+        if result.p <= CONTROLLED and alike and (others := exchanged(batches)):
             # Truths unlike the public examples as a group are told from these by any guess that is like the group.
             control = identify(others, self._public, numpy_generator(self._seed, "identification control"), draws)
-            return replace(result, p=1.0) if control.p <= _CONTROLLED else result
+            return replace(result, p=1.0) if control.p <= CONTROLLED else result
         return result
 
     def columns(self, job: Job, slots: Collection[int]) -> list[dict[str, float | None]] | None:
@@ -151,9 +192,10 @@ class Scorer:
     def _lookalikes(self, label: int, index: int) -> np.ndarray:
         return self._public.lookalike_indices(label, numpy_generator(self._seed, "look-alikes", index))
 
-    def _scores(self, truth: Truth, i: int, guess: np.ndarray | None, alike: np.ndarray) -> ScoreRow:
+    def _scores(
+        self, truth: Truth, i: int, guess: np.ndarray | None, alike: np.ndarray, floors: Mapping[str, float]
+    ) -> ScoreRow:
         true, label, index = truth.samples[i].numpy(), int(truth.labels[i]), int(truth.indices[i])
-        floors = self._floors_of(index, true, label)
         row: ScoreRow = {"index": index, "label": label, "failed": guess is None}
         row |= dict.fromkeys(("db", "psnr", "ssim", "rmsd", "gain", "rank", "candidates", "exact_features", "exact"))
         row |= {"succeeded": False, "recovered": False}
@@ -170,19 +212,22 @@ class Scorer:
         if len(alike):
             ranked = recovery.identification(true, guess, self._public.samples[alike])
             row["rank"], row["candidates"] = ranked
+        row["recovered"] = self._recovered(true, guess, label)
         if true.ndim > 1:
-            row["recovered"] = recovery.recovered(true, guess, floors)
             return row | {"psnr": db, "ssim": metrics.ssim(true, guess)}
         binary = self._public.binary
-        row["recovered"] = recovery.recovered(true, guess, floors, binary, self._public.guessable(true, label))
         row["exact_features"] = recovery.matched_features(true, guess, binary)
         return row | {"exact": recovery.exact_match(true, guess, binary)}
 
-    def _floors_of(self, index: int, true: np.ndarray, label: int) -> dict[str, float]:
-        if index not in self._floors:  # a victim is probed in every audited round
-            rng = numpy_generator(self._seed, "floors", index)
-            self._floors[index] = self._public.floors(true, label, rng)
-        return self._floors[index]
+    def _floors_of(self, truth: Truth, i: int, centre: np.ndarray) -> dict[str, float]:
+        """Return the closeness in dB of guesses without the message; ``centre`` is the mean granted to attackers."""
+        true, label = truth.samples[i].numpy(), int(truth.labels[i])
+        known = label, true.tobytes()
+        if known not in self._floors:  # a victim is probed in every audited round
+            rng = numpy_generator(self._seed, "floors", int(truth.indices[i]))
+            floors = self._public.floors(true, label, rng)
+            self._floors[known] = floors | {"normalisation": metrics.psnr(true, centre)}
+        return self._floors[known]
 
     def _keep(self, name: str, samples: np.ndarray | None) -> str:
         if samples is None:

@@ -118,8 +118,10 @@ class Evidence:
         defended: whether a defence, or the method's own mechanism, changed what was sent.
         size: size of the target in words, where it is larger than one example and one step.
         outdone: in words, by how much the same attack got further without knowing the defence, if it did.
-        identified: identification among look-alikes, where it was tested.
-        settings: number of settings of the run in which it was tested.
+        by_chance: examples that were as close as reconstructed ones, but no closer than by chance.
+        identified: identification among look-alikes by the attack's results, where it was tested.
+        pointed: messages that their true data explain better than candidates do, where it was tested.
+        settings: number of these tests in the run.
         searched: values of the objective, where the attack has one.
         assumes: whether the attack took a defence's randomness for independent noise, which the defence does not claim.
     """
@@ -133,7 +135,9 @@ class Evidence:
     defended: bool
     size: str = ""
     outdone: str = ""
+    by_chance: int = 0
     identified: Identified | None = None
+    pointed: Identified | None = None
     settings: int = 1
     searched: Searched | None = None
     assumes: bool = False
@@ -157,7 +161,7 @@ def verdict(ladder: Ladder, evidence: Evidence) -> Conclusion:
 
 def _positive(ladder: Ladder, evidence: Evidence) -> Conclusion | None:
     """Conclude from reconstruction or identification; this needs only a sound measurement."""
-    control, identified = ladder.control, evidence.identified
+    control, identified, pointed = ladder.control, evidence.identified, evidence.pointed
     if not control.passed:
         reached = "nothing" if control.psnr is None else f"{control.psnr:.1f} dB"
         return Conclusion(
@@ -175,7 +179,16 @@ def _positive(ladder: Ladder, evidence: Evidence) -> Conclusion | None:
             "identified",
             f"Nothing was reconstructed, but {identified.count} of {identified.compared} results point to the true one "
             f"among look-alikes of its class; guesses that saw nothing do so in {identified.chance or 0:.1%} "
-            f"(p = {identified.p:.1g} in one of {evidence.settings} tested settings).",
+            f"(p = {identified.p:.1g}, one of {evidence.settings} tests).",
+        )
+    if pointed and significant(pointed.p, evidence.settings):
+        return Conclusion(
+            "identifies",
+            "candidates",
+            f"Nothing was reconstructed, but {pointed.count} of {pointed.compared} messages are explained better by "
+            "their true data than by every public candidate of the same classes; messages that do not depend on the "
+            f"data do so in {pointed.chance or 0:.1%} (p = {pointed.p:.1g}, one of {evidence.settings} tests). Who "
+            "holds candidates can tell which were used, without any search.",
         )
     return None
 
@@ -193,6 +206,14 @@ def _invalid(ladder: Ladder) -> Conclusion | None:
 
 def _incapable(easy: Rung, evidence: Evidence) -> Conclusion | None:
     """Conclude that the attack is too weak, or makes too little use of its knowledge."""
+    if evidence.by_chance:
+        return Conclusion(
+            "inconclusive",
+            "chance",
+            f"{evidence.by_chance} of {evidence.attacked} examples are as close as reconstructed ones. But the results "
+            "for other messages fit them as well as chance allows: these data are too much alike, or too few, to tell "
+            "a reconstruction from a lucky guess.",
+        )
     if easy.stopped and not easy.passed:
         return Conclusion(
             "inconclusive",
@@ -246,12 +267,13 @@ def _unearned(ladder: Ladder, evidence: Evidence) -> Conclusion | None:
                 "inconclusive", rung, f"It was not shown that {shown} ({why}): its failure means nothing."
             )
     if searched and 2 * searched.short > searched.total:
+        truth, found = _apart(searched.truth, searched.found)
         return Conclusion(
             "inconclusive",
             "search",
             f"The search ended short in {searched.short} of {searched.total} messages: the true data explain these "
-            f"better (median of its objective {searched.truth:.3g}) than its results do ({searched.found:.3g}; a "
-            f"random guess has {searched.random:.3g}). A longer or better search is needed.",
+            f"better (median of its objective {truth}) than its results do ({found}; a random guess has "
+            f"{searched.random:.3g}). A longer or better search is needed.",
         )
     if evidence.assumes:
         return Conclusion(
@@ -272,11 +294,24 @@ def _unearned(ladder: Ladder, evidence: Evidence) -> Conclusion | None:
 
 
 def _nothing_found(evidence: Evidence) -> Conclusion:
+    pointed = evidence.pointed
+    held = "Candidates were compared with its results, not with the message itself, which may tell more."
+    if pointed:
+        held = (
+            f"Public candidates of the same classes were held against {pointed.compared} messages, which the true data "
+            f"explain best in {pointed.count}: chance explains that."
+        )
     return Conclusion(
         "no leak found",
         "nothing",
         "The attack reconstructs the same clients' data without the defence and through its mildest form. It knew all "
         "that stands between the data and what was sent, and reconstructed nothing within its budget. Up to "
         f"{most_missed(evidence.messages):.0%} of such messages could leak to this attack and none have been seen to. "
-        "Candidates were compared with its results, not with the message itself, which may tell more.",
+        f"{held}",
     )
+
+
+def _apart(one: float, other: float) -> tuple[str, str]:
+    """Print two values with as many digits, 3 to 9, as tell them apart."""
+    pairs = [(f"{one:.{digits}g}", f"{other:.{digits}g}") for digits in range(3, 10)]
+    return next((pair for pair in pairs if pair[0] != pair[1]), pairs[-1])

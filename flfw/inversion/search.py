@@ -8,7 +8,7 @@ needs a `VictimModel` and the sent tensors, but not Flower: it also works on gra
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 import torch
@@ -180,31 +180,6 @@ def invert(
     return [result for result in best if result is not None]
 
 
-def objectives(
-    victim: VictimModel,
-    target: Target,
-    recipe: Recipe,
-    guesses: Sequence[tuple[Tensor, Tensor | None]],
-    *,
-    mechanism: Operator | Automatic | None = None,
-    box: tuple[float, float] = (0.0, 1.0),
-    compute: Compute | None = None,
-) -> list[float]:
-    """Compute the objective of a search's last stage at some guesses, prior included.
-
-    Args:
-        victim: computes the gradient of a guess.
-        target: the observation.
-        recipe: settings of the search.
-        guesses: raw inputs (B, ...) and labels (B,); None: the target's.
-        mechanism: a known mechanism between the gradient and the observation.
-        box: smallest and largest raw input.
-        compute: limits of memory, and compilation.
-    """
-    run = _Run(victim, recipe, mechanism, box, compute or Compute())
-    return [run.objective(target, samples, labels) for samples, labels in guesses]
-
-
 class _Run:
     """State of one call of `invert`, built once for all starts."""
 
@@ -233,16 +208,6 @@ class _Run:
         for at in range(0, len(problems), width):
             results += self._chunk(problems[at : at + width], [target.rng for target in targets[at : at + width]])
         return results
-
-    def objective(self, target: Target, samples: Tensor, labels: Tensor | None) -> float:
-        """Compute the last stage's objective at raw inputs."""
-        stage = self._recipe.stages[-1]
-        target = target if labels is None else replace(target, labels=labels)
-        problem = self._problem(target)
-        problem = replace(problem, start=self._victim.inputs.normalise(samples.to(problem.start.device)))
-        objective, evaluation = self._evaluation(stage, problem)
-        given = stacked_given([objective.given(problem, stage.strength)])
-        return float(evaluation.prepare(given, [target.rng])(stacked([problem.guess]))[1])
 
     def _chunk(self, problems: Sequence[Problem], rngs: Sequence[torch.Generator]) -> list[SearchResult]:
         guess = stacked([problem.guess for problem in problems])

@@ -14,7 +14,7 @@ from flfw.errors import BadInput
 from flfw.report.findings import was_informed
 
 # Floors in dB; other floor columns are shares.
-_FLOORS = ("noise", "grey", "mean", "class_mean", "random_public", "nearest_public")
+_FLOORS = ("noise", "grey", "normalisation", "mean", "class_mean", "random_public", "nearest_public")
 
 
 class AttackSetting(NamedTuple):

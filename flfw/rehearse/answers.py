@@ -21,7 +21,7 @@ _MEANS = {
     "no leak found": "The attack knew what hides the data, and works on the same messages without it and where it is "
     "mild; that is not proof of safety.",
 }
-_IDENTIFIES = "But results there point to the true example among look-alikes more often than chance explains. "
+_IDENTIFIES = "But the true example can be told from public look-alikes there more often than chance explains. "
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ BRIEF = {
     "failures": "it gave no result for {failures} of them",
     "failures, stopped": "it gave nothing ({stopped})",
     "undefended": "no defence hides the data there, and the attack is too weak for this case",
+    "chance": "results for other messages fit its examples as well, so that closeness tells nothing",
     "outdone": "it got further without knowing of the defence",
     "consistency, untried": "it was not shown that its model of the client explains the message",
     "told": "it does not get through the mildest form of the protection either",
@@ -37,6 +38,8 @@ PLAIN = {
     "failures": "the attack gave no result for {failures} of them",
     "failures, stopped": "the attack gave nothing ({stopped})",
     "undefended": "nothing protects the data in these messages, so this attack is too weak; a stronger one may succeed",
+    "chance": "results for other messages came as close to them: these {unit} are too much alike, or too few, to tell "
+    "a reconstruction from luck",
     "outdone": "the same attack got further without knowing of the defence",
     "consistency, untried": "it could not be checked that the attack takes the messages for what they are",
     "told": "the same attack does not get through the protection at its mildest either",

@@ -29,8 +29,9 @@ _KEYS = GRANT | {
     "exact_match", "share_recovered", "share_interval", "gain", "worst", "floors", "ladder", "verdict", "reason",
     "curve", "assignment", "tries", "stopped", "seconds", "scoring_seconds", "labels_found",
     "knowing_gains", "label_presence", "cause", "messages", "identification_p", "objective",
+    "candidates",
 }  # fmt: skip
-FLOORS = ("noise", "grey", "mean", "class_mean", "random_public", "nearest_public")
+FLOORS = ("noise", "grey", "normalisation", "mean", "class_mean", "random_public", "nearest_public")
 _BESIDE = ("matched", "told")  # rungs that belong to one target; the others belong to an attack
 _SCORES = (
     "psnr", "ssim", "lpips", "rmsd", "gain", "rank", "candidates", "exact_features", "iterations", "matching_loss",

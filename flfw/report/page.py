@@ -57,6 +57,7 @@ _FIRST = """\
 {% if worst %}{% set entry = worst.entry %}<div><dt>recovered in the worst setting{% if entry.share_interval %} <small>95 %: {{ span(entry.share_interval) }}</small>{% endif %}</dt><dd>{{ worst.recovered }} of {{ worst.total }}</dd></div>
 {% if entry.gain %}<div><dt>best gain over the best guess <small>mean {{ entry.gain.mean|num }} dB</small></dt><dd>{{ entry.gain.max|num }} dB</dd></div>{% endif %}
 {% if entry.identification_rate is number %}<div><dt>identified among look-alikes{% if entry.identification_null is number %} <small>by chance {{ entry.identification_null|pct }}</small>{% endif %}</dt><dd>{{ entry.identification_rate|pct }}</dd></div>{% endif %}
+{% if entry.candidates %}<div><dt>messages that point to the truth among candidates <small>by chance {{ entry.candidates.null|pct }}</small></dt><dd>{{ entry.candidates.first }} of {{ entry.candidates.messages }}</dd></div>{% endif %}
 {% if entry.exact_match %}<div><dt>features found exactly <small>by guessing {{ entry.exact_match.floor|pct }}</small></dt><dd>{{ entry.exact_match.features|pct }}</dd></div>{% endif %}
 {% if entry.labels_found is number %}<div><dt>of the labels, found by the attack itself</dt><dd>{{ entry.labels_found|pct }}</dd></div>{% endif %}
 {% if entry.worst %}<div><dt>has the worst case <small>sample {{ entry.worst.victim|plain }}, {{ entry.worst.psnr|num ~ ' dB' if entry.worst.psnr is number else 'RMSD ' ~ entry.worst.rmsd|num(3) }}</small></dt><dd>client {{ entry.worst.client|plain }}</dd></div>{% endif %}{% endif %}

@@ -313,7 +313,7 @@ BOTH: dict[str, Any] = {"audit_rounds": "0,1"}
 IG: dict[str, Any] = {"net": "linear", "set": ("ig.iterations=400",)}
 EIGHT: dict[str, Any] = {"victim_batch": 8}
 SEARCHED: dict[str, Any] = {"set": ("ig.iterations=1",)}
-FLAT, BRIGHT, NOISY = GREY_LEVELS
+FLAT, BRIGHT, NOISY, *_ = GREY_LEVELS
 
 LEAKING = {
     "softmax regression, fresh": Setup(LEAKS, "x = dW_k / db_k for one example", fields=BOTH),

@@ -18,9 +18,11 @@ from torch import Tensor
 from flfw.adversary.attack import Models
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.defence import Defence
+from flfw.inversion.fit import Fit
 from flfw.nets import Tensors
 from tests.support.known_answers import (
     BROKEN,
+    IDENTIFIES,
     INCONCLUSIVE,
     LEAKS,
     NO_LEAK,
@@ -136,14 +138,15 @@ class ConfusedByKnowledge(Steadfast):
 
 
 class WithObjective(BelowTheTarget):
-    """Values of an objective at the truth, at the result and at a random guess."""
+    """Values of an objective at the truth, at the result and at a random guess; no message points to anything."""
 
     values: ClassVar[tuple[float, ...]] = (0.0, 0.0, 1.0)
 
     def objective(
         self, seen: Observation, known: Knowledge, guesses: Sequence[Reconstruction], rng: torch.Generator
-    ) -> list[float] | None:
-        return list(self.values)
+    ) -> list[Fit] | None:
+        values = [*self.values, *[1.0] * len(guesses)][: len(guesses)]
+        return [Fit(value, 1.0) for value in values]
 
 
 class EndsShort(WithObjective):
@@ -162,12 +165,31 @@ class WorseThanRandom(WithObjective):
     values = (0.5, 0.9, 0.1)
 
 
+class PrefersTheDark(WithObjective):
+    """Whatever the message, dark data explain it best."""
+
+    def objective(
+        self, seen: Observation, known: Knowledge, guesses: Sequence[Reconstruction], rng: torch.Generator
+    ) -> list[Fit] | None:
+        values = super().objective(seen, known, guesses, rng)
+        assert values is not None
+        return [Fit(fit.objective, float(g.samples.mean())) for fit, g in zip(values, guesses, strict=True)]
+
+
+class Lucky(Steadfast):
+    """An image of one bright level, whatever the message."""
+
+    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
+        return torch.full(x.shape, float(torch.randint(240, 256, (), generator=rng)) / 255)
+
+
 class HalfNaN(BelowTheTarget):
     def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
         return super().one(x, seen, rng) * (torch.nan if seen.rung == "target" and seen.slot % 2 else 1)
 
 
 EIGHT: dict[str, Any] = {"images": 8}
+PLAIN: dict[str, Any] = {"dataset": "folder:PLAIN"}
 NOISY: dict[str, Any] = {**EIGHT, "defence": plug_in(Drowned)}
 
 
@@ -175,9 +197,12 @@ def noisy(defence: type[Defence], **more: Any) -> dict[str, Any]:
     return {**NOISY, "defence": plug_in(defence), **more}
 
 
-def told(expected: str, why: str, attack: type[ByClosedForm], cause: str = "", **more: Any) -> Setup:
+def told(
+    expected: str | tuple[str, ...], why: str, attack: type[ByClosedForm] | str, cause: str = "", **more: Any
+) -> Setup:
     """A set-up of an attack that is told of the defence."""
-    return Setup(expected, why, plug_in(attack), **{"fields": NOISY, "cause": cause, "adapted": True, **more})
+    name = attack if isinstance(attack, str) else plug_in(attack)
+    return Setup(expected, why, name, **{"fields": NOISY, "cause": cause, "adapted": True, **more})
 
 
 def damaged_all(rung: str, count: int = 8) -> Callable[[Path], None]:
@@ -266,6 +291,35 @@ LEAKING = {
     ),
 }
 
+BY_CHANCE = {
+    "noise over images near the mean": told(
+        (NO_LEAK, INCONCLUSIVE),
+        "all images are near the granted mean",
+        "ig",
+        fields={**noisy(Drowned), "dataset": "folder:APART", "set": ("ig.iterations=60", "Drowned.size=1e6")},
+    ),
+    "lucky guesses of plain images": Setup(
+        INCONCLUSIVE, "any bright level fits", plug_in(Lucky), {**PLAIN, "images": 16}, cause="chance"
+    ),
+    "plain images that leak": Setup(LEAKS, "each to its own", plug_in(Steadfast), {**PLAIN, "images": 16}),
+    "dark clients": told(
+        NO_LEAK, "every message prefers the dark", PrefersTheDark, "nothing", fields={**NOISY, "dataset": "folder:DARK"}
+    ),
+    "noise that a reconstruction does not survive": told(
+        IDENTIFIES,
+        "the likelihood uses every entry",
+        "ig",
+        "candidates",
+        fields={**EIGHT, "net": "mlp", "defence": "dp_gaussian", "set": ("dp_gaussian.std=0.3", "ig.iterations=20")},
+    ),
+    "noise that candidates do not survive": told(
+        (NO_LEAK, INCONCLUSIVE),
+        "a hundred times more",
+        "ig",
+        fields={**EIGHT, "net": "mlp", "defence": "dp_gaussian", "set": ("dp_gaussian.std=30", "ig.iterations=20")},
+    ),
+}
+
 BROKEN_ONES = {
     "matched messages swapped": told(
         BROKEN, "each explains the other's", Steadfast, "consistency", doctor=swapped_files("observations", "matched")
@@ -298,7 +352,7 @@ BROKEN_ONES = {
     ),
 }
 
-SETUPS = {**EARNED, **NOT_EARNED, **LEAKING, **BROKEN_ONES}
+SETUPS = {**EARNED, **NOT_EARNED, **LEAKING, **BY_CHANCE, **BROKEN_ONES}
 
 
 @pytest.fixture(scope="module")

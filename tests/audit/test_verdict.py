@@ -340,7 +340,7 @@ def test_an_easy_rung_that_broke_is_not_called_too_weak() -> None:
 
 def row(victim: int, db: float | None, recovered: bool = False) -> ScoreRow:
     floors = {f"floor_{floor}": 8.0 for floor in FLOORS}
-    return {"victim": victim, "image": 0, "db": db, "psnr": db, "recovered": recovered, **floors}
+    return {"victim": victim, "image": 0, "db": db, "psnr": db, "recovered": recovered, "by_chance": False, **floors}
 
 
 def told(rows: list[ScoreRow], untold: list[ScoreRow]) -> dict[str, Any]:

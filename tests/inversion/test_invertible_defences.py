@@ -369,4 +369,4 @@ def test_the_truth_has_the_lowest_objective(defence: Defence) -> None:
     (observation,), (known,) = defended("mlp", defence, [(x, y)], True, 8)
     guesses = [Reconstruction(x, labels=y), Reconstruction(torch.rand(x.shape, generator=rng(9)), labels=y)]
     values = IG().objective(observation, known, guesses, rng())
-    assert values is not None and values[0] < 0.2 * values[1]
+    assert values is not None and values[0].objective < 0.2 * values[1].objective

@@ -425,16 +425,16 @@ def attempt(rung: int, verdict: str, server_round: int = 0, **changes: Any) -> R
             ("leaks", "identifies", "no leak found"),
             (4, 3),
             "leaks up to batch 1 and one step (1 of 2 examples recovered before training); at batch 4 and one step "
-            "nothing was recovered, nor above. But results there point to the true example among look-alikes more "
-            "often than chance explains. The attack knew what hides the data, and works on the same messages without "
-            "it and where it is mild; that is not proof of safety.",
+            "nothing was recovered, nor above. But the true example can be told from public look-alikes "
+            "there more often than chance explains. The attack knew what hides the data, and works on the same "
+            "messages without it and where it is mild; that is not proof of safety.",
         ),
         (
             ("leaks", "leaks", "identifies"),
             (4, 3),
             "leaks up to batch 4 and one step (1 of 8 examples recovered before training); at batch 4 and 3 steps "
-            "nothing was recovered. But results there point to the true example among look-alikes more often than "
-            "chance explains.",
+            "nothing was recovered. But the true example can be told from public look-alikes there more often "
+            "than chance explains.",
         ),
     ],
 )

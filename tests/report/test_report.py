@@ -460,7 +460,9 @@ def test_what_an_attack_left_unused_is_not_called_given(tmp_path: Path) -> None:
 def test_records_have_floors_in_their_own_unit(tmp_path: Path) -> None:
     item = full_entry("ig", 0, True, floors={"noise": 20.0, "mean": 40.0})
     text = section(read(a_run(tmp_path / "run", tabular=True, entries=[item])), "Floors:", "All reconstructions")
-    assert "RMSD Round 0 Uniform noise 0.100 One half everywhere – Public mean 0.010" in text
+    assert (
+        "RMSD Round 0 Uniform noise 0.100 One half everywhere – Mean of the normalisation – Public mean 0.010" in text
+    )
 
 
 def test_audit_of_recordings_does_not_speak_of_training(tmp_path: Path) -> None:

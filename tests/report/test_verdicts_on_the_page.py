@@ -20,7 +20,7 @@ from flfw.report.ranking import ORDER, answers, worst_first
 from tests.report.test_report import read, section, words_of
 from tests.support.reported_runs import a_run, full_entry, judged, rung
 
-WITHOUT_A_CLAUSE = {"recovered", "identified", "static", "nothing"}  # the verdict says it all
+WITHOUT_A_CLAUSE = {"recovered", "identified", "candidates", "static", "nothing"}  # the verdict says it all
 STOPPED = {"stopped": "crashed: no memory."}
 CASES: list[tuple[str, str, dict[str, Any], str, str]] = [
     ("attack broken", "control", {}, "the positive control of ig", "check that must always succeed"),
@@ -85,6 +85,13 @@ CASES: list[tuple[str, str, dict[str, Any], str, str]] = [
         {"messages": 4},
         "only 4 independent messages were attacked",
         "messages were attacked, and",
+    ),
+    (
+        "inconclusive",
+        "chance",
+        {"share_recovered": 0.0},
+        "results for other messages fit its examples as well",
+        "these images are too much alike, or too few, to tell a reconstruction from luck",
     ),
     ("inconclusive", "noise", {}, "which the defence does not claim", "noise without a structure"),
     ("inconclusive", "few", {"messages": 1}, "only 1 independent message was attacked", "message was attacked, and"),
@@ -196,11 +203,36 @@ def test_identifies_is_about_look_alikes_and_not_membership(tmp_path: Path) -> N
     assert "Nothing follows" not in words and "too little to count as rebuilt" not in words
 
 
+def test_messages_that_point_to_the_truth_are_told_from_results_that_do(tmp_path: Path) -> None:
+    held = {"first": 6, "messages": 8, "null": 0.04, "p": 1e-7}
+    page = page_of(tmp_path / "run", judged("identifies", "candidates", candidates=held))
+    sentence = (
+        "6 of 8 messages are explained better by their true images than by any public candidate (chance gives 4.0 %)"
+    )
+    assert page.heading.startswith("Identifies: ig told of prune recovered 0 of 8") and sentence in _plain(page.heading)
+    words = words_of(page)
+    assert "tell the true images from public ones of the same classes: 6 of 8 messages" in words
+    assert (
+        "Whoever has candidate images" in words and "results point to the true image among look-alikes of" not in words
+    )
+    none = {**held, "first": 0, "p": 1.0}
+    page = page_of(tmp_path / "none", judged("no leak found", "nothing", candidates=none, messages=8))
+    assert "None of these are explained best by the true images; chance alone gives 4.0 %." in words_of(page)
+    assert "Points to the truth" in section(page, "What the attacks reached", "What the attacker had")
+    assert "Points to the truth" not in page_of(tmp_path / "old", judged("no leak found", "nothing")).text
+
+
+def _plain(text: str) -> str:
+    return text.replace("\N{NO-BREAK SPACE}", " ")
+
+
 def test_a_curve_that_identifies_is_told_where_the_target_shows_less(tmp_path: Path) -> None:
     target, point = judged("inconclusive", "few"), judged("identifies", "identified", curve="batch", batch=4)
     page = page_of(tmp_path / "run", target, point)
-    assert "But with a batch of 4 it identifies: the results of ig told of prune before the first" in page.heading
-    assert "With a batch of 4, however, the results point to the true image" in words_of(page)
+    assert (
+        "But with a batch of 4 it identifies: with ig told of prune before the first round its results" in page.heading
+    )
+    assert "With a batch of 4, however, its results point to the true image" in words_of(page)
     settings = read_settings(tmp_path, [full_entry("ig", 0, False, **one) for one in (point, judged("leaks", ""))])
     assert answers(settings) == (settings[1], None)
 

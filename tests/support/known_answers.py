@@ -31,8 +31,16 @@ from tests.support.small_runs import tiny
 LEAKS, IDENTIFIES, NO_LEAK, STATIC = "leaks", "identifies", "no leak found", "static only"
 INCONCLUSIVE, BROKEN = "inconclusive", "attack broken"
 
-GREY_LEVELS = {"folder:FLAT": (2, 126, 130), "folder:BRIGHT": (2, 200, 204), "folder:NOISY": (10, 0, 256)}
-"""Folders of noise made here: how many classes, and between which levels of 255."""
+GREY_LEVELS = {
+    "folder:FLAT": (2, (126, 130), (126, 130)),
+    "folder:BRIGHT": (2, (200, 204), (200, 204)),
+    "folder:NOISY": (10, (0, 256), (0, 256)),
+    "folder:APART": (2, (250, 256), (0, 256)),
+    "folder:PLAIN": (2, (240, 256), (0, 100)),
+    "folder:DARK": (2, (0, 100), (0, 256)),
+}
+"""Folders of noise made here: how many classes, and between which levels of 255, for training and public images.
+An image of PLAIN has one level."""
 
 
 class ByClosedForm(Attack):
@@ -290,8 +298,9 @@ class Laboratory:
         if dataset not in GREY_LEVELS:
             return dataset
         place, rng = self._place / dataset.partition(":")[2], np.random.default_rng(0)
-        classes, low, high = GREY_LEVELS[dataset]
+        classes, *levels = GREY_LEVELS[dataset]
         for part, label, i in np.ndindex(2, classes, 12):
-            pixels = rng.integers(low, high, (8, 8), dtype=np.uint8)
+            pixels = rng.integers(*levels[part], (8, 8), dtype=np.uint16).astype(np.uint8)
+            pixels = np.full_like(pixels, pixels[0, 0]) if dataset == "folder:PLAIN" else pixels
             save_picture(place / ("train", "test")[part] / f"class-{label}" / f"{i}.png", pixels)
         return f"folder:{place}"

@@ -161,7 +161,7 @@ class _Audit:
         self._case, self._kept, self._chosen, self._out, self._attacks = case, kept, chosen, out, attacks
         self._grants = Grants(case, kept, limits)
         self._consistency = Consistency(case, self._grants.net, chosen.truths, limits.seconds)
-        self._scorers: dict[int, Scorer] = {}
+        self._scorer = Scorer(case.public, out / "truth", out, case.seed, None)
         self.described = self._grants.check(chosen, attacks)
         out.mkdir(parents=True, mode=0o700)
 
@@ -256,16 +256,11 @@ class _Audit:
         common: ScoreRow = {"attack": job.attack, "adaptive": stands.adaptive, "vantage": "server", "source": source}
         common |= {"rung": ticket.rung, "curve": "", "round": ticket.round, "seed": self._case.seed}
         for exchange, pair, reconstruction in zip(job.exchanges, pairs, solution.reconstructions, strict=True):
-            # Floors are kept by an example's index, and callers may count these anew for each client.
-            scorer = self._scorers.setdefault(exchange.client, self._scorer())
             where = {"client": exchange.client, "victim": exchange.slot}
             where |= {"batch": pair[1].batch, "steps": pair[1].steps} if pair else {"batch": None, "steps": None}
             name = key(ticket.round, ticket.point, exchange.slot)
-            rows += scorer.rows(job, exchange, common | where, name, reconstruction)
-        return rows
-
-    def _scorer(self) -> Scorer:
-        return Scorer(self._case.public, self._out / "truth", self._out, self._case.seed, None)
+            rows += self._scorer.rows(job, exchange, common | where, name, reconstruction)
+        return self._scorer.controlled(job, rows)
 
 
 def _in_a_word(rung: Rung) -> str:

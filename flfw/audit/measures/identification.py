@@ -21,6 +21,8 @@ from flfw.audit.measures.arrangements import GuessedBatch, Numbered, arrangement
 from flfw.audit.measures.public import Public
 from flfw.errors import require
 
+CONTROLLED = 0.01  # p-value from which on a result is held against its control
+
 
 @final
 @dataclass(frozen=True, eq=False)

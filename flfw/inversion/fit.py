@@ -1,0 +1,97 @@
+"""Fit of given data to an observation: how well they explain it, without any search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.utils._pytree import tree_map
+from torch.utils.flop_counter import FlopCounterMode
+
+from flfw.inversion.automatic import Automatic
+from flfw.inversion.evaluation import stacked
+from flfw.inversion.graph import LIGHT
+from flfw.inversion.objective import Guess, Objective, Problem
+from flfw.inversion.search import Recipe, Target
+from flfw.nets.net import Tensors
+from flfw.victims.operator import Operator
+from flfw.victims.victim import VictimModel
+
+_AT_ONCE, _ENTRIES = 32, 10**8  # most guesses that are evaluated together, and most entries of their gradients
+
+
+class Fit(NamedTuple):
+    """Values of an attack's objective at a guess; lower is better.
+
+    Attributes:
+        objective: what the attack minimises, its prior included.
+        distance: the part that compares with the observation, without the prior.
+    """
+
+    objective: float
+    distance: float
+
+
+def fits(
+    victim: VictimModel,
+    target: Target,
+    recipe: Recipe,
+    guesses: Sequence[tuple[Tensor, Tensor | None]],
+    *,
+    mechanism: Operator | Automatic | None = None,
+) -> list[Fit]:
+    """Compute the objective of a search's last stage at some guesses.
+
+    Args:
+        victim: computes the gradient of a guess; it holds all tensors of the model.
+        target: the observation.
+        recipe: settings of the search.
+        guesses: raw inputs (B, ...) and labels (B,); None: the target's.
+        mechanism: a known mechanism between the gradient and the observation.
+
+    Raises:
+        BadInput: the observation is of another network, or not finite.
+    """
+    stage, automatic = recipe.stages[-1], mechanism if isinstance(mechanism, Automatic) else None
+    operator = mechanism.undoing if isinstance(mechanism, Automatic) else mechanism
+    objective = Objective(victim, stage.distance, stage.prior, operator, stage.through)
+    problems = [_problem(victim, target, *guess) for guess in guesses]
+    constants = objective.given(problems[0], stage.strength)
+    ready = [(problem.guess, {} if problem.labels is None else {"hard": problem.labels}) for problem in problems]
+    given = lambda labels: {**constants, "labels": labels}  # noqa: E731
+    if automatic is None or not stage.through:
+        values = _evaluated(lambda guess, labels: objective(guess, given(labels)), ready, target.sent)
+        return [Fit(*pair) for pair in zip(*(column.tolist() for column in values), strict=True)]
+    trials = _evaluated(lambda guess, labels: objective.trial(guess, given(labels)), ready, target.sent)
+    each = [{name: value[i] for name, value in trials.items()} for i in range(len(guesses))]
+    nature = automatic.nature(each[0], target.rng)
+    result = []
+    for (guess, labels), trial in zip(ready, each, strict=True):
+        known = given(labels)
+        sent = automatic.sent(trial, target.rng, faithful=False, nature=nature)
+        distance = objective.distance(automatic.left(sent, known["observed"]), known["observed"])
+        result.append(Fit(float(distance + objective.weighed(guess["x"], known)), float(distance)))
+    return result
+
+
+def _problem(victim: VictimModel, target: Target, samples: Tensor, labels: Tensor | None) -> Problem:
+    inputs = victim.inputs
+    start = inputs.normalise(samples.to(inputs.mean.device))
+    return Problem(target.sent, target.labels if labels is None else labels, start, victim.unknown)
+
+
+def _evaluated(function: Callable[[Guess, Tensors], Any], ready: Sequence[tuple[Guess, Tensors]], sent: Tensors) -> Any:
+    """Call a function for each guess and its labels, and stack the results; light ones together, as `Graph` does."""
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        first = function(*ready[0])
+    results = [tree_map(lambda value: value[None], first)]
+    fitting = _ENTRIES // max(1, sum(value.numel() for value in sent.values()))
+    width = max(1, min(_AT_ONCE, fitting)) if counter.get_total_flops() <= LIGHT else 1
+    with torch.no_grad():
+        for at in range(1, len(ready), width):
+            guesses, labels = zip(*ready[at : at + width], strict=True)
+            results.append(vmap(function)(stacked(guesses), stacked(labels)))
+    return tree_map(lambda *values: torch.cat(values), *results)
