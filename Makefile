@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 # More workers than cores: the tests of real processes wait more than they compute. A file's tests share what they set up.
 PYTEST := $(RUN) -m pytest --dist loadfile --no-loadscope-reorder --durations 20 --durations-min 1
 
-.PHONY: run test types suite slow lint lock clean
+.PHONY: run test types suite slow evidence lint lock clean
 
 run: $(VENV)/.installed  ## HyperFL on the digits, audited; prints where the report is
 	$(RUN) sim.py
@@ -27,6 +27,12 @@ slow: $(VENV)/.installed  ## the tests that take minutes each
 
 # The tests start a hundred processes. Where this variable is set, each compiles anew all that it imports.
 suite slow: export PYTHONDONTWRITEBYTECODE :=
+
+MINUTES ?= 150
+CORES ?= 1
+
+evidence: $(VENV)/.installed  ## the next cells of the papers' tables at full scale, at the lowest priority; docs/evidence.md
+	$(RUN) -m papers.evidence --minutes $(MINUTES) --cores $(CORES)
 
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check --fix .

@@ -14,7 +14,7 @@ from flfw.client.federated_client import FederatedClient
 from flfw.client.workplace import Workplace
 from flfw.nets import Tensors
 from flfw.nets.batch_last import swift
-from flfw.nets.conditional_gan import GeneratingNet, drawn_again, noise
+from flfw.nets.conditional_gan import GeneratingNet, drawn_again, noise, of_halves
 from flfw.training.optimisers import Adam, Optimiser, Remembering, along
 
 _GAN_BETAS = (0.5, 0.999)
@@ -108,12 +108,18 @@ class FedCGClient(FederatedClient):
         judge = self.net.parts("discriminator")
         judged = self._judged(real, y, 1.0) + self._judged(generated.detach(), y, 0.0)
         self._judging.step(judge, along(judged, judge)[1])
-        return along(self._judged(generated, y, 1.0) + self._diversity(z, y), parameters)
+        if self.at.settings.second_pass:
+            generated = self.net.generator(z, y)  # the same features: only the running statistics move once more
+        return along(self._judged(generated, y, 1.0) + self._diversity(generated, z, y), parameters)
 
     def _judged(self, features: Tensor, y: Tensor, real: float) -> Tensor:
         probability = self.net.discriminator(features, y)
         return binary_cross_entropy(probability, torch.full_like(probability, real))
 
-    def _diversity(self, z: Tensor, y: Tensor) -> Tensor:
-        weight = self.at.settings.diversity
-        return weight * drawn_again(self.net.generator, z, y, self._rng) if weight else z.new_zeros(())
+    def _diversity(self, generated: Tensor, z: Tensor, y: Tensor) -> Tensor:
+        settings = self.at.settings
+        if not settings.diversity:
+            return z.new_zeros(())
+        halves = settings.pairs == "halves"
+        loss = of_halves(generated, z) if halves else drawn_again(self.net.generator, z, y, self._rng)
+        return settings.diversity * loss

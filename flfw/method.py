@@ -5,6 +5,7 @@ The server half (`flfw.server.strategy`) inherits from it. Clients, audits and e
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import nn
@@ -33,6 +34,8 @@ class Method:
     """Patterns of the tensors that a client may send; a subset of the downloads."""
     net: ClassVar[str] = ""
     """Network for ``auto``; empty: the network that the papers use on the data set."""
+    variants: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+    """Settings of ``authors`` and ``paper`` where they differ from the defaults, as ``--set`` takes them."""
     client: ClassVar[str] = ""
     """Name of the client half; empty: the one with the method's name, else `sgd`."""
 

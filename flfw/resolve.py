@@ -82,7 +82,8 @@ class Resolved:
 
     def build_net(self, net: str = "") -> nets.Net:
         """Build the experiment's network, or another one by its name, for the experiment's inputs."""
-        return nets.build(net or self.experiment.net, *self.input_space)
+        built = nets.build(net or self.experiment.net, *self.input_space)
+        return nets.glorot(built) if self.experiment.init == "glorot" else built
 
     def build_model(self) -> nn.Module:
         """Build the method's model, initialised from torch's current generator."""
@@ -160,7 +161,16 @@ def resolve(experiment: Experiment) -> Resolved:
     # A method and an attack with the same name each take their own fields; a field without a plug-in is the method's.
     alike = [attack for attack in experiment.attacks if plugins.short_name(attack) == name]
     fields = frozenset().union(*map(attack_fields, alike))
-    return Resolved(experiment, cls, settings(cls.Settings, name, experiment.set, bare=True, of_another=fields))
+    chosen = (*_of_variant(cls, name, experiment.variant), *experiment.set)
+    return Resolved(experiment, cls, settings(cls.Settings, name, chosen, bare=True, of_another=fields))
+
+
+def _of_variant(cls: type[FederatedStrategy], name: str, variant: str) -> tuple[str, ...]:
+    """Return the settings of a method's variant as assignments; a later ``--set`` of the same field counts more."""
+    if variant != "ours" and variant not in cls.variants:
+        known = ", ".join(("ours", *cls.variants))
+        raise BadInput(f"Expected a variant of {name} among {known}; got variant={variant}.")
+    return tuple(f"{field}={value}" for field, value in cls.variants.get(variant, {}).items())
 
 
 def attack_fields(name: str) -> frozenset[str]:

@@ -30,6 +30,8 @@ from papers.preset import Figure, Preset
 from papers.published import Cell
 
 Status = Literal["measured", "not run", "failed"]
+OURS = "variant=ours"
+"""Name of the figure that the variant ``ours`` gives, beside that of ``authors``."""
 
 _WITHOUT_A_RUN: Mapping[str, Callable[[Experiment, Task], dict[str, Any]]] = {
     "plan": planned.plan,
@@ -49,7 +51,7 @@ class Outcome:
         value: mean over the seeds, in the paper's unit; Y or N where the paper prints these, or another word.
         deviation: sample standard deviation over the seeds; None with one seed, and for words.
         also: means over the seeds of the figures beside it, by name.
-        runs: the experiments of the chosen variant, one for each seed.
+        runs: the chosen experiments, one for each seed.
         codes: hashes of the code that ran them.
         notes: notes of the runs on their data and failures.
     """
@@ -99,7 +101,8 @@ def placed(preset: Preset, given: Experiment, folder: Path) -> Preset:
         name = folder_name(whole) if preset.source == "run" else f"{preset.source}-{folder_name(whole)}"
         return replace(whole, **{**free, "out": folder.absolute() / name})
 
-    return replace(preset, variants=tuple(tuple(map(place, runs)) for runs in preset.variants))
+    choices = tuple(tuple(map(place, runs)) for runs in preset.choices)
+    return replace(preset, choices=choices, beside=tuple(map(place, preset.beside)))
 
 
 def folder_name(experiment: Experiment) -> str:
@@ -182,6 +185,8 @@ def read(cell: Cell, preset: Preset) -> Outcome:
     loaded, values = [_result(experiment) for experiment in runs], _values(runs, figure)
     spread = len(values) > 1 and figure.yes is None and all(map(isfinite, values))
     beside = {other.name: _mean(runs, other) for other in preset.also}
+    if preset.beside:
+        beside[OURS] = _mean(preset.beside, figure)
     return Outcome(
         cell,
         "measured",
@@ -196,9 +201,9 @@ def read(cell: Cell, preset: Preset) -> Outcome:
 
 
 def _chosen(preset: Preset) -> tuple[Experiment, ...]:
-    """Return the runs of the best variant; the first one if several are equal."""
+    """Return the runs of the best choice; the first one if several are equal."""
     by = preset.chosen_by
-    return max(preset.variants, key=lambda runs: fmean(_values(runs, by))) if by else preset.variants[0]
+    return max(preset.choices, key=lambda runs: fmean(_values(runs, by))) if by else preset.choices[0]
 
 
 def _mean(runs: Sequence[Experiment], figure: Figure) -> float | str:

@@ -35,8 +35,10 @@ Departures  1. Seed 0: the paper names none. Each client's victims are random ex
             8. Milliseconds are the processor's here, with batches and their loading; compare ratios.
             9. In Table VII the network is DLG's, net lenet: three sigmoid convolutions, weights and biases from U(-0.5,
                0.5). The code of CPL by the same authors has a fourth; the paper does not name the attacked network.
-            10. Inputs are normalised with the data set's mean and deviation; the authors' code of CPL leaves them in
-               [0, 1]. The attack starts from U(0, 1) in the units that the network takes.
+            10. All runs are as in the authors' code: inputs in [0, 1], Glorot's weights (Table VII: the network's own),
+               for images passes in the stored order, a server that divides by Kt - 1. Beside stands the same with
+               inputs normalised by the data set's mean and deviation, torch's weights, shuffled passes and the mean.
+               CPL starts from U(0, 1) in the units that the network takes.
             11. An example counts as found below a distance of 0.3, and Y is printed where at least half are found: the
                paper states neither. A grey image may be that close; the report of the run has floors and a stricter
                count.
@@ -50,12 +52,16 @@ Departures  1. Seed 0: the paper names none. Each client's victims are random ex
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from flfw.experiment import Experiment
 from papers import fed_cdp_runs as runs
-from papers.preset import Figure, Preset, Presets, Scale
+from papers.preset import Figure, Preset, Presets, Scale, as_authors
 from papers.published import Cell
 
 VANTAGES = {"type 0&1": "server", "type 2": "client_example"}
 HALF = 0.5
+ATTACKED = "lenet"
 UNITS = {"instance": "example", "client": "client"}
 
 ACCURACY = Figure("final.acc_global", "accuracy of the last model, mean over the clients' test data", 1)
@@ -171,6 +177,16 @@ def figures(vantage: str) -> dict[str, tuple[Figure, ...]]:
             ),
         ),
     }
+
+
+def authors(experiment: Experiment) -> Experiment:
+    """Return the experiment as in the authors' code: inputs in [0, 1], Glorot's weights, passes in the stored order.
+
+    The order is that of shards of sorted data. It is known for images only; for tables, passes stay shuffled.
+    """
+    init = "torch" if experiment.net == ATTACKED else "glorot"  # the attacked network has weights of its own
+    order = "fixed" if experiment.net != runs.TABULAR else "shuffled"
+    return replace(as_authors(experiment), normalise="none", init=init, order=order)
 
 
 TABLES: dict[str, Presets] = {

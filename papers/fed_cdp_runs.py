@@ -10,6 +10,7 @@ from papers.preset import Scale
 
 SIGMA, CLIP = 6.0, 4.0
 ROWS = ("non-private", "Fed-SDP", "Fed-CDP", "Fed-CDP(decay)")
+TABULAR = "mlp"
 _FEW_CLIENTS, _FEW_ROUNDS = 100, 10  # of the quick scale
 
 
@@ -39,8 +40,8 @@ BENCHMARKS = {
     "MNIST": Benchmark("mnist", "cnn3x3", 5, 100, ("shards.pool=50000",)),
     "CIFAR-10": Benchmark("cifar10", "cnn3x3", 4, 100, ("shards.pool=42000",)),
     "LFW": Benchmark("lfw", "cnn3x3", 3, 60, ("shards.shards=15",), clients=100),
-    "Adult": Benchmark("adult", "mlp", 3, 10),
-    "Cancer": Benchmark("cancer", "mlp", 4, 3, ("shards.train=400",), clients=100),
+    "Adult": Benchmark("adult", TABULAR, 3, 10),
+    "Cancer": Benchmark("cancer", TABULAR, 4, 3, ("shards.train=400",), clients=100),
 }
 
 

@@ -18,7 +18,8 @@ Departures  1. Seeds 0, 1 and 2: the paper names none.
                round; in the authors' code only the 30 sampled clients do.
             3. The paper does not say whether FedAvg is measured before or after local training: the model as received
                is compared, the locally trained one is shown beside it. The others are compared after local training.
-            4. HyperFL's own departures are on the card of strategies/hyperfl.py, among them the hypernetwork's start.
+            4. HyperFL runs as in the authors' code, whose hypernetwork starts as torch has it (--variant authors);
+               beside it stands the variant here. Other departures are on the card of strategies/hyperfl.py.
             5. On CIFAR-10 and CINIC-10 no client ever trains on the first 2,000 training images: the pointers of the
                authors' code start there (the paper does not name their unit), and here they do not wrap into them.
             6. CINIC-10's images are taken class after class in turn, so that those 2,000 are of all classes.
@@ -53,6 +54,8 @@ METHODS = {
     "CENTAUR": "centaur",
     "PPSGD": "ppsgd",
     "HyperFL": "hyperfl",
+    "FedPer": "fedper",  # these two are in no table of the paper
+    "FedProx": "fedprox",
 }
 DATASETS = {"EMNIST": "emnist", "Fashion-MNIST": "fmnist", "CIFAR-10": "cifar10", "CINIC-10": "cinic10"}
 GLOBAL_MODELS = ("FedAvg", "DP-FedAvg")

@@ -138,6 +138,8 @@ def _figures(outcomes: Iterable[Outcome]) -> list[str]:
             rows.setdefault(("ours", outcome.preset.figure.words), {})[row] = None
             for figure in outcome.preset.also:
                 rows.setdefault(("also", figure.words), {})[row] = None
+            if outcome.preset.beside:
+                rows.setdefault(("also", "the same of the method's variant ours"), {})[row] = None
     return [f"{word} ({', '.join(names)}): {words}" for (word, words), names in rows.items()]
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Literal, TypeAlias
 
+from flfw import plugins
 from flfw.experiment import Experiment
+from flfw.method import Method
 from papers.published import Cell
 
 Scale = Literal["quick", "full"]
+
+Variant = Literal["authors", "ours"]
+"""The methods as in their authors' code, or as here."""
 
 Source = Literal["run", "plan", "clock"]
 """Source of the figures: a whole run; the plan before a run, without training; or the local steps of one client."""
@@ -50,32 +55,34 @@ class Preset:
     """Runs and figures of one cell.
 
     Attributes:
-        variants: settings that the paper chose among, mostly one; each has one experiment per seed, with equal seeds.
+        choices: settings that the paper chose among, mostly one; each has one experiment per seed, with equal seeds.
         figure: the figure whose mean over the seeds is compared with the published value.
         also: figures that are shown beside it.
-        chosen_by: the variant with the largest mean of this figure is chosen; never a figure of test data.
+        chosen_by: the choice with the largest mean of this figure is chosen; never a figure of test data.
         source: the way in which the experiments are measured.
+        beside: the same experiments in the variant ``ours``, shown beside; empty: there is no difference.
     """
 
-    variants: tuple[tuple[Experiment, ...], ...]
+    choices: tuple[tuple[Experiment, ...], ...]
     figure: Figure
     also: tuple[Figure, ...] = ()
     chosen_by: Figure | None = None
     source: Source = "run"
+    beside: tuple[Experiment, ...] = ()
 
     def __post_init__(self) -> None:
-        assert len(self.variants) == 1 or self.chosen_by, "several variants, and nothing to choose by"
-        assert len({tuple(run.seed for run in runs) for runs in self.variants}) == 1, "other seeds in each variant"
+        assert len(self.choices) == 1 or self.chosen_by, "several choices, and nothing to choose by"
+        assert len({tuple(run.seed for run in runs) for runs in self.choices}) == 1, "other seeds in each choice"
 
     @property
     def experiments(self) -> tuple[Experiment, ...]:
-        """Experiments that must be run, of all variants."""
-        return tuple(experiment for runs in self.variants for experiment in runs)
+        """Experiments that must be run: of all choices, and those beside."""
+        return (*(experiment for runs in self.choices for experiment in runs), *self.beside)
 
     @property
     def seeds(self) -> tuple[int, ...]:
         """The seeds over which the mean is taken."""
-        return tuple(experiment.seed for experiment in self.variants[0])
+        return tuple(experiment.seed for experiment in self.choices[0])
 
 
 Presets: TypeAlias = Callable[[Cell, Scale], Preset]
@@ -88,3 +95,28 @@ def presets(table: str) -> Presets | None:
     """
     module = f"papers.{table.partition('.')[0]}"
     return import_module(module).TABLES.get(table) if find_spec(module) else None
+
+
+def as_authors(experiment: Experiment) -> Experiment:
+    """Return the experiment with the method as in its authors' code, where that is another one."""
+    name = experiment.method
+    differs = name in plugins.names(plugins.METHOD) and "authors" in plugins.find(plugins.METHOD, name, Method).variants
+    return replace(experiment, variant="authors") if differs else experiment
+
+
+def varied(preset: Preset, table: str, variant: Variant) -> Preset:
+    """Return the preset in a variant; for ``authors`` the runs of ``ours`` stand beside, where the two differ.
+
+    Args:
+        preset: the preset of the variant ``ours``.
+        table: its table; the paper's file may have a function ``authors`` that changes more than the method.
+        variant: the variant.
+    """
+    module = f"papers.{table.partition('.')[0]}"
+    change = getattr(import_module(module), "authors", as_authors) if find_spec(module) else as_authors
+    if variant == "ours" or preset.source != "run":
+        return preset
+    choices = tuple(tuple(map(change, runs)) for runs in preset.choices)
+    if choices == preset.choices:
+        return preset
+    return replace(preset, choices=choices, beside=preset.choices[0] if len(preset.choices) == 1 else ())

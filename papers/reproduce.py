@@ -12,7 +12,7 @@ from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from papers import cells, layout
 from papers.cells import Outcome
-from papers.preset import Preset, Presets, Scale
+from papers.preset import Preset, Presets, Scale, varied
 from papers.published import Cell, Table
 
 PENDING = "not reached yet"
@@ -61,6 +61,7 @@ class Reproduction:
     def _known(self, cell: Cell, wanted: bool) -> Outcome:
         """Return the outcome of a cell without running anything."""
         preset = self.presets(cell, self.scale) if self.presets else None
+        preset = preset and varied(preset, self.table.name, "authors")
         reason = cells.obstacle(cell, preset)
         if preset is None or reason:
             return Outcome(cell, "not run", reason, preset)

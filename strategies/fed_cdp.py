@@ -17,7 +17,8 @@ Departures  1. Noise is added once a batch, to the sum, as the paper's accountan
                without noise, so nothing can be claimed; the second scales C with a learning rate that decays.
             4. compress=before zeroes the smallest entries of a sum before the noise: one example can change which ones
                those are, so nothing can be claimed; compress=after is harmless to a claim.
-            5. The authors' code divides by Kt - 1 and has the noise commented out; neither is done here.
+            5. The authors' code divides by Kt - 1 (``divisor=one_less``, as --variant authors has it). Its noise is
+               commented out, which is not done here.
 
     client k, having received W, for each batch of a pass:
         g_jm <- g_jm / max(1, |g_jm| / C)                    example j, layer m
@@ -27,10 +28,10 @@ Departures  1. Noise is added once a batch, to the sum, as the paper's accountan
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Literal, final
+from typing import ClassVar, Literal, final
 
 from torch import nn
 
@@ -53,6 +54,7 @@ class FedCDPSettings(NoisySteps):
     bound: Literal["constant", "decay", "lr", "median"] = "constant"  # decay: linearly from clip to last_clip
     last_clip: float = 2.0  # of bound=decay, in the last round; the paper goes from 6 to 2; > 0
     lr_decay: float = 1.0  # factor of the learning rate, and with bound=lr of C, from round to round; in (0, 1]
+    divisor: Literal["clients", "one_less"] = "clients"  # of the sum of models: Kt, or Kt - 1
     compress: Literal["none", "before", "after"] = "none"  # zero the smallest entries before or after the noise
     compress_ratio: float = 0.3  # share of each tensor's entries that are zeroed, in [0, 1)
 
@@ -96,6 +98,7 @@ class FedCDP(FederatedStrategy):
     """Plain averaging of models that were trained in noisy steps."""
 
     Settings = FedCDPSettings
+    variants: ClassVar = {"authors": {"divisor": "one_less"}}
     downloads = ("*",)
     uploads = ("*",)
 
@@ -133,4 +136,15 @@ class FedCDP(FederatedStrategy):
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
         """Average the models with equal weights."""
-        return weighted_mean(replace(update, examples=1) for update in updates)
+        counts: list[int] = []
+
+        def alike() -> Iterator[Update]:
+            for update in updates:
+                counts.append(1)
+                yield replace(update, examples=1)
+
+        mean, clients = weighted_mean(alike()), len(counts)
+        if self.settings.divisor == "clients":
+            return mean
+        require(clients > 1, "two clients or more in a round for divisor=one_less", clients=clients)
+        return {name: value * (clients / (clients - 1)) for name, value in mean.items()}

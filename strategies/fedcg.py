@@ -10,18 +10,18 @@ Private     extractor.*, discriminator.*, and the memory of a client's three opt
             the server's optimiser is the server's state, and never sent.
 Client      clients/fedcg.py
 A probe     one gradient of the classifier, with the extractor as it is (stage 1's, without the generated features).
-Departures  1. The distance to generated features is a mean over elements, as in the authors' code; the paper writes the
+Departures  --variant authors undoes 3 as in the authors' plain client (in their other one ``diversity=0.2``), and
+            runs the generator twice a batch, as they do.
+            1. The distance to generated features is a mean over elements, as in the authors' code; the paper writes the
                squared norm, which is 400 times that. gamma, which the paper lets rise from 0 to 1, follows the code.
             2. The generator maximises log D(G), as the code; the paper writes the minimum of log(1 - D(G)).
             3. The diversity loss compares two draws of the same label, as its source, Mao et al., on half a batch;
-               the code compares two halves of other labels, with weight 0.2, and its plain client has none
-               (``diversity=0``).
-            4. The server's generator is in training mode while it learns, as modules are by default; neither the paper
-               nor our notes of the code say.
-            5. start=independent draws each client's own first extractor and discriminator. The authors start all from
+               the code compares two halves of other labels (``pairs=halves``), with weight 0.2, and its plain client
+               has none (``diversity=0``).
+            4. start=independent draws each client's own first extractor and discriminator. The authors start all from
                one, which the operator of the server knows: see attacks/fedcg.py. Both come from the run's seed, so that
                runs repeat; a site that relies on this protection has to draw its own.
-            6. The code shuffles alike in every round and at every client; here each round has its own order.
+            5. The code shuffles alike in every round and at every client; here each round has its own order.
 
     client i, having received C_g, G_g:
         T epochs:  E_i, C_i <- Adam step on CE(C_i(E_i(x)), y) + gamma MSE(E_i(x), G_g(z, y))
@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, ClassVar, Literal, final
 
 from torch import nn
 
@@ -61,6 +61,8 @@ class FedCGSettings(ServerTraining):
     gan_lr: float = 3e-4  # of Adam, with betas 0.5 and 0.999, on both; > 0
     gamma_rounds: int = 50  # rounds in which gamma goes from 0 to its last value; 0: it has it at once
     diversity: float = 0.2  # weight of the diversity loss, >= 0; 0: without
+    pairs: Literal["same_label", "halves"] = "same_label"  # what that loss compares: two draws, or a batch's halves
+    second_pass: bool = False  # G runs anew for its own step, so that its running statistics move twice a batch
     start: Literal["common", "independent"] = "common"  # of the extractors and discriminators, see the card
 
     def __post_init__(self) -> None:
@@ -77,6 +79,7 @@ class FedCG(TrainingServer):
     """Distillation of the clients' generators and classifiers, starting from their means."""
 
     Settings = FedCGSettings
+    variants: ClassVar = {"authors": {"diversity": "0", "pairs": "halves", "second_pass": "true"}}
     net = "lenet5"
     downloads = ("classifier.*", "generator.*")
     uploads = ("classifier.*", "generator.*")

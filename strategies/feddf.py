@@ -15,7 +15,8 @@ Departures  1. 2,000 steps of 16 at 3e-4, as in FedCG's comparison: one pass ove
             2. Images come in shuffled passes over all of them; w learns in training mode and its teachers are in
                evaluation mode.
             3. The server's Adam starts afresh in each round, as the original's does: each round's student is a new
-               mean, so there is no descent to continue, unlike for FedCG's generator.
+               mean, so there is no descent to continue, unlike for FedCG's generator. In the code of FedCG's comparison
+               it goes on: ``memory=kept``, which --variant authors sets.
             4. All clients have one architecture; the original also distils between several.
 
     for each round t:
@@ -26,8 +27,9 @@ Departures  1. 2,000 steps of 16 at 3e-4, as in FedCG's comparison: one pass ove
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, Literal, final
 
 import numpy as np
 import torch
@@ -48,6 +50,7 @@ from flfw.victims.local_steps import LocalSteps
 class FedDFSettings(LastingTraining, ServerTraining):
     """Settings of local training and of the server's, and the data of the distillation."""
 
+    memory: Literal["fresh", "kept"] = "fresh"  # of the server's Adam: new in each round, or going on
     public: str = ""  # data set whose training images the server has; empty: those that the split sets aside
 
     def __post_init__(self) -> None:
@@ -60,6 +63,7 @@ class FedDF(TrainingServer):
     """Weighted averaging of whole models, then distillation of all of them into their mean."""
 
     Settings = FedDFSettings
+    variants: ClassVar = {"authors": {"memory": "kept"}}
     downloads = ("*",)
     uploads = ("*",)
 
@@ -84,7 +88,8 @@ class FedDF(TrainingServer):
         images, places = unlabelled(task, settings.public)
         shuffled = passes(len(places), settings.server_batch, settings.iterations, self.rng)
         batches = ((task.inputs.normalise(feed.raw(feed.batch(images[places[some]]))),) for some in shuffled)
-        with self.place.progress("distillation", settings.iterations) as done:
+        lasting = self.going_on(adam, moved) if settings.memory == "kept" else nullcontext()
+        with lasting, self.place.progress("distillation", settings.iterations) as done:
             lessons = taught(self.on_device(batches), teachers)
             self.noted["distillation_loss"] = distil(lessons, student, moved, adam, done)
         return student.state_dict()

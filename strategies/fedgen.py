@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import ClassVar, Literal, final
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -40,7 +40,7 @@ from torch.nn.functional import cross_entropy
 from flfw.errors import require
 from flfw.nets import Net, Tensors
 from flfw.nets.batch_last import swift
-from flfw.nets.conditional_gan import GeneratingNet, drawn_again, imagining, labelled_noise
+from flfw.nets.conditional_gan import GeneratingNet, drawn_again, imagining, labelled_noise, of_halves
 from flfw.server.aggregation import Update
 from flfw.server.distillation import ServerTraining, speaking
 from flfw.server.training import TrainingServer
@@ -53,6 +53,7 @@ class FedGenSettings(LastingTraining, ServerTraining):
 
     server_decay: float = 1e-4  # weight decay of the server's Adam, >= 0
     diversity: float = 1.0  # weight of the diversity loss, >= 0; 0: without
+    pairs: Literal["same_label", "halves"] = "same_label"  # what that loss compares: two draws, or a batch's halves
     start: Literal["common", "independent"] = "common"  # of the extractors
 
     def __post_init__(self) -> None:
@@ -67,6 +68,7 @@ class FedGen(TrainingServer):
     """Weighted averaging of classifiers, and a generator that learns from all of them."""
 
     Settings = FedGenSettings
+    variants: ClassVar = {"authors": {"pairs": "halves"}}
     net = "lenet5"
     downloads = ("classifier.*", "generator.*")
     uploads = ("classifier.*",)
@@ -99,7 +101,9 @@ class FedGen(TrainingServer):
                 agreed = torch.stack([share * scores(features) for share, scores in judges]).sum(0)
                 loss = cross_entropy(agreed, y)
                 losses.append(loss.detach())
-                if settings.diversity:
+                if settings.diversity and settings.pairs == "halves":
+                    loss = loss + settings.diversity * of_halves(features, z)
+                elif settings.diversity:
                     loss = loss + settings.diversity * drawn_again(model.generator, z, y, rng)
                 gradients = torch.autograd.grad(loss, list(moved.values()))
                 adam.step(moved, dict(zip(moved, gradients, strict=True)))

@@ -10,7 +10,8 @@ Up          hypernet.* after local training: 14.9 million numbers for CNN 1, 128
 Private     embedding, classifier.*, kept by the client from round to round; the extractor is never stored or sent.
 Client      clients/hyperfl.py
 A probe     one gradient of the hypernetwork with the classifier as it is (the paper's step B).
-Departures  1. head_init=fan_in by default: with torch's own (`head_init=torch`, the authors' code) generated weights
+Departures  --variant authors undoes the first one.
+            1. head_init=fan_in by default: with torch's own (`head_init=torch`, the authors' code) generated weights
                are ten times the usual size and the hidden layer dies in the first epoch; the share of dead hidden
                units is logged either way.
             2. Accuracy before local training uses extractor weights generated from the fresh hypernetwork; the
@@ -29,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import ClassVar, Literal, final
 
 from torch import nn
 
@@ -73,6 +74,7 @@ class HyperFL(FederatedStrategy):
     """Weighted averaging of hypernetworks."""
 
     Settings = HyperFLSettings
+    variants: ClassVar = {"authors": {"head_init": "torch"}}
     downloads = ("hypernet.*",)
     uploads = ("hypernet.*",)
 

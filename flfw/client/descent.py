@@ -132,9 +132,10 @@ class LocalDescent(ABC):
         return getattr(self.at.task.split, part)[self.at.partition]
 
     def batches(self, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the batches of one pass over the client's training data, in shuffled order."""
+        """Yield the batches of one pass over the client's training data, in shuffled order unless it is fixed."""
         mine = self.indices("train")
-        order = torch.randperm(len(mine), generator=rng).numpy()
+        shuffled = self.at.experiment.order == "shuffled"
+        order = torch.randperm(len(mine), generator=rng).numpy() if shuffled else np.arange(len(mine))
         for start in range(0, len(mine), self.at.experiment.batch_size):
             x, y = self.examples("train", mine[order[start : start + self.at.experiment.batch_size]], vary=rng)
             yield self.at.defence.batch(x, y, rng) if self.at.defence else (x, y)

@@ -15,8 +15,8 @@ from torch.nn.functional import pad
 from flfw.data.files.dataset import Augmentation
 from flfw.errors import BadInput
 
-Normalisation = Literal["own", "imagenet", "half"]
-"""The data set's own constants, ImageNet's, or 0.5 for mean and deviation."""
+Normalisation = Literal["own", "imagenet", "half", "none"]
+"""The data set's own constants, ImageNet's, 0.5 for mean and deviation, or none (0 and 1)."""
 
 _SHIFT = 4  # pixels of black padding around an image before the random crop
 
@@ -54,12 +54,14 @@ def raw(x: Tensor) -> Tensor:
 
 
 def constants(how: Normalisation, shape: tuple[int, ...]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and standard deviation per channel: ImageNet's, or 0.5 for both.
+    """Return mean and standard deviation per channel, or per feature: ImageNet's, 0.5 for both, or 0 and 1.
 
     Raises:
         BadInput: inputs are no images, or have not the three channels that ImageNet's constants are for.
     """
     channels = shape[0]
+    if how == "none":
+        return (0.0,) * channels, (1.0,) * channels
     if how == "half" and len(shape) == 3:
         return (0.5,) * channels, (0.5,) * channels
     if len(shape) == 3 and channels == 3:

@@ -16,6 +16,8 @@ class TrainingSettings:
 
     method: str = "hyperfl"
     """Federated method: a file of strategies/, or package.module:Class. See --list."""
+    variant: Literal["ours", "authors", "paper"] = "ours"
+    """The method as here, or where these differ as in its authors' code or as its paper prints it; see its card."""
     net: str = "auto"
     """Network; auto: the one the method names, else the one the papers use on this data set."""
     clients: int = 10
@@ -34,6 +36,10 @@ class TrainingSettings:
     """Examples in a local step."""
     lr: float = 0.01
     """Learning rate of the local steps."""
+    init: Literal["torch", "glorot"] = "torch"
+    """First weights of the network: its own, or Glorot's uniform ones with biases of 0."""
+    order: Literal["shuffled", "fixed"] = "shuffled"
+    """Order of a client's examples in a pass: new in each, or as stored in all."""
     seed: int = 0
     """Everything random is derived from it."""
     defence: str = "none"
@@ -76,8 +82,8 @@ class DataSettings:
     """Height and width in pixels that images are resized to; 0: what the network takes, else as published."""
     augment: Literal["auto", "none", "flip", "crop_flip"] = "auto"
     """How training images are varied; auto: as the papers do on this data set."""
-    normalise: Literal["own", "imagenet", "half"] = "own"
-    """Mean and deviation that images are normalised with: the data set's own, ImageNet's, or 0.5."""
+    normalise: Literal["own", "imagenet", "half", "none"] = "own"
+    """Mean and deviation that inputs are normalised with: the data set's own, ImageNet's, 0.5, or none: 0 and 1."""
     data_root: Path | None = None
     """Folder with the data sets' own files; default: $FLFW_DATA, else the user cache."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from torch import nn
+
 from flfw.errors import BadInput
 from flfw.nets.alexnet import alexnet
 from flfw.nets.cnn import cnn1, cnn2, cnn3x3
@@ -14,7 +16,7 @@ from flfw.nets.lenet import lenet, lenet5
 from flfw.nets.net import Net, Tensors, numel, tensors
 from flfw.nets.resnet import resnet18
 
-__all__ = ["Net", "NetCard", "Tensors", "build", "card", "names", "numel", "tensors"]
+__all__ = ["Net", "NetCard", "Tensors", "build", "card", "glorot", "names", "numel", "tensors"]
 
 
 @dataclass(frozen=True)
@@ -83,4 +85,18 @@ def build(name: str, shape: tuple[int, ...], classes: int) -> Net:
         )
     net = wanted.builder(shape, classes)
     net.shape, net.classes = shape, classes
+    return net
+
+
+def glorot(net: Net) -> Net:
+    """Draw a network's weights anew from Glorot's uniform distribution, set its biases to 0, and return it.
+
+    Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks", AISTATS 2010: bounds
+    of sqrt(6 / (inputs + outputs)). The parameters of normalisation layers stay.
+    """
+    for module in net.modules():
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
     return net

@@ -209,6 +209,23 @@ def diversity_loss(first: Tensor, second: Tensor, z: Tensor, other: Tensor) -> T
     return 1 / ((first - second).abs().mean() / (z - other).abs().mean() + 1e-5)
 
 
+def of_halves(features: Tensor, z: Tensor) -> Tensor:
+    """Compute the diversity loss of the two halves of a batch, whatever their labels, as FedCG's authors do.
+
+    Mao et al. compare two draws of one label (`drawn_again`): between labels features differ anyway. Of an odd batch
+    the first example is in both halves; one example alone has no second half, and its loss is 0.
+
+    Args:
+        features: G(z, y), (B, ...).
+        z: the batch's noise (B, 100).
+    """
+    if len(z) < 2:
+        return z.new_zeros(())
+    half = (len(z) + 1) // 2
+    other = torch.arange(half, 2 * half, device=z.device) % len(z)
+    return diversity_loss(features[:half], features[other], z[:half], z[other])
+
+
 def drawn_again(generator: Generator, z: Tensor, y: Tensor, rng: torch.Generator) -> Tensor:
     """Compute the diversity loss of a generator on half a batch, with a second draw of noise for its labels.
 

@@ -628,8 +628,8 @@ def test_a_result_without_the_figure_is_a_failure(tmp_path: Path, figures: Mappi
 @pytest.mark.parametrize(("weights", "status"), [(None, "not run"), (Path("alex.pth"), "failed")])
 def test_lpips_without_weights_was_not_measured(tmp_path: Path, weights: Path | None, status: str) -> None:
     preset = fake(tmp_path, ({"lpips": None},))
-    runs = tuple(replace(run, lpips_weights=weights) for run in preset.variants[0])
-    preset = replace(preset, variants=(runs,), figure=Figure("final.lpips.mean", "LPIPS", 1))
+    runs = tuple(replace(run, lpips_weights=weights) for run in preset.choices[0])
+    preset = replace(preset, choices=(runs,), figure=Figure("final.lpips.mean", "LPIPS", 1))
     outcome = cells.measured(cell("fedavg"), preset)
     assert outcome.status == status
     assert ("--lpips-weights" in outcome.reason) == (weights is None)

@@ -259,7 +259,7 @@ def test_an_accuracy_has_its_two_epsilons_beside_it(path: str, tmp_path: Path) -
         run = replace(
             preset.experiments[0], dataset="cancer", net="mlp", clients=4, sample=2, rounds=2, split="iid", set=chosen
         )
-        return replace(preset, variants=((run,),))
+        return replace(preset, choices=((run,),))
 
     given = published.table(path.partition("/")[0])
     given = replace(given, cells=given.select(path))
@@ -382,7 +382,7 @@ def of_digits(cell: Cell, scale: Scale) -> Preset:
         fed_cdp.attacked(cell, scale).experiments[0], dataset="digits", net="linear", clients=2, sample=0,
         attack=("analytic",), victim_batch=2, images=2, set=("shards.train=200", *PLAIN),
     )  # fmt: skip
-    return replace(fed_cdp.attacked(cell, scale), variants=((run,),))
+    return replace(fed_cdp.attacked(cell, scale), choices=((run,),))
 
 
 def test_a_real_audit_fills_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

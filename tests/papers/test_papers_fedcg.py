@@ -45,7 +45,7 @@ def test_every_cell_has_a_preset_whose_parts_there_are(scale: Scale) -> None:
 def test_the_paper_s_settings() -> None:
     preset = preset_of("fedcg.1/FedProx/Digit5/4", "full")
     assert preset.seeds == (0, 1, 2, 3, 4)
-    assert [runs[0].set[-1] for runs in preset.variants] == ["mu=0.001", "mu=0.01", "mu=0.1", "mu=1"]
+    assert [runs[0].set[-1] for runs in preset.choices] == ["mu=0.001", "mu=0.01", "mu=0.1", "mu=1"]
     assert preset.figure.name == "final.best_validation.accuracy"
     assert preset.chosen_by and preset.chosen_by.name == "final.best_validation.validation"
     training = ("optimiser=adam", "weight_decay=1e-4", "momentum=0", "lasting=true")
@@ -62,7 +62,7 @@ def test_the_paper_s_settings() -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_what_a_method_sets_is_the_paper_s(method: str) -> None:
     """Among them what stands at the method's own defaults, and so is not named by the preset."""
-    (run, *_), *_ = preset_of(f"fedcg.1/{method}/CIFAR10/8", "full").variants
+    (run, *_), *_ = preset_of(f"fedcg.1/{method}/CIFAR10/8", "full").choices
     assert run.clients == 8
     chosen: Any = resolve(run).settings
     assert chosen.weight_decay == 1e-4
@@ -76,7 +76,7 @@ def test_what_a_method_sets_is_the_paper_s(method: str) -> None:
 
 def test_the_quick_scale_differs_from_the_full_one_in_size_alone() -> None:
     for name in METHODS:
-        quick, full = (preset_of(f"fedcg.1/{name}/CIFAR10/4", s).variants[0][0] for s in ("quick", "full"))
+        quick, full = (preset_of(f"fedcg.1/{name}/CIFAR10/4", s).choices[0][0] for s in ("quick", "full"))
         sizes = {"rounds": 100, "patience": 20, "local_epochs": 20, "lr": 3e-4, "set": ()}
         assert replace(quick, **sizes) == replace(full, set=())
         assert (quick.rounds, quick.patience, quick.local_epochs, quick.lr) == (3, 0, 12, 1e-3)
@@ -153,7 +153,7 @@ def test_beside_the_paper_s_attack_stand_the_adaptive_one_and_the_class_s_mean(
         run.out.mkdir()
         result = {"audit": audit, "notes": [], "provenance": {"code": "c"}}
         (run.out / "result.json").write_text(json.dumps(result))
-    outcome = cells.read(cell, replace(preset, variants=(runs,)))
+    outcome = cells.read(cell, replace(preset, choices=(runs,)))
     assert (outcome.value, list(outcome.also.values())) == (6.5, beside)
     message = " ".join(sheet(published.table("fedcg.2"), [outcome], "quick").heading)
     assert "adaptive attack" in message and "5 to 9 dB is less than a constant image has" in message

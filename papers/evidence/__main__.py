@@ -1,0 +1,44 @@
+"""Command ``python -m papers.evidence``: gather evidence, or print docs/evidence.md from it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from flfw.errors import BadInput, RunFailed
+from papers.evidence import page
+from papers.evidence.gather import RUNS, Gathering, gather, measure
+from papers.evidence.records import FOLDER
+
+
+def main() -> int:
+    """Run the command and return its exit code."""
+    ask = argparse.ArgumentParser(prog="python -m papers.evidence", description=__doc__)
+    ask.add_argument("--minutes", type=float, default=150, help="end after so many; 0: when the list is done")
+    ask.add_argument("--cores", type=int, default=1, help="cells at a time, a core each")
+    ask.add_argument("--gpus", type=float, default=0.0, help="share of a GPU for each run")
+    ask.add_argument("--only", default="", help="only cells whose path begins so, such as fed_cdp.5/Adult")
+    ask.add_argument("--page", action="store_true", help="write docs/evidence.md from the records, and nothing else")
+    ask.add_argument("--list", action="store_true", help="print the list with what is recorded, and nothing else")
+    ask.add_argument("--runs", type=Path, default=RUNS, help="folder of the runs")
+    ask.add_argument("--folder", type=Path, default=FOLDER, help="folder of the records")
+    ask.add_argument("--item", default="", help=argparse.SUPPRESS)
+    given = ask.parse_args()
+    try:
+        if given.item:
+            return measure(given.item, given.runs, given.folder, given.gpus)
+        if given.list:
+            print(page.listing(given.folder, given.only))
+            return 0
+        if not given.page:
+            gather(Gathering(given.minutes, given.cores, given.runs, given.folder, given.only, given.gpus))
+        page.write(given.folder)
+        return 0
+    except (BadInput, RunFailed) as error:
+        print(f"python -m papers.evidence: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

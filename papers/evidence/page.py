@@ -1,0 +1,128 @@
+"""docs/evidence.md: published numbers beside what was measured at the papers' own scale, printed from the records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from flfw.storage.sealed import write_whole
+from papers import layout, published
+from papers.evidence import agreement
+from papers.evidence.agreement import Measured
+from papers.evidence.priorities import cells_of, items
+from papers.evidence.records import FOLDER, Record, is_there, read
+from papers.published import Cell
+
+PAGE = Path(__file__).parents[2] / "docs" / "evidence.md"
+VARIANTS = ("authors", "ours")
+
+_OPENING = """# Evidence at the papers' scale
+
+Every number here comes from a run with the paper's own settings, to the last round. Quick runs are not counted. A run's
+numbers, settings, code, machine and time lie in `papers/evidence/`, a small file for each cell, variant and seed; this
+page is printed from them. More cells are measured as time allows:
+
+```
+make evidence MINUTES=150 CORES=1            # the next cells of the list, at the lowest priority
+python -m papers.evidence --list             # the list, and what is measured
+python -m papers.evidence --only fed_cdp.5   # some cells
+```
+
+**authors** is the method as in its authors' code, **ours** the method as this project has it by default; what differs
+stands on the cards of `papers/` and `strategies/`. Where nothing differs there is one number, under *authors*. ± is the
+sample standard deviation over the seeds.
+
+| word | means |
+|---|---|
+| agrees | within 1 point (a hundredth of an accuracy, 1 dB) of the published number, or within two deviations |
+| above, below | farther off; where the reason is known it stands below the table |
+
+The deviation is the larger of the paper's and of ours. A run that is cut short goes on from its last round.
+"""
+
+
+def write(folder: Path = FOLDER, page: Path = PAGE) -> None:
+    """Write the page from the records of a folder."""
+    write_whole(page, text(read(folder)).encode())
+
+
+def text(records: Sequence[Record]) -> str:
+    """Return the page."""
+    by_table: dict[str, list[Record]] = {}
+    for record in records:
+        by_table.setdefault(record.cell.partition("/")[0], []).append(record)
+    parts = [_OPENING, _summary(records)]
+    for name in published.names():
+        if name in by_table:
+            parts.append(_section(name, by_table[name]))
+    return "\n".join(parts)
+
+
+def listing(folder: Path = FOLDER, only: str = "") -> str:
+    """Return the list of what is to be measured, a line each, with what is recorded."""
+    return "\n".join(f"{'recorded' if is_there(item, folder) else 'missing ':8}  {item.name}" for item in items(only))
+
+
+def _summary(records: Sequence[Record]) -> str:
+    words: dict[str, Counter[str]] = {variant: Counter() for variant in VARIANTS}
+    for cell, by_variant in _cells(records):
+        for variant, mine in by_variant.items():
+            words[variant][agreement.word(cell, mine) or "not in the paper"] += 1
+    lines = ["## In short", ""]
+    for variant, counts in words.items():
+        if counts:
+            total = sum(counts.values())
+            each = ", ".join(f"{number} {word}" for word, number in counts.most_common())
+            lines.append(f"- {variant}: {total} cell{'s' if total != 1 else ''}: {each}.")
+    hours = sum(record.seconds for record in records) / 3600
+    machines = sorted({record.hardware for record in records})
+    lines.append(f"- {len(records)} runs, {hours:.1f} hours in all, on {'; '.join(machines)}.")
+    return "\n".join([*lines, ""])
+
+
+def _section(name: str, records: Sequence[Record]) -> str:
+    table = published.table(name)
+    lines = [f"## {name}: {table.title}", "", table.paper, ""]
+    lines += ["| cell | published | authors | | ours | | seeds |", "|---|---|---|---|---|---|---|"]
+    notes: list[str] = []
+    for cell, by_variant in _cells(records):
+        columns, seeds = [], []
+        for variant in VARIANTS:
+            mine = by_variant.get(variant)
+            columns += ["", ""] if mine is None else [_number(cell, mine), _verdict(cell, variant, mine, notes)]
+            seeds += [] if mine is None else [",".join(map(str, mine.seeds))]
+        paper = "–" if cell.value is None else layout.number(cell.value, cell.unit, cell.deviation)
+        words = " ".join((*cell.row, *cell.columns, *([cell.metric] if cell.metric != "accuracy" else [])))
+        lines.append(f"| {words} | {paper} | {' | '.join(columns)} | {' / '.join(dict.fromkeys(seeds))} |")
+    below = [f"{number}. {note}" for number, note in enumerate(notes, 1)]
+    return "\n".join([*lines, "", *below, *([""] if below else [])])
+
+
+def _number(cell: Cell, mine: Measured) -> str:
+    return layout.number(mine.value, cell.unit, mine.deviation)
+
+
+def _verdict(cell: Cell, variant: str, mine: Measured, notes: list[str]) -> str:
+    word = agreement.word(cell, mine)
+    if word is None:
+        return "not in the paper"
+    why = agreement.reason(cell, variant) if word != "agrees" else ""
+    if not why:
+        return word
+    if why not in notes:
+        notes.append(why)
+    return f"{word} ({notes.index(why) + 1})"
+
+
+def _cells(records: Sequence[Record]) -> Iterator[tuple[Cell, dict[str, Measured]]]:
+    """Yield each cell with a number, in the papers' order, with what was measured in each variant."""
+    by_cell: dict[str, dict[str, list[Record]]] = {}
+    for record in records:
+        by_cell.setdefault(record.cell, {}).setdefault(record.variant, []).append(record)
+    for name in published.names():
+        for cell in cells_of(name):
+            given = by_cell.get(cell.path, {})
+            mine = {variant: one for variant, some in given.items() if (one := agreement.measured(some)) is not None}
+            if mine:
+                yield cell, mine

@@ -1,0 +1,136 @@
+"""Priorities of the evidence: which cells are measured at full scale, in which variants, with which seeds, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from flfw.experiment import Experiment
+from papers import cells, published
+from papers.preset import Preset, Variant, presets, varied
+from papers.published import Cell
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Cells that are measured together: all of them with the first seed, then with the next one.
+
+    Attributes:
+        cells: a path of `papers.published.Cell.path`, or its beginning.
+        seeds: the seeds.
+        variants: the variants; one that changes no run of a cell is left out.
+    """
+
+    cells: str
+    seeds: tuple[int, ...] = (0, 1, 2)
+    variants: tuple[Variant, ...] = ("authors", "ours")
+
+
+_FASHION, _CIFAR, _FEDCG = "Fashion-MNIST/20", "CIFAR-10/20", ("FMNIST/4", "CIFAR10/4")
+_PLAIN, _NOISY = ("HyperFL", "FedAvg", "Local-only", "FedPer", "FedProx"), ("DP-FedAvg", "CENTAUR", "PPSGD")
+_FIRST = (0,)
+_TABULAR = ("fed_cdp.5/Cancer", "fed_cdp.4/Cancer", "fed_cdp.5/Adult", "fed_cdp.4/Adult")
+_SHARED = tuple(f"fedcg.1/{method}/{data}" for data in _FEDCG for method in ("FedAvg", "FedCG", "FedSplit"))
+
+UNPUBLISHED = "not in the paper"
+
+PRIORITIES = (
+    *(Wanted(paths, _FIRST) for paths in _TABULAR),
+    *(Wanted(f"hyperfl.1/{method}/{_FASHION}", _FIRST) for method in _PLAIN),
+    *(Wanted(f"hyperfl.1/{method}/{_FASHION}", _FIRST) for method in _NOISY),
+    *(Wanted(f"hyperfl.1/{method}/{_CIFAR}", _FIRST) for method in (*_PLAIN, *_NOISY)),
+    *(Wanted(paths, (1, 2)) for paths in _TABULAR),
+    Wanted("fed_cdp.2/non-private/100", _FIRST),
+    Wanted("fed_cdp.2/Fed-CDP/100", _FIRST),
+    Wanted("fed_cdp.2/Fed-SDP/100", _FIRST),
+    Wanted("fed_cdp.2/Fed-CDP(decay)/100", _FIRST),
+    Wanted("fed_cdp.5/MNIST"),
+    Wanted("fed_cdp.4/MNIST"),
+    *(Wanted(paths, _FIRST) for paths in _SHARED),
+    Wanted("hyperfl.3", _FIRST),
+    Wanted("fed_cdp.2/Fed-CDP/10000/0.5", _FIRST),
+    *(Wanted(f"hyperfl.1/{method}/{_FASHION}", (1, 2)) for method in (*_PLAIN, *_NOISY)),
+    *(Wanted(f"hyperfl.1/{method}/{_CIFAR}", (1, 2)) for method in (*_PLAIN, *_NOISY)),
+    *(Wanted(paths, (1, 2, 3, 4)) for paths in _SHARED),
+)
+"""What takes minutes comes first, then the papers' first tables, and last further seeds."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """A cell in a variant with one seed: what one file of evidence holds.
+
+    Attributes:
+        cell: the published cell.
+        variant: the variant.
+        seed: the seed.
+        choice: number of the setting among those that the paper chose from, from 0.
+        preset: the one run, with the figures to read.
+    """
+
+    cell: Cell
+    variant: Variant
+    seed: int
+    choice: int
+    preset: Preset
+
+    @property
+    def name(self) -> str:
+        """Name in progress and in file names."""
+        choice = f" choice {self.choice}" if self.choice else ""
+        return f"{self.cell.path} {self.variant} seed {self.seed}{choice}"
+
+    @property
+    def run(self) -> Experiment:
+        """The run."""
+        return self.preset.choices[0][0]
+
+
+def items(prefix: str = "") -> Iterator[Item]:
+    """Yield what is to be measured, in order, each once.
+
+    Args:
+        prefix: only cells whose path begins so.
+    """
+    seen: set[str] = set()
+    for wanted in PRIORITIES:
+        cells_below = [one for one in cells_of(wanted.cells.partition("/")[0]) if _is_below(one, wanted.cells)]
+        for seed in wanted.seeds:
+            for cell in cells_below:
+                for item in _of_cell(cell, wanted.variants, seed):
+                    if item.name not in seen and f"{cell.path}/".startswith(prefix):
+                        seen.add(item.name)
+                        yield item
+
+
+def cells_of(name: str) -> tuple[Cell, ...]:
+    """Return the cells of a table, and of rows beside it that the paper does not have."""
+    given = published.table(name).cells
+    if name != "hyperfl.1":
+        return given
+    plain = [cell for cell in given if cell.keys["method"] == "FedAvg"]
+    return (*given, *(_unpublished(cell, method) for method in ("FedPer", "FedProx") for cell in plain))
+
+
+def _unpublished(cell: Cell, method: str) -> Cell:
+    keys = {**cell.keys, "method": method}
+    return replace(cell, keys=keys, row=(method,), value=None, deviation=None, note=UNPUBLISHED)
+
+
+def _is_below(cell: Cell, prefix: str) -> bool:
+    return f"{cell.path}/".startswith(f"{prefix}/")
+
+
+def _of_cell(cell: Cell, variants: tuple[Variant, ...], seed: int) -> Iterator[Item]:
+    make = presets(cell.table)
+    plain = make(cell, "full") if make else None
+    published_or_not = cell if cell.note != UNPUBLISHED else replace(cell, value=0.0)
+    if plain is None or cells.obstacle(published_or_not, plain) or plain.source != "run":
+        return
+    for variant in variants:
+        preset = varied(plain, cell.table, variant)
+        if variant == "ours" and preset == replace(varied(plain, cell.table, "authors"), beside=()):
+            continue  # the variants are one, and it is called by the name of the stronger claim
+        for number, runs in enumerate(preset.choices):
+            single = replace(preset, choices=((replace(runs[0], seed=seed),),), beside=(), chosen_by=None)
+            yield Item(cell, variant, seed, number, single)

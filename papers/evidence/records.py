@@ -1,0 +1,107 @@
+"""Records of evidence: small JSON files, one for a finished cell, variant and seed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from flfw.errors import BadInput
+from flfw.experiment import Experiment
+from flfw.storage.sealed import write_whole
+from papers import cells
+from papers.evidence.priorities import Item
+
+FOLDER = Path(__file__).parent
+"""Folder with a folder of records for each table."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """Numbers of one finished run at full scale, with what decides whether they count.
+
+    Attributes:
+        cell: path of the published cell.
+        variant: ``authors`` or ``ours``; cells where both are one have ``authors``.
+        seed: the seed.
+        choice: number of the setting among those that the paper chose from.
+        value: the figure that is compared, in the paper's unit.
+        also: the figures beside it.
+        chosen_by: the figure by which a choice is made; None: there is one choice.
+        settings: the run's settings that are not at their default.
+        digest: of all settings that decide numbers; the name of the run's folder ends in it.
+        code: hashes of the code that ran it, in order.
+        hardware: the machine.
+        date: the day on which it ended, as YYYY-MM-DD.
+        seconds: run time of its rounds.
+        notes: notes of the run on its data and failures.
+    """
+
+    cell: str
+    variant: str
+    seed: int
+    choice: int
+    value: float | str
+    also: Mapping[str, float | str]
+    chosen_by: float | None
+    settings: Mapping[str, Any]
+    digest: str
+    code: tuple[str, ...]
+    hardware: str
+    date: str
+    seconds: float
+    notes: tuple[str, ...]
+
+    def write(self, folder: Path = FOLDER) -> Path:
+        """Write the record and return its file."""
+        path = file_of(folder, self.cell, self.variant, self.seed, self.choice)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, (json.dumps(asdict(self), indent=1) + "\n").encode())
+        return path
+
+
+def file_of(folder: Path, cell: str, variant: str, seed: int, choice: int) -> Path:
+    """Return the file of a record: TABLE/ROW.COLUMN...VARIANT.SEED.json."""
+    table, _, rest = cell.partition("/")
+    words = "".join(c if c.isalnum() or c in "-_." else "_" for c in rest.replace("/", "."))
+    chosen = f".choice{choice}" if choice else ""
+    return folder / table / f"{words}.{variant}{chosen}.seed{seed}.json"
+
+
+def digest(experiment: Experiment) -> str:
+    """Return the digest of the settings that decide a run's numbers."""
+    return cells.folder_name(experiment).rpartition("-")[2]
+
+
+def is_there(item: Item, folder: Path = FOLDER) -> bool:
+    """Return whether an item is recorded with its present settings."""
+    path = file_of(folder, item.cell.path, item.variant, item.seed, item.choice)
+    return path.exists() and _read(path).digest == digest(item.run)
+
+
+def read(folder: Path = FOLDER) -> list[Record]:
+    """Read all records, by file name.
+
+    Raises:
+        BadInput: a file is damaged.
+    """
+    return [_read(path) for path in sorted(folder.glob("*/*.json"))]
+
+
+def _read(path: Path) -> Record:
+    try:
+        stored = json.loads(path.read_text())
+        stored |= {name: tuple(stored[name]) for name in ("code", "notes")}
+        return Record(**stored)
+    except (ValueError, TypeError, KeyError) as error:
+        raise BadInput(f"Expected a record of evidence in {path}, got one that is damaged ({error}).") from error
+
+
+def changed(experiment: Experiment) -> Iterator[tuple[str, Any]]:
+    """Yield the settings of a run that decide numbers and are not at their default."""
+    usual = Experiment().decisive
+    for name, value in experiment.decisive.items():
+        if value != usual[name]:
+            yield name, value
