@@ -210,7 +210,7 @@ def diversity_loss(first: Tensor, second: Tensor, z: Tensor, other: Tensor) -> T
 
 
 def of_halves(features: Tensor, z: Tensor) -> Tensor:
-    """Compute the diversity loss of the two halves of a batch, whatever their labels, as FedCG's authors do.
+    """Compute the diversity loss of the two halves of a batch, of any labels, as FedCG's authors do.
 
     Mao et al. compare two draws of one label (`drawn_again`): between labels features differ anyway. Of an odd batch
     the first example is in both halves; one example alone has no second half, and its loss is 0.

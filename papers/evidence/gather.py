@@ -52,7 +52,7 @@ class Gathering:
 
 
 def gather(limits: Gathering) -> int:
-    """Measure what is missing, item by item, and return the number of new records."""
+    """Measure the missing items, one after the other, and return the number of new records."""
     ends = time.monotonic() + 60 * limits.minutes if limits.minutes else float("inf")
     waiting, busy, count = _missing(limits), list[_Worker](), 0
     try:

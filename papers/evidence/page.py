@@ -60,7 +60,7 @@ def text(records: Sequence[Record]) -> str:
 
 
 def listing(folder: Path = FOLDER, only: str = "") -> str:
-    """Return the list of what is to be measured, a line each, with what is recorded."""
+    """Return the list of items, a line each: recorded or missing."""
     return "\n".join(f"{'recorded' if is_there(item, folder) else 'missing ':8}  {item.name}" for item in items(only))
 
 
@@ -116,7 +116,7 @@ def _verdict(cell: Cell, variant: str, mine: Measured, notes: list[str]) -> str:
 
 
 def _cells(records: Sequence[Record]) -> Iterator[tuple[Cell, dict[str, Measured]]]:
-    """Yield each cell with a number, in the papers' order, with what was measured in each variant."""
+    """Yield each cell with a number, in the papers' order, with the means measured in each variant."""
     by_cell: dict[str, dict[str, list[Record]]] = {}
     for record in records:
         by_cell.setdefault(record.cell, {}).setdefault(record.variant, []).append(record)

@@ -58,7 +58,7 @@ PRIORITIES = (
 
 @dataclass(frozen=True)
 class Item:
-    """A cell in a variant with one seed: what one file of evidence holds.
+    """Cell in a variant with one seed, the content of one file of evidence.
 
     Attributes:
         cell: the published cell.
@@ -87,7 +87,7 @@ class Item:
 
 
 def items(prefix: str = "") -> Iterator[Item]:
-    """Yield what is to be measured, in order, each once.
+    """Yield the items to measure, in order, each once.
 
     Args:
         prefix: only cells whose path begins so.

@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Record:
-    """Numbers of one finished run at full scale, with what decides whether they count.
+    """Numbers of one finished run at full scale, with the settings and circumstances that produced them.
 
     Attributes:
         cell: path of the published cell.

@@ -1,0 +1,1 @@
+"""Tests against numbers that the authors' own code computed."""
