@@ -126,10 +126,7 @@ class Task:
         Canaries are left out, as their labels are wrong. A slot has the same examples in every round, so that rounds
         can be compared.
         """
-        reserved = np.asarray(self.dataset.victims, dtype=np.int64)
-        pool = reserved[client :: len(self.split.train)] if len(reserved) else self.split.train[client]
-        if self.canaries:
-            pool = pool[~np.isin(pool, self.canaries.indices)]
+        pool = self.victim_pool(client)
         order = numpy_generator(seed, "victims", client).permutation(len(pool))
         chosen = pool[order[slot * batch : (slot + 1) * batch]]
         if len(chosen) < batch:
@@ -138,6 +135,12 @@ class Task:
                 "lower --images, --victim-batch or --curve."
             )
         return chosen
+
+    def victim_pool(self, client: int) -> np.ndarray:
+        """Return the training indices among which a client's victims are drawn."""
+        reserved = np.asarray(self.dataset.victims, dtype=np.int64)
+        pool = reserved[client :: len(self.split.train)] if len(reserved) else self.split.train[client]
+        return pool[~np.isin(pool, self.canaries.indices)] if self.canaries else pool
 
     def check_victims(self, experiment: Experiment) -> None:
         """Refuse an audit that needs more victims than a client has."""

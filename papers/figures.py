@@ -11,8 +11,10 @@ and, only by name (``--only``), since they need certain runs or are slow:
     norms        gradient norms by local iteration, of the first run's clients
     gains        gain of each client over local training, of all runs but that of local_only
     features     features of the first run's clients beside generated ones for the same labels, by t-SNE
+    grid         original images and their reconstructions, of all runs, with the scores
 
-Each is first a table of numbers; `papers.drawing` or `papers.charts` draws the figure from that table alone.
+Each is first a table of numbers; `papers.drawing` or `papers.charts` draws the figure from that table alone. Only a
+grid has images beside its table.
 """
 
 from __future__ import annotations
@@ -31,14 +33,14 @@ from flfw import data
 from flfw.errors import BadInput, require
 from flfw.matrix.rows import Finished, read
 from flfw.storage.sealed import write_whole
-from papers import charts, comparisons, drawing, features, gains
+from papers import charts, comparisons, drawing, features, gains, grids
 from papers.comparisons import kind
 from papers.drawing import Rows
 from papers.embeddings import embeddings, perplexity
 from papers.norms import norms
 
 USUAL = ("training", "measures", "embeddings")
-NAMES = (*USUAL, "privacy", "compression", "norms", "gains", "features")
+NAMES = (*USUAL, "privacy", "compression", "norms", "gains", "features", "grid")
 
 
 # --- from runs to files ---
@@ -50,6 +52,7 @@ def write(
     form: drawing.Format = "svg",
     only: Iterable[str] = (),
     data_root: Path | None = None,
+    choice: grids.GridChoice | None = None,
 ) -> list[Path]:
     """Draw finished runs, and return the files: each figure, followed by its numbers.
 
@@ -60,18 +63,20 @@ def write(
         only: names of figures, see `NAMES`. If empty, the `USUAL` ones are drawn. Of these, figures for which the first
             run has no numbers are left out; a line on stderr gives the reason.
         data_root: present folder of the data; None: the folder that the run used.
+        choice: images of a grid; None: see `papers.grids.GridChoice`.
 
     Raises:
         BadInput: a run is not finished, was not trained or has other data than the first, or there are no numbers for
             a figure in ``only``.
     """
-    runs, only = _runs(folders), tuple(only)
+    runs, only, choice = _runs(folders), tuple(only), choice or grids.GridChoice()
+    require(choice == grids.GridChoice() or "grid" in only, "options of a grid with --only grid", only=_words(only))
     out = out or runs[0].folder / "figures"
     require(out.is_dir() or not out.exists(), "a folder for the figures", out=out)
     made: dict[str, tuple[Rows, Figure]] = {}
     for name in only or USUAL:
         try:
-            made[name] = _made(name, runs, data_root)
+            made[name] = _made(name, runs, data_root, choice)
         except BadInput as error:
             if only or name == "training":
                 raise
@@ -86,7 +91,7 @@ def write(
     return list(files)
 
 
-def _made(name: str, runs: Sequence[Finished], data_root: Path | None) -> tuple[Rows, Figure]:
+def _made(name: str, runs: Sequence[Finished], data_root: Path | None, choice: grids.GridChoice) -> tuple[Rows, Figure]:
     first = runs[0]
     if name == "training":
         rows = training(runs)
@@ -111,6 +116,9 @@ def _made(name: str, runs: Sequence[Finished], data_root: Path | None) -> tuple[
     if name == "features":
         rows = features.features(first.folder, data_root)
         return rows, features.drawn(rows, f"{_title([first])}: features after the last round, t-SNE")
+    if name == "grid":
+        content = grids.grid(_by_name(runs), choice)
+        return content.rows, grids.drawn(content, f"{_title(runs)}: reconstructions")
     rows = embeddings(first.folder, data_root)
     description = f"the clients' embeddings, t-SNE of perplexity {perplexity(len(rows)):.3g}"
     return rows, drawing.embeddings(rows, f"{_title([first])}: {description}")
@@ -206,14 +214,26 @@ def main(arguments: list[str]) -> int:
         "--only", nargs="+", choices=NAMES, default=[], help="default: those of the first three there are"
     )
     parser.add_argument("--data-root", type=Path, help="folder of the data sets; default: where the run found them")
+    grid = parser.add_argument_group("grid", "default: the first attack, round and place that all runs have")
+    grid.add_argument("--attack", nargs="+", default=[], help="attacks; a row for each")
+    grid.add_argument("--round", nargs="+", default=[], type=_round, help="audited rounds, or last: each run's last")
+    grid.add_argument("--vantage", nargs="+", choices=list(grids.PLACES), default=[], help="places of the attacker")
+    grid.add_argument("--source", nargs="+", choices=list(grids.SOURCES), default=[], help="attacked messages")
+    grid.add_argument("--columns", type=int, default=grids.COLUMNS, help="most images; default: %(default)s")
     asked = parser.parse_args(arguments)
     try:
-        written = write(asked.runs, asked.out, asked.format, asked.only, asked.data_root)
+        listed = (tuple(each) for each in (asked.attack, asked.round, asked.vantage, asked.source))
+        choice = grids.GridChoice(*listed, columns=asked.columns)
+        written = write(asked.runs, asked.out, asked.format, asked.only, asked.data_root, choice)
     except BadInput as error:
         print(f"figures: {error}", file=sys.stderr)
         return 2
     print("\n".join(map(str, written)))
     return 0
+
+
+def _round(text: str) -> int | str:
+    return grids.LAST if text == grids.LAST else int(text)
 
 
 if __name__ == "__main__":

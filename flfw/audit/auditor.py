@@ -87,7 +87,7 @@ class Auditor(AbstractContextManager["Auditor"]):
         self._granted: tuple[str, int] | None = None
         self._plan = self._plan_of(resolved)
         self._attacks = self._place()
-        self._climb = Climb(resolved, self._plan_of, self._attempt, source / "truth", lambda: self._public)
+        self._climb = Climb(resolved, self._plan_of, self._attempt, source / "truth", task)
 
     def _plan_of(self, resolved: Resolved) -> Plan:
         note = lambda sentence: self._note([sentence])  # noqa: E731

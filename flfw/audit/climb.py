@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import isfinite, nan
+from math import isfinite
 from pathlib import Path
 from statistics import median
 from typing import final
 
+import numpy as np
 import torch
 
 from flfw.adversary.attack import Attack, NotApplicable
@@ -21,7 +22,6 @@ from flfw.audit.knowledge import grant
 from flfw.audit.measures.agreement import Agreement, agreement, resolution
 from flfw.audit.measures.candidates import disjoint_candidates, pointed
 from flfw.audit.measures.identification import Identified
-from flfw.audit.measures.public import Public
 from flfw.audit.plan import Plan
 from flfw.audit.rungs import MATCHED, TOLD, on_rung
 from flfw.audit.scorer import ScoreRow, read_truth
@@ -32,8 +32,10 @@ from flfw.inversion.fit import Fit
 from flfw.recording.reader import Recordings
 from flfw.resolve import Resolved, resolve
 from flfw.rng import numpy_generator, torch_generator
+from flfw.task import Task
 
 _SHORT = 1e-5  # of the way from a random guess to the truth that a search may lack: about what float32 rounds
+_CANDIDATES, _LEAST, _SHARE = 99, 19, 10  # at most as many as a tenth of the search's iterations, within these bounds
 
 Attempt = Callable[[Plan, Job], tuple[Solution, list[ScoreRow]]]
 """Runs a job of a plan; returns its solution and a row for each example."""
@@ -51,7 +53,7 @@ class Climb:
         plan_of: builds the plan of an experiment.
         attempt: runs a job of a plan.
         truth: the folder of the clients' examples.
-        public: gives the public data.
+        task: the source of further examples of the clients.
     """
 
     def __init__(
@@ -60,10 +62,10 @@ class Climb:
         plan_of: Callable[[Resolved], Plan],
         attempt: Attempt,
         truth: Path,
-        public: Callable[[], Public],
+        task: Task,
     ) -> None:
         self._resolved, self._plan_of, self._attempt, self._truth = resolved, plan_of, attempt, truth
-        self._public = public
+        self._task = task
         self._plans: dict[str, Plan | None] = {}
         self._done: dict[tuple[str, str, str], Rung] = {}
 
@@ -124,31 +126,43 @@ class Climb:
         return Rung("consistency", None, worst.agrees, reason=worst.sentence)
 
     def candidates(self, job: Job, attack: Attack, clients: Sequence[int]) -> Identified | None:
-        """Hold public data of the same classes against each message, beside the truth; None: it cannot be done.
+        """Hold other data of the same client and classes against each message; None: it cannot be done.
 
         Args:
             job: attack on a target; its probes are attacked, not uploads.
             attack: the job's attack, whose distance compares data with a message.
             clients: the clients in question.
         """
-        held: dict[bytes, Opened] = {}
-        for one in self._open(job) if job.ticket.source == "probe" else []:
-            if one[0].client in clients:
-                held.setdefault(one[2].samples.numpy().tobytes(), one)  # equal truths are one question
-        opened, seed = [*held.values()], self._resolved.experiment.seed
-        if not opened or self._fits(job, attack, opened[0], [opened[0][2]]) is None:
+        if job.ticket.source != "probe" or not self._task.has_data:
             return None
-        public, labels = self._public(), [truth.labels.numpy() for _, _, truth in opened]
-        drawn = disjoint_candidates(labels, public, numpy_generator(seed, "candidates"))
+        opened = [one for one in self._open(job) if one[0].client in clients]
+        most = min(_CANDIDATES, max(_LEAST, attack.budget.iterations * attack.budget.restarts // _SHARE))
+        drawn = self._drawn(opened, most)
 
-        def explain(message: int, candidates: int) -> list[float]:
-            truth = opened[candidates][2]
-            others = (torch.from_numpy(public.samples[places]) for places in drawn[candidates])
+        def explain(message: int) -> list[float] | None:
+            truth = opened[message][2]
+            others = (self._task.examples("train", places)[0] for places in drawn[message])
             guesses = [truth, *(replace(truth, samples=samples) for samples in others)]
             values = self._fits(job, attack, opened[message], guesses)
-            return [nan] if values is None else [value.distance for value in values]
+            return None if values is None else [value.distance for value in values]
 
         return pointed([len(places) for places in drawn], explain)
+
+    def _drawn(self, opened: Sequence[Opened], most: int) -> list[np.ndarray]:
+        """Draw candidates for messages (n, B), as training indices; no example serves twice, and no victim at all."""
+        drawn = [np.empty((0, 0), np.intp)] * len(opened)
+        taken = np.concatenate([truth.indices.numpy() for _, _, truth in opened] or [np.empty(0, np.intp)])
+        for client in dict.fromkeys(seen.client for seen, _, _ in opened):
+            mine = [place for place, (seen, _, _) in enumerate(opened) if seen.client == client]
+            pool = np.setdiff1d(self._task.victim_pool(client), taken)
+            rng = numpy_generator(self._resolved.experiment.seed, "candidates", client)
+            labels = [opened[place][2].labels.numpy() for place in mine]
+            for place, chosen in zip(
+                mine, disjoint_candidates(labels, self._task.dataset.train_y[pool], rng, most), strict=True
+            ):
+                drawn[place] = pool[chosen]
+                taken = np.append(taken, drawn[place])
+        return drawn
 
     def searched(self, job: Job, attack: Attack, clients: Sequence[int], solution: Solution) -> Searched | None:
         """Return the objective at the truth, at the reconstructions and at random guesses; None: it has no finite one.

@@ -20,8 +20,8 @@ from flfw.audit.jobs import Exchange, Job
 from flfw.audit.measures import metrics, recovery
 from flfw.audit.measures.arrangements import GuessedBatch, exchanged
 from flfw.audit.measures.columns import column_chance, column_rates
-from flfw.audit.measures.exchange import exchange_p
-from flfw.audit.measures.identification import CONTROLLED, Identified, identify
+from flfw.audit.measures.exchange import Fitting, exchange
+from flfw.audit.measures.identification import CONTROLLED, Identified, against_controls, identify
 from flfw.audit.measures.perceptual import Perceptual
 from flfw.audit.measures.public import Public
 from flfw.nets.inputs import Inputs
@@ -33,6 +33,7 @@ FLOORS = ("noise", "grey", "normalisation", "mean", "class_mean", "random_public
 ScoreRow = dict[str, Any]
 
 _MOST_DB = 100.0  # above it closeness is rounding
+_CONTROLS, _CONTROLS_OF_ONE = 3, 7  # turns of the results between messages, and those of single examples
 _DRAWS, _LARGE, _DRAWS_OF_LARGE = 4999, 32, 999  # arrangements; of batches above 32 examples: matching them takes long
 
 
@@ -125,18 +126,22 @@ class Scorer:
             return [row | {"by_chance": False} for row in rows]
         fit = lambda truth, guess: self._fit(batches[truth], batches[guess])  # noqa: E731
         rng = numpy_generator(self._seed, "exchanged", job.ticket.round)
-        chance = exchange_p(len(batches), fit, rng) > CONTROLLED
+        outcome = exchange(len(batches), fit, rng)
+        lucky = [
+            row["recovered"] and outcome.p > CONTROLLED and min(row["db"], _MOST_DB) < outcome.beyond for row in rows
+        ]
         return [
-            row | {"by_chance": chance and row["recovered"], "recovered": row["recovered"] and not chance}
-            for row in rows
+            row | {"by_chance": luck, "recovered": row["recovered"] and not luck}
+            for row, luck in zip(rows, lucky, strict=True)
         ]
 
-    def _fit(self, batch: GuessedBatch, other: GuessedBatch) -> tuple[int, float]:
-        """Return how many examples of a batch another one's guesses recover, and their mean closeness in dB."""
+    def _fit(self, batch: GuessedBatch, other: GuessedBatch) -> Fitting:
+        """Compute the closeness of one batch's guesses to the truth of another one."""
         guesses = other.guesses[recovery.assign(batch.truth, other.guesses)]
         matched = list(zip(batch.truth, guesses, map(int, batch.labels), strict=True))
         count = sum(self._recovered(true, guess, label) for true, guess, label in matched)
-        return count, float(np.mean([min(_MOST_DB, metrics.psnr(true, guess)) for true, guess, _ in matched]))
+        closeness = [min(_MOST_DB, metrics.psnr(true, guess)) for true, guess, _ in matched]
+        return Fitting(count, float(np.mean(closeness)), max(closeness))
 
     def _recovered(self, true: np.ndarray, guess: np.ndarray, label: int) -> bool:
         known = label, true.tobytes()
@@ -159,11 +164,17 @@ class Scorer:
         if not result.compared:
             return None
         alike = len({batch.guesses.shape for batch in batches}) == 1
-        if result.p <= CONTROLLED and alike and (others := exchanged(batches)):
-            # Truths unlike the public examples as a group are told from these by any guess that is like the group.
-            control = identify(others, self._public, numpy_generator(self._seed, "identification control"), draws)
-            return replace(result, p=1.0) if control.p <= CONTROLLED else result
-        return result
+        if result.p > CONTROLLED or not alike:
+            return result
+        # Truths unlike the public examples as a group are told from these by any guess that is like the group.
+        controls = []
+        most = _CONTROLS if len(batches[0].truth) > 1 else _CONTROLS_OF_ONE
+        for turn in range(1, min(most, len(batches) - 1) + 1):
+            rng = numpy_generator(self._seed, "identification control", turn)
+            controls.append(identify(exchanged(batches, turn), self._public, rng, draws))
+            if controls[-1].p <= CONTROLLED:
+                return replace(result, p=1.0)
+        return replace(result, p=max(result.p, against_controls(result, controls)))
 
     def columns(self, job: Job, slots: Collection[int]) -> list[dict[str, float | None]] | None:
         """Return for each column of a table how often it was recovered, and by guessing; None: no table, no guess.

@@ -186,9 +186,9 @@ def _positive(ladder: Ladder, evidence: Evidence) -> Conclusion | None:
             "identifies",
             "candidates",
             f"Nothing was reconstructed, but {pointed.count} of {pointed.compared} messages are explained better by "
-            "their true data than by every public candidate of the same classes; messages that do not depend on the "
-            f"data do so in {pointed.chance or 0:.1%} (p = {pointed.p:.1g}, one of {evidence.settings} tests). Who "
-            "holds candidates can tell which were used, without any search.",
+            "their true data than by any other data of the same client and classes; messages that do not depend on the "
+            f"data are so in {pointed.chance or 0:.1%} (p = {pointed.p:.1g}, one of {evidence.settings} tests). Who "
+            "holds a client's records can tell which were used, without any search.",
         )
     return None
 
@@ -298,8 +298,8 @@ def _nothing_found(evidence: Evidence) -> Conclusion:
     held = "Candidates were compared with its results, not with the message itself, which may tell more."
     if pointed:
         held = (
-            f"Public candidates of the same classes were held against {pointed.compared} messages, which the true data "
-            f"explain best in {pointed.count}: chance explains that."
+            f"Other data of the same clients and classes were held against {pointed.compared} messages: the true data "
+            f"explain {pointed.count} of them best, which chance explains."
         )
     return Conclusion(
         "no leak found",

@@ -22,6 +22,7 @@ from flfw.victims.operator import AsOffset
 Nature: TypeAlias = Literal["fixed", "unbiased", "random"]
 
 _STEP = 0.3
+_ROUNDING = 1e-6  # squared, of float32 sums relative to their terms, with a margin
 _FAITHFUL = (0.5, 2.0)
 
 
@@ -112,19 +113,31 @@ class Automatic:
     def nature(self, at: Tensors, rng: torch.Generator) -> Nature:
         """Return whether the defence is random and, if so, whether it is unbiased.
 
+        Its mean output is compared with the input. Large noise would hide what else the defence does, such as a bound
+        or a permutation. So the outputs for opposite inputs are subtracted as well, with equal random numbers for both:
+        there noise that is added cancels.
+
         Args:
             at: gradients for the test, by name.
             rng: generator of the defence's randomness.
         """
         with torch.no_grad():
-            samples = [self.defended(at, rng) for _ in range(self.draws)]
-            each = {name: torch.stack([one[name] for one in samples]) for name in at}
-            spread = torch.stack([value.var(0).sum() for value in each.values()]).sum()
-            off = torch.stack([((each[name].mean(0) - value) ** 2).sum() for name, value in at.items()]).sum()
-        if not bool(spread > 0):
-            return "fixed"
+            states, samples = [], []
+            for _ in range(self.draws):
+                states.append(rng.get_state())
+                samples.append(self.defended(at, rng))
+            spread, off = _spread_and_offset(samples, at, 1.0)
+            if not bool(spread > 0):
+                return "fixed"
+            opposite = {name: -value for name, value in at.items()}
+            others = [self.defended(opposite, again(state)) for state in states]
+            gaps = [{n: one[n] - other[n] for n in at} for one, other in zip(samples, others, strict=True)]
+            gap_spread, gap_off = _spread_and_offset(gaps, at, 2.0)
+            size = torch.stack([(value**2).sum() for value in at.values()]).sum()
+            rounding = _ROUNDING * (size + spread)
         # The mean of this number of draws deviates by this much by chance.
-        return "unbiased" if bool(off < 2 * spread / self.draws) else "random"
+        straight = off < 2 * spread / self.draws
+        return "unbiased" if bool(straight & (gap_off <= 2 * gap_spread / self.draws + rounding)) else "random"
 
     def is_faithful(self, at: Tensors, rng: torch.Generator) -> bool:
         """Return whether the defence's derivative predicts its response to a change of a third of each deviation.
@@ -225,6 +238,14 @@ class Staged(Evaluation):
 def changed(at: Tensors, rng: torch.Generator) -> Tensors:
     """Draw a random change by a third of each tensor's deviation; it is coarser than a compressor's rounding step."""
     return {n: _STEP * v.std(correction=0) * _drawn(v, rng) for n, v in at.items()}
+
+
+def _spread_and_offset(samples: Sequence[Tensors], at: Tensors, factor: float) -> tuple[Tensor, Tensor]:
+    """Return the summed variance of tensors, and the squared distance of their mean from ``factor * at``."""
+    each = {name: torch.stack([one[name] for one in samples]) for name in at}
+    spread = torch.stack([value.var(0).sum() for value in each.values()]).sum()
+    off = torch.stack([((each[name].mean(0) - factor * value) ** 2).sum() for name, value in at.items()]).sum()
+    return spread, off
 
 
 def again(state: Tensor) -> torch.Generator:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +11,7 @@ from torch.func import vmap
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
-from flfw.inversion.automatic import Automatic
+from flfw.inversion.automatic import Automatic, again
 from flfw.inversion.evaluation import stacked
 from flfw.inversion.graph import LIGHT
 from flfw.inversion.objective import Guess, Objective, Problem
@@ -64,14 +64,14 @@ def fits(
     given = lambda labels: {**constants, "labels": labels}  # noqa: E731
     if automatic is None or not stage.through:
         values = _evaluated(lambda guess, labels: objective(guess, given(labels)), ready, target.sent)
-        return [Fit(*pair) for pair in zip(*(column.tolist() for column in values), strict=True)]
+        return [Fit(float(total), float(distance)) for total, distance in values]
     trials = _evaluated(lambda guess, labels: objective.trial(guess, given(labels)), ready, target.sent)
-    each = [{name: value[i] for name, value in trials.items()} for i in range(len(guesses))]
-    nature = automatic.nature(each[0], target.rng)
+    state, nature = target.rng.get_state(), None
     result = []
-    for (guess, labels), trial in zip(ready, each, strict=True):
-        known = given(labels)
-        sent = automatic.sent(trial, target.rng, faithful=False, nature=nature)
+    for (guess, labels), trial in zip(ready, trials, strict=True):
+        known, drawing = given(labels), again(state)  # the same random numbers for all guesses
+        nature = nature or automatic.nature(trial, again(state))
+        sent = automatic.sent(trial, drawing, faithful=False, nature=nature)
         distance = objective.distance(automatic.left(sent, known["observed"]), known["observed"])
         result.append(Fit(float(distance + objective.weighed(guess["x"], known)), float(distance)))
     return result
@@ -83,15 +83,21 @@ def _problem(victim: VictimModel, target: Target, samples: Tensor, labels: Tenso
     return Problem(target.sent, target.labels if labels is None else labels, start, victim.unknown)
 
 
-def _evaluated(function: Callable[[Guess, Tensors], Any], ready: Sequence[tuple[Guess, Tensors]], sent: Tensors) -> Any:
-    """Call a function for each guess and its labels, and stack the results; light ones together, as `Graph` does."""
+def _evaluated(
+    function: Callable[[Guess, Tensors], Any], ready: Sequence[tuple[Guess, Tensors]], sent: Tensors
+) -> Iterator[Any]:
+    """Yield a function's result for each guess and its labels; light ones are computed together, as `Graph` does.
+
+    Results are yielded one by one, so that no more of them are in memory than are computed together.
+    """
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         first = function(*ready[0])
-    results = [tree_map(lambda value: value[None], first)]
+    yield first
     fitting = _ENTRIES // max(1, sum(value.numel() for value in sent.values()))
     width = max(1, min(_AT_ONCE, fitting)) if counter.get_total_flops() <= LIGHT else 1
-    with torch.no_grad():
-        for at in range(1, len(ready), width):
-            guesses, labels = zip(*ready[at : at + width], strict=True)
-            results.append(vmap(function)(stacked(guesses), stacked(labels)))
-    return tree_map(lambda *values: torch.cat(values), *results)
+    for at in range(1, len(ready), width):
+        guesses, labels = zip(*ready[at : at + width], strict=True)
+        with torch.no_grad():
+            stack = vmap(function)(stacked(guesses), stacked(labels))
+        for i in range(len(guesses)):
+            yield tree_map(lambda values, i=i: values[i], stack)

@@ -8,6 +8,7 @@ data together, and it is not measured. A run that leaks more than its epsilon al
 
     mechanism     the noisy mechanism: clipping, noise, sampling, steps
     accountants   epsilon of a mechanism; noise or rounds for a given epsilon
+    compositions  older theorems on many steps, all above the accountants
     claims        claims for a unit and an adversary, with their assumptions
     lower_bound   lower bounds: an epsilon that the run does not keep, from canaries
 

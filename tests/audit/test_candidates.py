@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +15,7 @@ from torch.nn.functional import cross_entropy
 from attacks.ig import IG, IGSettings
 from flfw.adversary.observation import Reconstruction
 from flfw.audit.measures.candidates import disjoint_candidates, pointed
-from flfw.audit.measures.exchange import exchange_p
-from flfw.audit.measures.public import Public
+from flfw.audit.measures.exchange import Fitting, exchange
 from flfw.defence import Defence
 from flfw.errors import BadInput
 from flfw.nets import Tensors
@@ -26,89 +25,53 @@ from tests.inversion.test_invertible_defences import defended, digits
 from tests.support.known_answers import base
 from tests.support.pictures import save as save_picture
 
-
-def public(*classes: int) -> Public:
-    labels = np.array(classes)
-    return Public(np.arange(len(labels), dtype=np.float32)[:, None] / len(labels), labels)
-
-
 # --- which candidates ---
 
 
 def test_no_example_is_a_candidate_twice_and_classes_fit() -> None:
-    held = public(*[0] * 40, *[1] * 25, *[2] * 9)
+    pool = np.array([*[0] * 40, *[1] * 25, *[2] * 9])
     messages = [np.array(y) for y in ([0], [0, 1], [2, 2, 0], [1], [0, 1])]
-    drawn = disjoint_candidates(messages, held, numpy_generator(0, "draw"))
+    drawn = disjoint_candidates(messages, pool, numpy_generator(0, "draw"))
     # Class 0 is asked for four times: 10 each; class 1 three times: 8 each; class 2 twice by one message: 4 each.
     assert [len(places) for places in drawn] == [10, 8, 4, 8, 8]
     for classes, places in zip(messages, drawn, strict=True):
-        assert (held.labels[places] == classes).all()
+        assert (pool[places] == classes).all()
     assert max(Counter(np.concatenate([places.ravel() for places in drawn]).tolist()).values()) == 1
 
 
 def test_at_most_so_many_candidates_and_none_where_a_class_has_too_few() -> None:
-    drawn = disjoint_candidates([np.array([0]), np.array([1])], public(*[0] * 300), numpy_generator(0, "draw"))
+    drawn = disjoint_candidates([np.array([0]), np.array([1])], np.zeros(300, int), numpy_generator(0, "draw"))
     assert [len(places) for places in drawn] == [99, 0]
-    alone = disjoint_candidates([np.array([0, 0])], public(0, 0, 0), numpy_generator(0, "draw"), most=5)
+    alone = disjoint_candidates([np.array([0, 0])], np.zeros(3, int), numpy_generator(0, "draw"), most=5)
     assert [len(places) for places in alone] == [1]
 
 
 # --- the test ---
 
 
-def values(table: Sequence[Sequence[Sequence[float]]]):
-    """``table[message][candidates]``: the truth's value first."""
-    return lambda message, candidates: table[message][candidates]
-
-
 def test_ties_and_values_that_are_no_numbers_do_not_point_to_the_truth() -> None:
     rows = [[0.5, 0.5, 1.0], [0.2, 0.5, 1.0], [float("nan"), 1.0, 2.0], [0.1, float("nan"), 2.0]]
-    result = pointed([2] * 4, lambda message, candidates: rows[candidates])
+    result = pointed([2] * 4, lambda message: rows[message])
     assert result is not None and (result.count, result.compared) == (1, 4)
     assert result.p == pytest.approx(1 - (2 / 3) ** 4)
 
 
-def test_p_is_the_binomial_tail_and_messages_without_candidates_are_left_out() -> None:
+def test_p_is_the_binomial_tail_and_messages_without_candidates_or_values_are_left_out() -> None:
     first = {0: 0.0, 1: 0.0, 2: 2.0, 4: 2.0}
-    result = pointed([3, 3, 3, 0, 3], lambda message, candidates: [first[candidates], 1.0, 1.0, 1.0])
+    explain = lambda message: [first[message], 1.0, 1.0, 1.0] if message in first else None  # noqa: E731
+    result = pointed([3, 3, 3, 0, 3, 3], explain)
     assert result is not None and (result.count, result.compared) == (2, 4)
     assert result.p == pytest.approx(1 - 0.75**4 - 4 * 0.25 * 0.75**3)
     assert result.chance == pytest.approx(0.25)
-    assert pointed([0, 0], values([])) is None
-
-
-def test_other_messages_are_asked_only_where_the_own_ones_point() -> None:
-    asked = []
-
-    def explain(message: int, candidates: int) -> list[float]:
-        asked.append((message, candidates))
-        return [1.0, *[0.0] * 9]
-
-    pointed([9] * 5, explain)
-    assert asked == [(i, i) for i in range(5)]
-
-
-def test_a_group_unlike_the_public_data_is_no_finding_however_it_is_mixed() -> None:
-    # Every message prefers the truths, three in four of them: for its own truth and for all others'.
-    draw = numpy_generator(0, "group")
-    alarms = 0
-    for _ in range(200):
-        first = draw.random(12) < 0.75
-        explain = lambda message, candidates, first=first: [float(not first[candidates]), *[0.5] * 30]  # noqa: E731
-        result = pointed([30] * 12, explain)
-        alarms += result is not None and result.p <= 0.01
-    assert alarms == 0
+    assert pointed([0, 0], explain) is None and pointed([3], lambda message: None) is None
 
 
 def test_without_knowledge_the_false_alarms_stay_below_the_level() -> None:
     draw = numpy_generator(0, "chance")
-    p = [result.p for _ in range(2000) if (result := pointed([19] * 8, lambda m, c: draw.random(20).tolist()))]
+    p = [result.p for _ in range(2000) if (result := pointed([19] * 8, lambda m: draw.random(20).tolist()))]
     assert len(p) == 2000
     for level in (0.01, 0.05, 0.1):
         assert np.mean(np.array(p) <= level) <= level + 3 * (level / 2000) ** 0.5
-
-
-# --- what an attack says of candidates ---
 
 
 def test_data_without_public_examples_are_refused_before_training(tmp_path: Path) -> None:
@@ -154,21 +117,27 @@ def test_the_distance_at_a_guess_is_that_of_its_gradient(net: str, informed: boo
 # --- results exchanged between messages ---
 
 
+def scored(recovers: Callable[[int, int], bool], close: Callable[[int, int], float]) -> Callable[[int, int], Fitting]:
+    return lambda truth, result: Fitting(int(recovers(truth, result)), close(truth, result), close(truth, result))
+
+
 def test_one_lucky_hit_among_alike_data_is_explained_by_chance() -> None:
     recovers = [0, 2, 3, 4, 5, 6, 7, 1]  # each result one example, and only the first one its own
-    fit = lambda truth, result: (int(recovers[result] == truth), 25.0)  # noqa: E731
-    assert exchange_p(8, fit, numpy_generator(0, "exchange")) > 0.01
+    fit = scored(lambda truth, result: recovers[result] == truth, lambda truth, result: 25.0)
+    outcome = exchange(8, fit, numpy_generator(0, "exchange"))
+    assert outcome.p > 0.01 and outcome.beyond == 45.0
 
 
 def test_two_alike_examples_do_not_hide_that_all_leak() -> None:
-    fit = lambda truth, result: (int(truth == result or {truth, result} == {0, 1}), 30.0)  # noqa: E731
-    assert exchange_p(8, fit, numpy_generator(0, "exchange")) <= 0.01
+    fit = scored(lambda truth, result: truth == result or {truth, result} == {0, 1}, lambda truth, result: 30.0)
+    assert exchange(8, fit, numpy_generator(0, "exchange")).p <= 0.01
 
 
-def test_few_messages_cannot_exclude_luck_and_one_has_no_control() -> None:
-    always = lambda truth, result: (1, 90.0 if truth == result else 30.0)  # noqa: E731
-    assert exchange_p(3, always, numpy_generator(0, "exchange")) > 0.01
-    assert exchange_p(1, always, numpy_generator(0, "exchange")) == 0.0
+def test_few_messages_cannot_exclude_luck_but_an_exact_result_is_none() -> None:
+    fit = scored(lambda truth, result: True, lambda truth, result: 90.0 if truth == result else 30.0)
+    outcome = exchange(3, fit, numpy_generator(0, "exchange"))
+    assert outcome.p > 0.01 and outcome.beyond == 50.0  # 90 dB lie beyond
+    assert exchange(1, fit, numpy_generator(0, "exchange")).p == 0.0
 
 
 def test_guesses_without_knowledge_pass_as_rarely_as_said() -> None:
@@ -177,9 +146,10 @@ def test_guesses_without_knowledge_pass_as_rarely_as_said() -> None:
     for _ in range(300):
         truth, guess = draw.integers(0, 12, 8), draw.integers(0, 12, 8)
 
-        def fit(i: int, j: int, truth: np.ndarray = truth, guess: np.ndarray = guess) -> tuple[int, float]:
-            return int(truth[i] == guess[j]), -float(abs(truth[i] - guess[j]))
+        def fit(i: int, j: int, truth: np.ndarray = truth, guess: np.ndarray = guess) -> Fitting:
+            gap = -float(abs(truth[i] - guess[j]))
+            return Fitting(int(gap == 0), gap, gap)
 
-        hit = any(fit(i, i)[0] for i in range(8))
-        wrong += hit and exchange_p(8, fit, draw) <= 0.01
+        hit = any(fit(i, i).recovered for i in range(8))
+        wrong += hit and exchange(8, fit, draw).p <= 0.01
     assert wrong <= 300 * 0.02

@@ -358,7 +358,10 @@ PROTECTED = {
     "pruned to a hundredth": Setup(
         IDENTIFIES,
         "7 of 640 weights are left, of the largest unit: a few pixels, exact",
-        fields={"defence": "prune", "set": ("prune.ratio=0.99",)},
+        fields={"defence": "prune", "set": ("prune.ratio=0.99",), "images": 8},
+    ),
+    "pruned to a hundredth, two messages": Setup(
+        STATIC, "the results of two messages control little", fields={"defence": "prune", "set": ("prune.ratio=0.99",)}
     ),
     "a private head, and defended": Setup(
         STATIC, "0 / 0", fields={"method": "fedper", **MLP, "defence": plug_in(SendsNothing)}

@@ -305,6 +305,12 @@ BY_CHANCE = {
     "dark clients": told(
         NO_LEAK, "every message prefers the dark", PrefersTheDark, "nothing", fields={**NOISY, "dataset": "folder:DARK"}
     ),
+    "images that are nearly equal": told(
+        NO_LEAK, "pure noise", Steadfast, "nothing", fields={**NOISY, "dataset": "folder:FLAT"}
+    ),
+    "images that are nearly equal, undefended": Setup(
+        LEAKS, "exact, and no other result is", plug_in(Steadfast), {"dataset": "folder:FLAT", "images": 3}
+    ),
     "noise that a reconstruction does not survive": told(
         IDENTIFIES,
         "the likelihood uses every entry",

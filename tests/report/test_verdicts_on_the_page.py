@@ -207,11 +207,12 @@ def test_messages_that_point_to_the_truth_are_told_from_results_that_do(tmp_path
     held = {"first": 6, "messages": 8, "null": 0.04, "p": 1e-7}
     page = page_of(tmp_path / "run", judged("identifies", "candidates", candidates=held))
     sentence = (
-        "6 of 8 messages are explained better by their true images than by any public candidate (chance gives 4.0 %)"
+        "6 of 8 messages are explained better by their true images than by any others of the same client and "
+        "classes (chance gives 4.0 %)"
     )
     assert page.heading.startswith("Identifies: ig told of prune recovered 0 of 8") and sentence in _plain(page.heading)
     words = words_of(page)
-    assert "tell the true images from public ones of the same classes: 6 of 8 messages" in words
+    assert "tell the true images from others of the same client and classes: 6 of 8 messages" in words
     assert (
         "Whoever has candidate images" in words and "results point to the true image among look-alikes of" not in words
     )

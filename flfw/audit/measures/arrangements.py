@@ -189,14 +189,15 @@ def rankings(messages: Sequence[Numbered], public: Public) -> tuple[list[Ranking
     return result, pools, inputs
 
 
-def exchanged(attempts: Sequence[GuessedBatch]) -> list[GuessedBatch]:
-    """Give each message the guesses of the next one: the control for truths unlike their look-alikes.
+def exchanged(attempts: Sequence[GuessedBatch], turn: int = 1) -> list[GuessedBatch]:
+    """Give each message the guesses of another one: the control for truths unlike their look-alikes.
 
     These guesses cannot know the examples they are compared with. If they score significantly more than by chance, the
     clients' examples differ from public ones as a group, and the score of the true guesses says nothing.
 
     Args:
         attempts: messages with batches of one size; of fewer than two there is no control, and the list is empty.
+        turn: distance of the other message, 1 for the next one.
 
     Raises:
         BadInput: batches of different shapes.
@@ -205,7 +206,7 @@ def exchanged(attempts: Sequence[GuessedBatch]) -> list[GuessedBatch]:
     require(len(shapes) <= 1, "batches of one shape", shapes=sorted(shapes))
     if len(attempts) < 2:
         return []
-    others = [*attempts[1:], attempts[0]]
+    others = [*attempts[turn:], *attempts[:turn]]
     return [
         GuessedBatch(attempt.truth, other.guesses, attempt.labels, attempt.lookalikes)
         for attempt, other in zip(attempts, others, strict=True)

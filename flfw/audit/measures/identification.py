@@ -97,6 +97,26 @@ def identified_p(counts: Sequence[int], nulls: Sequence[np.ndarray]) -> float:
     return min(1.0, float(convolved(nulls)[sum(counts) :].sum())) if sum(counts) else 1.0
 
 
+def against_controls(result: Identified, controls: Sequence[Identified]) -> float:
+    """Return the probability of a count if examples were identified as often as in the controls at the most, in [0, 1].
+
+    The rate is the upper end of the controls' one-sided 95 % interval (Clopper and Pearson), with all of them pooled.
+    So few messages, whose controls show little, prove nothing. It takes examples as independent.
+
+    >>> one = Identified(3, 3, np.array([0.97, 0.01, 0.01, 0.01]), 1e-6)
+    >>> none = Identified(0, 3, one.null, 1.0)
+    >>> round(against_controls(one, [none, none]), 3)
+    0.061
+    """
+    from scipy.stats import beta, binom
+
+    hits, trials = sum(one.count for one in controls), sum(one.compared for one in controls)
+    if hits == trials:
+        return 1.0
+    rate = float(beta.ppf(0.95, hits + 1, trials - hits))
+    return float(binom.sf(result.count - 1, result.compared, rate))
+
+
 def convolved(nulls: Sequence[np.ndarray]) -> np.ndarray:
     """Return the probabilities of the sum of independent counts, from those of each; a sum of none is 0.
 
