@@ -28,6 +28,7 @@ from flfw.task import Task
 from papers import planned, timing
 from papers.preset import Figure, Preset
 from papers.published import Cell
+from papers.reach import Reach, keep, reach, uninformative
 
 Status = Literal["measured", "not run", "failed"]
 OURS = "variant=ours"
@@ -54,6 +55,7 @@ class Outcome:
         runs: the chosen experiments, one for each seed.
         codes: hashes of the code that ran them.
         notes: notes of the runs on their data and failures.
+        uninformative: why the numbers say nothing of the method; empty if nothing shows that.
     """
 
     cell: Cell
@@ -66,6 +68,7 @@ class Outcome:
     runs: tuple[Experiment, ...] = ()
     codes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    uninformative: str = ""
 
 
 def obstacle(cell: Cell, preset: Preset | None) -> str:
@@ -126,26 +129,33 @@ class NotMeasured(BadInput):
     """Error: the runs are complete, but an input of a figure was not given."""
 
 
-def measured(cell: Cell, preset: Preset) -> Outcome:
+def measured(cell: Cell, preset: Preset, say: Callable[[str], None] = lambda line: None) -> Outcome:
     """Run the missing experiments, and read the results of all.
 
     Args:
         cell: the published cell.
         preset: its `placed` preset.
+        say: takes a line on the reach of each experiment that clips or adds noise, before it is trained.
 
     Returns:
         The measured outcome; or, in one line, why nothing could be run or which run failed.
     """
     todo = [experiment for experiment in preset.experiments if not results.is_complete(_folder(experiment))]
+    foreseen: list[tuple[Reach | None, int]] = []
     try:
         for experiment in todo:
-            run.check(experiment, new=False)
+            resolved, task, _ = run.check(experiment, new=False)
+            reached = reach(resolved.experiment, task) if preset.source == "run" and task.has_data else None
+            foreseen.append((reached, task.dataset.classes))
     except BadInput as error:
         return Outcome(cell, "not run", str(error), preset)
     try:
-        for experiment in todo:
+        for experiment, (reached, classes) in zip(todo, foreseen, strict=True):
             if preset.source == "run":
+                if reached:
+                    say(f"{cell.path}: {reached.sentence}")
                 _run_or_resume(experiment)
+                keep(_folder(experiment), reached, classes)
             else:
                 _without_a_run(experiment, preset.source)
         return read(cell, preset)
@@ -197,6 +207,7 @@ def read(cell: Cell, preset: Preset) -> Outcome:
         runs=runs,
         codes=tuple(dict.fromkeys(result["provenance"]["code"] for result in loaded)),
         notes=tuple(dict.fromkeys(note for result in loaded for note in result["notes"])),
+        uninformative=next(filter(None, (uninformative(_folder(experiment)) for experiment in runs)), ""),
     )
 
 

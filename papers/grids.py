@@ -228,11 +228,17 @@ def _caption(lines: Sequence[_Line], shown: int, shared: int) -> str:
 
     numbers = {line.setting.round for line in lines}
     rounds: dict[object, str] = {n: f"after round {n}" if n else "before training" for n in numbers}
-    images = "the only image" if shared == 1 else f"the first {shown} of the {shared} images"
+    images = (
+        f"first {shown} of the {shared} images"
+        if shown < shared
+        else "only image"
+        if shared == 1
+        else f"{shared} images"
+    )
     sentences = [
         f"Attack: {words('attack', {})} on {words('source', {**SOURCES})} {words('vantage', {**PLACES})}, "
         f"{words('round', rounds)}.",
-        f"Shown: {images} that all rows attacked, by slot, not by score.",
+        f"Shown: the {images} that every row attacked, by slot, not by score.",
         "Below a reconstruction: its PSNR; in a frame: it counts as recovered; –: the attack gave nothing.",
     ]
     sentences += [f"'{mark}': {text}." for mark, text in _MARKS.items() if any(mark in line.marks for line in lines)]

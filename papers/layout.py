@@ -101,7 +101,7 @@ def _entry(outcome: Outcome, reasons: list[str]) -> Entry:
     paper = cell.note if cell.value is None and cell.note else number(cell.value, cell.unit, cell.deviation)
     if outcome.value is None:
         return Entry(paper, f"{outcome.status} [{reasons.index(outcome.reason) + 1}]", measured=False)
-    mark = "*" if by_earlier_code(outcome) else ""
+    mark = "*" * by_earlier_code(outcome) + "?" * bool(outcome.uninformative)
     also = " ".join(number(value, cell.unit) for value in outcome.also.values())
     return Entry(paper, number(outcome.value, cell.unit, outcome.deviation) + mark, also)
 
@@ -147,6 +147,11 @@ def _remarks(outcomes: tuple[Outcome, ...]) -> list[str]:
     lines = []
     if any(map(by_earlier_code, outcomes)):
         lines.append("* by earlier code: measured before the code changed; remove the run's folder to measure it anew")
+    empty: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        if outcome.uninformative:
+            empty.setdefault(outcome.uninformative, []).append(outcome.cell.path)
+    lines += [f"? uninformative: {why} ({_some(paths)})" for why, paths in empty.items()]
     if any(outcome.deviation is not None for outcome in outcomes):
         lines.append("± after ours: sample standard deviation over the seeds")
     paths_of: dict[str, list[str]] = {}

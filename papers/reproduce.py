@@ -53,7 +53,7 @@ class Reproduction:
             assert pending.preset is not None, "only what has a preset waits"
             title, started = f"[{number}/{len(waiting)}] {pending.cell.path}", time.monotonic()
             _say(f"{title}: {_runs(pending.preset)}")
-            outcome = cells.measured(pending.cell, pending.preset)
+            outcome = cells.measured(pending.cell, pending.preset, _say)
             known[pending.cell.path] = outcome
             _say(f"{title}: after {time.monotonic() - started:.0f} s {_ending(outcome)}")
             yield dict(known)

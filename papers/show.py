@@ -118,7 +118,18 @@ def csv(table: Table, outcomes: Iterable[Outcome], scale: Scale) -> str:
     import pandas as pd
 
     columns = ["table", "row", *table.columns_by, "metric", "published", "published_deviation"]
-    columns += ["measured", "measured_deviation", "seeds", "scale", "status", "reason", "also", "folders", "code"]
+    columns += [
+        "measured",
+        "measured_deviation",
+        "seeds",
+        "scale",
+        "status",
+        "reason",
+        "also",
+        "uninformative",
+        "folders",
+        "code",
+    ]
     rows = [
         {
             "table": table.name,
@@ -134,6 +145,7 @@ def csv(table: Table, outcomes: Iterable[Outcome], scale: Scale) -> str:
             "status": outcome.status,
             "reason": outcome.reason,
             "also": " ".join(f"{name}={value}" for name, value in outcome.also.items()),
+            "uninformative": outcome.uninformative,
             "folders": " ".join(run.out.name for run in outcome.runs if run.out),
             "code": " ".join(outcome.codes),
         }

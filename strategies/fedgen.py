@@ -10,7 +10,8 @@ Private     extractor.*, kept by the client from round to round; with lasting=tr
             memory of the server's optimiser is the server's state, and never sent.
 Client      clients/fedgen.py
 A probe     one gradient of the classifier, with the extractor as it is and without the generated features.
-Departures  1. The generator is FedCG's, of maps that the extractor could have made. The original's makes the 32 inputs
+Departures  --variant authors undoes 7, the one departure from the version in FedCG's comparison.
+            1. The generator is FedCG's, of maps that the extractor could have made. The original's makes the 32 inputs
                of the last layer from 32 numbers and a one-hot label, through one hidden layer.
             2. A client's two losses count alike, and always. The original weighs the second, and a third that holds
                scores to those of generated features, by 10, times 0.98 a round, in the first 20 local epochs.
@@ -20,7 +21,9 @@ Departures  1. The generator is FedCG's, of maps that the extractor could have m
                that have it, since a client generates for the labels of its own batches.
             4. Extractors are private, as FedCG's and FedSplit's; the original shares whole models.
             5. The generator learns in training mode and generates for clients in evaluation mode.
-            6. start=independent draws each client's own first extractor; see strategies/fedcg.py, departure 5.
+            6. start=independent draws each client's own first extractor; see strategies/fedcg.py, departure 4.
+            7. The diversity loss compares two draws for one label; FedCG's version compares the halves of a batch, of
+               other labels (``pairs=halves``).
 
     client i, having received C_g, G_g:
         E epochs:  E_i, C_i <- step on CE(C_i(E_i(x)), y) + CE(C_i(G_g(z, y)), y);  send C_i

@@ -7,7 +7,7 @@ Private     extractor.*, kept by the client from round to round; with lasting=tr
 Client      clients/sgd.py, which trains both parts together.
 A probe     one gradient of the classifier, with the extractor as it is.
 Departures  start=independent draws each client's own first extractor; the authors start all from one. See
-            strategies/fedcg.py, departure 5.
+            strategies/fedcg.py, departure 4.
 """
 
 from __future__ import annotations

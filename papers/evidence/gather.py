@@ -127,7 +127,7 @@ def measure(key: str, runs: Path, folder: Path, gpus: float) -> int:
     item = matching[0]
     given = Experiment(engine="inproc", gpus_per_client=gpus, attack_server="inline")
     preset = cells.placed(item.preset, given, runs / "cells")
-    outcome = cells.measured(item.cell, preset)
+    outcome = cells.measured(item.cell, preset, _say)
     if outcome.value is None:
         _say(f"{item.name}: {outcome.status}: {outcome.reason}")
         return 1

@@ -93,8 +93,8 @@ def test_no_score_decides_which_images_are_shown(tmp_path: Path) -> None:
     changed(folder, 0, victim=102)  # the slot decides, as a number, not the line's place
     result = content(folder, columns=2)
     assert [(row["victim"], row["psnr"]) for row in result.rows] == [(41, None), (42, 31.2)]
-    assert "Shown: the first 2 of the 3 images that all rows attacked, by slot, not by score." in result.caption
-    assert "the first 3 of the 3 images" in content(folder).caption
+    assert "Shown: the first 2 of the 3 images that every row attacked, by slot, not by score." in result.caption
+    assert "Shown: the 3 images that" in content(folder).caption
 
 
 def test_only_examples_that_all_rows_attacked_are_shown(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_only_examples_that_all_rows_attacked_are_shown(tmp_path: Path) -> None:
     changed(two, 1, index=5)
     result = content(one, two)
     assert [(row["row"], row["column"], row["index"]) for row in result.rows] == [("one", 1, 102), ("two", 1, 102)]
-    assert "Shown: the only image that all rows attacked" in result.caption
+    assert "Shown: the only image that every row attacked" in result.caption
 
 
 def test_an_attack_that_is_told_has_a_row_beside_the_static_one(tmp_path: Path) -> None:

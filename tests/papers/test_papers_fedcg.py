@@ -51,7 +51,7 @@ def test_the_paper_s_settings() -> None:
     training = ("optimiser=adam", "weight_decay=1e-4", "momentum=0", "lasting=true")
     assert preset.experiments[0] == Experiment(
         method="fedprox", dataset="digit5", augment="none", normalise="imagenet", net="lenet5", split="domains",
-        clients=4, rounds=100, patience=20, local_epochs=20, batch_size=16, lr=3e-4, attack=("none",),
+        clients=4, rounds=100, patience=21, local_epochs=20, batch_size=16, lr=3e-4, attack=("none",),
         set=(*training, "mu=0.001"),
     )  # fmt: skip
     grey = preset_of("fedcg.1/FedAvg/FMNIST/4", "full").experiments[0]
@@ -77,7 +77,7 @@ def test_what_a_method_sets_is_the_paper_s(method: str) -> None:
 def test_the_quick_scale_differs_from_the_full_one_in_size_alone() -> None:
     for name in METHODS:
         quick, full = (preset_of(f"fedcg.1/{name}/CIFAR10/4", s).choices[0][0] for s in ("quick", "full"))
-        sizes = {"rounds": 100, "patience": 20, "local_epochs": 20, "lr": 3e-4, "set": ()}
+        sizes = {"rounds": 100, "patience": 21, "local_epochs": 20, "lr": 3e-4, "set": ()}
         assert replace(quick, **sizes) == replace(full, set=())
         assert (quick.rounds, quick.patience, quick.local_epochs, quick.lr) == (3, 0, 12, 1e-3)
         shorter = {"iterations=100", "gan_epochs=1", "gamma_rounds=1", "sampled.train=256", "mu=0.01"}

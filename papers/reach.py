@@ -1,0 +1,132 @@
+"""Reach of a private experiment, before it is trained: how far clipped steps can move a model, and what noise adds.
+
+Two numbers tell whether a model can be expected to learn. Clipped steps are short: their lengths add up to a largest
+movement, for any data. Noise is added to each weight: where its deviation in one round is more than twice the weights
+themselves, a round is mostly noise. Both follow from the settings. A third number is known afterwards: a loss that is
+still that of guessing.
+
+`reach.json` in a run's folder keeps the first two for the tables.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from math import log, sqrt
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flfw.dp.ledger import course
+from flfw.dp.settings import Noise, NoisySteps
+from flfw.experiment import Experiment
+from flfw.messages.sharing import matches
+from flfw.privacy.course import Course
+from flfw.resolve import resolve
+from flfw.rng import initialising
+from flfw.storage.sealed import write_whole
+from flfw.task import Task
+
+LEAST_MOVEMENT = 0.1  # of the length of the first weights, below which a model cannot leave its start
+_PLATEAU = (0.99, 1.02)  # of the loss of guessing
+MOST_NOISE = 2.0  # of the root mean square of the first weights, above which a round is mostly noise
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Largest movement and noise of a private experiment, for the tensors that are sent.
+
+    Attributes:
+        steps: clipped steps, or clipped updates, one after the other in the whole run.
+        movement: largest length (L2) of all of them together, without noise.
+        start: length of the first weights.
+        noise: deviation of the noise on a weight in one round, after the mean over the clients.
+        weight: root mean square of the first weights.
+    """
+
+    steps: int
+    movement: float
+    start: float
+    noise: float
+    weight: float
+
+    @property
+    def sentence(self) -> str:
+        """Both numbers in a sentence."""
+        return (
+            f"{self.steps:,} clipped steps move the weights by at most {self.movement:.2g} (they begin at a length of "
+            f"{self.start:.2g}); noise of {self.noise:.2g} a weight and round (weights of {self.weight:.2g})"
+        )
+
+    @property
+    def obstacle(self) -> str:
+        """Reason that the model cannot be expected to learn; empty: these numbers show none."""
+        if self.movement < LEAST_MOVEMENT * self.start:
+            return f"its steps move the weights by at most {self.movement:.2g} of a length of {self.start:.2g}"
+        if self.noise > MOST_NOISE * self.weight:
+            return f"each round adds noise of {self.noise:.2g} to weights of {self.weight:.2g}"
+        return ""
+
+
+def reach(experiment: Experiment, task: Task) -> Reach | None:
+    """Compute the reach of an experiment; None: its method neither clips nor adds noise.
+
+    Args:
+        experiment: the resolved experiment.
+        task: its task.
+    """
+    resolved = resolve(experiment)
+    chosen: Any = resolved.settings
+    if not isinstance(chosen, Noise):
+        return None
+    run, sent = course(resolved, task.split), resolved.sharing.uploads
+    with initialising(experiment.seed, "model"):
+        model = resolved.build_model()
+    weights = torch.cat([p.detach().flatten() for n, p in model.named_parameters() if matches(n, sent)])
+    groups = sqrt(chosen.groups(run.tensors, sent))
+    start, count = float(weights.norm()), len(weights)
+    movement, noise, steps = _of_steps(chosen, experiment, run) if chosen.on_steps else _of_updates(chosen, run)
+    return Reach(steps, movement * groups, start, noise, start / sqrt(count))
+
+
+def _of_steps(chosen: Noise, experiment: Experiment, run: Course) -> tuple[float, float, int]:
+    """Return movement (of one group), noise and number of noisy steps.
+
+    A step moves the weights by at most lr C, and with momentum by up to 1 / (1 - momentum) times that in the end. The
+    noise of a round adds up over its steps, and is divided by the root of the clients, each of which draws its own.
+    """
+    assert isinstance(chosen, NoisySteps)
+    lasting = experiment.lr / (1 - chosen.momentum)
+    steps = run.rounds * run.local_steps
+    batch = min(run.batch, run.most)
+    each = lasting * chosen.deviation(chosen.clip, batch) / batch
+    return steps * lasting * chosen.clip, each * sqrt(run.local_steps / run.cohort), steps
+
+
+def _of_updates(chosen: Noise, run: Course) -> tuple[float, float, int]:
+    """Return movement (of one group), noise and number of clipped updates; the server's mean moves no farther."""
+    deviation = chosen.noise_multiplier * chosen.clip
+    many = sqrt(run.cohort) if chosen.update_deviation else run.cohort  # own noise of each, or one draw on the sum
+    return run.rounds * chosen.clip, deviation / many, run.rounds
+
+
+def keep(folder: Path, seen: Reach | None, classes: int) -> None:
+    """Write ``reach.json`` into a run's folder."""
+    stored = {"classes": classes, "sentence": seen.sentence if seen else "", "obstacle": seen.obstacle if seen else ""}
+    write_whole(folder / "reach.json", (json.dumps(stored, indent=1) + "\n").encode())
+
+
+def uninformative(folder: Path) -> str:
+    """Return why a finished run says nothing of its method; empty if nothing shows that, or its reach was not kept."""
+    path = folder / "reach.json"
+    if not path.exists():
+        return ""
+    stored = json.loads(path.read_text())
+    if stored["obstacle"]:
+        return stored["obstacle"]
+    rounds = json.loads((folder / "result.json").read_text()).get("rounds") or [{}]
+    loss, guessing = rounds[-1].get("loss"), log(stored["classes"])
+    if isinstance(loss, int | float) and _PLATEAU[0] * guessing <= loss <= _PLATEAU[1] * guessing:
+        return f"its loss after training is {loss:.3f}, as by guessing among {stored['classes']} classes"
+    return ""

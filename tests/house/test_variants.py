@@ -1,0 +1,97 @@
+"""Variants of a method: each sets fields that exist, changes the training it names, and unknown ones are refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import fields
+
+import pytest
+import torch
+from torch import nn
+
+from flfw import nets, plugins
+from flfw.data.feed import constants
+from flfw.errors import BadInput
+from flfw.experiment import Experiment
+from flfw.method import Method
+from flfw.nets.conditional_gan import diversity_loss, of_halves
+from flfw.resolve import resolve
+from flfw.rng import torch_generator
+from flfw.server.aggregation import Update
+from tests.support.paths import ROOT
+
+VARIED = {
+    name: cls for name in plugins.names(plugins.METHOD) if (cls := plugins.find(plugins.METHOD, name, Method)).variants
+}
+
+
+def settings_of(method: str, variant: str, *assignments: str) -> object:
+    return resolve(Experiment(method=method, variant=variant, set=assignments)).settings  # type: ignore[arg-type]
+
+
+def test_the_methods_with_variants_are_those_whose_cards_say_so() -> None:
+    assert sorted(VARIED) == ["fed_cdp", "fedcg", "feddf", "fedgen", "hyperfl"]
+    for name, cls in VARIED.items():
+        card = sys.modules[cls.__module__].__doc__ or ""
+        assert "--variant authors" in card, name
+
+
+@pytest.mark.parametrize("name", sorted(VARIED))
+def test_a_variant_sets_its_fields_to_other_values_and_set_counts_more(name: str) -> None:
+    ours, authors = settings_of(name, "ours"), settings_of(name, "authors")
+    changed = {f.name for f in fields(ours) if getattr(ours, f.name) != getattr(authors, f.name)}  # type: ignore[arg-type]
+    assert changed <= set(VARIED[name].variants["authors"]) and changed
+    field = sorted(changed)[0]
+    back = getattr(ours, field)
+    again = settings_of(name, "authors", f"{field}={str(back).lower() if isinstance(back, bool) else back}")
+    assert getattr(again, field) == back
+
+
+def test_a_variant_that_a_method_has_not_is_refused_in_one_line() -> None:
+    with pytest.raises(BadInput, match=r"Expected a variant of fedavg among ours; got variant=authors\."):
+        resolve(Experiment(method="fedavg", variant="authors"))
+    command = [sys.executable, "sim.py", "--method", "hyperfl", "--variant", "paper"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2 and "among ours, authors; got variant=paper" in ended.stderr
+
+
+def test_the_halves_of_a_batch_are_compared_whatever_their_labels() -> None:
+    features, z = (
+        torch.rand(6, 2, generator=torch_generator(0, "f")),
+        torch.rand(6, 3, generator=torch_generator(0, "z")),
+    )
+    assert of_halves(features, z) == diversity_loss(features[:3], features[3:], z[:3], z[3:])
+    odd = of_halves(features[:5], z[:5])  # 0, 1, 2 against 3, 4 and once more 0
+    other = torch.tensor([3, 4, 0])
+    assert odd == diversity_loss(features[:3], features[other], z[:3], z[other])
+    assert of_halves(features[:1], z[:1]) == 0
+
+
+def test_glorots_start_has_its_bounds_and_no_biases() -> None:
+    torch.manual_seed(0)
+    net = nets.glorot(nets.build("cnn1", (1, 28, 28), 10))
+    for module in net.modules():
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            area = module.weight[0, 0].numel()
+            bound = (6 / (module.weight.shape[0] * area + module.weight.shape[1] * area)) ** 0.5
+            largest = float(module.weight.detach().abs().max())
+            assert 0.95 * bound < largest <= bound and module.bias is not None and not module.bias.any()
+
+
+def test_no_normalisation_leaves_inputs_as_they_are() -> None:
+    assert constants("none", (3, 8, 8)) == ((0.0,) * 3, (1.0,) * 3)
+    assert constants("none", (5,)) == ((0.0,) * 5, (1.0,) * 5)
+
+
+def test_one_less_divides_the_sum_of_models_by_one_client_less() -> None:
+    cls = plugins.find(plugins.METHOD, "fed_cdp", Method)
+    updates = [Update(i, 10 * (i + 1), {"w": torch.tensor([float(i)])}) for i in range(3)]
+    means = {}
+    for divisor in ("clients", "one_less"):
+        method = cls.__new__(cls)
+        method.settings = cls.Settings(divisor=divisor)  # type: ignore[attr-defined]
+        means[divisor] = float(method.aggregate(iter(updates))["w"])  # type: ignore[attr-defined]
+    assert means == {"clients": 1.0, "one_less": 1.5}
+    with pytest.raises(BadInput, match="two clients or more"):
+        method.aggregate(iter(updates[:1]))  # type: ignore[attr-defined]

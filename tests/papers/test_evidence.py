@@ -1,0 +1,176 @@
+"""Evidence at the papers' scale: its list, its records, the words of agreement, and the page printed from it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flfw.errors import BadInput
+from papers import published
+from papers.evidence import page
+from papers.evidence.agreement import measured, reason, word
+from papers.evidence.gather import Gathering, gather
+from papers.evidence.priorities import PRIORITIES, cells_of, items
+from papers.evidence.records import FOLDER, Record, digest, file_of, is_there, read
+from papers.preset import presets
+from papers.published import Cell
+from tests.support.paths import ROOT
+
+CELL = "hyperfl.1/FedAvg/Fashion-MNIST/20/accuracy"  # published: 85.67
+
+
+def record(value: float | str = 85.0, **changes: object) -> Record:
+    given = {
+        "cell": CELL, "variant": "authors", "seed": 0, "choice": 0, "value": value, "also": {}, "chosen_by": None,
+        "settings": {}, "digest": "0" * 12, "code": ("c",), "hardware": "a machine", "date": "2026-11-23",
+        "seconds": 1800.0, "notes": (),
+    }  # fmt: skip
+    return Record(**{**given, **changes})
+
+
+def cell(path: str = CELL) -> Cell:
+    (one,) = published.table(path.partition("/")[0]).select(path)
+    return one
+
+
+# --- the list ---
+
+
+def test_all_that_is_wanted_is_there_once_and_at_full_scale() -> None:
+    listed = list(items())
+    assert len({item.name for item in listed}) == len(listed) > 300
+    assert {wanted.cells.partition("/")[0] for wanted in PRIORITIES} == {item.cell.table for item in listed}
+    for item in listed:
+        make = presets(item.cell.table)
+        assert make is not None
+        full = make(item.cell, "full").choices[item.choice][0]
+        same = replace(
+            item.run, seed=full.seed, variant="ours", normalise=full.normalise, init="torch", order="shuffled"
+        )
+        assert same == full, item.name
+
+
+def test_a_cell_without_a_difference_has_one_variant() -> None:
+    variants = {
+        name: [i.variant for i in items(name) if i.seed == 0] for name in (CELL, CELL.replace("FedAvg", "HyperFL"))
+    }
+    assert [*variants.values()] == [["authors"], ["authors", "ours"]]
+    authors, ours = (item.run for item in items("hyperfl.1/HyperFL/Fashion-MNIST/20") if item.seed == 0)
+    assert (authors.variant, ours.variant) == ("authors", "ours") and digest(authors) != digest(ours)
+
+
+def test_rows_that_no_paper_has_stand_beside_its_own() -> None:
+    (item,) = (one for one in items("hyperfl.1/FedPer/Fashion-MNIST/20") if one.seed == 0)
+    assert item.run.method == "fedper" and item.cell.value is None
+    assert item.cell in cells_of("hyperfl.1") and item.cell not in published.table("hyperfl.1").cells
+
+
+# --- records ---
+
+
+def test_a_record_is_read_as_it_was_written_and_found_by_its_settings(tmp_path: Path) -> None:
+    item = next(item for item in items(CELL))
+    right = record(digest=digest(item.run), also={"x": 1.0}, notes=("a note",))
+    path = right.write(tmp_path)
+    assert path == file_of(tmp_path, CELL, "authors", 0, 0) and path.parent.name == "hyperfl.1"
+    assert read(tmp_path) == [right] and is_there(item, tmp_path)
+    record(digest="another").write(tmp_path)
+    assert not is_there(item, tmp_path)  # measured with other settings: to be measured again
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"cell": 1}'])
+def test_a_damaged_record_is_named(tmp_path: Path, text: str) -> None:
+    path = file_of(tmp_path, CELL, "authors", 0, 0)
+    path.parent.mkdir()
+    path.write_text(text)
+    with pytest.raises(BadInput, match=r"damaged"):
+        read(tmp_path)
+
+
+def test_the_committed_records_are_of_full_runs_that_are_on_the_list() -> None:
+    names = {(item.cell.path, item.variant, item.seed, item.choice): item for item in items()}
+    for one in read(FOLDER):
+        item = names[one.cell, one.variant, one.seed, one.choice]
+        settings = {"rounds": item.run.rounds, "clients": item.run.clients, "method": item.run.method}
+        assert settings.items() <= {"method": "hyperfl", "rounds": 10, "clients": 10, **one.settings}.items(), one.cell
+        assert one.seconds > 0 and one.code and one.hardware
+
+
+# --- agreement ---
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([86.6], "agrees"),
+        ([84.7], "agrees"),
+        ([84.6], "below"),
+        ([86.7], "above"),
+        ([80.0, 90.0], "agrees"),  # a mean of 85 with a deviation of 7
+        ([80.0, 81.0], "below"),
+    ],
+)
+def test_agreement_is_within_a_point_or_two_deviations(values: list[float], expected: str) -> None:
+    mine = measured([record(value, seed=seed) for seed, value in enumerate(values)])
+    assert mine is not None and mine.seeds == tuple(range(len(values)))
+    assert word(cell(), mine) == expected
+
+
+def test_the_papers_deviation_counts_as_well_and_words_are_no_numbers() -> None:
+    fedcg = cell("fedcg.1/FedCG/CIFAR10/8/accuracy")  # 49.15 with a deviation of 0.48
+    one = measured([record(48.3, cell=fedcg.path)])
+    assert one is not None and word(fedcg, one) == "agrees"
+    assert word(replace(fedcg, deviation=0.1), replace(one, value=48.1)) == "below"
+    assert measured([record("Y")]) is None and word(replace(fedcg, value=None), one) is None
+
+
+def test_the_choice_is_made_by_validation_over_the_seeds_that_all_have() -> None:
+    choices = [
+        record(80.0, chosen_by=0.7), record(82.0, chosen_by=0.7, seed=1),
+        record(90.0, chosen_by=0.6, choice=1), record(70.0, chosen_by=0.9, choice=1, seed=2),
+    ]  # fmt: skip
+    mine = measured(choices)
+    assert mine is not None and mine.value == 80.0 and mine.seeds == (0,)
+
+
+def test_a_reason_belongs_to_cells_and_not_to_their_neighbours() -> None:
+    assert "noise" in reason(cell("fed_cdp.5/Cancer/6/accuracy"), "authors")
+    assert reason(cell(), "authors") == ""
+
+
+# --- the page ---
+
+
+def test_the_page_in_docs_is_printed_from_the_records() -> None:
+    assert (ROOT / "docs" / "evidence.md").read_text() == page.text(read(FOLDER))
+
+
+def test_a_line_has_both_variants_their_words_and_the_seeds() -> None:
+    lines = page.text([record(85.0), record(86.0, seed=1), record(90.0, variant="ours")]).splitlines()
+    (line,) = [line for line in lines if line.startswith("| FedAvg")]
+    assert line == "| FedAvg Fashion-MNIST 20 | 85.67 | 85.50±0.71 | agrees | 90.00 | above | 0,1 / 0 |"
+    assert "- authors: 1 cell: 1 agrees." in lines and "- 3 runs, 1.5 hours in all, on a machine." in lines
+
+
+# --- gathering ---
+
+
+@pytest.mark.slow  # a full run, twice begun
+def test_what_is_cut_short_goes_on_and_is_recorded_once(tmp_path: Path) -> None:
+    limits = Gathering(0.12, runs=tmp_path / "runs", folder=tmp_path / "records", only="fed_cdp.5/Cancer/0.5")
+    assert gather(limits) <= 1
+    assert gather(replace(limits, minutes=3)) >= 1
+    first = read(limits.folder)[0]
+    assert first.cell == "fed_cdp.5/Cancer/0.5/accuracy" and 0 < float(first.value) <= 1
+    assert json.loads(next((tmp_path / "records").rglob("*.json")).read_text())["settings"]["rounds"] == 3
+
+
+def test_a_wrong_item_is_refused_in_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "papers.evidence", "--item", '["x/y", "ours", 0, 0]', "--folder", str(tmp_path)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2 and ended.stderr.count("\n") == 1 and "Expected an item of the list" in ended.stderr

@@ -1,0 +1,92 @@
+"""Reach of private experiments: the largest movement and the noise by hand, and the cells that cannot learn."""
+
+from __future__ import annotations
+
+import json
+from math import sqrt
+from pathlib import Path
+
+import pytest
+
+from flfw.experiment import Experiment
+from flfw.resolve import resolve, without_auto
+from flfw.task import Task
+from papers.reach import keep, reach, uninformative
+
+STEPS = {
+    "clients": 4,
+    "rounds": 3,
+    "local_epochs": 2,
+    "batch_size": 10,
+    "lr": 0.1,
+    "attack": ("none",),
+    "net": "linear",
+}
+
+
+def reached(method: str, *settings: str, **more: object):
+    experiment = without_auto(Experiment(method=method, dataset="digits", set=settings, **{**STEPS, **more}))
+    task = Task.load(experiment, None)
+    return reach(experiment, task), task
+
+
+def test_clipped_steps_move_no_farther_than_their_bounds_add_up_to() -> None:
+    seen, task = reached("dp_fedavg", "clip=0.5", "noise_multiplier=2", "momentum=0.5")
+    assert seen is not None
+    steps = -(-max(map(len, task.split.train)) // 10) * 2
+    assert seen.steps == 3 * steps
+    assert seen.movement == pytest.approx(3 * steps * 0.1 * 0.5 / 0.5)
+    assert seen.noise == pytest.approx(2 * 0.5 * (0.1 / 0.5) / 10 * sqrt(steps / 4))
+    assert seen.weight == pytest.approx(seen.start / sqrt(650))
+
+
+def test_groups_and_a_draw_for_each_example_count() -> None:
+    plain, _ = reached("fed_cdp", "clip=0.5", "noise_multiplier=2")
+    each, _ = reached("fed_cdp", "clip=0.5", "noise_multiplier=2", "draws=example")
+    layers, _ = reached("fed_cdp", "clip=0.5", "noise_multiplier=2", net="mlp")
+    assert plain is not None and each is not None and layers is not None
+    assert each.noise == pytest.approx(plain.noise * sqrt(10))
+    assert layers.movement == pytest.approx(plain.movement * sqrt(3))  # three layers, each with its bound
+
+
+def test_updates_are_noised_by_each_client_or_once() -> None:
+    by_client, _ = reached("fed_sdp", "clip=0.5", "noise_multiplier=2")
+    by_server, _ = reached("fed_sdp", "clip=0.5", "noise_multiplier=2", "noised_by=server")
+    assert by_client is not None and by_server is not None
+    assert (by_client.steps, by_client.movement) == (3, pytest.approx(1.5))
+    assert by_client.noise == pytest.approx(1 / 2) and by_server.noise == pytest.approx(1 / 4)
+
+
+def test_a_method_without_noise_has_no_such_limit() -> None:
+    assert reached("fedavg")[0] is None
+
+
+def test_what_cannot_learn_says_why_and_what_can_says_nothing() -> None:
+    short, _ = reached("dp_fedavg", "clip=0.001", "noise_multiplier=0")
+    loud, _ = reached("dp_fedavg", "clip=4", "noise_multiplier=50")
+    fine, _ = reached("dp_fedavg", "clip=4", "noise_multiplier=0.1")
+    assert short is not None and "move the weights by at most" in short.obstacle
+    assert loud is not None and "adds noise of" in loud.obstacle
+    assert fine is not None and fine.obstacle == "" and "clipped steps" in fine.sentence
+
+
+@pytest.mark.parametrize(("loss", "why"), [(2.301, "as by guessing among 10 classes"), (1.9, ""), (None, "")])
+def test_a_loss_of_guessing_is_uninformative(tmp_path: Path, loss: float | None, why: str) -> None:
+    keep(tmp_path, None, 10)
+    (tmp_path / "result.json").write_text(json.dumps({"rounds": [{"loss": 0.1}, {"loss": loss}]}))
+    assert why in uninformative(tmp_path) and bool(uninformative(tmp_path)) == bool(why)
+
+
+def test_older_runs_without_a_reach_are_not_judged(tmp_path: Path) -> None:
+    assert uninformative(tmp_path) == ""
+
+
+def test_the_figures_of_the_papers_cells() -> None:
+    """From the settings alone: DP-FedAvg's quick cell moves by 0.096; in Fed-CDP's K=100 cells noise is 0.76."""
+    settings = {"lr": 0.01, "batch_size": 50, "clients": 20, "rounds": 10, "local_epochs": 1, "split": "dominant"}
+    experiment = without_auto(
+        Experiment(method="dp_fedavg", dataset="digits", attack=("none",), net="linear", **settings)
+    )
+    chosen = resolve(experiment).settings
+    assert 120 * 0.01 * chosen.clip / (1 - chosen.momentum) == pytest.approx(0.096)
+    assert 0.05 * 6 * 4 / 5 * sqrt(100 / 10) == pytest.approx(0.759, abs=1e-3)
