@@ -228,13 +228,8 @@ def _caption(lines: Sequence[_Line], shown: int, shared: int) -> str:
 
     numbers = {line.setting.round for line in lines}
     rounds: dict[object, str] = {n: f"after round {n}" if n else "before training" for n in numbers}
-    images = (
-        f"first {shown} of the {shared} images"
-        if shown < shared
-        else "only image"
-        if shared == 1
-        else f"{shared} images"
-    )
+    count = f"first {shown} of the {shared}" if shown < shared else str(shared)
+    images = "only image" if shared == 1 else f"{count} images"
     sentences = [
         f"Attack: {words('attack', {})} on {words('source', {**SOURCES})} {words('vantage', {**PLACES})}, "
         f"{words('round', rounds)}.",
