@@ -1,7 +1,7 @@
 """Composition theorems: upper bounds on epsilon that know only a few numbers of each step, not its whole privacy loss.
 
-Older papers count by them, and newer accountants are compared with them. There are k equal steps of noise multiplier sigma
-and sampling rate q; delta is for all steps together.
+Older papers count by them, and newer accountants are compared with them. There are k equal steps of noise multiplier
+sigma and sampling rate q; delta is for all steps together.
 
     basic         Dwork, Kenthapadi, McSherry, Mironov and Naor, EUROCRYPT 2006: the epsilons add up.
     advanced      Dwork, Rothblum and Vadhan, FOCS 2010, theorem III.3: they grow about as the root of the steps.

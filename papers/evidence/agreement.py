@@ -18,8 +18,8 @@ _DEVIATIONS = 2.0
 _NOISE = (
     "The noise that the paper states hides what is learnt: in one round it adds to each weight (Cancer, sigma 6) a "
     "deviation of 0.95, where the first weights have 0.13. Accuracy rises as the noise falls; without learning it is "
-    "about that of the larger class, 0.63 on Cancer and 0.76 on Adult. In the authors' released code the line that draws "
-    "the noise is commented out (in Fed-SDP's it is multiplied by 0)."
+    "about that of the larger class, 0.63 on Cancer and 0.76 on Adult. In the authors' released code the line that "
+    "draws the noise is commented out (in Fed-SDP's it is multiplied by 0)."
 )
 REASONS: dict[str, str] = {f"fed_cdp.{table}/{data}": _NOISE for table in (4, 5) for data in ("Cancer", "Adult")}
 """Why a cell differs, by the beginning of its path and its variant, as far as it is known and shown by a run."""
