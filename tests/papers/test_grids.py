@@ -145,8 +145,7 @@ def test_clients_with_and_without_the_defence_share_a_row(tmp_path: Path) -> Non
     for place in range(len(rows)):
         changed(folder, place, adaptive=str(place != 1), victim=place % 3)
     lines = (folder / "audit.csv").read_text().splitlines()[:4]
-    defences = ["defence", "none", "prune", "none"]
-    joined = [f"{line},{word}" for line, word in zip(lines, defences, strict=True)]
+    joined = [f"{line},{word}" for line, word in zip(lines, ("defence", "none", "prune", "none"), strict=True)]
     (folder / "audit.csv").write_text("\n".join(joined) + "\n")
     assert [(r["row"], r["victim"]) for r in content(folder).rows] == [("run, static", slot) for slot in range(3)]
 
