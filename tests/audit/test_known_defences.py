@@ -159,6 +159,13 @@ class Noisy(Defence):
         return torch.randn(value.shape, generator=rng)
 
 
+class ShufflesByKeyInNoise(Noisy):
+    """Noise on a permutation that is the same every time."""
+
+    def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        return super().update({name: _by_key(value).view_as(value) for name, value in update.items()}, rng)
+
+
 class SparesRows(Noisy):
     """The last tenth of the rows stays exact."""
 
@@ -361,6 +368,13 @@ BY_SEARCH = {
         LEAKS, "clipping keeps the direction", method="dp_fedavg", set=("noise_multiplier=1e-6",)
     ),
 }
+BY_SEARCH["told of a key under noise"] = searched(
+    (IDENTIFIES, LEAKS, INCONCLUSIVE),
+    "the noise hides neither the permutation nor, of the images, which it was",
+    ShufflesByKeyInNoise,
+    images=8,
+    set=("ShufflesByKeyInNoise.size=0.1",),
+)
 for kind in (SparesRows, Mirrored, Common):
     BY_SEARCH[f"told of noise with a structure: {kind.__name__}"] = searched(
         (INCONCLUSIVE, LEAKS, IDENTIFIES), "it can be removed", kind, images=8, set=(f"{kind.__name__}.size=30",)

@@ -48,6 +48,13 @@ class PerStep(Defence):
         return {name: value * 10 for name, value in update.items()}
 
 
+class ReversesInNoise(Defence):
+    """Noise a hundred times the entries, which are in reverse order."""
+
+    def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        return {name: value.flip(0) + 100 * torch.randn(value.shape, generator=rng) for name, value in update.items()}
+
+
 def rng(given: int = 0) -> torch.Generator:
     return torch_generator(0, "automatic", given)
 
@@ -85,8 +92,20 @@ def test_a_derivative_is_used_where_it_foretells_the_response(defence: Defence, 
         (DPGaussian(DPGaussianSettings(0.5)), "unbiased"),
         (rounding(2, "stochastic"), "unbiased"),
         (DPGaussian(DPGaussianSettings(0.5, clip=5.0)), "random"),
+        (DPGaussian(DPGaussianSettings(1e3)), "unbiased"),
+        (DPGaussian(DPGaussianSettings(1e3, clip=5.0)), "random"),
+        (ReversesInNoise(), "random"),
     ],
-    ids=["rounding", "pruning", "noise", "stochastic rounding", "noise within a bound"],
+    ids=[
+        "rounding",
+        "pruning",
+        "noise",
+        "stochastic rounding",
+        "noise within a bound",
+        "loud noise",
+        "a bound under loud noise",
+        "a permutation under loud noise",
+    ],
 )
 def test_what_is_random_is_told_from_what_is_not_and_from_what_has_the_identity_as_mean(
     defence: Defence, nature: str
