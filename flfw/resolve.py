@@ -82,8 +82,7 @@ class Resolved:
 
     def build_net(self, net: str = "") -> nets.Net:
         """Build the experiment's network, or another one by its name, for the experiment's inputs."""
-        built = nets.build(net or self.experiment.net, *self.input_space)
-        return nets.glorot(built) if self.experiment.init == "glorot" else built
+        return nets.build(net or self.experiment.net, *self.input_space, self.experiment.init)
 
     def build_model(self) -> nn.Module:
         """Build the method's model, initialised from torch's current generator."""

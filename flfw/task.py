@@ -46,6 +46,7 @@ class Task:
         augment: augmentation of training images.
         canaries: examples of which some were left out, to test whether this can be detected; None: there are none.
         data_root: folder of the data sets' files; None: the default of `flfw.data.load`.
+        init: first weights of the network.
     """
 
     dataset: data.Dataset
@@ -54,6 +55,7 @@ class Task:
     augment: data.Augmentation = "none"
     canaries: Canaries | None = None
     data_root: Path | None = None
+    init: nets.Init = "torch"
 
     @classmethod
     def load(cls, experiment: Experiment, data_root: Path | None) -> Task:
@@ -69,10 +71,10 @@ class Task:
         augment = "none" if experiment.augment == "auto" else experiment.augment
         if not experiment.canaries:
             split = partition.for_each(_split(*cut), experiment.clients) if at_site else _split(*cut)
-            return cls(dataset, split, experiment.net, augment, data_root=data_root)
+            return cls(dataset, split, experiment.net, augment, data_root=data_root, init=experiment.init)
         chosen, split, labels = _with_canaries(*cut, experiment.canaries)
         relabelled = dataclasses.replace(dataset, train_y=labels)
-        return cls(relabelled, split, experiment.net, augment, chosen, data_root)
+        return cls(relabelled, split, experiment.net, augment, chosen, data_root, experiment.init)
 
     @classmethod
     def at_server(cls, experiment: Experiment, data_root: Path | None) -> Task:
@@ -82,7 +84,7 @@ class Task:
         dataset = _normalised(data.without_examples(experiment.dataset, _side(experiment)), experiment)
         augment = "none" if experiment.augment == "auto" else experiment.augment
         nobodys = partition.nobodys(experiment.clients)
-        return cls(dataset, nobodys, experiment.net, augment, data_root=data_root)
+        return cls(dataset, nobodys, experiment.net, augment, data_root=data_root, init=experiment.init)
 
     @property
     def has_data(self) -> bool:
@@ -105,7 +107,7 @@ class Task:
 
     def build_net(self, net: str | None = None) -> nets.Net:
         """Build a new network (another one by name) for these data, initialised from torch's current generator."""
-        return nets.build(net or self.net, self.dataset.shape, self.dataset.classes)
+        return nets.build(net or self.net, self.dataset.shape, self.dataset.classes, self.init)
 
     def examples(self, part: str, indices: np.ndarray, vary: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Return raw inputs (B, ...) as float32 in [0, 1] and labels (B,).

@@ -165,7 +165,7 @@ class Federation:
         """Return the first broadcast; an audited run first probes its ladder here."""
 
         def build(net: str) -> nets.Net:
-            return nets.build(net, *input_space(self._experiment))
+            return nets.build(net, *input_space(self._experiment), self._experiment.init)
 
         if self._recorder and self._probed:
             self._note_probes(0, probe.send_ladder(self._grid, self._strategy, self._experiment, build))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from torch import nn
 
@@ -16,7 +17,10 @@ from flfw.nets.lenet import lenet, lenet5
 from flfw.nets.net import Net, Tensors, numel, tensors
 from flfw.nets.resnet import resnet18
 
-__all__ = ["Net", "NetCard", "Tensors", "build", "card", "glorot", "names", "numel", "tensors"]
+__all__ = ["Init", "Net", "NetCard", "Tensors", "build", "card", "glorot", "names", "numel", "tensors"]
+
+
+Init: TypeAlias = Literal["torch", "glorot"]
 
 
 @dataclass(frozen=True)
@@ -65,8 +69,14 @@ def card(name: str) -> NetCard:
     return _CARDS[name]
 
 
-def build(name: str, shape: tuple[int, ...], classes: int) -> Net:
-    """Build a freshly initialised network for inputs of ``shape`` ((C, H, W), or (d,) for rows).
+def build(name: str, shape: tuple[int, ...], classes: int, init: Init = "torch") -> Net:
+    """Build a freshly initialised network.
+
+    Args:
+        name: one of `names`.
+        shape: of one input, (C, H, W), or (d,) for rows.
+        classes: number of classes.
+        init: first weights: the network's own, or Glorot's.
 
     Raises:
         BadInput: the network does not accept such inputs.
@@ -85,7 +95,7 @@ def build(name: str, shape: tuple[int, ...], classes: int) -> Net:
         )
     net = wanted.builder(shape, classes)
     net.shape, net.classes = shape, classes
-    return net
+    return glorot(net) if init == "glorot" else net
 
 
 def glorot(net: Net) -> Net:

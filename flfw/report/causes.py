@@ -91,6 +91,11 @@ def of_search(setting: AuditEntry, unit: str = "examples") -> str:
             f"The search did not fail ({reached}), but the true {unit} explain the message no better than random "
             "guesses: what this attack minimises does not lead to them."
         )
+    if setting.cause == "candidates":
+        return (
+            f"The search did not fail: {reached}. Among all possible {unit} others explain the messages as well, but "
+            "among those of the client the true ones explain them best."
+        )
     return (
         f"The search did not fail: {reached}. The information that tells the two apart is lost to this attack; to one "
         "that compares something else, it need not be."

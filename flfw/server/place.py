@@ -69,4 +69,4 @@ class ServerPlace:
         return Task.at_server(self.experiment, self.experiment.data_root)
 
     def _net(self) -> nets.Net:
-        return nets.build(self.experiment.net, *input_space(self.experiment))
+        return nets.build(self.experiment.net, *input_space(self.experiment), self.experiment.init)

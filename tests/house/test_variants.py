@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from flfw import nets, plugins
@@ -16,10 +19,14 @@ from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.method import Method
 from flfw.nets.conditional_gan import diversity_loss, of_halves
-from flfw.resolve import resolve
-from flfw.rng import torch_generator
+from flfw.resolve import resolve, without_auto
+from flfw.rng import initialising, torch_generator
+from flfw.runs import run
 from flfw.server.aggregation import Update
+from flfw.server.place import ServerPlace
+from tests.support.method_rounds import make_client
 from tests.support.paths import ROOT
+from tests.support.small_runs import tiny
 
 VARIED = {
     name: cls for name in plugins.names(plugins.METHOD) if (cls := plugins.find(plugins.METHOD, name, Method)).variants
@@ -79,9 +86,37 @@ def test_glorots_start_has_its_bounds_and_no_biases() -> None:
             assert 0.95 * bound < largest <= bound and module.bias is not None and not module.bias.any()
 
 
+def test_all_who_take_part_begin_with_glorots_weights(tmp_path: Path) -> None:
+    """The first broadcast as it was recorded, the client's model, the server's, and the resolved one."""
+    given = without_auto(
+        tiny(tmp_path / "run", method="fedavg", net="linear", init="glorot", attack=("analytic",), audit_rounds="0")
+    )
+    folder = run.run(given)
+    lines = [json.loads(text) for text in (folder / "observations" / "manifest.jsonl").read_text().splitlines()]
+    line = next(one for one in lines if one.get("config", {}).get("rung") == "target")
+    sent = load_file(folder / "observations" / line["sent_to_client"]["file"])
+    with initialising(given.seed, "model"):
+        resolved = resolve(given).build_model().state_dict()
+    server = ServerPlace(given, resolve(given).method, resolve(given).settings).model().state_dict()
+    client = make_client(given, 0, tmp_path / "client").at.fresh_model().state_dict()
+    for name, value in sent.items():
+        assert all(torch.equal(value, other[name]) for other in (resolved, server, client)), name
+    assert not sent["classifier.bias"].any() and float(sent["classifier.weight"].abs().max()) > 0.2
+
+
 def test_no_normalisation_leaves_inputs_as_they_are() -> None:
     assert constants("none", (3, 8, 8)) == ((0.0,) * 3, (1.0,) * 3)
     assert constants("none", (5,)) == ((0.0,) * 5, (1.0,) * 5)
+
+
+def test_a_fixed_order_is_the_stored_one_in_every_pass(tmp_path: Path) -> None:
+    given = without_auto(tiny(tmp_path / "run", method="fedavg", batch_size=4, order="fixed"))
+    for experiment, same in ((given, True), (replace(given, order="shuffled"), False)):
+        one = make_client(experiment, 0, tmp_path / experiment.order)
+        stored = one.examples("train", one.indices("train"))[0]
+        for seed in range(2):
+            passed = torch.cat([x for x, _ in one.batches(torch_generator(seed, "pass"))])
+            assert torch.equal(passed, stored) is same
 
 
 def test_one_less_divides_the_sum_of_models_by_one_client_less() -> None:

@@ -311,3 +311,12 @@ def test_terminal_gives_the_cause(tmp_path: Path) -> None:
         "dlg told of prune at round 0: identifies (0% recovered, best 31.2 dB, 88% told from look-alikes)",
         "ig told of prune at round 2: no leak found (0% recovered, best 31.2 dB)",
     ]
+
+
+def test_a_search_that_missed_candidates_is_not_said_to_have_lost_them(tmp_path: Path) -> None:
+    held = {"first": 8, "messages": 8, "null": 0.04, "p": 1e-9}
+    values = {"truth": 2.0, "found": 1.0, "random": 3.0, "short": 0, "total": 8}
+    one = setting(tmp_path, **judged("identifies", "candidates", candidates=held, objective=values))
+    assert "among those of the client the true ones explain them best" in of_search(one, "images")
+    other = setting(tmp_path, **judged("no leak found", "nothing", objective=values))
+    assert "lost to this attack" in of_search(other, "images")
