@@ -141,21 +141,21 @@ def measured(cell: Cell, preset: Preset, say: Callable[[str], None] = lambda lin
         The measured outcome; or, in one line, why nothing could be run or which run failed.
     """
     todo = [experiment for experiment in preset.experiments if not results.is_complete(_folder(experiment))]
-    foreseen: list[tuple[Reach | None, int]] = []
+    foreseen: list[tuple[Reach | None, Task]] = []
     try:
         for experiment in todo:
             resolved, task, _ = run.check(experiment, new=False)
             reached = reach(resolved.experiment, task) if preset.source == "run" and task.has_data else None
-            foreseen.append((reached, task.dataset.classes))
+            foreseen.append((reached, task))
     except BadInput as error:
         return Outcome(cell, "not run", str(error), preset)
     try:
-        for experiment, (reached, classes) in zip(todo, foreseen, strict=True):
+        for experiment, (reached, task) in zip(todo, foreseen, strict=True):
             if preset.source == "run":
                 if reached:
                     say(f"{cell.path}: {reached.sentence}")
                 _run_or_resume(experiment)
-                keep(_folder(experiment), reached, classes)
+                keep(_folder(experiment), reached, task)
             else:
                 _without_a_run(experiment, preset.source)
         return read(cell, preset)

@@ -34,7 +34,10 @@ Departures  1. Seeds 0, 1 and 2: the paper names none.
             10. Batches are passes in shuffled order, as in the authors' code, and not the Poisson batches that its
                count assumes. Beside the accuracy of a private method stand two epsilons of an example for the
                rounds that were run: the true one against the server, then as the authors count.
-            11. The released PPSGD cannot have made the paper's numbers, see the card of strategies/ppsgd.py.
+            11. Not here: the paper's tailored attack with model inversion after its Eq. 10, of which it gives pictures
+               and no numbers; the variants ``two_stage`` and ``joint`` of attacks/hyperfl.py come nearest. Rows of
+               pFedHN and pFedHN-PC.
+            12. The released PPSGD cannot have made the paper's numbers, see the card of strategies/ppsgd.py.
 """
 
 from __future__ import annotations

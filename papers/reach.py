@@ -2,10 +2,9 @@
 
 Two numbers tell whether a model can be expected to learn. Clipped steps are short: their lengths add up to a largest
 movement, for any data. Noise is added to each weight: where its deviation in one round is more than twice the weights
-themselves, a round is mostly noise. Both follow from the settings. A third number is known afterwards: a loss that is
-still that of guessing.
+themselves, a round is mostly noise. Both follow from the settings. Whether it did not learn is known afterwards.
 
-`reach.json` in a run's folder keeps the first two for the tables.
+`reach.json` in a run's folder keeps them for the tables.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from math import log, sqrt
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from flfw.dp.ledger import course
@@ -30,6 +30,7 @@ from flfw.task import Task
 
 LEAST_MOVEMENT = 0.1  # of the length of the first weights, below which a model cannot leave its start
 _PLATEAU = (0.99, 1.02)  # of the loss of guessing
+_ABOVE_GUESSING = 0.05  # accuracy
 MOST_NOISE = 2.0  # of the root mean square of the first weights, above which a round is mostly noise
 
 
@@ -111,22 +112,33 @@ def _of_updates(chosen: Noise, run: Course) -> tuple[float, float, int]:
     return run.rounds * chosen.clip, deviation / many, run.rounds
 
 
-def keep(folder: Path, seen: Reach | None, classes: int) -> None:
-    """Write ``reach.json`` into a run's folder."""
-    stored = {"classes": classes, "sentence": seen.sentence if seen else "", "obstacle": seen.obstacle if seen else ""}
+def keep(folder: Path, seen: Reach | None, task: Task) -> None:
+    """Write ``reach.json`` into a run's folder: the reach, the number of classes, and the largest class's share."""
+    labels = np.bincount(task.dataset.train_y)
+    stored = {
+        "sentence": seen.sentence if seen else "",
+        "obstacle": seen.obstacle if seen else "",
+        "classes": task.dataset.classes,
+        "largest_class": float(labels.max() / labels.sum()),
+    }
     write_whole(folder / "reach.json", (json.dumps(stored, indent=1) + "\n").encode())
 
 
 def uninformative(folder: Path) -> str:
-    """Return why a finished run says nothing of its method; empty if nothing shows that, or its reach was not kept."""
+    """Return why a finished run says nothing of its method; empty if nothing shows that, or its reach was not kept.
+
+    An obstacle alone is no proof: a simple model may learn under noise far above its weights. So the accuracy must be
+    that of guessing as well, up to 5 points above the share of the largest class.
+    """
     path = folder / "reach.json"
     if not path.exists():
         return ""
-    stored = json.loads(path.read_text())
-    if stored["obstacle"]:
-        return stored["obstacle"]
-    rounds = json.loads((folder / "result.json").read_text()).get("rounds") or [{}]
-    loss, guessing = rounds[-1].get("loss"), log(stored["classes"])
+    stored, result = json.loads(path.read_text()), json.loads((folder / "result.json").read_text())
+    accuracy = (result.get("final") or {}).get("acc_global")
+    guessed = accuracy is not None and accuracy <= stored["largest_class"] + _ABOVE_GUESSING
+    if stored["obstacle"] and guessed:
+        return f"{stored['obstacle']}, and the accuracy is that of guessing"
+    loss, guessing = (result.get("rounds") or [{}])[-1].get("loss"), log(stored["classes"])
     if isinstance(loss, int | float) and _PLATEAU[0] * guessing <= loss <= _PLATEAU[1] * guessing:
         return f"its loss after training is {loss:.3f}, as by guessing among {stored['classes']} classes"
     return ""

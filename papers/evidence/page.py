@@ -36,6 +36,7 @@ sample standard deviation over the seeds.
 | word | means |
 |---|---|
 | agrees | within 1 point (a hundredth of an accuracy, 1 dB) of the published number, or within two deviations |
+| undecided | within two deviations, but more than 5 points off: the seeds differ too much to tell |
 | above, below | farther off; where the reason is known it stands below the table |
 
 The deviation is the larger of the paper's and of ours. A run that is cut short goes on from its last round.

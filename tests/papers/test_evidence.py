@@ -112,6 +112,7 @@ def test_the_committed_records_are_of_full_runs_that_are_on_the_list() -> None:
         ([84.6], "below"),
         ([86.7], "above"),
         ([80.0, 90.0], "agrees"),  # a mean of 85 with a deviation of 7
+        ([70.0, 90.0], "undecided"),  # a mean of 80, which 14 points of deviation would let agree
         ([80.0, 81.0], "below"),
     ],
 )

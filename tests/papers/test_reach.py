@@ -11,7 +11,7 @@ import pytest
 from flfw.experiment import Experiment
 from flfw.resolve import resolve, without_auto
 from flfw.task import Task
-from papers.reach import keep, reach, uninformative
+from papers.reach import Reach, keep, reach, uninformative
 
 STEPS = {
     "clients": 4,
@@ -70,11 +70,27 @@ def test_what_cannot_learn_says_why_and_what_can_says_nothing() -> None:
     assert fine is not None and fine.obstacle == "" and "clipped steps" in fine.sentence
 
 
+def finished(folder: Path, seen: Reach | None, task: Task, loss: float | None = 0.1, accuracy: float = 0.5) -> str:
+    keep(folder, seen, task)
+    result = {"rounds": [{"loss": 0.1}, {"loss": loss}], "final": {"acc_global": accuracy}}
+    (folder / "result.json").write_text(json.dumps(result))
+    return uninformative(folder)
+
+
 @pytest.mark.parametrize(("loss", "why"), [(2.301, "as by guessing among 10 classes"), (1.9, ""), (None, "")])
 def test_a_loss_of_guessing_is_uninformative(tmp_path: Path, loss: float | None, why: str) -> None:
-    keep(tmp_path, None, 10)
-    (tmp_path / "result.json").write_text(json.dumps({"rounds": [{"loss": 0.1}, {"loss": loss}]}))
-    assert why in uninformative(tmp_path) and bool(uninformative(tmp_path)) == bool(why)
+    text = finished(tmp_path, None, reached("fedavg")[1], loss)
+    assert why in text and bool(text) == bool(why)
+
+
+def test_an_obstacle_counts_only_where_nothing_was_learnt(tmp_path: Path) -> None:
+    """Noise far above the weights need not prevent a simple model from learning, as on Cancer in two seeds of three."""
+    seen, task = reached("dp_fedavg", "clip=4", "noise_multiplier=50")
+    assert seen is not None and seen.obstacle
+    assert finished(tmp_path, seen, task, accuracy=0.87) == ""
+    assert "adds noise of" in finished(tmp_path, seen, task, accuracy=0.12)
+    fine, _ = reached("dp_fedavg", "clip=4", "noise_multiplier=0.1")
+    assert finished(tmp_path, fine, task, accuracy=0.12) == ""
 
 
 def test_older_runs_without_a_reach_are_not_judged(tmp_path: Path) -> None:
