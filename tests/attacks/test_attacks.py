@@ -113,6 +113,7 @@ def test_ig_searches_for_a_private_head_together_with_the_image() -> None:
 # --- restarts ---
 
 
+@pytest.mark.slow  # several searches
 def test_ig_keeps_the_restart_with_the_lowest_distance() -> None:
     observations, knowledge = attackable("lenet", 8, digits(0, side=8), digits(1, side=8))
     published: dict[str, Any] = {"iterations": 25, "tv": 1e-6, "schedule": "constant"}
@@ -179,6 +180,7 @@ def test_ig_refuses_settings_out_of_range(wrong: dict[str, Any], line: str) -> N
     assert str(error.value) == line
 
 
+@pytest.mark.slow  # several searches
 def test_ig_without_the_sign_and_with_less_total_variation_are_other_searches() -> None:
     observations, knowledge = attackable("lenet", 8, digits(0, side=8))
     variants = [IGSettings(10), IGSettings(10, signed=False), IGSettings(10, tv=1e-3), IGSettings(10, lr=0.01)]
@@ -188,6 +190,7 @@ def test_ig_without_the_sign_and_with_less_total_variation_are_other_searches() 
         assert float((one - other).abs().max()) > 1e-2
 
 
+@pytest.mark.slow  # several searches
 def test_ig_attacks_victims_of_different_models_and_batches_in_one_call() -> None:
     first, first_known = attackable("lenet", 8, digits(0, side=8), digits(3, count=2, side=8))
     second, second_known = attackable("linear", 8, digits(1, side=8))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,7 @@ import pytest
 from flfw.errors import BadInput
 from papers import published
 from papers.evidence import page
+from papers.evidence.__main__ import main
 from papers.evidence.agreement import measured, reason, word
 from papers.evidence.gather import Gathering, gather
 from papers.evidence.priorities import PRIORITIES, cells_of, items
@@ -171,7 +172,11 @@ def test_what_is_cut_short_goes_on_and_is_recorded_once(tmp_path: Path) -> None:
     assert json.loads(next((tmp_path / "records").rglob("*.json")).read_text())["settings"]["rounds"] == 3
 
 
-def test_a_wrong_item_is_refused_in_one_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "papers.evidence", "--item", '["x/y", "ours", 0, 0]', "--folder", str(tmp_path)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert ended.returncode == 2 and ended.stderr.count("\n") == 1 and "Expected an item of the list" in ended.stderr
+def test_a_wrong_item_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "nice", lambda more: more)  # of this process, which other tests need
+    monkeypatch.setattr(sys, "argv", ["evidence", "--item", '["x/y", "ours", 0, 0]', "--folder", str(tmp_path)])
+    assert main() == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "Expected an item of the list" in error
