@@ -150,7 +150,7 @@ def _record(item: Item, preset: Preset, outcome: cells.Outcome) -> Record:
         also=dict(outcome.also),
         chosen_by=_chosen_by(item, preset),
         settings=dict(changed(without_auto(item.run))),
-        digest=digest(without_auto(item.run)),
+        digest=digest(item.run),
         code=tuple(dict.fromkeys(codes)),
         hardware=result["environment"]["hardware"],
         date=datetime.now(UTC).date().isoformat(),

@@ -10,6 +10,7 @@ from typing import Any
 
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
+from flfw.resolve import without_auto
 from flfw.storage.sealed import write_whole
 from papers import cells
 from papers.evidence.priorities import Item
@@ -72,7 +73,7 @@ def file_of(folder: Path, cell: str, variant: str, seed: int, choice: int) -> Pa
 
 def digest(experiment: Experiment) -> str:
     """Return the digest of the settings that decide a run's numbers."""
-    return cells.folder_name(experiment).rpartition("-")[2]
+    return cells.folder_name(without_auto(experiment)).rpartition("-")[2]
 
 
 def is_there(item: Item, folder: Path = FOLDER) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from flfw.errors import BadInput
+from flfw.resolve import without_auto
 from papers import published
 from papers.evidence import page
 from papers.evidence.__main__ import main
@@ -80,6 +81,7 @@ def test_a_record_is_read_as_it_was_written_and_found_by_its_settings(tmp_path: 
     path = right.write(tmp_path)
     assert path == file_of(tmp_path, CELL, "authors", 0, 0) and path.parent.name == "hyperfl.1"
     assert read(tmp_path) == [right] and is_there(item, tmp_path)
+    assert right.digest == digest(without_auto(item.run))  # a run has no auto in it
     record(digest="another").write(tmp_path)
     assert not is_there(item, tmp_path)  # measured with other settings: to be measured again
 
