@@ -299,7 +299,7 @@ def _nothing_found(evidence: Evidence) -> Conclusion:
     if pointed:
         held = (
             f"Other data of the same clients and classes were held against {pointed.compared} messages: the true data "
-            f"explain {pointed.count} of them best, which chance explains."
+            f"explain {pointed.count} of them best (p = {pointed.p:.2g}, no finding among {evidence.settings} tests)."
         )
     return Conclusion(
         "no leak found",

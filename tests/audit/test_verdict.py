@@ -107,6 +107,15 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "half of the searches end short": ({"searched": REACHED}, "no leak found", "nothing"),
     "seven messages": ({"messages": 7}, "inconclusive", "few"),
     "noise of unknown structure": ({"assumes": True}, "inconclusive", "noise"),
+    "the messages point to the truth": ({"pointed": BEYOND}, "identifies", "candidates"),
+    "they do, whatever the rungs": ({"pointed": BEYOND, "told": failed("told")}, "identifies", "candidates"),
+    "they do, static": ({"pointed": BEYOND, "adaptive": False}, "identifies", "candidates"),
+    "they do by chance": ({"pointed": CHANCE}, "no leak found", "nothing"),
+    "they do in one of three tests": ({"pointed": BEYOND, "settings": 3}, "no leak found", "nothing"),
+    "the results do, and the messages": ({"identified": BEYOND, "pointed": BEYOND}, "identifies", "identified"),
+    "luck": ({"by_chance": 2}, "inconclusive", "chance"),
+    "luck beside a recovery": ({"by_chance": 2, "recovered": 1}, "leaks", "recovered"),
+    "luck, and the easy rung fails": ({"by_chance": 2, "easy": failed("easy")}, "inconclusive", "chance"),
 }
 
 
@@ -120,6 +129,19 @@ def concluded(**changes: Any) -> Conclusion:
 def test_verdict(case: str) -> None:
     changes, word, cause = CASES[case]
     assert concluded(**changes)[:2] == (word, cause)
+
+
+def test_no_leak_found_says_whether_candidates_were_held_against_the_messages() -> None:
+    assert "not with the message itself, which may tell more" in concluded().reason
+    held = concluded(pointed=CHANCE, settings=4).reason
+    assert "held against 1 messages" in held and "explain 1 of them best (p = 0.02, no finding among 4 tests)" in held
+
+
+@pytest.mark.parametrize(("truth", "result"), [(68.4001, 68.4002), (1.0, 2.0)])
+def test_a_search_that_ends_short_shows_two_different_numbers(truth: float, result: float) -> None:
+    reason = concluded(searched=Searched(truth, result, 90.0, 8, 8)).reason
+    shown = re.search(r"objective ([\d.]+)\) than its results do \(([\d.]+);", reason)
+    assert shown is not None and float(shown[1]) < float(shown[2])
 
 
 def test_an_undefended_target_never_gets_no_leak_found() -> None:
