@@ -585,6 +585,59 @@ def test_a_figure_in_a_list_is_found_by_what_stands_beside_it(tmp_path: Path, na
         assert cells.read(cell("fedavg"), preset).value == value
 
 
+def test_the_variant_ours_stands_beside_the_authors(tmp_path: Path) -> None:
+    both = fake(tmp_path, ({"test": 0.1}, {"test": 0.3}), ({"test": 0.5}, {"test": 0.9}), by=Figure("final.test", "t"))
+    authors, ours = both.choices
+    outcome = cells.read(cell("fedavg"), Preset((authors,), both.figure, beside=ours))
+    assert outcome.value == pytest.approx(20) and outcome.also == {cells.OURS: pytest.approx(70)}
+    assert outcome.runs == authors  # what is beside counts for nothing else
+
+
+@pytest.mark.parametrize(
+    ("path", "changed"),
+    [
+        ("hyperfl.1/HyperFL/Fashion-MNIST/20", {"variant": "authors"}),
+        ("hyperfl.1/FedAvg/Fashion-MNIST/20", {}),
+        ("fedcg.1/FedGen/FMNIST/4", {"variant": "authors"}),
+        ("fed_cdp.5/Cancer/6", {"variant": "authors", "normalise": "none", "init": "glorot"}),
+        ("fed_cdp.2/non-private/100/0.1", {"normalise": "none", "init": "glorot", "order": "fixed"}),
+        ("fed_cdp.7/non-private/MNIST/type 2/succeed", {"normalise": "none", "order": "fixed"}),
+    ],
+)
+def test_tables_run_the_authors_variant_and_ours_only_where_it_differs(
+    tmp_path: Path, path: str, changed: dict[str, str]
+) -> None:
+    table = published.table(path.partition("/")[0])
+    whole = Reproduction(table, presets(table.name), "quick", Experiment(), tmp_path)
+    outcome = next(iter(whole.outcomes(table.select(path))))[table.select(path)[0].path]
+    assert outcome.preset is not None
+    run, plain = outcome.preset.choices[0][0], preset_of(path, "quick").choices[0][0]
+    assert {name: getattr(run, name) for name in changed} == changed
+    same = ("variant", "normalise", "init", "order")
+    assert all(getattr(run, name) == getattr(plain, name) for name in same if name not in changed)
+    assert len(outcome.preset.beside) == (len(outcome.preset.choices[0]) if changed else 0)
+    assert all(one.variant == "ours" and one.init == "torch" for one in outcome.preset.beside)
+
+
+def test_a_number_that_says_nothing_is_marked_with_the_reason(tmp_path: Path) -> None:
+    preset = fake(tmp_path, ({"test": 0.1},))
+    folder = preset.choices[0][0].out
+    assert folder is not None
+    stored = {"sentence": "", "obstacle": "it moves by 0.096", "classes": 10, "largest_class": 0.1}
+    (folder / "reach.json").write_text(json.dumps(stored))
+    result = json.loads((folder / "result.json").read_text())
+    result["final"]["acc_global"] = 0.127
+    (folder / "result.json").write_text(json.dumps(result))
+    outcome = cells.read(cell("fedavg"), preset)
+    shown = show.markdown(sheet(published.table("hyperfl.1"), [outcome], "quick"))
+    reason = "it moves by 0.096, and the accuracy is that of guessing"
+    assert (
+        outcome.uninformative == reason
+        and f"? uninformative: {reason} (" in shown
+        and "10.00?" in shown.replace("*", "")
+    )
+
+
 def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
     assert cells.read(cell("fedavg"), fake(tmp_path, ({"test": 0.1},))).deviation is None
 
