@@ -8,7 +8,7 @@ from typing import final
 
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy, cross_entropy, mse_loss
+from torch.nn.functional import binary_cross_entropy, cosine_similarity, cross_entropy, mse_loss
 
 from flfw.client.federated_client import FederatedClient
 from flfw.client.workplace import Workplace
@@ -18,6 +18,21 @@ from flfw.nets.conditional_gan import GeneratingNet, drawn_again, noise, of_halv
 from flfw.training.optimisers import Adam, Optimiser, Remembering, along
 
 _GAN_BETAS = (0.5, 0.999)
+
+
+def distance(features: Tensor, generated: Tensor, kind: str) -> Tensor:
+    """Compute the distance of features (B, ...) to generated ones, a scalar.
+
+    Args:
+        features: of a batch.
+        generated: as many.
+        kind: ``mse``, the mean over elements; ``norm``, the squared norm of an example's, mean over the batch; or
+            ``cosine``, one minus the cosine similarity of an example's, mean over the batch.
+    """
+    if kind == "cosine":
+        return (1 - cosine_similarity(features.flatten(1), generated.flatten(1))).mean()
+    mean = mse_loss(features, generated)
+    return mean * features[0].numel() if kind == "norm" else mean
 
 
 @final
@@ -33,6 +48,7 @@ class FedCGClient(FederatedClient):
         self._generating = Adam(settings.gan_lr, betas=_GAN_BETAS)
         self._judging = Adam(settings.gan_lr, betas=_GAN_BETAS)
         self._rng = self.generator("generated features")  # draws the noise of stage 1
+        self._grain = self.generator("image noise")
 
     @property
     def net(self) -> GeneratingNet:
@@ -77,15 +93,22 @@ class FedCGClient(FederatedClient):
         return self.descend(self.moving(), self.at.experiment.local_epochs, self._task)
 
     def local_loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Compute CE(C(E(x)), y) + gamma MSE(E(x), G_g(z, y)), with new z for each batch."""
-        features = self.net.extractor(self.at.task.inputs.normalise(x))
+        """Compute CE(C(E(x)), y) + gamma distance(E(x), G_g(z, y)), with new z for each batch."""
+        features = self.net.extractor(self._inputs(x))
         loss = cross_entropy(self.net.classifier(features), y)
-        if not self.gamma:
+        if not self.gamma or self.at.settings.distance == "none":
             return loss
         frozen = self.net.generator.eval()
         with torch.no_grad():
             generated = frozen(noise(len(y), self._rng).to(self.device), y)
-        return loss + self.gamma * mse_loss(features, generated)
+        return loss + self.gamma * distance(features, generated, self.at.settings.distance)
+
+    def _inputs(self, x: Tensor) -> Tensor:
+        """Return the inputs for raw images: normalised, and with noise if the settings have it."""
+        inputs, deviation = self.at.task.inputs.normalise(x), self.at.settings.image_noise
+        if not deviation:
+            return inputs
+        return inputs + deviation * torch.randn(inputs.shape, generator=self._grain).to(inputs.device)
 
     def train_generator(self) -> float:
         """Run stage 2; return the generator's mean loss of the last epoch."""
@@ -103,14 +126,16 @@ class FedCGClient(FederatedClient):
         """Step the discriminator; then compute the generator's loss and gradient."""
         z = noise(len(y), self._rng).to(self.device)
         with torch.no_grad():
-            real = self.net.extractor(self.at.task.inputs.normalise(x))
+            real = self.net.extractor(self._inputs(x))
         generated = self.net.generator(z, y)
         judge = self.net.parts("discriminator")
         judged = self._judged(real, y, 1.0) + self._judged(generated.detach(), y, 0.0)
         self._judging.step(judge, along(judged, judge)[1])
         if self.at.settings.second_pass:
             generated = self.net.generator(z, y)  # the same features: only the running statistics move once more
-        return along(self._judged(generated, y, 1.0) + self._diversity(generated, z, y), parameters)
+        saturating = self.at.settings.adversary == "saturating"
+        fooled = -self._judged(generated, y, 0.0) if saturating else self._judged(generated, y, 1.0)
+        return along(fooled + self._diversity(generated, z, y), parameters)
 
     def _judged(self, features: Tensor, y: Tensor, real: float) -> Tensor:
         probability = self.net.discriminator(features, y)

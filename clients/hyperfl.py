@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from flfw.client.federated_client import FederatedClient
+from flfw.client.workplace import Workplace
 from flfw.defence import Defence
 from flfw.nets import Tensors
 from flfw.nets.hypernetwork import GeneratedNet
@@ -28,18 +29,33 @@ class HyperFLClient(FederatedClient):
     the gradients of local steps, because that defence needs the whole gradient.
     """
 
-    def train(self) -> dict[str, float]:
-        """Run both steps; return the mean losses of their last epochs, and two measures of the hypernetwork.
+    def __init__(self, at: Workplace) -> None:
+        super().__init__(at)
+        self._last = torch.zeros_like(self._theta()) if at.settings.keep_theta else None  # zeros: no last round yet
 
-        The measures are the share of hidden units that are dead afterwards, and the change of theta over its length.
+    def private(self) -> Tensors:
+        """Return the tensors kept between rounds; with ``keep_theta`` also theta after this client's last round."""
+        return super().private() | ({} if self._last is None else {"last_theta": self._last})
+
+    def train(self) -> dict[str, float]:
+        """Run both steps; return the mean losses of their last epochs, and measures of the hypernetwork.
+
+        The measures are the share of hidden units that are dead afterwards, and the change of theta over its length:
+        in this training, and with ``keep_theta`` also since the end of this client's last one, if there was one.
         """
         before = self._theta()
         classifier_loss = self.train_classifier()
         loss = self.train_hypernetwork()
         with torch.no_grad():
             dead = (self.net.hypernet.hidden_units(self.net.embedding) == 0).float().mean()
-        change = (self._theta() - before).norm() / before.norm()
-        measures = {"dead_hidden_units": float(dead), "theta_change": float(change)}
+        theta = self._theta()
+        measures = {"dead_hidden_units": float(dead), "theta_change": float((theta - before).norm() / before.norm())}
+        if self._last is not None:
+            if self._last.any():  # not in its first round
+                last = self._last.to(theta.device)
+                between = (theta - last).norm() / last.norm()
+                measures["theta_change_between_rounds"] = float(between)
+            self._last.copy_(theta)
         return {"loss": loss, "classifier_loss": classifier_loss, **measures}
 
     def train_classifier(self) -> float:

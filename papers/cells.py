@@ -105,7 +105,8 @@ def placed(preset: Preset, given: Experiment, folder: Path) -> Preset:
         return replace(whole, **{**free, "out": folder.absolute() / name})
 
     choices = tuple(tuple(map(place, runs)) for runs in preset.choices)
-    return replace(preset, choices=choices, beside=tuple(map(place, preset.beside)))
+    further = tuple(replace(one, experiments=tuple(map(place, one.experiments))) for one in preset.further)
+    return replace(preset, choices=choices, beside=tuple(map(place, preset.beside)), further=further)
 
 
 def folder_name(experiment: Experiment) -> str:
@@ -195,6 +196,7 @@ def read(cell: Cell, preset: Preset) -> Outcome:
     loaded, values = [_result(experiment) for experiment in runs], _values(runs, figure)
     spread = len(values) > 1 and figure.yes is None and all(map(isfinite, values))
     beside = {other.name: _mean(runs, other) for other in preset.also}
+    beside |= {other.name: _mean(other.experiments, other.figure) for other in preset.further}
     if preset.beside:
         beside[OURS] = _mean(preset.beside, figure)
     return Outcome(

@@ -6,10 +6,9 @@ The generator is shared. Where the two kinds lie mixed, it reveals much about th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,20 +19,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from torch import Tensor, nn
 
-from flfw.client.store import ClientStore, StateMissing
-from flfw.client.workplace import Workplace
-from flfw.errors import BadInput, require
-from flfw.experiment import Experiment
-from flfw.messages.sharing import matches
-from flfw.messages.wire import unpack
+from flfw.errors import require
 from flfw.nets.conditional_gan import GeneratingNet, noise
-from flfw.resolve import resolve
 from flfw.rng import numpy_generator, torch_generator
-from flfw.runs import run
-from flfw.storage.checkpoint import Checkpoints, Snapshot, require_same_data, stored_experiment
-from flfw.task import Task
 from papers.drawing import STYLE, TEXT, Rows, blank
 from papers.embeddings import plane
+from papers.restored import Restored, restored
 
 MOST_CLIENTS = 4
 MOST_EXAMPLES = 200
@@ -65,53 +56,17 @@ def features(
     Raises:
         BadInput: the run, its state or its data are not there, or its method has no extractor and generator.
     """
-    stored = stored_experiment(folder)
-    _require_generator(stored.experiment)
-    if not (folder / "state").is_dir():
-        raise BadInput(f"Expected the clients' private tensors in {folder / 'state'}, got none; run with --keep-state.")
-    asked = replace(stored.experiment, out=folder, data_root=data_root or stored.experiment.data_root)
-    resolved, task, _ = run.check(asked, new=False)
-    experiment = resolved.experiment
-    require_same_data(folder, task.dataset.digest)
-    last = Checkpoints(folder, stored.experiment).last
-    if last is None:
-        raise BadInput(f"Expected a run with rounds of training, got {folder} without; name another.")
+    run = restored(folder, data_root)
     rows: list[dict[str, object]] = []
-    for client in [client for client in sorted(last.last_round) if last.last_round[client]][:clients]:
-        store = ClientStore(folder / "state", stored.id, client)
-        try:
-            model = _model(experiment, task, client, store, last)
-        except (OSError, StateMissing) as error:
-            raise BadInput(f"Expected the whole state of the run in {folder}: {error}") from error
-        rows += _laid_out(experiment, task, client, model, examples)
+    for client in run.clients[:clients]:
+        rows += _laid_out(run, client, examples)
     require(bool(rows), "a client whose update was used", clients=0)
     return rows
 
 
-def _require_generator(experiment: Experiment) -> None:
-    model, shared = resolve(experiment).model, resolve(experiment).sharing.downloads
-    names = [name for name in model.state_dict() if name.startswith("extractor.")]
-    if not isinstance(model, GeneratingNet) or any(matches(name, shared) for name in names):
-        raise BadInput(
-            "Expected a method whose clients keep an extractor and receive a generator of features, got "
-            f"{experiment.method}."
-        )
-
-
-def _model(experiment: Experiment, task: Task, client: int, store: ClientStore, last: Snapshot) -> GeneratingNet:
-    """Return the model with which a client would begin the next round."""
-    method, settings = resolve(experiment).method, resolve(experiment).settings
-    place = Workplace(experiment, task, method, settings, client, last.round + 1, None, store)
-    made = resolve(replace(experiment, gpus_per_client=0.0)).client(place)
-    made.install({name: value.numpy() for name, value in unpack(last.arrays).items()}, last.last_round[client])
-    return cast(GeneratingNet, made.model.cpu().eval())
-
-
-def _laid_out(
-    experiment: Experiment, task: Task, client: int, model: GeneratingNet, examples: int
-) -> list[dict[str, object]]:
-    vectors, labels = _vectors(experiment, task, client, model, examples)
-    places = plane(np.concatenate(list(vectors.values())), experiment.seed).tolist()
+def _laid_out(run: Restored, client: int, examples: int) -> list[dict[str, object]]:
+    vectors, labels = _vectors(run, client, run.model(client), examples)
+    places = plane(np.concatenate(list(vectors.values())), run.experiment.seed).tolist()
     keys = [(kind, label) for kind in vectors for label in labels]
     return [
         {"client": client, "kind": kind, "label": label, "x": across, "y": up}
@@ -121,15 +76,15 @@ def _laid_out(
 
 @torch.no_grad()
 def _vectors(
-    experiment: Experiment, task: Task, client: int, model: GeneratingNet, examples: int
+    run: Restored, client: int, model: GeneratingNet, examples: int
 ) -> tuple[dict[str, np.ndarray], list[int]]:
     """Return the features (n, d) of each kind, and their labels."""
-    indices = task.split.train[client]
-    chosen = numpy_generator(experiment.seed, "features", client).permutation(indices)[:examples]
+    indices, seed = run.task.split.train[client], run.experiment.seed
+    chosen = numpy_generator(seed, "features", client).permutation(indices)[:examples]
     require(len(chosen) >= 2, f"at least 2 training examples of client {client}", examples=len(chosen))
-    x, y = task.examples("train", np.sort(chosen))
-    z = noise(len(y), torch_generator(experiment.seed, "features", client))
-    vectors = {REAL: model.extractor(task.inputs.normalise(x)), GENERATED: model.generator(z, y)}
+    x, y = run.task.examples("train", np.sort(chosen))
+    z = noise(len(y), torch_generator(seed, "features", client))
+    vectors = {REAL: model.extractor(run.task.inputs.normalise(x)), GENERATED: model.generator(z, y)}
     return {kind: _flat(each) for kind, each in vectors.items()}, y.tolist()
 
 

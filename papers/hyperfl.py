@@ -34,9 +34,11 @@ Departures  1. Seeds 0, 1 and 2: the paper names none.
             10. Batches are passes in shuffled order, as in the authors' code, and not the Poisson batches that its
                count assumes. Beside the accuracy of a private method stand two epsilons of an example for the
                rounds that were run: the true one against the server, then as the authors count.
-            11. Not here: the paper's tailored attack with model inversion after its Eq. 10, of which it gives pictures
-               and no numbers; the variants ``two_stage`` and ``joint`` of attacks/hyperfl.py come nearest. Rows of
-               pFedHN and pFedHN-PC.
+            11. Of its tailored attack (the embedding by its Eq. 10, then model inversion) the paper shows pictures, and
+               no numbers or code. Beside HyperFL's row of table 3 stands our reading of it, a run of its own:
+               ``two_stage`` of attacks/hyperfl.py, which searches embedding and dL/dtheta until the hypernetwork's
+               gradients agree, and then data and classifier by the gradient of theta, with the iterations of ig for
+               each of the two. Not here: rows of pFedHN and pFedHN-PC.
             12. The released PPSGD cannot have made the paper's numbers, see the card of strategies/ppsgd.py.
 """
 
@@ -45,7 +47,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flfw.experiment import Experiment
-from papers.preset import Figure, Preset, Presets, Scale
+from papers.preset import Figure, Further, Preset, Presets, Scale
 from papers.published import Cell
 
 METHODS = {
@@ -121,11 +123,20 @@ def reconstructed(cell: Cell, scale: Scale) -> Preset:
     name = cell.metric
     words = f"{name.upper()} of what ig reconstructs, mean over the images"
     also = [Figure(f"{ADAPTIVE}.{name}.mean", "the same of the adaptive attack", 1)] if adaptive else []
+    further = (_tailored(replace(run, rounds=1, audit_rounds="0"), before.set, budget, name),) if adaptive else ()
     if private:
         also.append(Figure(f"{INFORMED},round=0.{name}.mean", "the same of ig, if it knows of the noise", 1, absent=""))
     if not quick:
         also.append(Figure(f"{UNINFORMED},round={run.rounds}.{name}.mean", "the same of ig, after training", 1))
-    return Preset(((run,),), Figure(f"{UNINFORMED},round=0.{name}.mean", words, 1), also=tuple(also))
+    return Preset(((run,),), Figure(f"{UNINFORMED},round=0.{name}.mean", words, 1), also=tuple(also), further=further)
+
+
+def _tailored(run: Experiment, settings: tuple[str, ...], budget: str, name: str) -> Further:
+    """Return a run's figure by the paper's tailored attack, before training."""
+    chosen = (*settings, "hyperfl.variant=two_stage", f"hyperfl.{budget}", "hyperfl.signed=false", "hyperfl.tv=1e-6")
+    attacked = replace(run, attack=("hyperfl",), set=chosen)
+    figure = Figure(f"{ADAPTIVE}.{name}.mean", "the same of the paper's tailored attack, departure 11", 1)
+    return Further(f"tailored.{name}", (attacked,), figure)
 
 
 def timed(cell: Cell, scale: Scale) -> Preset:

@@ -136,7 +136,7 @@ def _figures(outcomes: Iterable[Outcome]) -> list[str]:
         if outcome.preset:
             row = " ".join(outcome.cell.row)
             rows.setdefault(("ours", outcome.preset.figure.words), {})[row] = None
-            for figure in outcome.preset.also:
+            for figure in (*outcome.preset.also, *(other.figure for other in outcome.preset.further)):
                 rows.setdefault(("also", figure.words), {})[row] = None
             if outcome.preset.beside:
                 rows.setdefault(("also", "the same of the method's variant ours"), {})[row] = None

@@ -51,6 +51,21 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class Further:
+    """Figure from runs of its own, which is shown beside a cell's.
+
+    Attributes:
+        name: key of its mean among the figures beside the cell's.
+        experiments: the runs, one for each seed.
+        figure: the figure.
+    """
+
+    name: str
+    experiments: tuple[Experiment, ...]
+    figure: Figure
+
+
+@dataclass(frozen=True)
 class Preset:
     """Runs and figures of one cell.
 
@@ -61,6 +76,7 @@ class Preset:
         chosen_by: the choice with the largest mean of this figure is chosen; never a figure of test data.
         source: the way in which the experiments are measured.
         beside: the same experiments in the variant ``ours``, shown beside; empty: there is no difference.
+        further: figures from other runs, shown beside.
     """
 
     choices: tuple[tuple[Experiment, ...], ...]
@@ -69,6 +85,7 @@ class Preset:
     chosen_by: Figure | None = None
     source: Source = "run"
     beside: tuple[Experiment, ...] = ()
+    further: tuple[Further, ...] = ()
 
     def __post_init__(self) -> None:
         assert len(self.choices) == 1 or self.chosen_by, "several choices, and nothing to choose by"
@@ -77,7 +94,8 @@ class Preset:
     @property
     def experiments(self) -> tuple[Experiment, ...]:
         """Experiments that must be run: of all choices, and those beside."""
-        return (*(experiment for runs in self.choices for experiment in runs), *self.beside)
+        others = (experiment for one in self.further for experiment in one.experiments)
+        return (*(experiment for runs in self.choices for experiment in runs), *self.beside, *others)
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -117,6 +135,8 @@ def varied(preset: Preset, table: str, variant: Variant) -> Preset:
     if variant == "ours" or preset.source != "run":
         return preset
     choices = tuple(tuple(map(change, runs)) for runs in preset.choices)
+    further = tuple(replace(one, experiments=tuple(map(change, one.experiments))) for one in preset.further)
     if choices == preset.choices:
         return preset
-    return replace(preset, choices=choices, beside=preset.choices[0] if len(preset.choices) == 1 else ())
+    beside = preset.choices[0] if len(preset.choices) == 1 else ()
+    return replace(preset, choices=choices, beside=beside, further=further)

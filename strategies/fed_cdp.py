@@ -10,15 +10,16 @@ Client      clients/fed_cdp.py
 A probe     the noisy mean of clipped gradients; of one example (type 2) the same, or with observed=bare the gradient.
 Claims      for examples: z = sigma / sqrt(M), as one example changes each of M layers by up to C. The paper counts
             sigma, with q = 0.01 on every data set, and takes the epsilon of an example for that of a client.
-Departures  1. Noise is added once a batch, to the sum, as the paper's accountant counts; the printed algorithm draws it
+Departures  --variant paper undoes 1, --variant authors 5.
+            1. Noise is added once a batch, to the sum, as the paper's accountant counts; the printed algorithm draws it
                for each example (draws=example), which is sqrt(B) times as much.
             2. All tensors of a layer are clipped together; the authors' network has no biases.
             3. bound=median and bound=lr are named by the paper without a result. The first reads a client's data
                without noise, so nothing can be claimed; the second scales C with a learning rate that decays.
             4. compress=before zeroes the smallest entries of a sum before the noise: one example can change which ones
                those are, so nothing can be claimed; compress=after is harmless to a claim.
-            5. The authors' code divides by Kt - 1 (``divisor=one_less``, as --variant authors has it). Its noise is
-               commented out, which is not done here.
+            5. The authors' code divides by Kt - 1 (``divisor=one_less``). Its noise is commented out, which no
+               variant does.
 
     client k, having received W, for each batch of a pass:
         g_jm <- g_jm / max(1, |g_jm| / C)                    example j, layer m
@@ -98,7 +99,7 @@ class FedCDP(FederatedStrategy):
     """Plain averaging of models that were trained in noisy steps."""
 
     Settings = FedCDPSettings
-    variants: ClassVar = {"authors": {"divisor": "one_less"}}
+    variants: ClassVar = {"authors": {"divisor": "one_less"}, "paper": {"draws": "example"}}
     downloads = ("*",)
     uploads = ("*",)
 

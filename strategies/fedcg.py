@@ -11,10 +11,12 @@ Private     extractor.*, discriminator.*, and the memory of a client's three opt
 Client      clients/fedcg.py
 A probe     one gradient of the classifier, with the extractor as it is (stage 1's, without the generated features).
 Departures  --variant authors undoes 3 as in the authors' plain client (in their other one ``diversity=0.2``), and
-            runs the generator twice a batch, as they do.
+            runs the generator twice a batch, as they do. --variant paper undoes 1 and 2.
             1. The distance to generated features is a mean over elements, as in the authors' code; the paper writes the
-               squared norm, which is 400 times that. gamma, which the paper lets rise from 0 to 1, follows the code.
-            2. The generator maximises log D(G), as the code; the paper writes the minimum of log(1 - D(G)).
+               squared norm (``distance=norm``), which is 400 times that. gamma, which the paper lets rise from 0 to 1,
+               follows the code.
+            2. The generator maximises log D(G), as the code; the paper writes the minimum of log(1 - D(G))
+               (``adversary=saturating``).
             3. The diversity loss compares two draws of the same label, as its source, Mao et al., on half a batch;
                the code compares two halves of other labels (``pairs=halves``), with weight 0.2, and its plain client
                has none (``diversity=0``).
@@ -22,6 +24,8 @@ Departures  --variant authors undoes 3 as in the authors' plain client (in their
                one, which the operator of the server knows: see attacks/fedcg.py. Both come from the run's seed, so that
                runs repeat; a site that relies on this protection has to draw its own.
             5. The code shuffles alike in every round and at every client; here each round has its own order.
+            6. distance=cosine, distance=none and image_noise are options of the code (``distance``, ``add_noise``)
+               without a published result. A probe's image has no such noise.
 
     client i, having received C_g, G_g:
         T epochs:  E_i, C_i <- Adam step on CE(C_i(E_i(x)), y) + gamma MSE(E_i(x), G_g(z, y))
@@ -37,6 +41,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, ClassVar, Literal, final
 
 from torch import nn
@@ -62,6 +67,9 @@ class FedCGSettings(ServerTraining):
     gamma_rounds: int = 50  # rounds in which gamma goes from 0 to its last value; 0: it has it at once
     diversity: float = 0.2  # weight of the diversity loss, >= 0; 0: without
     pairs: Literal["same_label", "halves"] = "same_label"  # what that loss compares: two draws, or a batch's halves
+    distance: Literal["mse", "norm", "cosine", "none"] = "mse"  # of features to generated ones, weighted by gamma
+    adversary: Literal["non_saturating", "saturating"] = "non_saturating"  # what G minimises: -log D(G), log(1 - D(G))
+    image_noise: float = 0.0  # deviation of noise on the network's inputs in local training, >= 0; 0: none
     second_pass: bool = False  # G runs anew for its own step, so that its running statistics move twice a batch
     start: Literal["common", "independent"] = "common"  # of the extractors and discriminators, see the card
 
@@ -72,6 +80,7 @@ class FedCGSettings(ServerTraining):
         require(self.gan_lr > 0, "gan_lr > 0", gan_lr=self.gan_lr)
         require(self.gamma_rounds >= 0, "gamma_rounds >= 0", gamma_rounds=self.gamma_rounds)
         require(self.diversity >= 0, "diversity >= 0", diversity=self.diversity)
+        require(0 <= self.image_noise < inf, "0 <= image_noise < inf", image_noise=self.image_noise)
 
 
 @final
@@ -79,7 +88,10 @@ class FedCG(TrainingServer):
     """Distillation of the clients' generators and classifiers, starting from their means."""
 
     Settings = FedCGSettings
-    variants: ClassVar = {"authors": {"diversity": "0", "pairs": "halves", "second_pass": "true"}}
+    variants: ClassVar = {
+        "authors": {"diversity": "0", "pairs": "halves", "second_pass": "true"},
+        "paper": {"distance": "norm", "adversary": "saturating"},
+    }
     net = "lenet5"
     downloads = ("classifier.*", "generator.*")
     uploads = ("classifier.*", "generator.*")

@@ -57,6 +57,7 @@ class HyperFLSettings(LocalTraining):
     clip: float = 50.0  # L2 bound of a step's gradient, once for varphi and once for v; > 0
     step: Literal["low_rank", "dense"] = "low_rank"  # how step B is computed; the same but for rounding, see the client
     upload: Literal["dense", "factors"] = "dense"  # factors: the heads' change in low rank, rounded and deflated
+    keep_theta: bool = False  # clients keep theta for a round, to report theta_change_between_rounds
     upload_error: float = 1e-3  # of upload=factors: error of the sent tensors, over their change (L2); in (0, 1)
 
     def __post_init__(self) -> None:

@@ -47,7 +47,8 @@ class History:
         row |= {"clients": len(clients), "failures": len(failed)}
         row |= {"upload_bytes": sum(r["upload_bytes"] for r in clients), "download_bytes": down}
         row["seconds"] = round(seconds, 3)
-        row["extra"] = {key: _mean(clients, key) for key in (clients[0] if clients else ()) if key not in _APART}
+        measured = dict.fromkeys(key for client in clients for key in client if key not in _APART)
+        row["extra"] = {key: _mean(clients, key) for key in measured}
         row["extra"] |= noted
         row["failed"] = [asdict(failure) for failure in failed]
         self.rounds.append(row)

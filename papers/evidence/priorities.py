@@ -132,5 +132,5 @@ def _of_cell(cell: Cell, variants: tuple[Variant, ...], seed: int) -> Iterator[I
         if variant == "ours" and preset == replace(varied(plain, cell.table, "authors"), beside=()):
             continue  # the variants are one, and it is called by the name of the stronger claim
         for number, runs in enumerate(preset.choices):
-            single = replace(preset, choices=((replace(runs[0], seed=seed),),), beside=(), chosen_by=None)
+            single = replace(preset, choices=((replace(runs[0], seed=seed),),), beside=(), further=(), chosen_by=None)
             yield Item(cell, variant, seed, number, single)

@@ -418,6 +418,7 @@ def batch_db(x: Tensor, result: Tensor) -> float:
     return max(float(np.mean(np.diag(each))), float(np.mean(np.diag(each[::-1]))))
 
 
+@pytest.mark.slow
 def test_closed_form_is_as_good_as_ig_where_the_same_network_is_shared() -> None:
     """Equal images, starts and iterations, one search each, one TV weight; only `IG` is granted labels."""
     federation = Federation("cnn1", *(digits("cnn1", i) for i in range(4)))

@@ -112,6 +112,7 @@ def test_in_process_clients_cannot_change_what_others_receive() -> None:
         views(record)["w"][0] = 5
 
 
+@pytest.mark.slow
 def test_an_engine_that_fails_ends_the_run_and_its_threads(
     small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

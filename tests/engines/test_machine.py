@@ -176,6 +176,7 @@ def test_a_cluster_is_joined_and_its_gpus_are_shared_out(
         assert machine.resources(cluster) == Resources((Node(1, 1), Node(1, 1)), "the cluster's")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "line"),
     [

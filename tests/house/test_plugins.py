@@ -277,7 +277,9 @@ def undefended(tmp_path_factory) -> list[float]:
     return accuracies(tmp_path_factory.mktemp("undefended"))
 
 
-@pytest.mark.parametrize("place", [checkout, installation], ids=lambda place: place.__name__)
+@pytest.mark.parametrize(
+    "place", [pytest.param(checkout, marks=pytest.mark.slow), installation], ids=lambda place: place.__name__
+)
 def test_a_defence_from_a_users_own_repository_reaches_the_clients(tmp_path, undefended, place) -> None:
     flags = ("--defence", "mylab.shield:Shield", "--set", "Shield.keep=0")
     shielded = accuracies(tmp_path, *flags, path=place(tmp_path))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy, cross_entropy, kl_div, log_softmax, mse_loss, softmax
+from torch.nn.functional import binary_cross_entropy, cross_entropy, kl_div, log_softmax, softmax
 
 from flfw.client.store import ClientStore
 from flfw.errors import BadInput
@@ -51,30 +51,53 @@ def descend(optimiser: torch.optim.Optimizer, loss: Tensor) -> None:
     optimiser.step()
 
 
-def local_round(party: Party, experiment: Experiment, partition: int, now: int, diversity: float) -> dict[str, Tensor]:
+def apart(features: Tensor, made: Tensor, kind: str) -> Tensor:
+    """The distance of stage 1, written out."""
+    a, b = features.flatten(1), made.flatten(1)
+    if kind == "cosine":
+        return sum((1 - u @ v / (u.norm() * v.norm()) for u, v in zip(a, b, strict=True)), a.new_zeros(())) / len(a)
+    squared = (a - b).square().sum(1).mean()
+    return squared if kind == "norm" else squared / 400
+
+
+def local_round(
+    party: Party,
+    experiment: Experiment,
+    partition: int,
+    now: int,
+    diversity: float,
+    distance: str = "mse",
+    saturating: bool = False,
+    grain: float = 0.0,
+) -> dict[str, Tensor]:
     """Stages 1 and 2 of the paper's algorithm; what is sent."""
     model, key = party.model, (now, partition)
     model.train()
     model.generator.eval()
     gamma = 2 / (1 + exp(-10 * min((now - 1) / 4, 1))) - 1
     rng = torch_generator(experiment.seed, "generated features", *key)
+    noise = torch_generator(experiment.seed, "image noise", *key)
+
+    def seen(x: Tensor) -> Tensor:
+        return x + grain * torch.randn(x.shape, generator=noise) if grain else x
+
     for x, y in rounds.batches(experiment, partition, "batches", experiment.local_epochs, now):
-        features = model.extractor(x)
+        features = model.extractor(seen(x))
         loss = cross_entropy(model.classifier(features), y)
         if now > 1:
             made = model.generator(torch.randn(len(y), 100, generator=rng), y).detach()
-            loss = loss + gamma * mse_loss(features, made)
+            loss = loss + (gamma * apart(features, made, distance) if distance != "none" else 0.0)
         descend(party.task, loss)
     model.generator.train()
     rng = torch_generator(experiment.seed, "noise", *key)
     judge = model.discriminator
     for x, y in rounds.batches(experiment, partition, "generator", experiment.local_epochs, now):
         z = torch.randn(len(y), 100, generator=rng)
-        real, made = model.extractor(x).detach(), model.generator(z, y)
+        real, made = model.extractor(seen(x)).detach(), model.generator(z, y)
         one, zero = torch.ones(len(y)), torch.zeros(len(y))
         judged = binary_cross_entropy(judge(real, y), one) + binary_cross_entropy(judge(made.detach(), y), zero)
         descend(party.judging, judged)
-        loss = binary_cross_entropy(judge(made, y), one)
+        loss = (1 - judge(made, y)).log().mean() if saturating else binary_cross_entropy(judge(made, y), one)
         if diversity:
             half = max(1, len(y) // 2)
             other = torch.randn(half, 100, generator=rng)
@@ -112,11 +135,26 @@ class Server:
 
 
 @pytest.mark.parametrize(
-    ("diversity", "start"), [(0.2, "common"), pytest.param(0.0, "independent", marks=pytest.mark.slow)]
+    ("diversity", "start", "distance", "saturating", "grain"),
+    [
+        (0.2, "common", "mse", False, 0.0),
+        pytest.param(0.0, "independent", "mse", False, 0.0, marks=pytest.mark.slow),
+        pytest.param(0.2, "common", "norm", True, 0.0, marks=pytest.mark.slow),
+        pytest.param(0.2, "common", "cosine", False, 0.5, marks=pytest.mark.slow),
+    ],
 )
-def test_two_rounds_equal_a_loop(small: Experiment, tmp_path: Path, diversity: float, start: str) -> None:
+def test_two_rounds_equal_a_loop(
+    small: Experiment,
+    tmp_path: Path,
+    diversity: float,
+    start: str,
+    distance: str,
+    saturating: bool,
+    grain: float,
+) -> None:
     with rounds.exactly():
-        experiment = asked(small, f"diversity={diversity}", f"start={start}")
+        settings = (f"diversity={diversity}", f"start={start}", f"distance={distance}", f"image_noise={grain}")
+        experiment = asked(small, *settings, f"adversary={'' if saturating else 'non_'}saturating")
         result = rounds.play(experiment, tmp_path, 2)
         parties = []
         for partition in range(2):
@@ -129,7 +167,7 @@ def test_two_rounds_equal_a_loop(small: Experiment, tmp_path: Path, diversity: f
             sent = []
             for partition, party in enumerate(parties):
                 party.model.load_state_dict(broadcast, strict=False)
-                sent.append(local_round(party, experiment, partition, now, diversity))
+                sent.append(local_round(party, experiment, partition, now, diversity, distance, saturating, grain))
                 assert rounds.error(result.uploads[now - 1][partition].tensors, sent[-1], broadcast) < CLOSE
             broadcast = server.round(experiment, sent, now)
             assert rounds.error(result.broadcasts[now], broadcast, rounds.mean(sent)) < CLOSE
@@ -137,6 +175,20 @@ def test_two_rounds_equal_a_loop(small: Experiment, tmp_path: Path, diversity: f
             state, chosen = party.model.state_dict(), client.model.state_dict()
             kept = [n for n in state if n.startswith(("extractor.", "discriminator."))]
             assert rounds.error({n: chosen[n] for n in kept}, {n: state[n] for n in kept}, before) < CLOSE
+
+
+def test_the_papers_distance_is_four_hundred_times_ours(small: Experiment, tmp_path: Path) -> None:
+    """A feature has 400 entries: the squared norm against the mean over them."""
+    client = {
+        name: rounds.client(asked(small, *given, variant=name), tmp_path / name, 0, 2)
+        for name, given in (("ours", ()), ("paper", ()), ("authors", ("distance=none",)))
+    }
+    x, y = client["ours"].examples("train", client["ours"].indices("train")[:4])
+    losses = {name: float(one.local_loss(x, y).detach()) for name, one in client.items()}  # type: ignore[attr-defined]
+    gamma = client["ours"].gamma  # type: ignore[attr-defined]
+    assert gamma > 0 and losses["ours"] > losses["authors"]
+    far = (losses["ours"] - losses["authors"]) / gamma
+    assert losses["paper"] - losses["authors"] == pytest.approx(400 * gamma * far, rel=1e-4)
 
 
 @pytest.mark.parametrize(

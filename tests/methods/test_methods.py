@@ -339,7 +339,7 @@ def test_a_noisy_probe_repeats_and_no_other_round_or_seed_has_its_noise(
     assert lengths[1] < 0.1 * lengths[0]
 
 
-SEEDED = ("fedavg", "fedper", "hyperfl", "fedcg", "fed_cdp", "scaffold")  # all others are slow
+SEEDED = ("fedavg", "fedper", "hyperfl", "fed_cdp", "scaffold")  # all others are slow
 
 
 @pytest.mark.parametrize("method", [m if m in SEEDED else pytest.param(m, marks=pytest.mark.slow) for m in METHODS])

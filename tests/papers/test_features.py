@@ -17,6 +17,7 @@ from flfw.nets.conditional_gan import GeneratingNet
 from flfw.storage.checkpoint import Checkpoints, stored_experiment
 from flfw.task import Task
 from papers import features, figures
+from papers.restored import restored
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def test_the_features_are_the_client_s_own_and_the_server_s_last(finished: Path)
     assert last is not None and last.last_round == {0: 2, 1: 2}
     for client in (0, 1):
         store = ClientStore(finished / "state", stored.id, client)
-        model = features._model(stored.experiment, _task(finished), client, store, last)
+        model = restored(finished).model(client)
         assert isinstance(model, GeneratingNet) and not model.training
         tensors, kept = model.state_dict(), store.load(2)
         for name, value in tensors.items():
@@ -71,11 +72,9 @@ def test_the_features_are_the_client_s_own_and_the_server_s_last(finished: Path)
 
 
 def test_features_are_of_own_examples_and_generated_ones_of_their_labels(finished: Path) -> None:
-    stored, task = stored_experiment(finished), _task(finished)
-    last = Checkpoints(finished, stored.experiment).last
-    assert last is not None
-    model = features._model(stored.experiment, task, 1, ClientStore(finished / "state", stored.id, 1), last)
-    vectors, labels = features._vectors(stored.experiment, task, 1, model, 8)
+    run = restored(finished)
+    task, model = run.task, run.model(1)
+    vectors, labels = features._vectors(run, 1, model, 8)
     x, y = task.examples("train", task.split.train[1])
     with torch.no_grad():
         chosen = model.extractor(task.inputs.normalise(x)).flatten(1).numpy()
@@ -83,7 +82,7 @@ def test_features_are_of_own_examples_and_generated_ones_of_their_labels(finishe
     for vector, label in zip(vectors["real"], labels, strict=True):
         distances = np.abs(chosen - vector).max(1)
         assert distances.min() < 1e-6 and int(y[distances.argmin()]) == label
-    blind, same = features._vectors(stored.experiment, task, 1, model, 8)
+    blind, same = features._vectors(run, 1, model, 8)
     assert same == labels and np.array_equal(blind["real"], vectors["real"])
     assert not np.allclose(blind["generated"], vectors["generated"], atol=1e-6)
 

@@ -165,7 +165,7 @@ PUBLISHED_IG = ("ig.signed=false", "ig.tv=1e-6", "ig.schedule=constant")
 
 def test_hyperfl_s_table_of_attacks_has_the_paper_s_budget_and_ours_beside_it() -> None:
     preset = preset_of("hyperfl.3/HyperFL/CIFAR-10/psnr", "full")
-    (run,) = preset.experiments
+    run, tailored = preset.experiments
     assert (run.images, run.audit_rounds, run.attack, run.net, run.lr) == (
         50,
         "0,last",
@@ -177,6 +177,10 @@ def test_hyperfl_s_table_of_attacks_has_the_paper_s_budget_and_ours_beside_it() 
     assert preset.figure.name == "audit.attack=ig,adaptation=None,round=0.psnr.mean"
     beside = ["audit.attack=hyperfl,round=0.psnr.mean", "audit.attack=ig,adaptation=None,round=200.psnr.mean"]
     assert [figure.name for figure in preset.also] == beside
+    two_stage = ("hyperfl.variant=two_stage", "hyperfl.iterations=10000", "hyperfl.signed=false", "hyperfl.tv=1e-6")
+    assert tailored == replace(run, rounds=1, audit_rounds="0", attack=("hyperfl",), set=two_stage)
+    (further,) = preset.further
+    assert (further.name, further.figure.name) == ("tailored.psnr", "audit.attack=hyperfl,round=0.psnr.mean")
     (control,) = preset_of("hyperfl.3/FedAvg/CIFAR-10/ssim", "full").experiments
     assert control == replace(run, method="fedavg", attack=("ig",), set=run.set[:4])  # the same images and budget
 

@@ -61,7 +61,8 @@ _MOMENTS = [random.Random(seed).sample(range(1000), 2) for seed in range(5)]
 _SLOW = pytest.mark.slow
 
 
-@pytest.mark.parametrize("moments", [_MOMENTS[0], *(pytest.param(m, marks=_SLOW) for m in _MOMENTS[1:])])
+@pytest.mark.slow  # the quick one kills a run at a write, below
+@pytest.mark.parametrize("moments", _MOMENTS)
 def test_a_killed_run_resumes_bit_equal(uninterrupted: tuple[Path, float], tmp_path: Path, moments: list[int]) -> None:
     """Killed at a random moment between its first file and its end, whatever it was doing; two at a time."""
     whole, seconds = uninterrupted

@@ -167,17 +167,12 @@ def learn(
         frozen: the extractors are the true one: only the decoders are trained.
         decoders: decoders to continue from; None: new ones, drawn from torch's global generator.
     """
-    samples, labels = public
-    learnt = [deepcopy(extractor).eval() for extractor in extractors]
-    steady = deepcopy(classifier).requires_grad_(False).eval()
-    for extractor in [] if frozen else learnt:
-        extractor.requires_grad_(True)
-
-        def loss(rows: Tensor, extractor: nn.Module = extractor) -> Tensor:
-            return cross_entropy(steady(extractor(inputs.normalise(samples[rows]))), labels[rows])
-
-        _descend(extractor, loss, len(labels), teaching.surrogate_epochs, teaching.surrogate_lr, rng)
-    first = first_layer(steady)
+    samples = public[0]
+    if frozen:
+        learnt = [deepcopy(extractor).eval() for extractor in extractors]
+    else:
+        learnt = [trained_under(classifier, one, public, inputs, teaching, rng) for one in extractors]
+    first = first_layer(deepcopy(classifier).requires_grad_(False).eval())
     with torch.no_grad():
         seen = [torch.cat([e(inputs.normalise(part)) for part in samples.split(_AT_ONCE)]) for e in learnt]
         views = [torch.stack([view(f).flatten(1) for f in seen]) for view in (nn.Identity(), first)]
@@ -187,6 +182,35 @@ def learn(
         for view, before in zip(views, begun, strict=True)
     ]
     return StandIns(tuple(learnt), (trained[0], trained[1]), first, inputs)
+
+
+def trained_under(
+    classifier: nn.Module,
+    extractor: nn.Module,
+    data: tuple[Tensor, Tensor],
+    inputs: Inputs,
+    teaching: Teaching,
+    rng: torch.Generator,
+) -> nn.Module:
+    """Train a copy of an extractor so that a frozen classifier classifies its features.
+
+    Args:
+        classifier: with its weights; it is left as it is.
+        extractor: with its initial weights.
+        data: raw inputs (N, ...) in [0, 1] and labels (N,).
+        inputs: the input space.
+        teaching: epochs and step size.
+        rng: generator of the batches.
+    """
+    samples, labels = data
+    steady = deepcopy(classifier).requires_grad_(False).eval()
+    learnt = deepcopy(extractor).requires_grad_(True).eval()
+
+    def loss(rows: Tensor) -> Tensor:
+        return cross_entropy(steady(learnt(inputs.normalise(samples[rows]))), labels[rows])
+
+    _descend(learnt, loss, len(labels), teaching.surrogate_epochs, teaching.surrogate_lr, rng)
+    return learnt
 
 
 def _decoder(

@@ -1,0 +1,218 @@
+"""Inversion of private features, by how much the attacker knows of the extractor: ``python -m papers.inversions RUN``.
+
+The notebooks of FedCG's authors (Wu et al., IJCAI 2022, arXiv 2111.08211) measure this, the paper does not report it.
+
+    minimise over x:  sum_i (E~(x)_i - f_i)^2 + tv * TV(x)          Adam, step size 1e-3, from the mean input
+
+    f    the features of an example: the true ones, as a classifier's gradient shows them, or the nearest of many
+         generated ones. Only an attacker that has the true features can find the nearest.
+    E~   the victim's extractor; or one that is trained, from new weights, so that the victim's classifier classifies
+         its features: on the victim's own data, on data like them (the test part of the client), or on other data.
+
+The first two attackers hold what a client keeps to itself: they tell what is lost with it, not what an attacker gets.
+Departures: the notebooks search to convergence, at most 165,000 steps, and do not state the weight of TV; classifier
+and generator are those that the server sends next, with which the client's extractor was not trained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from flfw.audit.measures.metrics import psnr
+from flfw.errors import BadInput, require
+from flfw.inversion.priors import total_variation
+from flfw.inversion.private.surrogate import Teaching, restarted, trained_under
+from flfw.nets.conditional_gan import GeneratingNet, noise
+from flfw.nets.inputs import Inputs
+from flfw.rng import initialising, numpy_generator, torch_generator
+from flfw.runs import run
+from flfw.task import Task
+from papers import drawing, grids
+from papers.restored import Restored, restored
+
+TRUE, GENERATED = "true", "generated"
+MEAN = "mean image of its class, no leak"
+VICTIM, SAME, LIKE, OTHER = "the victim's", "trained on its data", "trained on like data", "trained on other data"
+_FEW = 2  # least number of examples for a training
+
+
+@final
+@dataclass(frozen=True)
+class InversionSettings:
+    """Settings of the searches and of the trained extractors."""
+
+    images: int = 6  # of the client's own training examples, drawn at random, >= 1
+    iterations: int = 20_000  # steps of Adam, >= 1
+    lr: float = 1e-3  # its step size, in deviations of the normalised input, > 0
+    tv: float = 1e-3  # weight of the total variation, >= 0
+    epochs: int = 20  # passes over the data for an extractor that is trained, >= 1
+    generated: int = 1000  # generated features of a label among which the nearest is taken, >= 1
+
+    def __post_init__(self) -> None:
+        for name in ("images", "iterations", "epochs", "generated"):
+            require(getattr(self, name) >= 1, f"{name} >= 1", **{name: getattr(self, name)})
+        require(self.lr > 0, "lr > 0", lr=self.lr)
+        require(self.tv >= 0, "tv >= 0", tv=self.tv)
+
+
+class Inverted(NamedTuple):
+    """Result for a client: a row for each extractor, kind of features and image, and the pictures (C, H, W)."""
+
+    rows: drawing.Rows
+    pictures: Mapping[tuple[str, int], np.ndarray]
+
+
+def inversions(finished: Restored, client: int, settings: InversionSettings, other: Task | None = None) -> Inverted:
+    """Search for the inputs of a client's features by each attacker.
+
+    Args:
+        finished: the run.
+        client: of the run.
+        settings: of the searches.
+        other: a task with data of another distribution; None: that attacker is left out.
+
+    Raises:
+        BadInput: there is no such client, or the data do not fit.
+    """
+    require(client in finished.clients, f"a client among {finished.clients}", client=client)
+    task, seed, model = finished.task, finished.experiment.seed, finished.model(client)
+    if other and _kind(other) != _kind(task):
+        raise BadInput(f"Expected other data of shape {_kind(task)}, got {_kind(other)}; name another data set.")
+    chosen = numpy_generator(seed, "inversions", client).permutation(task.split.train[client])[: settings.images]
+    x, y = task.examples("train", np.sort(chosen))
+    like = task.examples("test", task.split.test[client])
+    data = {SAME: task.examples("train", task.split.train[client]), LIKE: like}
+    if other:
+        data[OTHER] = other.examples("train", other.split.train[client])
+    features = _features(model, task.inputs, x, y, settings, seed)
+    pictures: dict[tuple[str, int], np.ndarray] = _numbered(grids.ORIGINAL, x)
+    rows = _scored(MEAN, x, y, torch.stack([like[0][like[1] == label].mean(0) for label in y]), pictures)
+    for name, extractor in _extractors(model, task.inputs, data, settings, seed).items():
+        images = inverted(extractor, torch.cat(list(features.values())), task.inputs, settings)
+        for kind, guesses in zip(features, images.split(len(x)), strict=True):
+            rows += _scored(f"{name}, {kind} features", x, y, guesses, pictures)
+    return Inverted(rows, pictures)
+
+
+def _kind(task: Task) -> str:
+    return f"{'x'.join(map(str, task.dataset.shape))} with {task.dataset.classes} classes"
+
+
+def inverted(extractor: nn.Module, features: Tensor, inputs: Inputs, settings: InversionSettings) -> Tensor:
+    """Search for raw inputs (n, ...) in [0, 1] with given features (n, ...), all at once."""
+    guess = torch.zeros(len(features), *inputs.shape, requires_grad=True)
+    adam = torch.optim.Adam([guess], lr=settings.lr)
+    for _ in range(settings.iterations):
+        # Every term is a sum over images, so that none has a part in another's search.
+        apart = (extractor(guess) - features).square().sum()
+        loss = apart + settings.tv * len(features) * total_variation(guess)
+        (guess.grad,) = torch.autograd.grad(loss, [guess])
+        adam.step()
+    return (guess.detach() * inputs.std + inputs.mean).clamp(0, 1)
+
+
+def _extractors(
+    model: GeneratingNet,
+    inputs: Inputs,
+    data: Mapping[str, tuple[Tensor, Tensor]],
+    settings: InversionSettings,
+    seed: int,
+) -> dict[str, nn.Module]:
+    teaching = Teaching(surrogate_epochs=settings.epochs)
+    extractors = {VICTIM: model.extractor.requires_grad_(False)}
+    for name, examples in data.items():
+        require(
+            len(examples[1]) >= _FEW, f"{_FEW} examples or more for the extractor {name}", examples=len(examples[1])
+        )
+        with initialising(seed, f"inversions: {name}"):
+            fresh = restarted(model.extractor)
+        rng = torch_generator(seed, f"inversions: {name}")
+        trained = trained_under(model.classifier, fresh, examples, inputs, teaching, rng)
+        extractors[name] = trained.requires_grad_(False)
+    return extractors
+
+
+@torch.no_grad()
+def _features(
+    model: GeneratingNet, inputs: Inputs, x: Tensor, y: Tensor, settings: InversionSettings, seed: int
+) -> dict[str, Tensor]:
+    """Return the true features (n, ...) of examples, and the generated ones of their labels nearest to them."""
+    true, rng = model.extractor(inputs.normalise(x)), torch_generator(seed, "inversions")
+    nearest = []
+    for feature, label in zip(true, y, strict=True):
+        made = model.generator(noise(settings.generated, rng), label.expand(settings.generated))
+        nearest.append(made[(made - feature).flatten(1).square().sum(1).argmin()])
+    return {TRUE: true, GENERATED: torch.stack(nearest)}
+
+
+def _scored(
+    name: str, x: Tensor, y: Tensor, guesses: Tensor, pictures: dict[tuple[str, int], np.ndarray]
+) -> list[dict[str, object]]:
+    pictures |= _numbered(name, guesses)
+    scores = [psnr(truth.numpy(), one.numpy()) for truth, one in zip(x, guesses, strict=True)]
+    usual = {"failed": False, "recovered": False}
+    return [
+        {"row": name, "column": column, "label": int(label), "psnr": score, **usual}
+        for column, (label, score) in enumerate(zip(y, scores, strict=True), 1)
+    ]
+
+
+def _numbered(name: str, images: Tensor) -> dict[tuple[str, int], np.ndarray]:
+    return {(name, column): image.numpy() for column, image in enumerate(images, 1)}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; return 0, or 2 if the run or the data do not fit."""
+    usual = InversionSettings()
+    parser = argparse.ArgumentParser(prog="python -m papers.inversions", description="Invert a client's features.")
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run with --keep-state")
+    parser.add_argument("--client", type=int, default=0, help="default: %(default)s")
+    parser.add_argument("--other", default="", metavar="DATASET", help="data of another distribution")
+    parser.add_argument("--out", type=Path, help="folder to write; default: figures in the run's")
+    parser.add_argument("--data-root", type=Path, help="folder of the data sets; default: where the run found them")
+    for name, value in vars(usual).items():
+        parser.add_argument(f"--{name}", type=type(value), default=value, help="default: %(default)s")
+    asked = parser.parse_args(arguments)
+    try:
+        settings = InversionSettings(**{name: getattr(asked, name) for name in vars(usual)})
+        finished = restored(asked.run, asked.data_root)
+        other = _task(finished, asked.other) if asked.other else None
+        content = inversions(finished, asked.client, settings, other)
+    except BadInput as error:
+        print(f"inversions: {error}", file=sys.stderr)
+        return 2
+    out = asked.out or asked.run / "figures"
+    out.mkdir(parents=True, exist_ok=True)
+    title = f"{finished.experiment.method} on {finished.experiment.dataset}, client {asked.client}: inverted features"
+    caption = f"{settings.iterations:,} steps of Adam. Below a picture: its PSNR."
+    figure = grids.drawn(grids.PictureGrid(content.rows, content.pictures, caption), title)
+    (out / "inversions.svg").write_bytes(drawing.rendered(figure, "svg"))
+    with (out / "inversions.csv").open("w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, ["row", "column", "label", "psnr"], extrasaction="ignore", lineterminator="\n")
+        table.writeheader()
+        table.writerows(content.rows)
+    for name in dict.fromkeys(row["row"] for row in content.rows):
+        scores = [row["psnr"] for row in content.rows if row["row"] == name]
+        print(f"{np.mean(scores):5.1f} dB  {name}")
+    print(f"{out / 'inversions.svg'}\n{out / 'inversions.csv'}")
+    return 0
+
+
+def _task(finished: Restored, dataset: str) -> Task:
+    """Return the task of other data, cut evenly among as many clients."""
+    given = replace(finished.experiment, dataset=dataset, split="iid", set=())
+    return run.check(given, new=False)[1]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

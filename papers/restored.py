@@ -1,0 +1,94 @@
+"""Clients of a finished run with their private tensors, which ``--keep-state`` has kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast, final
+
+from flfw.client.store import ClientStore, StateMissing
+from flfw.client.workplace import Workplace
+from flfw.errors import BadInput
+from flfw.experiment import Experiment
+from flfw.messages.sharing import matches
+from flfw.messages.wire import unpack
+from flfw.nets.conditional_gan import GeneratingNet
+from flfw.resolve import resolve
+from flfw.runs import run
+from flfw.storage.checkpoint import Checkpoints, Snapshot, require_same_data, stored_experiment
+from flfw.task import Task
+
+
+@final
+@dataclass(frozen=True)
+class Restored:
+    """Finished run of a method whose clients keep an extractor and receive a generator of its features.
+
+    Attributes:
+        folder: of the run.
+        id: of the run.
+        experiment: resolved.
+        task: data and split of the run.
+        last: what the server would send next.
+    """
+
+    folder: Path
+    id: str
+    experiment: Experiment
+    task: Task
+    last: Snapshot
+
+    @property
+    def clients(self) -> list[int]:
+        """Clients of which an update was used, ascending."""
+        return [client for client in sorted(self.last.last_round) if self.last.last_round[client]]
+
+    def model(self, client: int) -> GeneratingNet:
+        """Return the model with which a client would begin the next round, on the CPU and in evaluation mode.
+
+        Raises:
+            BadInput: its private tensors are not there, or damaged.
+        """
+        resolved, store = resolve(self.experiment), ClientStore(self.folder / "state", self.id, client)
+        now = self.last.round + 1
+        place = Workplace(self.experiment, self.task, resolved.method, resolved.settings, client, now, None, store)
+        made = resolve(replace(self.experiment, gpus_per_client=0.0)).client(place)
+        received = {name: value.numpy() for name, value in unpack(self.last.arrays).items()}
+        try:
+            made.install(received, self.last.last_round[client])
+        except (OSError, StateMissing) as error:
+            raise BadInput(f"Expected the whole state of the run in {self.folder}: {error}") from error
+        return cast(GeneratingNet, made.model.cpu().eval())
+
+
+def restored(folder: Path, data_root: Path | None = None) -> Restored:
+    """Open a finished run.
+
+    Args:
+        folder: of a run with ``--keep-state``.
+        data_root: present folder of the data; None: the folder that the run used.
+
+    Raises:
+        BadInput: the run, its state or its data are not there, or its method has no extractor and generator.
+    """
+    stored = stored_experiment(folder)
+    _require_generator(stored.experiment)
+    if not (folder / "state").is_dir():
+        raise BadInput(f"Expected the clients' private tensors in {folder / 'state'}, got none; run with --keep-state.")
+    asked = replace(stored.experiment, out=folder, data_root=data_root or stored.experiment.data_root)
+    resolved, task, _ = run.check(asked, new=False)
+    require_same_data(folder, task.dataset.digest)
+    last = Checkpoints(folder, stored.experiment).last
+    if last is None:
+        raise BadInput(f"Expected a run with rounds of training, got {folder} without; name another.")
+    return Restored(folder, stored.id, resolved.experiment, task, last)
+
+
+def _require_generator(experiment: Experiment) -> None:
+    model, shared = resolve(experiment).model, resolve(experiment).sharing.downloads
+    names = [name for name in model.state_dict() if name.startswith("extractor.")]
+    if not isinstance(model, GeneratingNet) or any(matches(name, shared) for name in names):
+        raise BadInput(
+            "Expected a method whose clients keep an extractor and receive a generator of features, got "
+            f"{experiment.method}."
+        )
