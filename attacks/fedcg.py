@@ -1,7 +1,7 @@
 """FedCG: read features off a shared classifier's gradient, and decode them with decoders of learnt surrogates.
 
 Paper       none has this attack. Wu et al., IJCAI 2022, arXiv 2111.08211, attack a random extractor, as dlg_statistics
-            does; notebooks in their repository invert the true and retrained extractors, without a published result.
+            does; notebooks in their repository invert the true and retrained extractors (papers/inversions.py).
 Applies     to every method that shares a classifier, by whatever name: fedcg, fedsplit, fedgen; and to fedavg, whose
             extractor is shared.
 Needs       a fully connected first layer of the classifier, with a bias, for features; else they are searched for.

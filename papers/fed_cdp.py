@@ -48,8 +48,9 @@ Departures  1. Seed 0: the paper names none. Each client's victims are random ex
                number of examples without one.
             13. Iterations are the attack's outer steps until it has solved a gradient, as its card defines it. A search
                without a solution ends at 300 or where L-BFGS gets stuck. The mean is over the same examples.
-            14. Not here: Proposition 2, the largest distortion that keeps a label, and results with the bound from a
-               client's median or the learning rate, which the paper names without any.
+            14. Proposition 2, the largest distortion that keeps a label, is a command of its own, in our reading
+               (papers/distortion.py). Not here: results with the bound from a client's median or the learning rate,
+               which the paper names without any.
 """
 
 from __future__ import annotations

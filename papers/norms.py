@@ -58,7 +58,7 @@ def norms(folder: Path, data_root: Path | None = None, most: int = MOST_CLIENTS)
     experiment = resolved.experiment
     require_same_data(folder, task.dataset.digest)
     rows = _rows("before training", by_client(experiment, task, most=most))
-    last = _last(folder)
+    last = last_weights(folder)
     if last is None or set(last[1]) != set(resolve(plain(experiment)).model.state_dict()):
         return rows
     return [*rows, *_rows(f"after round {last[0]}", by_client(experiment, task, last[1], most))]
@@ -113,7 +113,7 @@ def _rows(state: str, clients: list[list[float]]) -> list[dict[str, object]]:
     return rows
 
 
-def _last(folder: Path) -> tuple[int, Tensors] | None:
+def last_weights(folder: Path) -> tuple[int, Tensors] | None:
     """Return the round and the shared weights of a run's last checkpoint; None: there is none."""
     rounds = sealed(folder / "checkpoint", "round-*")
     if not rounds:

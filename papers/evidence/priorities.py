@@ -104,17 +104,25 @@ def items(prefix: str = "") -> Iterator[Item]:
 
 
 def cells_of(name: str) -> tuple[Cell, ...]:
-    """Return the cells of a table, and of rows beside it that the paper does not have."""
+    """Return the cells of a table, and of rows and columns beside it that the paper does not have.
+
+    Beside hyperfl.1 these are FedPer and FedProx; beside hyperfl.3 MNIST, for those who have no EMNIST.
+    """
     given = published.table(name).cells
-    if name != "hyperfl.1":
-        return given
-    plain = [cell for cell in given if cell.keys["method"] == "FedAvg"]
-    return (*given, *(_unpublished(cell, method) for method in ("FedPer", "FedProx") for cell in plain))
+    if name == "hyperfl.1":
+        plain = [cell for cell in given if cell.keys["method"] == "FedAvg"]
+        others = [(cell, {"method": method}) for method in ("FedPer", "FedProx") for cell in plain]
+    else:
+        emnist = [cell for cell in given if name == "hyperfl.3" and cell.keys["dataset"] == "EMNIST"]
+        others = [(cell, {"dataset": "MNIST"}) for cell in emnist if cell.metric != "lpips"]
+    return (*given, *(_unpublished(cell, **changed) for cell, changed in others))
 
 
-def _unpublished(cell: Cell, method: str) -> Cell:
-    keys = {**cell.keys, "method": method}
-    return replace(cell, keys=keys, row=(method,), value=None, deviation=None, note=UNPUBLISHED)
+def _unpublished(cell: Cell, **changed: str) -> Cell:
+    keys = {**cell.keys, **changed}
+    row = (changed.get("method", cell.row[0]), *cell.row[1:])
+    columns = (changed.get("dataset", cell.columns[0]), *cell.columns[1:])
+    return replace(cell, keys=keys, row=row, columns=columns, value=None, deviation=None, note=UNPUBLISHED)
 
 
 def _is_below(cell: Cell, prefix: str) -> bool:

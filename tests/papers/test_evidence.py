@@ -70,6 +70,14 @@ def test_rows_that_no_paper_has_stand_beside_its_own() -> None:
     (item,) = (one for one in items("hyperfl.1/FedPer/Fashion-MNIST/20") if one.seed == 0)
     assert item.run.method == "fedper" and item.cell.value is None
     assert item.cell in cells_of("hyperfl.1") and item.cell not in published.table("hyperfl.1").cells
+    (column, *_) = (one for one in items("hyperfl.3/CENTAUR/MNIST/ssim"))
+    assert (column.run.dataset, column.run.net, column.run.images, column.cell.columns) == (
+        "mnist",
+        "cnn1",
+        50,
+        ("MNIST",),
+    )
+    assert column.run.set == next(iter(items("hyperfl.3/CENTAUR/CIFAR-10/ssim"))).run.set  # the same attack and noise
 
 
 # --- records ---

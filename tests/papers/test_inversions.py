@@ -42,7 +42,7 @@ def test_steps_are_adams_on_the_printed_loss() -> None:
     """In float64: after the first step pixels are equal but for 1e-8, and the total variation looks at their order."""
     with rounds.exactly():
         net, features = extractor(), torch.rand(2, 16, generator=torch_generator(0, "f"))
-        settings = InversionSettings(iterations=5, lr=0.1, tv=0.3)
+        settings = InversionSettings(iterations=5, lr=0.1)
         x, m, v = torch.zeros(2, 1, 4, 4), torch.zeros(()), torch.zeros(())
         for step in range(1, 6):
             guess = x.clone().requires_grad_()
@@ -56,16 +56,16 @@ def test_steps_are_adams_on_the_printed_loss() -> None:
             m, v = 0.9 * m + 0.1 * guess.grad, 0.999 * v + 0.001 * guess.grad**2
             x = x - 0.1 * (m / (1 - 0.9**step)) / ((v / (1 - 0.999**step)).sqrt() + 1e-8)
         expected = (0.5 + 0.25 * x).clamp(0, 1)
-        torch.testing.assert_close(inverted(net, features, INPUTS, settings), expected, atol=1e-7, rtol=0)
+        torch.testing.assert_close(inverted(net, features, INPUTS, settings, 0.3), expected, atol=1e-7, rtol=0)
 
 
 def test_a_known_extractor_of_full_rank_gives_the_image_away() -> None:
     net, images = extractor(), 0.3 + 0.4 * torch.rand(3, 1, 4, 4, generator=torch_generator(0, "x"))
     features = net(INPUTS.normalise(images))
-    settings = InversionSettings(iterations=4000, lr=1e-2, tv=0.0)
-    together = inverted(net, features, INPUTS, settings)
+    settings = InversionSettings(iterations=4000, lr=1e-2)
+    together = inverted(net, features, INPUTS, settings, 0.0)
     assert (together - images).abs().max() < 0.01
-    alone = inverted(net, features[1:2], INPUTS, settings)
+    alone = inverted(net, features[1:2], INPUTS, settings, 0.0)
     torch.testing.assert_close(alone[0], together[1], atol=1e-3, rtol=0)  # none has a part in another's search
 
 
@@ -96,7 +96,21 @@ def test_the_command_compares_the_attackers(finished: Path, tmp_path: Path, caps
         inversions.MEAN,
         *(f"{name}, {kind} features" for name in extractors for kind in (TRUE, GENERATED)),
     ]
+    shown = {row["row"]: row["tv"] for row in rows}
+    assert shown.pop(inversions.MEAN) == "" and set(shown.values()) <= {"0.001", "1.0", "30.0"}
     assert all(row["row"] in printed for row in rows) and (tmp_path / "inversions.svg").stat().st_size > 1000
+
+
+def test_of_several_weights_the_best_is_shown(finished: Path) -> None:
+    run, both = restored(finished), replace(FEW, tv=(0.0, 5.0))
+    rows = [
+        inversions.inversions(run, 1, each, None).rows for each in (both, *(replace(both, tv=(tv,)) for tv in both.tv))
+    ]
+    scores = [{row["row"]: 0.0 for row in each} for each in rows]
+    for sums, each in zip(scores, rows, strict=True):
+        for row in each:
+            sums[row["row"]] += row["psnr"]
+    assert all(best == max(one, other) for best, one, other in zip(*(each.values() for each in scores), strict=True))
 
 
 def test_data_of_another_shape_are_refused(finished: Path) -> None:
@@ -110,7 +124,7 @@ def test_data_of_another_shape_are_refused(finished: Path) -> None:
     ("flags", "line"),
     [
         ("--client 7", r"inversions: Expected a client among \[0, 1\], got client=7\."),
-        ("--tv -1", r"inversions: Expected tv >= 0, got tv=-1\.0\."),
+        ("--tv -1", r"inversions: Expected one tv >= 0 or several, got tv=\(-1\.0,\)\."),
         ("--other mnist-nowhere", r"inversions: Expected"),
         ("--other cancer", r"inversions: Expected inputs of Cx32x32"),
     ],
