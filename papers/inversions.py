@@ -97,7 +97,7 @@ def inversions(finished: Restored, client: int, settings: InversionSettings, oth
         data[OTHER] = other.examples("train", other.split.train[client])
     features = _features(model, task.inputs, x, y, settings, seed)
     pictures: dict[tuple[str, int], np.ndarray] = _numbered(grids.ORIGINAL, x)
-    rows = _scored(MEAN, x, y, torch.stack([like[0][like[1] == label].mean(0) for label in y]), pictures)
+    rows = _scored(MEAN, x, y, torch.stack([_mean_of(like, label) for label in y]), pictures)
     wanted = torch.cat(list(features.values()))
     for name, extractor in _extractors(model, task.inputs, data, settings, seed).items():
         each = [inverted(extractor, wanted, task.inputs, settings, tv).split(len(x)) for tv in settings.tv]
@@ -176,6 +176,12 @@ def _scored(
 
 def _psnrs(x: Tensor, guesses: Tensor) -> list[float]:
     return [psnr(truth.numpy(), one.numpy()) for truth, one in zip(x, guesses, strict=True)]
+
+
+def _mean_of(data: tuple[Tensor, Tensor], label: Tensor) -> Tensor:
+    """Return the mean image of a class; of all, where the class has none."""
+    images = data[0][data[1] == label]
+    return (images if len(images) else data[0]).mean(0)
 
 
 def _numbered(name: str, images: Tensor) -> dict[tuple[str, int], np.ndarray]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import fmean
 
 from flfw.storage.sealed import write_whole
 from papers import layout, published
@@ -12,6 +13,7 @@ from papers.evidence import agreement
 from papers.evidence.agreement import Measured
 from papers.evidence.priorities import cells_of, items
 from papers.evidence.records import FOLDER, Record, is_there, read
+from papers.preset import presets
 from papers.published import Cell
 
 PAGE = Path(__file__).parents[2] / "docs" / "evidence.md"
@@ -31,7 +33,8 @@ python -m papers.evidence --only fed_cdp.5   # some cells
 
 **authors** is the method as in its authors' code, **ours** the method as this project has it by default; what differs
 stands on the cards of `papers/` and `strategies/`. Where nothing differs there is one number, under *authors*. ± is the
-sample standard deviation over the seeds.
+sample standard deviation over the seeds. **Beside** are further figures of the authors' variant, explained below each
+table.
 
 | word | means |
 |---|---|
@@ -85,8 +88,9 @@ def _summary(records: Sequence[Record]) -> str:
 def _section(name: str, records: Sequence[Record]) -> str:
     table = published.table(name)
     lines = [f"## {name}: {table.title}", "", table.paper, ""]
-    lines += ["| cell | published | authors | | ours | | seeds |", "|---|---|---|---|---|---|---|"]
+    lines += ["| cell | published | authors | | ours | | beside | seeds |", "|---|---|---|---|---|---|---|---|"]
     notes: list[str] = []
+    legend: dict[str, dict[str, None]] = {}
     for cell, by_variant in _cells(records):
         columns, seeds = [], []
         for variant in VARIANTS:
@@ -95,9 +99,27 @@ def _section(name: str, records: Sequence[Record]) -> str:
             seeds += [] if mine is None else [",".join(map(str, mine.seeds))]
         paper = "–" if cell.value is None else layout.number(cell.value, cell.unit, cell.deviation)
         words = " ".join((*cell.row, *cell.columns, *([cell.metric] if cell.metric != "accuracy" else [])))
+        figures = _beside(cell, next(iter(by_variant.values())))
+        if figures:
+            legend.setdefault("; ".join(figures), {})[" ".join(cell.row)] = None
+        columns.append(" / ".join(figures.values()))
         lines.append(f"| {words} | {paper} | {' | '.join(columns)} | {' / '.join(dict.fromkeys(seeds))} |")
-    below = [f"{number}. {note}" for number, note in enumerate(notes, 1)]
+    below = [f"Beside ({', '.join(rows)}): {words}.\n" for words, rows in legend.items()]
+    below += [f"{number}. {note}" for number, note in enumerate(notes, 1)]
     return "\n".join([*lines, "", *below, *([""] if below else [])])
+
+
+def _beside(cell: Cell, mine: Measured) -> dict[str, str]:
+    """Return the figures beside a cell's: means over the seeds, by their words. What a run lacks is left out."""
+    make = presets(cell.table)
+    figures = make(cell, "full").also if make else ()
+    means: dict[str, str] = {}
+    for figure in figures:
+        values = [one.also.get(figure.name) for one in mine.records]
+        numbers = [float(value) for value in values if isinstance(value, int | float)]
+        if len(numbers) == len(values):
+            means[figure.words] = layout.number(fmean(numbers), cell.unit)
+    return means
 
 
 def _number(cell: Cell, mine: Measured) -> str:

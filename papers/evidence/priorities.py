@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from flfw.experiment import Experiment
@@ -33,6 +33,7 @@ _TABULAR = ("fed_cdp.5/Cancer", "fed_cdp.4/Cancer", "fed_cdp.5/Adult", "fed_cdp.
 _SHARED = tuple(f"fedcg.1/{method}/{data}" for data in _FEDCG for method in ("FedAvg", "FedCG", "FedSplit"))
 
 UNPUBLISHED = "not in the paper"
+_LEAST_NOISE = 0.5  # in Fed-CDP's table V
 
 PRIORITIES = (
     *(Wanted(paths, _FIRST) for paths in _TABULAR),
@@ -106,23 +107,26 @@ def items(prefix: str = "") -> Iterator[Item]:
 def cells_of(name: str) -> tuple[Cell, ...]:
     """Return the cells of a table, and of rows and columns beside it that the paper does not have.
 
-    Beside hyperfl.1 these are FedPer and FedProx; beside hyperfl.3 MNIST, for those who have no EMNIST.
+    Beside hyperfl.1 these are FedPer and FedProx; beside hyperfl.3 MNIST, for those without EMNIST; beside fed_cdp.5
+    the noise 0, as in the authors' released code.
     """
     given = published.table(name).cells
+    others: list[Cell] = []
     if name == "hyperfl.1":
         plain = [cell for cell in given if cell.keys["method"] == "FedAvg"]
-        others = [(cell, {"method": method}) for method in ("FedPer", "FedProx") for cell in plain]
-    else:
-        emnist = [cell for cell in given if name == "hyperfl.3" and cell.keys["dataset"] == "EMNIST"]
-        others = [(cell, {"dataset": "MNIST"}) for cell in emnist if cell.metric != "lpips"]
-    return (*given, *(_unpublished(cell, **changed) for cell, changed in others))
+        others = [_unpublished(cell, {"method": row}, row=(row,)) for row in ("FedPer", "FedProx") for cell in plain]
+    if name == "hyperfl.3":
+        emnist = [cell for cell in given if cell.keys["dataset"] == "EMNIST" and cell.metric != "lpips"]
+        others = [_unpublished(cell, {"dataset": "MNIST"}, columns=("MNIST",)) for cell in emnist]
+    if name == "fed_cdp.5":
+        least = [cell for cell in given if cell.keys["sigma"] == _LEAST_NOISE]
+        others = [_unpublished(cell, {"sigma": 0}, columns=("0",)) for cell in least]
+    return (*given, *others)
 
 
-def _unpublished(cell: Cell, **changed: str) -> Cell:
-    keys = {**cell.keys, **changed}
-    row = (changed.get("method", cell.row[0]), *cell.row[1:])
-    columns = (changed.get("dataset", cell.columns[0]), *cell.columns[1:])
-    return replace(cell, keys=keys, row=row, columns=columns, value=None, deviation=None, note=UNPUBLISHED)
+def _unpublished(cell: Cell, keys: Mapping[str, str | int], **names: tuple[str, ...]) -> Cell:
+    """Return a cell beside a published one, with other keys and other names of its row or column."""
+    return replace(cell, keys={**cell.keys, **keys}, **names, value=None, deviation=None, note=UNPUBLISHED)
 
 
 def _is_below(cell: Cell, prefix: str) -> bool:

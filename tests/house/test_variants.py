@@ -58,6 +58,17 @@ def test_a_variant_sets_its_fields_to_other_values_and_set_counts_more(name: str
     assert getattr(again, field) == back
 
 
+def test_the_table_in_docs_has_every_variant() -> None:
+    section = (ROOT / "docs" / "running.md").read_text().partition("## Variants of a method")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1:4] for line in section.splitlines() if line.startswith("| `")]
+    stated = {name.strip(" `"): [cell.strip(" `") for cell in cells] for name, *cells in rows}
+    given = {
+        name: [" ".join(f"{k}={v}" for k, v in cls.variants.get(one, {}).items()) for one in ("authors", "paper")]
+        for name, cls in VARIED.items()
+    }
+    assert stated == given
+
+
 def test_a_variant_that_a_method_has_not_is_refused_in_one_line() -> None:
     with pytest.raises(BadInput, match=r"Expected a variant of fedavg among ours; got variant=authors\."):
         resolve(Experiment(method="fedavg", variant="authors"))

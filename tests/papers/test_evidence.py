@@ -70,6 +70,8 @@ def test_rows_that_no_paper_has_stand_beside_its_own() -> None:
     (item,) = (one for one in items("hyperfl.1/FedPer/Fashion-MNIST/20") if one.seed == 0)
     assert item.run.method == "fedper" and item.cell.value is None
     assert item.cell in cells_of("hyperfl.1") and item.cell not in published.table("hyperfl.1").cells
+    (silent, *_) = items("fed_cdp.5/Cancer/0/accuracy")
+    assert "noise_multiplier=0" in silent.run.set and silent.cell.value is None and silent.cell.columns == ("0",)
     (column, *_) = (one for one in items("hyperfl.3/CENTAUR/MNIST/ssim"))
     assert (column.run.dataset, column.run.net, column.run.images, column.cell.columns) == (
         "mnist",
@@ -163,9 +165,12 @@ def test_the_page_in_docs_is_printed_from_the_records() -> None:
 
 
 def test_a_line_has_both_variants_their_words_and_the_seeds() -> None:
-    lines = page.text([record(85.0), record(86.0, seed=1), record(90.0, variant="ours")]).splitlines()
+    after = [{"final.acc_local": value} for value in (87.0, 88.0)]
+    given = [record(85.0, also=after[0]), record(86.0, seed=1, also=after[1]), record(90.0, variant="ours")]
+    lines = page.text(given).splitlines()
     (line,) = [line for line in lines if line.startswith("| FedAvg")]
-    assert line == "| FedAvg Fashion-MNIST 20 | 85.67 | 85.50±0.71 | agrees | 90.00 | above | 0,1 / 0 |"
+    assert line == "| FedAvg Fashion-MNIST 20 | 85.67 | 85.50±0.71 | agrees | 90.00 | above | 87.50 | 0,1 / 0 |"
+    assert "Beside (FedAvg): accuracy after one more local training." in lines
     assert "- authors: 1 cell: 1 agrees." in lines and "- 3 runs, 1.5 hours in all, on a machine." in lines
 
 
