@@ -104,7 +104,10 @@ class HyperFLClient(FederatedClient):
 
     def _low_rank(self, plain: Optimiser) -> TypeGuard[SGD]:
         defence = self.at.defence
-        hooked = defence is not None and type(defence).gradients is not Defence.gradients
+        hooked = defence is not None and (type(defence).gradients, type(defence).step) != (
+            Defence.gradients,
+            Defence.step,
+        )
         wanted = self.at.settings.step == "low_rank" and not hooked
         return wanted and isinstance(plain, SGD) and plain.momentum <= _MOST_MOMENTUM
 

@@ -3,14 +3,37 @@
 from __future__ import annotations
 
 from abc import ABC
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from flfw.errors import BadInput
+from flfw.nets.inputs import Inputs
 from flfw.nets.net import Tensors
 from flfw.plugins import NoSettings
+
+
+@final
+@dataclass(frozen=True)
+class LocalStep:
+    """Local step of a client, for a defence that needs more than its gradients.
+
+    Attributes:
+        gradients: gradients of the shared tensors, by name.
+        x: raw inputs (B, ...) in [0, 1] of the batch, as `Defence.batch` returned them.
+        y: its labels (B,).
+        model: the client's model before the step; it takes network inputs. Nothing of it may be changed.
+        inputs: the input space.
+    """
+
+    gradients: Tensors
+    x: Tensor
+    y: Tensor
+    model: nn.Module
+    inputs: Inputs
 
 
 class Defence(ABC):
@@ -41,6 +64,18 @@ class Defence(ABC):
         """
         return None
 
+    def check_model(self, model: nn.Module, uploads: Sequence[str]) -> None:
+        """Refuse a model for which the defence does not work, before the run; by default none.
+
+        Args:
+            model: the method's model, maybe on the meta device.
+            uploads: patterns of the shared tensors.
+
+        Raises:
+            BadInput: naming the missing part.
+        """
+        return
+
     def batch(self, x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return the batch that a local step sees, from raw inputs (B, ...) in [0, 1] and labels (B,)."""
         return x, y
@@ -48,6 +83,13 @@ class Defence(ABC):
     def gradients(self, gradients: Tensors, rng: torch.Generator) -> Tensors:
         """Return the gradients of the shared tensors for a local step, from those of the batch."""
         return gradients
+
+    def step(self, step: LocalStep, rng: torch.Generator) -> Tensors:
+        """Return the gradients of the shared tensors for a local step, with sight of the batch and the model.
+
+        A defence overrides this or `gradients`, not both. An attack follows it only by an adaptation written for it.
+        """
+        return self.gradients(step.gradients, rng)
 
     def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
         """Return the update to send, from the change of the shared tensors (in a probe: from their gradient)."""

@@ -193,6 +193,8 @@ def check(resolved: Resolved) -> None:
     if method.factored_upload(resolved.settings) and experiment.defended_partitions:
         refuse_beside_factors(experiment.defence, resolved.defence)
     uploads = resolved.sharing.uploads
+    if resolved.defence and experiment.defended_partitions:
+        resolved.defence.check_model(model, uploads)
     if method.uploads and not any(matches(name, uploads) for name, _ in model.named_parameters()):
         shared = ", ".join(method.uploads)
         raise BadInput(f"Expected a network with {shared} to share, got net={experiment.net} without; choose another.")

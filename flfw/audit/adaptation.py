@@ -177,16 +177,18 @@ def adaptation(resolved: Resolved, ticket: Ticket, vantage: str) -> How:
 
     Returns:
         ``nothing to adapt to``: no hook of the defence acted on the observation; ``none``: there is no adaptation,
-        since the defence changes the data, or each of several local steps.
+        since the defence changes the data, or each of several local steps, or looks at the batch.
     """
     acts, experiment = _hooks(resolved), resolved.experiment
     if vantage == "client_example":
         acts -= {"update"}
     if not acts:
         return "nothing to adapt to"
-    if experiment.adaptation == "none" or "batch" in acts or ("gradients" in acts and ticket.steps > 1):
+    if experiment.adaptation == "none" or "batch" in acts or (acts & {"gradients", "step"} and ticket.steps > 1):
         return "none"
-    written = experiment.adaptation == "auto" and "update" in acts and resolved.adaptation is not None
+    written = experiment.adaptation == "auto" and acts & {"update", "step"} and resolved.adaptation is not None
+    if "step" in acts and not written:
+        return "none"  # an objective has no batch to show to the defence's own code
     return "written" if written else "automatic"
 
 
@@ -228,7 +230,7 @@ def relies_on_noise(resolved: Resolved, ticket: Ticket, vantage: str) -> bool:
     shared = resolved.method.descended(resolved.model, resolved.settings)
     named = {n: p for n, p in resolved.model.named_parameters() if matches(n, shared)}
     trial = {name: torch.randn(p.shape, generator=rng) for name, p in named.items()}
-    for hook in (getattr(defence, name) for name in _hooks(resolved) - {"batch"}):
+    for hook in (getattr(defence, name) for name in _hooks(resolved) - {"batch", "step"}):
         copies = ({n: v.clone() for n, v in trial.items()} for _ in range(2))
         once, again = (hook(copy, torch_generator(seed, "trial")) for seed, copy in enumerate(copies))
         if any(not torch.equal(once[name], again[name]) for name in once):
@@ -239,4 +241,6 @@ def relies_on_noise(resolved: Resolved, ticket: Ticket, vantage: str) -> bool:
 def _hooks(resolved: Resolved) -> set[str]:
     """Return the hooks in which the experiment's defence acts."""
     cls = type(resolved.defence)
-    return {hook for hook in ("batch", "gradients", "update") if getattr(cls, hook) is not getattr(Defence, hook)}
+    return {
+        hook for hook in ("batch", "gradients", "step", "update") if getattr(cls, hook) is not getattr(Defence, hook)
+    }

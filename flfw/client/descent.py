@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from flfw.client.workplace import Workplace
+from flfw.defence import LocalStep
 from flfw.messages.sharing import matches
 from flfw.nets.net import Tensors
 from flfw.rng import torch_generator
@@ -116,7 +117,7 @@ class LocalDescent(ABC):
             values = []
             for x, y in (batches or self.batches)(rng):
                 value, direction = (follow or self.follow)(parameters, x, y)
-                direction = self._defended_gradients(direction, rng)
+                direction = {**direction, **self.defended(direction, x, y, rng)}
                 for pattern, bound in (clips or {}).items():
                     clip_norm({n: g for n, g in direction.items() if matches(n, [pattern])}, bound)
                 optimiser.step(parameters, direction)
@@ -162,8 +163,16 @@ class LocalDescent(ABC):
         """Derive a generator of this client for one purpose in this round."""
         return torch_generator(self.at.experiment.seed, purpose, self.at.round, self.at.partition, *self.at.probe)
 
-    def _defended_gradients(self, gradients: Tensors, rng: torch.Generator) -> Tensors:
-        if self.at.defence is None:
-            return gradients
+    def defended(self, gradients: Tensors, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
+        """Return the gradients of the uploaded tensors for a local step, after the client's defence.
+
+        Args:
+            gradients: by name; those of other tensors are left out.
+            x: raw inputs (B, ...) of the batch.
+            y: its labels (B,).
+            rng: generator of the defence's randomness.
+        """
         leaving = {n: g for n, g in gradients.items() if matches(n, self.sharing.uploads)}
-        return {**gradients, **self.at.defence.gradients(leaving, rng)}
+        if self.at.defence is None:
+            return leaving
+        return self.at.defence.step(LocalStep(leaving, x, y, self.model, self.at.task.inputs), rng)

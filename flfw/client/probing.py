@@ -53,7 +53,7 @@ class Probing(LocalDescent, ABC):
         moving = {n: p for n, p in self.model.named_parameters() if matches(n, descended)}
         loss = self.loss(x.to(self.device), y.to(self.device))
         gradient = dict(zip(moving, (g.cpu() for g in torch.autograd.grad(loss, list(moving.values()))), strict=True))
-        return self.at.defence.gradients(gradient, rng) if self.at.defence else gradient
+        return {**gradient, **self.defended(gradient, x, y, rng)}
 
     def followed_gradient(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
         """Compute the direction of a local step by `follow`, as training does; a method may use it as `local_gradient`.
@@ -64,7 +64,7 @@ class Probing(LocalDescent, ABC):
             x, y = self.at.defence.batch(x, y, rng)
         _, direction = self.follow(self.moving(), x.to(self.device), y.to(self.device))
         direction = {name: value.cpu() for name, value in direction.items()}
-        return self.at.defence.gradients(direction, rng) if self.at.defence else direction
+        return {**direction, **self.defended(direction, x, y, rng)}
 
     def observed(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
         """Return the gradient of one example that an observer on the client reads: by default its step direction."""

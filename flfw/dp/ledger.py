@@ -90,10 +90,13 @@ class Ledger:
         settings = self.resolved.settings
         mechanism = self.resolved.method.mechanism(settings, self._course(settings))
         defence = self.resolved.defence if self.experiment.defended_partitions else None
-        if mechanism and defence and type(defence).batch is not Defence.batch:
-            return replace(
-                mechanism, void=f"{self.experiment.defence} changes batches: one example may be in several rows."
-            )
+        if mechanism is None or defence is None:
+            return mechanism
+        name = self.experiment.defence
+        if type(defence).batch is not Defence.batch:
+            return replace(mechanism, void=f"{name} changes batches: one example may be in several rows.")
+        if type(defence).step is not Defence.step:
+            return replace(mechanism, void=f"{name} looks at the batch again, after the noise that is counted.")
         return mechanism
 
     def _course(self, settings: Any) -> Course:

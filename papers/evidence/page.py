@@ -110,7 +110,7 @@ def _section(name: str, records: Sequence[Record]) -> str:
 
 
 def _beside(cell: Cell, mine: Measured) -> dict[str, str]:
-    """Return the figures beside a cell's: means over the seeds, by their words. What a run lacks is left out."""
+    """Return the figures beside a cell's, as means over the seeds by their words, without those that a run lacks."""
     make = presets(cell.table)
     figures = make(cell, "full").also if make else ()
     means: dict[str, str] = {}
