@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -27,6 +27,7 @@ class LocalStep:
         y: its labels (B,).
         model: the client's model before the step; it takes network inputs. Nothing of it may be changed.
         inputs: the input space.
+        public: returns raw inputs and labels of public examples, which no client holds; none by default.
     """
 
     gradients: Tensors
@@ -34,6 +35,7 @@ class LocalStep:
     y: Tensor
     model: nn.Module
     inputs: Inputs
+    public: Callable[[], tuple[Tensor, Tensor]] = lambda: (torch.empty(0), torch.empty(0, dtype=torch.int64))
 
 
 class Defence(ABC):
@@ -51,6 +53,8 @@ class Defence(ABC):
 
     def __init__(self, settings: Any = None) -> None:
         self.settings = self.Settings() if settings is None else settings
+        self.measures: dict[str, float] = {}
+        """Figures of this client's round, by name; they stand with the client's losses in rounds.csv."""
 
     @classmethod
     def mildest(cls, settings: Any) -> Any | None:

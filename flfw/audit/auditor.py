@@ -10,7 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, final
 
-import numpy as np
 from torch import Tensor
 
 from flfw.adversary.attack import tuned_on
@@ -28,6 +27,7 @@ from flfw.audit.scorer import Scorer, ScoreRow, read_truth
 from flfw.audit.standing import standing
 from flfw.audit.verdict import Rung
 from flfw.curves import Point
+from flfw.data.splits.partition import evenly
 from flfw.errors import BadInput
 from flfw.recording.reader import Recordings
 from flfw.resolve import Resolved
@@ -240,9 +240,3 @@ def _which(job: Job) -> str:
     if ticket.curve:
         return f", {ticket.curve} {Point(ticket.curve, ticket.batch, ticket.steps).value}{suffix}"
     return (", one example's gradient" if ticket.on_client else "") + suffix
-
-
-def evenly(indices: np.ndarray, most: int) -> np.ndarray:
-    """Return at most ``most`` of the indices, evenly spaced: sets of several domains store these one after another."""
-    places = np.linspace(0, len(indices) - 1, min(len(indices), most)).round().astype(int)
-    return indices[places]

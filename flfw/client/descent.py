@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -12,13 +13,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from flfw.client.workplace import Workplace
+from flfw.data.splits.partition import evenly
 from flfw.defence import LocalStep
 from flfw.messages.sharing import matches
 from flfw.nets.net import Tensors
 from flfw.rng import torch_generator
 from flfw.training.optimisers import LastingTraining, Optimiser, Remembering, along, clip_norm
 
-_EVALUATION_BATCH = 500
+_EVALUATION_BATCH, _PUBLIC_AT_MOST = 500, 2000
 
 Batches: TypeAlias = Callable[[torch.Generator], Iterator[tuple[Tensor, Tensor]]]
 Follow: TypeAlias = Callable[[Mapping[str, Tensor], Tensor, Tensor], tuple[float, Tensors]]
@@ -175,4 +177,12 @@ class LocalDescent(ABC):
         leaving = {n: g for n, g in gradients.items() if matches(n, self.sharing.uploads)}
         if self.at.defence is None:
             return leaving
-        return self.at.defence.step(LocalStep(leaving, x, y, self.model, self.at.task.inputs), rng)
+        return self.at.defence.step(
+            LocalStep(leaving, x, y, self.model, self.at.task.inputs, lambda: self._public_examples), rng
+        )
+
+    @cached_property
+    def _public_examples(self) -> tuple[Tensor, Tensor]:
+        """Raw inputs and labels of public examples, spread evenly over the public part."""
+        x, y = self.at.task.examples("test", evenly(self.at.task.split.public, _PUBLIC_AT_MOST))
+        return x.to(self.device), y.to(self.device)

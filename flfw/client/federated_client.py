@@ -108,6 +108,7 @@ class FederatedClient(Probing, NumPyClient, ABC):
         self._keep_private(version)
         sent = self.leaving()
         examples = len(self.indices("train"))
+        metrics |= self.at.defence.measures if self.at.defence else {}
         return sent, {**metrics, "num-examples": examples, "seconds": time.monotonic() - started}
 
     def evaluate_named(self, received: Mapping[str, np.ndarray], version: int) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def representation(model: nn.Module, layer: str, x: Tensor) -> Tensor:
         x: network inputs (B, ...).
     """
     with evaluating(model), torch.no_grad():
-        return _entering(model, layer, x)
+        return entering(model, layer, x)
 
 
 def row_norms(model: nn.Module, layer: str, x: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ def row_norms(model: nn.Module, layer: str, x: Tensor) -> Tensor:
     """
 
     def norms(one: Tensor) -> Tensor:
-        r, pull, *_ = vjp(lambda at: _entering(model, layer, at[None])[0], one)
+        r, pull, *_ = vjp(lambda at: entering(model, layer, at[None])[0], one)
         (rows,) = vmap(pull)(torch.eye(len(r), dtype=r.dtype, device=r.device))
         return rows.flatten(1).norm(dim=1).detach()
 
@@ -54,7 +54,8 @@ def row_norms(model: nn.Module, layer: str, x: Tensor) -> Tensor:
         return torch.stack([norms(one) for one in x])
 
 
-def _entering(model: nn.Module, layer: str, x: Tensor) -> Tensor:
+def entering(model: nn.Module, layer: str, x: Tensor) -> Tensor:
+    """Return the inputs of a layer in the model's present mode, with their graph; see `representation`."""
     seen: list[Tensor] = []
     handle = model.get_submodule(layer).register_forward_pre_hook(lambda _, given: seen.append(given[0]))
     try:

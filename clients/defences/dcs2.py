@@ -1,0 +1,240 @@
+"""DCS^2: a concealed sample with nearly the gradient of a sensitive one is mixed into the gradient that is sent.
+
+Paper       Wu, Hayat, Zhou and Harandi, "Concealing Sensitive Samples against Gradient Leakage in Federated Learning",
+            AAAI 2024, arXiv 2209.05724.
+Symbols     B the batch, x_s, y_s its m sensitive samples, x_c, y_c as many concealed ones, z the latent of a sample,
+            g the gradient of the batch, g_s that of the sensitive samples, lambda the mixture.
+Acts on     the gradient of each local step with a sensitive sample, with sight of the batch, the model and public data.
+Departures  1. The paper's proxies are other training data of the clients; here they are public examples of other classes
+               than the sample's. start=noise needs none, and draws another label.
+            2. z is what enters the last layer in the paper, the scores in its code (``latent``). The code stops early,
+               at a length in normalised inputs that only images far out of the range reach; with stop=never the
+               search goes on to its end. ``boxed`` keeps x_c in the range, which neither paper nor code does.
+            3. The code's three weights are over 3, or over 2 with lambda 0 or 1, though they add up to 2; so here.
+            4. One projection in closed form, where the code calls a solver of quadratic programs.
+            5. g is the method's own direction for the shared tensors, as a client cannot send more.
+
+    x_c <- proxy; minimise over x_c by Adam, step size 0.1, a tenth at 3/8, 5/8 and 7/8:
+        1 - cos(grad CE(x_c, y_c), g_s) + exp(-lambda_x |x_c - x_s|) + lambda_z (|z_c - z_s| / |z_s| - eps)
+    g' = (g + grad[lambda CE(x_c, y_c) + (1 - lambda) CE(x_c, y_s)]) / 3
+    send g' where <g', g> >= 0, else g' + v g with v = max(1/2, -<g', g> / (|g|^2 + 1/1000))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, final
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from flfw.defence import Defence, LocalStep
+from flfw.errors import BadInput, require
+from flfw.messages.sharing import matches
+from flfw.nets import Tensors
+from flfw.nets.representation import entering, evaluating
+
+_LEAST_SHARE, _RIDGE = 0.5, 1e-3  # of the projection
+
+
+@dataclass(frozen=True)
+class DCS2Settings:
+    """Settings of the search and of the mixture; the defaults are the code's on MNIST."""
+
+    sensitive: str = "all"  # which samples of a batch: all, or classes with commas, such as 3,7
+    start: Literal["proxy", "noise", "mixed"] = "proxy"  # of x_c; mixed: lambda proxy + (1 - lambda) x_s
+    mixture: float = 0.7  # lambda, in [0, 1]
+    steps: int = 1000  # of the search, >= 1
+    lr: float = 0.1  # first step size of Adam, in deviations of the normalised input, > 0
+    eps: float = 0.01  # a constant in the loss, as in the paper; it changes no gradient
+    weight_x: float = 0.01  # lambda_x, >= 0
+    weight_z: float = 0.01  # lambda_z, >= 0
+    latent: Literal["scores", "features"] = "scores"  # z; features: the inputs of the last fully connected layer
+    stop: Literal["threshold", "never"] = "threshold"  # end the search once the mean distance is above the threshold
+    threshold: float = 300.0  # L2 distance in normalised inputs, > 0; 500 on CIFAR-10
+    boxed: bool = False  # keep x_c in the range of raw inputs
+
+    def __post_init__(self) -> None:
+        require(0 <= self.mixture <= 1, "0 <= mixture <= 1", mixture=self.mixture)
+        require(self.steps >= 1, "steps >= 1", steps=self.steps)
+        require(self.lr > 0, "lr > 0", lr=self.lr)
+        require(min(self.weight_x, self.weight_z) >= 0, "weights >= 0", weight_x=self.weight_x, weight_z=self.weight_z)
+        require(self.threshold > 0, "threshold > 0", threshold=self.threshold)
+        parts = self.sensitive.split(",")
+        if self.sensitive != "all" and not all(part.strip().isdigit() for part in parts):
+            raise BadInput(f"Expected sensitive=all or classes such as 3,7; got sensitive={self.sensitive}.")
+
+    @property
+    def classes(self) -> tuple[int, ...] | None:
+        """The sensitive classes; None: all."""
+        return None if self.sensitive == "all" else tuple(map(int, self.sensitive.split(",")))
+
+
+@final
+class DCS2(Defence):
+    """Defence that sends a mixture of the batch's gradient and that of concealed samples."""
+
+    Settings = DCS2Settings
+
+    @classmethod
+    def mildest(cls, settings: DCS2Settings) -> DCS2Settings:
+        """Return settings whose concealed sample is the sensitive one, but for a thousandth of a proxy."""
+        return replace(settings, start="mixed", mixture=min(settings.mixture, 1e-3), steps=1, lr=min(settings.lr, 1e-6))
+
+    def check_model(self, model: nn.Module, uploads: Sequence[str]) -> None:
+        """Refuse a method that shares nothing that its own loss moves."""
+        if not any(matches(name, uploads) for name in _moved(model)):
+            raise BadInput("Expected shared weights of the classifying network for dcs2, got none; choose a method.")
+
+    def step(self, step: LocalStep, rng: torch.Generator) -> Tensors:
+        """Mix concealed samples of the batch's sensitive ones into its gradient."""
+        chosen = self._sensitive(step.y)
+        names = [name for name in step.gradients if name in _moved(step.model)]
+        if not bool(chosen.any()) or not names:
+            return step.gradients
+        with evaluating(step.model):
+            search = Search(self.settings, step, chosen, names)
+            x_c, y_c = search.concealed(rng)
+            mixed = search.mixed(x_c, y_c)
+        self.measures = {"concealed_cosine": search.cosine}
+        divisor = 2 if self.settings.mixture in (0.0, 1.0) else 3
+        g = {name: step.gradients[name] for name in names}
+        sent = projected({name: (g[name] + mixed[name].to(g[name].device)) / divisor for name in names}, g)
+        return {**step.gradients, **sent}
+
+    def _sensitive(self, y: Tensor) -> Tensor:
+        classes = self.settings.classes
+        return torch.ones_like(y, dtype=torch.bool) if classes is None else torch.isin(y, torch.tensor(classes))
+
+
+@final
+class Search:
+    """Search for the concealed samples of one batch.
+
+    Args:
+        settings: of the search.
+        step: the local step.
+        chosen: mask (B,) of the sensitive samples.
+        names: the shared tensors, whose gradients are compared.
+    """
+
+    def __init__(self, settings: DCS2Settings, step: LocalStep, chosen: Tensor, names: Sequence[str]) -> None:
+        self._settings, self._model, self._inputs = settings, step.model, step.inputs
+        device = next(step.model.parameters()).device
+        self._x = step.inputs.normalise(step.x.to(device)[chosen.to(device)])
+        self._y, self._public = step.y.to(device)[chosen.to(device)], step.public
+        self._weights = {name: p.detach() for name, p in step.model.named_parameters()}
+        self._names = list(names)
+        self._last = [name for name, one in step.model.named_modules() if isinstance(one, nn.Linear)][-1]
+        self._g_s = self._flat(self._gradient(self._x, self._y))
+        self._z_s = self._latent(self._x).detach()
+        self.cosine = 0.0
+
+    def concealed(self, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return x_c (m, ...) as network inputs, and y_c (m,)."""
+        chosen = self._settings
+        x, y = self._start(rng)
+        x = x.clone().requires_grad_()
+        adam = torch.optim.Adam([x], lr=chosen.lr)
+        milestones = [round(chosen.steps * share) for share in (3 / 8, 5 / 8, 7 / 8)]
+        schedule = torch.optim.lr_scheduler.MultiStepLR(adam, milestones, gamma=0.1)
+        for _ in range(chosen.steps):
+            loss, distance = self._loss(x, y)
+            (x.grad,) = torch.autograd.grad(loss, [x])
+            adam.step()
+            schedule.step()
+            if chosen.boxed:
+                self._box(x)
+            if chosen.stop == "threshold" and distance > chosen.threshold:
+                break
+        self.cosine = 1 - float(self._apart(x, y).detach())
+        return x.detach(), y
+
+    def mixed(self, x: Tensor, y: Tensor) -> Tensors:
+        """Compute the gradient of lambda CE(x_c, y_c) + (1 - lambda) CE(x_c, y_s) by the shared tensors."""
+        share = self._settings.mixture
+        under_y_c, under_y_s = self._gradient(x, y), self._gradient(x, self._y)
+        return {name: (share * under_y_c[name] + (1 - share) * under_y_s[name]).detach() for name in self._names}
+
+    def _loss(self, x: Tensor, y: Tensor) -> tuple[Tensor, float]:
+        """Compute the loss, and the mean distance of the concealed samples from the sensitive ones."""
+        chosen, distance = self._settings, (x - self._x).flatten(1).norm(dim=1).mean()
+        gap = (self._latent(x) - self._z_s).flatten(1).norm(dim=1) / self._z_s.flatten(1).norm(dim=1)
+        latent = chosen.weight_z * (gap.mean() - chosen.eps)
+        return self._apart(x, y) + torch.exp(-chosen.weight_x * distance) + latent, float(distance.detach())
+
+    def _apart(self, x: Tensor, y: Tensor) -> Tensor:
+        g_c = self._flat(self._gradient(x, y, graph=True))
+        return 1 - torch.nn.functional.cosine_similarity(g_c, self._g_s, dim=0)
+
+    def _start(self, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw proxies, or noise, of other classes than the sensitive samples have."""
+        if self._settings.start == "noise":
+            classes = int(self._scores(self._x[:1]).shape[1])
+            shift = torch.randint(1, classes, self._y.shape, generator=rng).to(self._y.device)
+            return torch.randn(self._x.shape, generator=rng).to(self._x.device), (self._y + shift) % classes
+        x, y = self._public()
+        places = []
+        for label in self._y.tolist():
+            others = (y != label).nonzero().flatten()
+            if not len(others):
+                raise BadInput(f"Expected public examples of other classes than {label} for dcs2, got none.")
+            places.append(int(others[torch.randint(len(others), (), generator=rng)]))
+        proxies, labels = self._inputs.normalise(x[places]), y[places]
+        if self._settings.start == "mixed":
+            share = self._settings.mixture
+            proxies = share * proxies + (1 - share) * self._x
+        return proxies, labels
+
+    @torch.no_grad()
+    def _box(self, x: Tensor) -> None:
+        mean, std = self._inputs.mean.to(x.device), self._inputs.std.to(x.device)
+        x.copy_(((x * std + mean).clamp(0, 1) - mean) / std)
+
+    def _gradient(self, x: Tensor, y: Tensor, graph: bool = False) -> Tensors:
+        weights = {name: p.requires_grad_(name in self._names) for name, p in _copied(self._weights).items()}
+        loss = cross_entropy(functional_call(self._model, weights, (x,)), y)
+        gradients = torch.autograd.grad(loss, [weights[name] for name in self._names], create_graph=graph)
+        return dict(zip(self._names, gradients, strict=True))
+
+    def _flat(self, gradient: Tensors) -> Tensor:
+        return torch.cat([gradient[name].flatten() for name in self._names])
+
+    def _scores(self, x: Tensor) -> Tensor:
+        return functional_call(self._model, self._weights, (x,))
+
+    def _latent(self, x: Tensor) -> Tensor:
+        return self._scores(x) if self._settings.latent == "scores" else entering(self._model, self._last, x)
+
+
+def projected(mixed: Tensors, g: Tensors) -> Tensors:
+    """Return a gradient that does not point away from g: ``mixed``, or ``mixed + v g``.
+
+    Args:
+        mixed: g' by name.
+        g: the batch's gradient, by name.
+
+    >>> one = {"w": torch.tensor([1.0, 0.0])}
+    >>> projected({"w": torch.tensor([-2.0, 1.0])}, one)["w"].round(decimals=3)
+    tensor([-0.0020,  1.0000])
+    """
+    along = sum(float((mixed[name] * g[name]).sum()) for name in g)
+    if along >= 0:
+        return mixed
+    share = max(_LEAST_SHARE, -along / (sum(float((value**2).sum()) for value in g.values()) + _RIDGE))
+    return {name: mixed[name] + share * g[name] for name in g}
+
+
+def _moved(model: nn.Module) -> set[str]:
+    """Name the parameters of the classifying network: a generator or a discriminator has no part in the loss."""
+    return {name for name, _ in model.named_parameters() if name.partition(".")[0] in _PARTS}
+
+
+def _copied(weights: Tensors) -> Tensors:
+    return {name: value.detach() for name, value in weights.items()}
+
+
+_PARTS = ("extractor", "classifier", "hypernet")
