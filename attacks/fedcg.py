@@ -45,11 +45,8 @@ from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.errors import require
 from flfw.inversion.closed_form.features import CLASSIFIER, EXTRACTOR, ExtractorVictim
 from flfw.inversion.closed_form.presence import classes_held
-from flfw.inversion.descent import AdamDescent
-from flfw.inversion.matching import relative_distance
-from flfw.inversion.priors import total_variation, weighted
+from flfw.inversion.private.known_extractor import by_features
 from flfw.inversion.private.surrogate import StandIns, Teaching, learn, restarted
-from flfw.inversion.search import Recipe, Stage, Target, invert
 from flfw.nets.conditional_gan import GeneratingNet, noise
 from flfw.nets.net import Tensors
 from flfw.rng import initialising, torch_generator
@@ -61,7 +58,6 @@ _USES: dict[str, Uses] = {
     "generator": frozenset({"public", "uploads"}),
 }
 _GENERATED = 64  # number of features for a class average
-_LR, _FALLING = 0.1, 1000.0  # step size in deviations of the normalised input; first weight of the prior over the last
 
 
 @dataclass(frozen=True)
@@ -152,19 +148,11 @@ class FedCGInversion(Attack):
         self, seen: list[Observation], known: list[Knowledge], rngs: list[torch.Generator]
     ) -> list[Reconstruction]:
         """Search for the data by their features: first under a smooth prior, then with almost none."""
-        chosen, inputs = self.settings, known[0].model.inputs
-        victim = ExtractorVictim(known[0].model.model, _held(seen[0], known[0]), inputs)
-        features = self._search.features(seen, known, rngs)
-        unused = torch.zeros(known[0].batch, dtype=torch.int64, device=inputs.mean.device)
-        targets = [Target(victim.sent(f), unused, rng) for f, rng in zip(features, rngs, strict=True)]
-        prior, opening = (
-            weighted((chosen.tv / _FALLING, total_variation)),
-            max(1, round(0.4 * chosen.search_iterations)),
+        victim = ExtractorVictim(known[0].model.model, _held(seen[0], known[0]), known[0].model.inputs)
+        features, limits = self._search.features(seen, known, rngs), (self.settings.search_iterations, self.settings.tv)
+        results = by_features(
+            victim, features, rngs, known[0].box, iterations=limits[0], tv=limits[1], compute=self.compute
         )
-        smooth = Stage(relative_distance, AdamDescent(opening, _LR, schedule="cosine"), prior, _FALLING)
-        last = AdamDescent(max(1, chosen.search_iterations - opening), _LR / 2, schedule="cosine")
-        recipe = Recipe(relative_distance, last, prior, start=_blank, opening=(smooth,))
-        results = invert(victim, targets, recipe, box=known[0].box, compute=self.compute)
         return [Reconstruction(f.samples, f.matched) for f in results]
 
     # --- the extractor is private ---
@@ -217,11 +205,6 @@ class FedCGInversion(Attack):
         data, rng = (known.public.samples, known.public.labels), torch_generator(0, "stand-ins")
         decoders = before.decoders if before else None
         return learn(extractors, classifier, data, known.model.inputs, teaching, rng, frozen=frozen, decoders=decoders)
-
-
-def _blank(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
-    """Return the start of a search for data: the mean of all inputs."""
-    return torch.zeros(shape)
 
 
 def _whole(model: nn.Module, part: str, held: Tensors) -> bool:

@@ -109,8 +109,9 @@ class Resolved:
         name = self.experiment.defence
         if name == "none":
             return None
-        cls = plugins.find(plugins.DEFENCE, name, Defence)
-        return cls, settings(cls.Settings, plugins.short_name(name), self.experiment.set)
+        cls, short = plugins.find(plugins.DEFENCE, name, Defence), plugins.short_name(name)
+        alike = [attack for attack in self.experiment.attacks if plugins.short_name(attack) == short]
+        return cls, self._settings_of(cls, name, frozenset().union(*map(attack_fields, alike)))
 
     @cached_property
     def adaptation(self) -> type[Operator] | None:
@@ -127,12 +128,16 @@ class Resolved:
 
     @cached_property
     def _attacks(self) -> Mapping[str, tuple[Any, Any]]:
-        """Class and settings of each attack; fields of a method of the same name are ignored."""
+        """Class and settings of each attack; fields of a method or a defence of the same name are ignored."""
         classes: dict[str, Any] = {name: plugins.find(plugins.ATTACK, name, Attack) for name in self.experiment.attacks}
-        of_method = frozenset(field.name for field in dataclasses.fields(self.method.Settings))
-        alike = plugins.short_name(self.experiment.method)
+        others: dict[str, Any] = {plugins.short_name(self.experiment.method): self.method}
+        if self.experiment.defence != "none":
+            others[plugins.short_name(self.experiment.defence)] = plugins.find(
+                plugins.DEFENCE, self.experiment.defence, Defence
+            )
+        of_others = {name: frozenset(f.name for f in dataclasses.fields(cls.Settings)) for name, cls in others.items()}
         return {
-            name: (cls, self._settings_of(cls, name, of_method if plugins.short_name(name) == alike else frozenset()))
+            name: (cls, self._settings_of(cls, name, of_others.get(plugins.short_name(name), frozenset())))
             for name, cls in classes.items()
         }
 

@@ -1,0 +1,53 @@
+"""Search for data by their features, through a known extractor: first under a smooth prior, then with almost none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from flfw.inversion.closed_form.features import ExtractorVictim
+from flfw.inversion.compute import Compute
+from flfw.inversion.descent import AdamDescent
+from flfw.inversion.matching import relative_distance
+from flfw.inversion.priors import total_variation, weighted
+from flfw.inversion.search import Recipe, SearchResult, Stage, Target, invert
+
+_LR, _FALLING = 0.1, 1000.0  # step size in deviations of the normalised input; first weight of the prior over the last
+_SMOOTH = 0.4  # share of the iterations under the smooth prior
+
+
+def by_features(
+    victim: ExtractorVictim,
+    features: Sequence[Tensor],
+    rngs: Sequence[torch.Generator],
+    box: tuple[float, float],
+    *,
+    iterations: int,
+    tv: float,
+    compute: Compute,
+) -> list[SearchResult]:
+    """Search for the data of several messages.
+
+    Args:
+        victim: the extractor.
+        features: features (B, ...) of each message.
+        rngs: a generator for each.
+        box: range of raw inputs.
+        iterations: steps of Adam, >= 1.
+        tv: first weight of the total variation, >= 0; it falls to a thousandth.
+        compute: limits of memory, and compilation.
+    """
+    unused = torch.zeros(len(features[0]), dtype=torch.int64, device=victim.inputs.mean.device)
+    targets = [Target(victim.sent(f), unused, rng) for f, rng in zip(features, rngs, strict=True)]
+    prior, opening = weighted((tv / _FALLING, total_variation)), max(1, round(_SMOOTH * iterations))
+    smooth = Stage(relative_distance, AdamDescent(opening, _LR, schedule="cosine"), prior, _FALLING)
+    last = AdamDescent(max(1, iterations - opening), _LR / 2, schedule="cosine")
+    recipe = Recipe(relative_distance, last, prior, start=_blank, opening=(smooth,))
+    return invert(victim, targets, recipe, box=box, compute=compute)
+
+
+def _blank(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+    """Return the start of the search: the mean of all inputs."""
+    return torch.zeros(shape)
