@@ -9,7 +9,8 @@ where z are the scores and L_cj is a Lipschitz constant of z_c - z_j: the length
 last layer, times the largest singular values of the layers below. A convolution's is bounded by that of the circular
 one on its padded input, of which it is a part (Sedghi, Gupta and Long, ICLR 2019). It holds for all inputs and is low
 for that reason. Beside it stands the first-order distance min_j (z_c - z_j) / |grad_x (z_c - z_j)|, an estimate without
-a guarantee. Rounding is not counted. Lengths are L2, in units of raw inputs in [0, 1].
+a guarantee. All is computed in float64; neither its rounding is counted, nor that of a model in float32. Lengths are
+L2, in units of raw inputs in [0, 1].
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from math import sqrt
 from pathlib import Path
@@ -30,7 +32,7 @@ from flfw.errors import BadInput, require
 from flfw.nets.inputs import Inputs
 from flfw.nets.net import Net
 from flfw.resolve import resolve
-from flfw.runs import run
+from flfw.runs import results, run
 from flfw.storage.checkpoint import require_same_data, stored_experiment
 from papers.norms import last_weights
 
@@ -57,18 +59,19 @@ def distortions(net: Net, x: Tensor, inputs: Inputs) -> Distortions:
     Raises:
         BadInput: the network has a layer without a bound.
     """
+    net = deepcopy(net).double()  # in float32 small weights underflow, and a bound would be infinite
     layers = _layers(net)
     last = layers.pop()
     if not isinstance(last, nn.Linear):
         raise BadInput(
             f"Expected a network that ends in a fully connected layer, got {type(last).__name__} at its end."
         )
-    below, at = 1 / float(inputs.std.min()), torch.zeros(1, *inputs.shape)
+    below, at = 1 / float(inputs.std.min()), torch.zeros(1, *inputs.shape, dtype=torch.float64)
     for layer in layers:
         below *= constant(layer, at)
         with torch.no_grad():
             at = layer(at)
-    parts = [_distances(net, part, inputs, last.weight.detach() * below) for part in x.split(_AT_ONCE)]
+    parts = [_distances(net, part, inputs, last.weight.detach() * below) for part in x.double().split(_AT_ONCE)]
     return Distortions(*(torch.cat(each) for each in zip(*parts, strict=True)))
 
 
@@ -137,7 +140,11 @@ def _distances(net: nn.Module, x: Tensor, inputs: Inputs, scaled: Tensor) -> tup
     away[rows, top] = False  # the class itself is no other class
     lengths = (scaled[top][:, None] - scaled[None]).norm(dim=2)
     gradients = (slopes[rows, top][:, None] - slopes).norm(dim=2)
-    proven, near = (torch.where(away, margins / each, torch.inf).min(1).values for each in (lengths, gradients))
+    if not bool(torch.isfinite(margins).all() & torch.isfinite(lengths).all()):
+        raise BadInput("Expected finite scores, got NaN or infinity; name a run that did not diverge.")
+    # Two classes of equal scores: no distortion at all is proven harmless.
+    each = (torch.where(margins > 0, margins / length, 0.0) for length in (lengths, gradients))
+    proven, near = (torch.where(away, one, torch.inf).min(1).values for one in each)
     return proven, near
 
 
@@ -157,8 +164,12 @@ def of_run(folder: Path, data_root: Path | None = None, most: int = 1000) -> Dis
     resolved, task, _ = run.check(replace(stored, out=folder, data_root=data_root or stored.data_root), new=False)
     require_same_data(folder, task.dataset.digest)
     model, last = resolve(resolved.experiment).build_model().eval(), last_weights(folder)
-    if last is None or set(last[1]) != set(model.state_dict()) or not isinstance(model, Net):
+    whole = last is not None and set(last[1]) == set(model.state_dict()) and isinstance(model, Net)
+    if last is None or not whole or not results.is_complete(folder):
         raise BadInput(f"Expected a finished run that shares its whole model, got {folder}; name another.")
+    assert isinstance(model, Net)
+    if any(not bool(torch.isfinite(value).all()) for value in last[1].values()):
+        raise BadInput(f"Expected finite weights, got NaN or infinity in {folder}; name another run.")
     model.load_state_dict(last[1])
     x, _ = task.examples("test", torch.arange(min(most, len(task.dataset.test_y))).numpy())
     return distortions(model, x, task.inputs)
@@ -178,11 +189,15 @@ def main(arguments: Sequence[str]) -> int:
     except BadInput as error:
         print(f"distortion: {error}", file=sys.stderr)
         return 2
-    shares = torch.tensor(_SHARES)
+    shares = torch.tensor(_SHARES, dtype=torch.float64)
     print(f"L2 length of distortions that keep the class of {len(result.proven):,} test examples, raw inputs in [0, 1]")
     print("| | " + " | ".join(f"{share:.0%} of them below" for share in _SHARES) + " |\n|---|---|---|---|")
     for name, values in (("proven", result.proven), ("first order, no proof", result.first_order)):
-        print(f"| {name} | " + " | ".join(f"{value:.3g}" for value in values.quantile(shares).tolist()) + " |")
+        print(
+            f"| {name} | "
+            + " | ".join(f"{value:.3g}" for value in values.quantile(shares, interpolation="lower").tolist())
+            + " |"
+        )
     return 0
 
 

@@ -7,9 +7,9 @@ The notebooks of FedCG's authors (Wu et al., IJCAI 2022, arXiv 2111.08211) measu
     f    the features of an example: the true ones, as a classifier's gradient shows them, or the nearest of many
          generated ones. Only an attacker that has the true features can find the nearest.
     E~   the victim's extractor; or one that is trained, from new weights, so that the victim's classifier classifies
-         its features: on the victim's own data, on data like them (the test part of the client), or on other data.
+         its features: on the victim's own data, on data like them (the client's own test part), or on other data.
 
-The first two attackers hold what a client keeps to itself: they tell what is lost with it, not what an attacker gets.
+The first three attackers hold what a client keeps to itself: they tell what is lost with it, not what an attacker gets.
 Departures: the notebooks search to convergence, in up to 165,000 steps of size 1e-3. Their weight of TV is not known
 here: of several the one with the highest mean PSNR is shown for each attacker, which no attacker could choose.
 Classifier and generator are those that the server sends next, with which the client's extractor was not trained.
@@ -22,6 +22,7 @@ import csv
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -30,6 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from flfw.audit.measures.metrics import psnr
+from flfw.data.splits.partition import evenly
 from flfw.errors import BadInput, require
 from flfw.inversion.priors import total_variation
 from flfw.inversion.private.surrogate import Teaching, restarted, trained_under
@@ -44,6 +46,8 @@ from papers.restored import Restored, restored
 TRUE, GENERATED = "true", "generated"
 MEAN = "mean image of its class, no leak"
 VICTIM, SAME, LIKE, OTHER = "the victim's", "trained on its data", "trained on like data", "trained on other data"
+_MOST_IMAGES = 64  # a picture has a column for each
+_PUBLIC = 2000  # public examples for the mean images
 _FEW = 2  # least number of examples for a training
 
 
@@ -52,7 +56,7 @@ _FEW = 2  # least number of examples for a training
 class InversionSettings:
     """Settings of the searches and of the trained extractors."""
 
-    images: int = 6  # of the client's own training examples, drawn at random, >= 1
+    images: int = 6  # of the client's own training examples, drawn at random, in [1, 64]
     iterations: int = 5000  # steps of Adam, >= 1
     lr: float = 1e-2  # its step size, in deviations of the normalised input, > 0
     tv: tuple[float, ...] = (1e-3, 1.0, 30.0)  # weights of the total variation, each >= 0; the best is shown
@@ -60,10 +64,11 @@ class InversionSettings:
     generated: int = 1000  # generated features of a label among which the nearest is taken, >= 1
 
     def __post_init__(self) -> None:
-        for name in ("images", "iterations", "epochs", "generated"):
+        for name in ("iterations", "epochs", "generated"):
             require(getattr(self, name) >= 1, f"{name} >= 1", **{name: getattr(self, name)})
-        require(self.lr > 0, "lr > 0", lr=self.lr)
-        require(bool(self.tv) and min(self.tv) >= 0, "one tv >= 0 or several", tv=self.tv)
+        require(1 <= self.images <= _MOST_IMAGES, f"1 <= images <= {_MOST_IMAGES}", images=self.images)
+        require(0 < self.lr < inf, "0 < lr < inf", lr=self.lr)
+        require(bool(self.tv) and all(0 <= one < inf for one in self.tv), "one finite tv >= 0 or several", tv=self.tv)
 
 
 class Inverted(NamedTuple):
@@ -95,9 +100,11 @@ def inversions(finished: Restored, client: int, settings: InversionSettings, oth
     data = {SAME: task.examples("train", task.split.train[client]), LIKE: like}
     if other:
         data[OTHER] = other.examples("train", other.split.train[client])
+        _require_apart(data[SAME][0], data[OTHER][0])
     features = _features(model, task.inputs, x, y, settings, seed)
     pictures: dict[tuple[str, int], np.ndarray] = _numbered(grids.ORIGINAL, x)
-    rows = _scored(MEAN, x, y, torch.stack([_mean_of(like, label) for label in y]), pictures)
+    public = task.examples("test", evenly(task.split.public, _PUBLIC))
+    rows = _scored(MEAN, x, y, torch.stack([_mean_of(public, label) for label in y]), pictures)
     wanted = torch.cat(list(features.values()))
     for name, extractor in _extractors(model, task.inputs, data, settings, seed).items():
         each = [inverted(extractor, wanted, task.inputs, settings, tv).split(len(x)) for tv in settings.tv]
@@ -105,6 +112,14 @@ def inversions(finished: Restored, client: int, settings: InversionSettings, oth
             best = max(range(len(settings.tv)), key=lambda i: sum(_psnrs(x, guesses[i])))
             rows += _scored(f"{name}, {kind} features", x, y, guesses[best], pictures, settings.tv[best])
     return Inverted(rows, pictures)
+
+
+def _require_apart(victims: Tensor, others: Tensor) -> None:
+    """Refuse other data that hold one of the client's own examples."""
+    held = {image.numpy().tobytes() for image in victims}
+    alike = sum(image.numpy().tobytes() in held for image in others)
+    if alike:
+        raise BadInput(f"Expected other data than the client's, got {alike} of its own examples; name another set.")
 
 
 def _kind(task: Task) -> str:

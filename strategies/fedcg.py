@@ -25,7 +25,7 @@ Departures  --variant authors undoes 3 as in the authors' plain client (in their
                runs repeat; a site that relies on this protection has to draw its own.
             5. The code shuffles alike in every round and at every client; here each round has its own order.
             6. distance=cosine, distance=none and image_noise are options of the code (``distance``, ``add_noise``)
-               without a published result. A probe's image has no such noise.
+               without a published result. The image of a probe of one gradient has no such noise.
 
     client i, having received C_g, G_g:
         T epochs:  E_i, C_i <- Adam step on CE(C_i(E_i(x)), y) + gamma MSE(E_i(x), G_g(z, y))

@@ -7,7 +7,8 @@ Symbols     varphi hypernetwork, v embedding (N(0,1)^64, the same start for all)
 Down        hypernet.*
 Up          hypernet.* after local training: 14.9 million numbers for CNN 1, 128 times FedAvg's upload; with
             upload=factors the change of the heads as low-rank factors, coded (docs/methods/hyperfl.md).
-Private     embedding, classifier.*, kept by the client from round to round; the extractor is never stored or sent.
+Private     embedding, classifier.*, kept by the client from round to round; the extractor is never sent, and stored
+            only with keep_theta.
 Client      clients/hyperfl.py
 A probe     one gradient of the hypernetwork with the classifier as it is (the paper's step B).
 Departures  --variant authors undoes the first one.

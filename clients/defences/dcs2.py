@@ -5,11 +5,11 @@ Paper       Wu, Hayat, Zhou and Harandi, "Concealing Sensitive Samples against G
 Symbols     B the batch, x_s, y_s its m sensitive samples, x_c, y_c as many concealed ones, z the latent of a sample,
             g the gradient of the batch, g_s that of the sensitive samples, lambda the mixture.
 Acts on     the gradient of each local step with a sensitive sample, with sight of the batch, the model and public data.
-Departures  1. The paper's proxies are other training data of the clients; here they are public examples of other classes
-               than the sample's. start=noise needs none, and draws another label.
-            2. z is what enters the last layer in the paper; in the code, the scores: ``latent``. The code ends
-               its search at a length in normalised inputs that only images far out of the range reach; stop=never goes on.
-               ``boxed`` keeps x_c in the range, which neither paper nor code does.
+Departures  1. The paper's proxies are other training data of the clients; here they are public examples of another
+               class than the sample's. start=noise needs none, and draws another label.
+            2. z is what enters the last layer in the paper; in the code, the scores: ``latent``. The code ends its
+               search at a length in normalised inputs that only images far out of the range reach; with stop=never it
+               goes on. ``boxed`` keeps x_c in the range, which neither paper nor code does.
             3. The code's three weights are over 3, or over 2 with lambda 0 or 1, though they add up to 2; so here.
             4. One projection in closed form, where the code calls a solver of quadratic programs.
             5. g is the method's own direction for the shared tensors, as a client cannot send more.

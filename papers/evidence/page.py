@@ -32,17 +32,19 @@ python -m papers.evidence --only fed_cdp.5   # some cells
 ```
 
 **authors** is the method as in its authors' code, **ours** the method as this project has it by default; what differs
-stands on the cards of `papers/` and `strategies/`. Where nothing differs there is one number, under *authors*. ± is the
-sample standard deviation over the seeds. **Beside** are further figures of the authors' variant, explained below each
-table.
+stands on the cards of `papers/` and `strategies/`. Noise is always drawn as the paper states it, even if the released
+code has it switched off. Where a paper does not state a setting, the card names the assumed one. Where the variants do
+not differ there is one number, under *authors*. ± is the sample standard deviation over the seeds. **Beside** are
+further figures of the authors' variant, explained below each table; inf is an epsilon without a bound.
 
 | word | means |
 |---|---|
-| agrees | within 1 point (a hundredth of an accuracy, 1 dB) of the published number, or within two deviations |
-| undecided | within two deviations, but more than 5 points off: the seeds differ too much to tell |
+| agrees | within 1 point of the published number; or, with three seeds or more, *near* it and within 2 points |
+| undecided | near it, but farther off: the seeds differ too much to tell |
 | above, below | farther off; where the reason is known it stands below the table |
 
-The deviation is the larger of the paper's and of ours. A run that is cut short goes on from its last round.
+A point is a hundredth of an accuracy, or 1 dB; *near* is within two standard errors of the difference. One seed that
+agrees is marked: it may be luck. A run that is cut short goes on from its last round.
 """
 
 
@@ -70,19 +72,29 @@ def listing(folder: Path = FOLDER, only: str = "") -> str:
 
 def _summary(records: Sequence[Record]) -> str:
     words: dict[str, Counter[str]] = {variant: Counter() for variant in VARIANTS}
+    beside = 0
     for cell, by_variant in _cells(records):
+        beside += cell.value is None
         for variant, mine in by_variant.items():
-            words[variant][agreement.word(cell, mine) or "not in the paper"] += 1
+            if word := agreement.word(cell, mine):
+                words[variant][f"{word}{_lone(word, mine)}"] += 1
     lines = ["## In short", ""]
     for variant, counts in words.items():
         if counts:
             total = sum(counts.values())
             each = ", ".join(f"{number} {word}" for word, number in counts.most_common())
-            lines.append(f"- {variant}: {total} cell{'s' if total != 1 else ''}: {each}.")
-    hours = sum(record.seconds for record in records) / 3600
+            lines.append(f"- {variant}: {total} published cell{'s' if total != 1 else ''}: {each}.")
+    if beside:
+        lines.append(f"- {beside} more that no paper has.")
+    runs = {record.digest: record for record in records}.values()  # tables share runs
+    hours = sum(record.seconds for record in runs) / 3600
     machines = sorted({record.hardware for record in records})
-    lines.append(f"- {len(records)} runs, {hours:.1f} hours in all, on {'; '.join(machines)}.")
+    lines.append(f"- {len(runs)} runs, {hours:.1f} hours in all, on {'; '.join(machines)}.")
     return "\n".join([*lines, ""])
+
+
+def _lone(word: str, mine: Measured) -> str:
+    return " (1 seed)" if word == "agrees" and len(mine.seeds) == 1 else ""
 
 
 def _section(name: str, records: Sequence[Record]) -> str:
@@ -99,7 +111,7 @@ def _section(name: str, records: Sequence[Record]) -> str:
             seeds += [] if mine is None else [",".join(map(str, mine.seeds))]
         paper = "–" if cell.value is None else layout.number(cell.value, cell.unit, cell.deviation)
         words = " ".join((*cell.row, *cell.columns, *([cell.metric] if cell.metric != "accuracy" else [])))
-        figures = _beside(cell, next(iter(by_variant.values())))
+        figures = _beside(cell, by_variant[VARIANTS[0]]) if VARIANTS[0] in by_variant else {}
         if figures:
             legend.setdefault("; ".join(figures), {})[" ".join(cell.row)] = None
         columns.append(" / ".join(figures.values()))
@@ -129,10 +141,10 @@ def _number(cell: Cell, mine: Measured) -> str:
 def _verdict(cell: Cell, variant: str, mine: Measured, notes: list[str]) -> str:
     word = agreement.word(cell, mine)
     if word is None:
-        return "not in the paper"
+        return cell.note or "not in the paper"
     why = agreement.reason(cell, variant) if word != "agrees" else ""
     if not why:
-        return word
+        return f"{word}{_lone(word, mine)}"
     if why not in notes:
         notes.append(why)
     return f"{word} ({notes.index(why) + 1})"

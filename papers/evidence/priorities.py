@@ -32,7 +32,7 @@ _FIRST = (0,)
 _TABULAR = ("fed_cdp.5/Cancer", "fed_cdp.4/Cancer", "fed_cdp.5/Adult", "fed_cdp.4/Adult")
 _SHARED = tuple(f"fedcg.1/{method}/{data}" for data in _FEDCG for method in ("FedAvg", "FedCG", "FedSplit"))
 
-UNPUBLISHED = "not in the paper"
+UNPUBLISHED, RELEASED = "not in the paper", "not in the paper: no noise, as in the released code"
 _LEAST_NOISE = 0.5  # in Fed-CDP's table V
 
 PRIORITIES = (
@@ -120,7 +120,7 @@ def cells_of(name: str) -> tuple[Cell, ...]:
         others = [_unpublished(cell, {"dataset": "MNIST"}, columns=("MNIST",)) for cell in emnist]
     if name == "fed_cdp.5":
         least = [cell for cell in given if cell.keys["sigma"] == _LEAST_NOISE]
-        others = [_unpublished(cell, {"sigma": 0}, columns=("0",)) for cell in least]
+        others = [replace(_unpublished(cell, {"sigma": 0}, columns=("0",)), note=RELEASED) for cell in least]
     return (*given, *others)
 
 
@@ -136,7 +136,7 @@ def _is_below(cell: Cell, prefix: str) -> bool:
 def _of_cell(cell: Cell, variants: tuple[Variant, ...], seed: int) -> Iterator[Item]:
     make = presets(cell.table)
     plain = make(cell, "full") if make else None
-    published_or_not = cell if cell.note != UNPUBLISHED else replace(cell, value=0.0)
+    published_or_not = cell if cell.note not in (UNPUBLISHED, RELEASED) else replace(cell, value=0.0)
     if plain is None or cells.obstacle(published_or_not, plain) or plain.source != "run":
         return
     for variant in variants:

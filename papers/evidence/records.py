@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from flfw.resolve import without_auto
 from flfw.storage.sealed import write_whole
 from papers import cells
 from papers.evidence.priorities import Item
+
+_NOT_FINITE = ("inf", "-inf", "nan")
 
 FOLDER = Path(__file__).parent
 """Folder with a folder of records for each table."""
@@ -59,7 +62,8 @@ class Record:
         """Write the record and return its file."""
         path = file_of(folder, self.cell, self.variant, self.seed, self.choice)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, (json.dumps(asdict(self), indent=1) + "\n").encode())
+        stored = {**asdict(self), "value": _in_json(self.value), "also": {k: _in_json(v) for k, v in self.also.items()}}
+        write_whole(path, (json.dumps(stored, indent=1, allow_nan=False) + "\n").encode())
         return path
 
 
@@ -95,9 +99,20 @@ def _read(path: Path) -> Record:
     try:
         stored = json.loads(path.read_text())
         stored |= {name: tuple(stored[name]) for name in ("code", "notes")}
+        stored["value"] = _from_json(stored["value"])
+        stored["also"] = {name: _from_json(value) for name, value in stored["also"].items()}
         return Record(**stored)
     except (ValueError, TypeError, KeyError) as error:
         raise BadInput(f"Expected a record of evidence in {path}, got one that is damaged ({error}).") from error
+
+
+def _in_json(value: float | str) -> float | str:
+    """Return a number as JSON has it: it knows neither infinity nor NaN."""
+    return value if isinstance(value, str) or isfinite(value) else str(value)
+
+
+def _from_json(value: float | str) -> float | str:
+    return float(value) if value in _NOT_FINITE else value
 
 
 def changed(experiment: Experiment) -> Iterator[tuple[str, Any]]:

@@ -33,6 +33,16 @@ def test_of_a_linear_model_it_is_the_distance_to_the_boundary() -> None:
     assert result.proven.tolist() == pytest.approx([6 / 5 / 2]) and result.first_order.tolist() == pytest.approx([0.6])
 
 
+def test_equal_scores_and_tiny_weights_have_no_false_bound() -> None:
+    inputs, x = Inputs.from_constants((2,), (0.0, 0.0), (1.0, 1.0)), torch.tensor([[0.5, 0.5]])
+    tied = distortions(linear([[1.0, 0.0], [1.0, 0.0], [0.0, 0.0]]), x, inputs)
+    assert tied.proven.tolist() == [0.0] and tied.first_order.tolist() == [0.0]
+    tiny = distortions(linear([[1e-24, 0.0], [0.0, 5e-25]]), x, inputs)  # in float32 their squares are 0
+    assert tiny.proven.tolist() == pytest.approx([0.25 / (1.25**0.5)], rel=1e-6)
+    with pytest.raises(BadInput, match="Expected finite scores"):
+        distortions(linear([[float("inf"), 0.0], [0.0, 1.0]]), x, inputs)
+
+
 def true_norm(layer: nn.Module, shape: tuple[int, ...]) -> float:
     """Largest singular value of a linear layer, from its matrix."""
     basis = torch.eye(torch.Size(shape).numel(), dtype=torch.float64).view(-1, *shape)
@@ -113,5 +123,7 @@ def test_the_command_reads_the_last_model(tmp_path: Path, capsys: pytest.Capture
     proven, near = ([float(cell) for cell in line.split("|")[2:-1]] for line in lines[-2:])
     assert "20 test examples" in lines[0] and proven == sorted(proven)
     assert all(0 < a <= b for a, b in zip(proven, near, strict=True))
+    (tmp_path / "run" / "result.json").unlink()
+    assert distortion.main([str(tmp_path / "run")]) == 2 and "finished run" in capsys.readouterr().err
     assert distortion.main([str(tmp_path / "nowhere")]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from dataclasses import replace
@@ -125,11 +126,17 @@ def test_the_committed_records_are_of_full_runs_that_are_on_the_list() -> None:
         ([84.6], "below"),
         ([86.7], "above"),
         ([80.0, 90.0], "agrees"),  # a mean of 85 with a deviation of 7
-        ([70.0, 90.0], "undecided"),  # a mean of 80, which 14 points of deviation would let agree
+        ([70.0, 90.0], "undecided"),  # a mean of 80 with a standard error of 10
         ([80.0, 81.0], "below"),
+        ([83.0, 84.0, 85.0], "below"),  # a mean of 84 with a standard error of 0.58
+        ([82.5, 84.0, 86.0], "agrees"),  # 84.17 with 1.01, and 1.5 off
+        ([83.0, 85.0], "undecided"),  # two seeds are too few for that
+        ([78.0, 82.0, 88.0], "undecided"),  # 82.7 with 2.9
+        ([math.inf, 85.0], "diverged"),
+        ([math.nan], "diverged"),
     ],
 )
-def test_agreement_is_within_a_point_or_two_deviations(values: list[float], expected: str) -> None:
+def test_agreement_is_within_a_point_or_two_standard_errors(values: list[float], expected: str) -> None:
     mine = measured([record(value, seed=seed) for seed, value in enumerate(values)])
     assert mine is not None and mine.seeds == tuple(range(len(values)))
     assert word(cell(), mine) == expected
@@ -139,7 +146,7 @@ def test_the_papers_deviation_counts_as_well_and_words_are_no_numbers() -> None:
     fedcg = cell("fedcg.1/FedCG/CIFAR10/8/accuracy")  # 49.15 with a deviation of 0.48
     one = measured([record(48.3, cell=fedcg.path)])
     assert one is not None and word(fedcg, one) == "agrees"
-    assert word(replace(fedcg, deviation=0.1), replace(one, value=48.1)) == "below"
+    assert word(fedcg, replace(one, value=48.1)) == "below"
     assert measured([record("Y")]) is None and word(replace(fedcg, value=None), one) is None
 
 
@@ -166,12 +173,31 @@ def test_the_page_in_docs_is_printed_from_the_records() -> None:
 
 def test_a_line_has_both_variants_their_words_and_the_seeds() -> None:
     after = [{"final.acc_local": value} for value in (87.0, 88.0)]
-    given = [record(85.0, also=after[0]), record(86.0, seed=1, also=after[1]), record(90.0, variant="ours")]
+    given = [
+        record(85.0, also=after[0], digest="a"),
+        record(86.0, seed=1, also=after[1], digest="b"),
+        record(90.0, variant="ours", digest="c"),
+    ]
     lines = page.text(given).splitlines()
     (line,) = [line for line in lines if line.startswith("| FedAvg")]
     assert line == "| FedAvg Fashion-MNIST 20 | 85.67 | 85.50±0.71 | agrees | 90.00 | above | 87.50 | 0,1 / 0 |"
     assert "Beside (FedAvg): accuracy after one more local training." in lines
-    assert "- authors: 1 cell: 1 agrees." in lines and "- 3 runs, 1.5 hours in all, on a machine." in lines
+    assert "- authors: 1 published cell: 1 agrees." in lines and "- 3 runs, 1.5 hours in all, on a machine." in lines
+
+
+def test_one_seed_that_agrees_is_marked_and_what_no_paper_has_is_counted_apart() -> None:
+    silent = record(0.98, cell="fed_cdp.5/Cancer/0/accuracy", digest="1" * 12)
+    text = page.text([record(85.0), silent, record(0.5, cell="fed_cdp.5/Cancer/6/accuracy", digest="1" * 12)])
+    assert "agrees (1 seed)" in text and "- authors: 2 published cells: 1 agrees (1 seed), 1 below." in text
+    assert "| Cancer 0 | – | 0.98 | not in the paper: no noise, as in the released code |" in text
+    assert "- 1 more that no paper has." in text and "- 2 runs, 1.0 hours in all" in text
+
+
+def test_what_is_not_finite_is_written_as_json_and_printed(tmp_path: Path) -> None:
+    endless = record(math.inf, also={"final.acc_local": math.inf})
+    path = endless.write(tmp_path)
+    assert "Infinity" not in path.read_text() and read(tmp_path) == [endless]
+    assert "| inf | diverged |" in page.text([endless])
 
 
 # --- gathering ---

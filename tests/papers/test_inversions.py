@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,13 +86,13 @@ def test_the_generated_feature_is_the_nearest_of_those_drawn(finished: Path) -> 
 
 
 def test_the_command_compares_the_attackers(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = "--images 2 --iterations 4 --epochs 1 --generated 5 --other digits"
+    flags = "--images 2 --iterations 4 --epochs 1 --generated 5"
     assert inversions.main([str(finished), *flags.split(), "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     with (tmp_path / "inversions.csv").open(newline="") as lines:
         rows = list(csv.DictReader(lines))
-    assert len(rows) == 2 * (1 + 4 * 2) and all(float(row["psnr"]) > 0 for row in rows)
-    extractors = [inversions.VICTIM, inversions.SAME, inversions.LIKE, inversions.OTHER]
+    assert len(rows) == 2 * (1 + 3 * 2) and all(float(row["psnr"]) > 0 for row in rows)
+    extractors = [inversions.VICTIM, inversions.SAME, inversions.LIKE]
     assert list(dict.fromkeys(row["row"] for row in rows)) == [
         inversions.MEAN,
         *(f"{name}, {kind} features" for name in extractors for kind in (TRUE, GENERATED)),
@@ -99,6 +100,23 @@ def test_the_command_compares_the_attackers(finished: Path, tmp_path: Path, caps
     shown = {row["row"]: row["tv"] for row in rows}
     assert shown.pop(inversions.MEAN) == "" and set(shown.values()) <= {"0.001", "1.0", "30.0"}
     assert all(row["row"] in printed for row in rows) and (tmp_path / "inversions.svg").stat().st_size > 1000
+
+
+def test_other_data_are_none_of_the_clients_own(finished: Path) -> None:
+    run = restored(finished)
+    with pytest.raises(BadInput, match=r"Expected other data than the client's, got 40 of its own examples"):
+        inversions.inversions(run, 0, FEW, run.task)
+    assert inversions.main([str(finished), "--other", "digits", "--images", "1", "--iterations", "1"]) == 2
+    negative = replace(run.task, dataset=replace(run.task.dataset, train_x=255 - run.task.dataset.train_x))
+    rows = inversions.inversions(run, 0, FEW, negative).rows
+    assert f"{inversions.OTHER}, {TRUE} features" in {row["row"] for row in rows}
+
+
+def test_a_run_that_did_not_end_is_refused(finished: Path, tmp_path: Path) -> None:
+    begun = shutil.copytree(finished, tmp_path / "begun")
+    (begun / "result.json").unlink()
+    with pytest.raises(BadInput, match="Expected a finished run with rounds of training"):
+        restored(begun)
 
 
 def test_of_several_weights_the_best_is_shown(finished: Path) -> None:
@@ -124,7 +142,7 @@ def test_data_of_another_shape_are_refused(finished: Path) -> None:
     ("flags", "line"),
     [
         ("--client 7", r"inversions: Expected a client among \[0, 1\], got client=7\."),
-        ("--tv -1", r"inversions: Expected one tv >= 0 or several, got tv=\(-1\.0,\)\."),
+        ("--tv -1", r"inversions: Expected one finite tv >= 0 or several, got tv=\(-1\.0,\)\."),
         ("--other mnist-nowhere", r"inversions: Expected"),
         ("--other cancer", r"inversions: Expected inputs of Cx32x32"),
     ],
