@@ -8,7 +8,7 @@ from typing import final
 
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy, cosine_similarity, cross_entropy, mse_loss
+from torch.nn.functional import binary_cross_entropy, cosine_similarity, mse_loss
 
 from flfw.client.federated_client import FederatedClient
 from flfw.client.workplace import Workplace
@@ -95,7 +95,7 @@ class FedCGClient(FederatedClient):
     def local_loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Compute CE(C(E(x)), y) + gamma distance(E(x), G_g(z, y)), with new z for each batch."""
         features = self.net.extractor(self._inputs(x))
-        loss = cross_entropy(self.net.classifier(features), y)
+        loss = self.penalised(self.net.classifier(features), y)
         if not self.gamma or self.at.settings.distance == "none":
             return loss
         frozen = self.net.generator.eval()

@@ -6,7 +6,6 @@ from typing import final
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from flfw.client.federated_client import FederatedClient
 from flfw.client.workplace import Workplace
@@ -40,4 +39,4 @@ class FedGenClient(FederatedClient):
         frozen = self.net.generator.eval()
         with torch.no_grad():
             generated = frozen(noise(len(y), self._rng).to(self.device), y)
-        return self.loss(x, y) + cross_entropy(self.net.classifier(generated), y)
+        return self.loss(x, y) + self.penalised(self.net.classifier(generated), y)

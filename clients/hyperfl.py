@@ -7,7 +7,6 @@ from typing import TypeGuard, final
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from flfw.client.federated_client import FederatedClient
 from flfw.client.workplace import Workplace
@@ -67,7 +66,7 @@ class HyperFLClient(FederatedClient):
         def follow(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
             with torch.no_grad():
                 features = self.net.features(self.at.task.inputs.normalise(x), theta)
-            return along(cross_entropy(self.net.classifier(features), y), parameters)
+            return along(self.penalised(self.net.classifier(features), y), parameters)
 
         classifier = {f"classifier.{name}": p for name, p in self.net.classifier.named_parameters()}
         return self.descend(
@@ -88,7 +87,7 @@ class HyperFLClient(FederatedClient):
 
         def follow(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
             features = self.net.features(self.at.task.inputs.normalise(x), optimiser.generated)
-            return along(cross_entropy(self.net.classifier(features), y), parameters)
+            return along(self.penalised(self.net.classifier(features), y), parameters)
 
         mean = self.descend(optimiser.generated, epochs, optimiser, purpose=purpose, follow=follow)
         optimiser.write()

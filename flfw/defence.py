@@ -10,10 +10,12 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor, nn
 
+from flfw import nets, plugins
 from flfw.errors import BadInput
+from flfw.experiment import Experiment
 from flfw.nets.inputs import Inputs
-from flfw.nets.net import Tensors
-from flfw.plugins import NoSettings
+from flfw.nets.net import Net, Tensors
+from flfw.plugins import NoSettings, split_assignment
 
 
 @final
@@ -68,6 +70,32 @@ class Defence(ABC):
         """
         return None
 
+    @classmethod
+    def bare(cls, settings: Any) -> Any | None:
+        """Return settings with which a defence that changes the network hides nothing; None: there are none.
+
+        An audit attacks messages of the same weights without the defence, too. Where `network` is overridden, such
+        messages need the changed network, and so these settings in place of no defence.
+        """
+        return None
+
+    def network(self, net: Net) -> Net:
+        """Return the network that server and all clients build, from the experiment's; by default the same.
+
+        A defence that overrides it is refused beside a method whose local steps follow no common loss of a batch. An
+        attack follows it only by an adaptation written for it.
+        """
+        return net
+
+    def prepare(self, model: nn.Module, rng: torch.Generator) -> None:
+        """Set up a client's model for a local step, as by handing it a generator; by default nothing.
+
+        Args:
+            model: the method's model on the client; its weights may not be changed.
+            rng: generator of the step's batch.
+        """
+        return
+
     def check_model(self, model: nn.Module, uploads: Sequence[str]) -> None:
         """Refuse a model for which the defence does not work, before the run; by default none.
 
@@ -98,6 +126,39 @@ class Defence(ABC):
     def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
         """Return the update to send, from the change of the shared tensors (in a probe: from their gradient)."""
         return update
+
+
+def chosen(experiment: Experiment) -> tuple[type[Defence], Any] | None:
+    """Return class and settings of an experiment's defence; None: it has none.
+
+    An assignment to a field that the defence does not have is an attack's of the same name, or was refused before.
+    """
+    if experiment.defence == "none":
+        return None
+    cls, name = plugins.find(plugins.DEFENCE, experiment.defence, Defence), plugins.short_name(experiment.defence)
+    fields = {split_assignment(assignment)[0].rpartition(".")[2] for assignment in experiment.set}
+    return cls, plugins.settings(cls.Settings, name, experiment.set, of_another=frozenset(fields))
+
+
+def build_net(experiment: Experiment, shape: tuple[int, ...], classes: int) -> Net:
+    """Build an experiment's network, as its defence changes it, from torch's current generator.
+
+    Args:
+        experiment: the experiment, without ``auto`` in any field.
+        shape: of one input.
+        classes: number of classes.
+
+    Raises:
+        BadInput: the network does not accept such inputs, or lacks the layer that the defence needs.
+    """
+    net, defence = nets.build(experiment.net, shape, classes, experiment.init), chosen(experiment)
+    return net if defence is None else defence[0](defence[1]).network(net)
+
+
+def changes_network(experiment: Experiment) -> bool:
+    """Return whether an experiment's defence changes the network."""
+    defence = chosen(experiment)
+    return defence is not None and defence[0].network is not Defence.network
 
 
 def refuse_beside_factors(name: str, defence: Defence | None) -> None:

@@ -19,7 +19,7 @@ from flfw import data, nets, plugins
 from flfw.adversary.attack import Attack
 from flfw.client import FederatedClient
 from flfw.data.splits import partition
-from flfw.defence import Defence, refuse_beside_factors
+from flfw.defence import Defence, build_net, changes_network, refuse_beside_factors
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
 from flfw.inversion.compute import Compute
@@ -81,8 +81,10 @@ class Resolved:
         return dataclasses.replace(self, space=(shape, classes))
 
     def build_net(self, net: str = "") -> nets.Net:
-        """Build the experiment's network, or another one by its name, for the experiment's inputs."""
-        return nets.build(net or self.experiment.net, *self.input_space, self.experiment.init)
+        """Build the experiment's network as its defence changes it, or a plain one by its name."""
+        if not net:
+            return build_net(self.experiment, *self.input_space)
+        return nets.build(net, *self.input_space, self.experiment.init)
 
     def build_model(self) -> nn.Module:
         """Build the method's model, initialised from torch's current generator."""
@@ -200,6 +202,9 @@ def check(resolved: Resolved) -> None:
     uploads = resolved.sharing.uploads
     if resolved.defence and experiment.defended_partitions:
         resolved.defence.check_model(model, uploads)
+    if changes_network(experiment) and not resolved.client.batch_loss:
+        wanted = f"a method whose local steps follow one loss of a batch with defence={experiment.defence}"
+        raise BadInput(f"Expected {wanted}, got method={experiment.method}; choose another.")
     if method.uploads and not any(matches(name, uploads) for name, _ in model.named_parameters()):
         shared = ", ".join(method.uploads)
         raise BadInput(f"Expected a network with {shared} to share, got net={experiment.net} without; choose another.")

@@ -15,6 +15,7 @@ from flfw import data, nets
 from flfw.data import canaries, feed
 from flfw.data.canaries import Canaries
 from flfw.data.splits import partition
+from flfw.defence import build_net
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
 from flfw.nets.inputs import Inputs
@@ -47,6 +48,7 @@ class Task:
         canaries: examples of which some were left out, to test whether this can be detected; None: there are none.
         data_root: folder of the data sets' files; None: the default of `flfw.data.load`.
         init: first weights of the network.
+        experiment: the experiment, whose defence may change the network; None: the network is the named one.
     """
 
     dataset: data.Dataset
@@ -56,6 +58,7 @@ class Task:
     canaries: Canaries | None = None
     data_root: Path | None = None
     init: nets.Init = "torch"
+    experiment: Experiment | None = None
 
     @classmethod
     def load(cls, experiment: Experiment, data_root: Path | None) -> Task:
@@ -71,10 +74,18 @@ class Task:
         augment = "none" if experiment.augment == "auto" else experiment.augment
         if not experiment.canaries:
             split = partition.for_each(_split(*cut), experiment.clients) if at_site else _split(*cut)
-            return cls(dataset, split, experiment.net, augment, data_root=data_root, init=experiment.init)
+            return cls(
+                dataset,
+                split,
+                experiment.net,
+                augment,
+                data_root=data_root,
+                init=experiment.init,
+                experiment=experiment,
+            )
         chosen, split, labels = _with_canaries(*cut, experiment.canaries)
         relabelled = dataclasses.replace(dataset, train_y=labels)
-        return cls(relabelled, split, experiment.net, augment, chosen, data_root, experiment.init)
+        return cls(relabelled, split, experiment.net, augment, chosen, data_root, experiment.init, experiment)
 
     @classmethod
     def at_server(cls, experiment: Experiment, data_root: Path | None) -> Task:
@@ -84,7 +95,9 @@ class Task:
         dataset = _normalised(data.without_examples(experiment.dataset, _side(experiment)), experiment)
         augment = "none" if experiment.augment == "auto" else experiment.augment
         nobodys = partition.nobodys(experiment.clients)
-        return cls(dataset, nobodys, experiment.net, augment, data_root=data_root, init=experiment.init)
+        return cls(
+            dataset, nobodys, experiment.net, augment, data_root=data_root, init=experiment.init, experiment=experiment
+        )
 
     @property
     def has_data(self) -> bool:
@@ -106,8 +119,15 @@ class Task:
         return Inputs.from_constants(self.dataset.shape, self.dataset.mean, self.dataset.std)
 
     def build_net(self, net: str | None = None) -> nets.Net:
-        """Build a new network (another one by name) for these data, initialised from torch's current generator."""
-        return nets.build(net or self.net, self.dataset.shape, self.dataset.classes, self.init)
+        """Build a new network, initialised from torch's current generator.
+
+        Args:
+            net: name of a plain network for these data; None: the experiment's, as its defence changes it.
+        """
+        shape, classes = self.dataset.shape, self.dataset.classes
+        if net is None and self.experiment is not None:
+            return build_net(self.experiment, shape, classes)
+        return nets.build(net or self.net, shape, classes, self.init)
 
     def examples(self, part: str, indices: np.ndarray, vary: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Return raw inputs (B, ...) as float32 in [0, 1] and labels (B,).

@@ -177,7 +177,8 @@ def adaptation(resolved: Resolved, ticket: Ticket, vantage: str) -> How:
 
     Returns:
         ``nothing to adapt to``: no hook of the defence acted on the observation; ``none``: there is no adaptation,
-        since the defence changes the data, or each of several local steps, or looks at the batch.
+        since the defence changes the data, or each of several local steps, or looks at the batch, or changes the
+        network.
     """
     acts, experiment = _hooks(resolved), resolved.experiment
     if vantage == "client_example":
@@ -186,9 +187,10 @@ def adaptation(resolved: Resolved, ticket: Ticket, vantage: str) -> How:
         return "nothing to adapt to"
     if experiment.adaptation == "none" or "batch" in acts or (acts & {"gradients", "step"} and ticket.steps > 1):
         return "none"
-    written = experiment.adaptation == "auto" and acts & {"update", "step"} and resolved.adaptation is not None
-    if "step" in acts and not written:
-        return "none"  # an objective has no batch to show to the defence's own code
+    at_hooks = acts & {"update", "step", "network"}
+    written = experiment.adaptation == "auto" and at_hooks and resolved.adaptation is not None
+    if acts & {"step", "network"} and not written:
+        return "none"  # an objective has no batch to show to the defence's own code, nor the noise in a network
     return "written" if written else "automatic"
 
 
@@ -230,7 +232,7 @@ def relies_on_noise(resolved: Resolved, ticket: Ticket, vantage: str) -> bool:
     shared = resolved.method.descended(resolved.model, resolved.settings)
     named = {n: p for n, p in resolved.model.named_parameters() if matches(n, shared)}
     trial = {name: torch.randn(p.shape, generator=rng) for name, p in named.items()}
-    for hook in (getattr(defence, name) for name in _hooks(resolved) - {"batch", "step"}):
+    for hook in (getattr(defence, name) for name in _hooks(resolved) - {"batch", "step", "network"}):
         copies = ({n: v.clone() for n, v in trial.items()} for _ in range(2))
         once, again = (hook(copy, torch_generator(seed, "trial")) for seed, copy in enumerate(copies))
         if any(not torch.equal(once[name], again[name]) for name in once):
@@ -242,5 +244,7 @@ def _hooks(resolved: Resolved) -> set[str]:
     """Return the hooks in which the experiment's defence acts."""
     cls = type(resolved.defence)
     return {
-        hook for hook in ("batch", "gradients", "step", "update") if getattr(cls, hook) is not getattr(Defence, hook)
+        hook
+        for hook in ("batch", "gradients", "step", "update", "network")
+        if getattr(cls, hook) is not getattr(Defence, hook)
     }

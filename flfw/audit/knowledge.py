@@ -148,7 +148,7 @@ def _victim(
     received = _moved(seen.received, inputs.mean.device)
     build = _everything if job.ticket.fresh else _what_the_method_shares
     model = build(job, resolved, seen, received, inputs)
-    if isinstance(operator, MethodOperator) and isinstance(model, PlainVictim):
+    if isinstance(operator, Operator) and isinstance(model, PlainVictim):
         return operator.victim(model, received, local)
     return model if local is None else SteppedVictim(model, received, local)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from flfw.audit.adaptation import hiding
 from flfw.audit.jobs import Ticket
+from flfw.defence import changes_network
 from flfw.plugins import short_name
 from flfw.resolve import Resolved
 
@@ -37,10 +38,11 @@ def on_rung(resolved: Resolved, rung: str) -> Resolved | None:
         return None
     assignments = _assignments(short_name(resolved.experiment.method), settings, changed)
     chosen: dict[str, Any] = {}
-    if defence is not None and rung == MATCHED:
+    if defence is not None and rung == MATCHED and not changes_network(resolved.experiment):
         chosen |= {"defence": "none", "defended": "all"}
     elif defence is not None:
-        mild = type(defence).mildest(defence.settings)
+        cls = type(defence)
+        mild = cls.bare(defence.settings) if rung == MATCHED else cls.mildest(defence.settings)
         if mild is None:
             return None
         assignments += _assignments(short_name(resolved.experiment.defence), defence.settings, mild)

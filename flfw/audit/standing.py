@@ -64,7 +64,7 @@ def standing(resolved: Resolved, job: Job, attack: Attack, defended: bool, vanta
     experiment, model, private = resolved.experiment, resolved.model, hidden(resolved)
     if ticket.fresh:
         with torch.device("meta"):
-            model, private = resolved.build_net(), ()
+            model, private = resolved.build_net(experiment.net), ()
     sizes = {name: value.numel() for name, value in model.state_dict().items()}
     known = sum(size for name, size in sizes.items() if name not in private)
     granted = [

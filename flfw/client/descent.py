@@ -16,6 +16,7 @@ from flfw.client.workplace import Workplace
 from flfw.data.splits.partition import evenly
 from flfw.defence import LocalStep
 from flfw.messages.sharing import matches
+from flfw.nets.bottleneck import penalty
 from flfw.nets.net import Tensors
 from flfw.rng import torch_generator
 from flfw.training.optimisers import LastingTraining, Optimiser, Remembering, along, clip_norm
@@ -62,7 +63,11 @@ class LocalDescent(ABC):
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Compute the mean loss of raw inputs (B, ...) in [0, 1] with labels (B,)."""
-        return cross_entropy(self.model(self.at.task.inputs.normalise(x)), y)
+        return self.penalised(self.model(self.at.task.inputs.normalise(x)), y)
+
+    def penalised(self, scores: Tensor, y: Tensor) -> Tensor:
+        """Compute the cross entropy of scores (B, classes) plus the penalty that the network adds for the batch."""
+        return cross_entropy(scores, y) + penalty(self.model)
 
     def local_loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Compute the loss that local steps minimise: by default `loss`; a method may add a term."""
@@ -141,7 +146,14 @@ class LocalDescent(ABC):
         order = torch.randperm(len(mine), generator=rng).numpy() if shuffled else np.arange(len(mine))
         for start in range(0, len(mine), self.at.experiment.batch_size):
             x, y = self.examples("train", mine[order[start : start + self.at.experiment.batch_size]], vary=rng)
-            yield self.at.defence.batch(x, y, rng) if self.at.defence else (x, y)
+            yield self.guarded(x, y, rng)
+
+    def guarded(self, x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return the batch that a local step sees; the client's defence readies the model, and may change the batch."""
+        if self.at.defence is None:
+            return x, y
+        self.at.defence.prepare(self.model, rng)
+        return self.at.defence.batch(x, y, rng)
 
     def examples(self, part: str, indices: np.ndarray, vary: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Return examples on the client's device; see `flfw.task.Task.examples`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from abc import ABC
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -37,11 +37,14 @@ class FederatedClient(Probing, NumPyClient, ABC):
             partition, the round, the defence and the store of this client.
 
     Attributes:
+        batch_loss: whether local steps follow one loss of a whole batch; otherwise no defence may change the network.
         at: the workplace; a client half reads its hyper-parameters from ``at.settings``.
         border: check of the received and of the sent tensors.
         download_names: the model's tensors that the server sends, in the order of `get_parameters`.
         private_names: all other tensors, which are kept between rounds.
     """
+
+    batch_loss: ClassVar[bool] = True
 
     def __init__(self, at: Workplace) -> None:
         super().__init__(at)

@@ -47,8 +47,7 @@ class Probing(LocalDescent, ABC):
 
     def local_gradient(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
         """Compute a local step's direction for the uploads: the defended gradient, before `Defence.update`."""
-        if self.at.defence:
-            x, y = self.at.defence.batch(x, y, rng)
+        x, y = self.guarded(x, y, rng)
         descended = self.at.method.descended(self.model, self.at.settings)
         moving = {n: p for n, p in self.model.named_parameters() if matches(n, descended)}
         loss = self.loss(x.to(self.device), y.to(self.device))
@@ -60,8 +59,7 @@ class Probing(LocalDescent, ABC):
 
         It is for methods whose `follow` changes the gradient: by clipping, noise or a correction.
         """
-        if self.at.defence:
-            x, y = self.at.defence.batch(x, y, rng)
+        x, y = self.guarded(x, y, rng)
         _, direction = self.follow(self.moving(), x.to(self.device), y.to(self.device))
         direction = {name: value.cpu() for name, value in direction.items()}
         return {**direction, **self.defended(direction, x, y, rng)}
@@ -80,7 +78,7 @@ class Probing(LocalDescent, ABC):
         """
 
         def again(rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-            yield self.at.defence.batch(x, y, rng) if self.at.defence else (x, y)
+            yield self.guarded(x, y, rng)
 
         self.descend(self.moving(), steps, self.optimiser(), purpose="probe", clips=self.clips(), batches=again)
         return expand(self.leaving(), self.received)

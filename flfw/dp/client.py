@@ -32,6 +32,8 @@ class NoisyClient(FederatedClient, ABC):
         at: the workplace.
     """
 
+    batch_loss = False  # steps clip each example's gradient
+
     def __init__(self, at: Workplace) -> None:
         super().__init__(at)
         self._seen: list[tuple[float, float]] = []
@@ -142,11 +144,11 @@ class NoisyClient(FederatedClient, ABC):
         if not self.privacy.on_steps or self.steps.batches == "shuffled":
             yield from super().batches(rng)
             return
-        indices, size, defence = self.indices("train"), self.at.experiment.batch_size, self.at.defence
+        indices, size = self.indices("train"), self.at.experiment.batch_size
         for _ in range(ceil(len(indices) / size)):
             coins = torch.rand(len(indices), generator=self.coins).numpy() < size / len(indices)
             x, y = self.examples("train", indices[coins], vary=rng)
-            yield defence.batch(x, y, rng) if defence and len(y) else (x, y)
+            yield self.guarded(x, y, rng) if len(y) else (x, y)
 
     def local_gradient(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
         """Compute the direction of a local step; clipped and noisy, where the method clips steps."""

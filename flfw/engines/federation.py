@@ -18,6 +18,7 @@ from flfw.audit import probe
 from flfw.audit.jobs import EASY, tickets_of
 from flfw.audit.queue import Queue
 from flfw.audit.rungs import tickets_beside
+from flfw.defence import build_net
 from flfw.engines import machine
 from flfw.errors import BadInput, RunFailed
 from flfw.messages.streaming import StreamingGrid
@@ -171,7 +172,8 @@ class Federation:
             self._note_probes(0, probe.send_ladder(self._grid, self._strategy, self._experiment, build))
             self._queue.announce(EASY)
         with initialising(self._experiment.seed, "model"):
-            model = self._strategy.build_model(build(self._experiment.net), self._strategy.settings)
+            net = build_net(self._experiment, *input_space(self._experiment))
+            model = self._strategy.build_model(net, self._strategy.settings)
         return broadcast(model, self._strategy.shared(model, self._strategy.settings).downloads)
 
     def _train(self, arrays: ArrayRecord) -> tuple[int, ArrayRecord]:

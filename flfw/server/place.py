@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from flfw import nets
+from flfw.defence import build_net
 from flfw.experiment import Experiment
 from flfw.messages.sharing import Sharing
 from flfw.method import Method
+from flfw.nets import Net
 from flfw.rng import initialising
 from flfw.task import Task, input_space
 
@@ -68,5 +69,5 @@ class ServerPlace:
         """Task with its data; the server uses only the part that the split sets aside for it."""
         return Task.at_server(self.experiment, self.experiment.data_root)
 
-    def _net(self) -> nets.Net:
-        return nets.build(self.experiment.net, *input_space(self.experiment), self.experiment.init)
+    def _net(self) -> Net:
+        return build_net(self.experiment, *input_space(self.experiment))

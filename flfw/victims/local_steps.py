@@ -20,6 +20,7 @@ from torch.nn.functional import cross_entropy
 
 from flfw.errors import require
 from flfw.messages.sharing import matches
+from flfw.nets.bottleneck import penalty
 from flfw.nets.net import Tensors
 from flfw.victims.victim import VictimModel, mean_gradient
 
@@ -178,7 +179,8 @@ class SteppedVictim(VictimModel):
 
         def gradient(inputs: Tensor, labels: Tensor) -> Tensors:
             def loss(moving: Tensors) -> Tensor:
-                return self.local.loss(functional_call(self.model, {**start, **moving}, (inputs,)), labels)
+                scores = functional_call(self.model, {**start, **moving}, (inputs,))
+                return self.local.loss(scores, labels) + penalty(self.model)
 
             return grad(loss)(weights)
 

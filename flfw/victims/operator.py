@@ -52,6 +52,16 @@ class Operator(ABC):
         """Standard deviation of the noise in each entry of the observation; None: no noise."""
         return None
 
+    def victim(self, plain: PlainVictim, received: Tensors, local: LocalSteps | None) -> VictimModel:
+        """Build a victim that includes the operations before `apply`; by default none.
+
+        Args:
+            plain: the client without the mechanism.
+            received: the tensors it received, by name.
+            local: the steps to simulate; None: one step, whose gradient is compared.
+        """
+        return plain if local is None else SteppedVictim(plain, received, local)
+
 
 @dataclass(frozen=True)
 class Circumstances:
@@ -120,16 +130,6 @@ class MethodOperator(Operator, ABC):
         """Settings of several local steps, without the method's changes to gradients; None for one step."""
         return None
 
-    def victim(self, plain: PlainVictim, received: Tensors, local: LocalSteps | None) -> VictimModel:
-        """Build a victim that includes the operations before `apply`; by default none.
-
-        Args:
-            plain: the client without the method's operations.
-            received: the tensors it received, by name.
-            local: the steps to simulate; None: one step, whose gradient is compared.
-        """
-        return plain if local is None else SteppedVictim(plain, received, local)
-
 
 @final
 class Scaled(Operator):
@@ -151,6 +151,10 @@ class Scaled(Operator):
     def undone(self, sent: Tensors) -> Tensors:
         """Undo in the mechanism's own units."""
         return _times(self._mechanism.undone(_times(sent, self._factor)), 1 / self._factor)
+
+    def victim(self, plain: PlainVictim, received: Tensors, local: LocalSteps | None) -> VictimModel:
+        """Build the mechanism's victim."""
+        return self._mechanism.victim(plain, received, local)
 
     def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
         """Apply the mechanism in its own units."""

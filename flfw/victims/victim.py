@@ -15,11 +15,15 @@ from torch.nn.functional import cross_entropy
 
 from flfw.errors import BadInput
 from flfw.messages.sharing import matches
+from flfw.nets.bottleneck import penalty
 from flfw.nets.inputs import Inputs
 from flfw.nets.net import Tensors
 
 Each: TypeAlias = Callable[[Tensors], Tensors]
 """Function that a client applies to one example's gradient before it takes the mean over a batch."""
+
+Reads: TypeAlias = Callable[[Tensors, Tensors], Tensors]
+"""Function of an observation and the known tensors for constants, by name."""
 
 
 class VictimModel(ABC):
@@ -100,7 +104,12 @@ class PlainVictim(VictimModel):
         shared: see `VictimModel`.
         inputs: see `VictimModel`.
         precision: precision of the network's computation; its gradient is always float32.
+
+    Attributes:
+        reads: function of an observation and the known tensors for values of the model's buffers; None: none.
     """
+
+    reads: Reads | None = None
 
     def __init__(
         self,
@@ -114,12 +123,14 @@ class PlainVictim(VictimModel):
         self.precision = precision
 
     def observed(self, sent: Tensors) -> tuple[Tensors, Tensors]:
-        """Return the shared tensors as they were sent; no constants."""
-        return {name: sent[name] for name in self.shared}, {}
+        """Return the shared tensors as they were sent; the constants are those that `reads` gives, if it is set."""
+        seen = {name: sent[name] for name in self.shared}
+        return seen, self.reads(seen, self.known) if self.reads else {}
 
     def gradient(self, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensors:
-        """Compute the gradient by automatic differentiation."""
-        weights = {name: self._cast(value) for name, value in {**self.known, **unknown}.items()}
+        """Compute the gradient by automatic differentiation; constants that bear a buffer's name take its place."""
+        buffers = {name: constants[name] for name, _ in self.model.named_buffers() if name in constants}
+        weights = {name: self._cast(value) for name, value in {**self.known, **unknown, **buffers}.items()}
         moving = {name: weights[name] for name in self.shared}
 
         def gradient(x: Tensor, y: Tensor) -> Tensors:
@@ -134,9 +145,15 @@ class PlainVictim(VictimModel):
         victim.each = each
         return victim
 
+    def reading(self, reads: Reads) -> PlainVictim:
+        """Return the same client whose observations give constants by ``reads``."""
+        victim = copy(self)
+        victim.reads = reads
+        return victim
+
     def _loss(self, x: Tensor, y: Tensor, weights: Tensors) -> Tensor:
         scores = functional_call(self.model, weights, (self._cast(self.inputs.normalise(x)),))
-        return cross_entropy(scores if self.precision == torch.float32 else scores.float(), y)
+        return cross_entropy(scores if self.precision == torch.float32 else scores.float(), y) + penalty(self.model)
 
     def _cast(self, value: Tensor) -> Tensor:
         reduced = self.precision != torch.float32 and value.dtype == torch.float32
