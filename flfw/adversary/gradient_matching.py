@@ -42,6 +42,15 @@ class GradientMatching(Attack, ABC):
                 it has a ``noise``, distances have to be likelihoods of that deviation.
         """
 
+    def first_guess(self, known: Knowledge, labels: Tensor | None) -> Tensor | None:
+        """Return the first guess (B, ...) in normalised units; None: the recipe draws it, as by default.
+
+        Args:
+            known: the knowledge about the observation.
+            labels: (B,) given or recovered; None: they are searched for.
+        """
+        return None
+
     def run(
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
     ) -> list[Reconstruction]:
@@ -85,7 +94,7 @@ class GradientMatching(Attack, ABC):
                 labels = recovered(known.model, sent, known.batch, self.labels, rng, operator)
             except NoLabels as error:
                 raise NotApplicable(str(error)) from error
-        return mechanism, Target(sent, labels, rng, known.batch)
+        return mechanism, Target(sent, labels, rng, known.batch, self.first_guess(known, labels))
 
 
 def _settled(known: Knowledge, sent: Tensors, labels: Tensor | None) -> GrantedMechanism:

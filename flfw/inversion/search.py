@@ -113,12 +113,14 @@ class Target:
         labels: (B,) of the examples; None: they are searched for, as class probabilities.
         rng: draws the starts.
         batch: number of examples, where no labels are given.
+        start: (B, ...) the first guess, in normalised units; None: the recipe draws it.
     """
 
     sent: Tensors
     labels: Tensor | None
     rng: torch.Generator
     batch: int = 1
+    start: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -237,7 +239,9 @@ class _Run:
     def _problem(self, target: Target) -> Problem:
         device = self._victim.inputs.mean.device
         count = target.batch if target.labels is None else len(target.labels)
-        start = self._recipe.start((count, *self._victim.inputs.shape), target.rng).to(device)
+        start = target.start
+        if start is None:
+            start = self._recipe.start((count, *self._victim.inputs.shape), target.rng).to(device)
         logits = None
         if target.labels is None:
             logits = normal((count, self._victim.classes), target.rng).to(device)

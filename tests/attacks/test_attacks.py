@@ -17,7 +17,7 @@ from attacks.analytic import Analytic
 from attacks.ig import IG, IGSettings
 from flfw import nets, plugins
 from flfw.adversary.attack import Attack, Budget, NotApplicable
-from flfw.adversary.observation import Knowledge, Observation, Reconstruction, Truth, Vantage
+from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Truth, Vantage
 from flfw.errors import BadInput
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.inputs import Inputs
@@ -89,6 +89,23 @@ def test_ig_recovers_two_digits_from_the_sigmoid_lenet() -> None:
         assert db(x, one) > 25, [db(x, one) for (x, _), one in zip(batches, result, strict=True)]
         assert one.matching_loss is not None and one.matching_loss < 1e-3
     assert db(batches[0][0], result[1]) < 20  # each is its own digit, not a digit
+
+
+def test_ig_begins_where_its_settings_say() -> None:
+    (x, y), (other, _) = digits(0, side=8), digits(1, side=8)
+    observations, knowledge = attackable("lenet", 8, (x, y))
+    public = Examples(torch.cat([x, x / 2, other]), torch.tensor([int(y), int(y), 99]))
+    still = IG(IGSettings(iterations=1, lr=1e-6, start="class_mean"))
+    assert still.uses == {"public"} and IG().uses == frozenset()
+    (result,) = still.run(observations, [dataclasses.replace(knowledge[0], public=public)], generators(1))
+    torch.testing.assert_close(result.samples, 0.75 * x, atol=1e-4, rtol=0)
+    of_another = Examples(public.samples, torch.full((3,), 99))
+    (result,) = still.run(observations, [dataclasses.replace(knowledge[0], public=of_another)], generators(1))
+    torch.testing.assert_close(result.samples[0], public.samples.mean(0), atol=1e-4, rtol=0)
+    with pytest.raises(NotApplicable, match="needs public data"):
+        still.run(observations, knowledge, generators(1))
+    with pytest.raises(BadInput, match="restarts=1 with start=class_mean, as all would start alike, got restarts=2"):
+        IGSettings(restarts=2, start="class_mean")
 
 
 def test_ig_needs_labels() -> None:

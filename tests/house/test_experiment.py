@@ -291,8 +291,8 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
         ),
         (
             ["--set", "ig.clip=1"],
-            "Expected a field of ig among iterations, lr, tv, schedule, tv_told, signed, restarts, labels; "
-            "got ig.clip.",
+            "Expected a field of ig among iterations, lr, tv, schedule, tv_told, signed, restarts, labels, "
+            "start; got ig.clip.",
         ),
         (
             ["--set", "hyperfl.clap=1"],

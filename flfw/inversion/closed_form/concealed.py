@@ -31,12 +31,14 @@ class Separated(NamedTuple):
         concealed: (d,).
         sensitive: (d,).
         label: the concealed example's target label.
+        factor: v >= 0, from the projection.
         error: root of the summed squared errors of the equations, over the length of what they explain; 0: exact.
     """
 
     concealed: Tensor
     sensitive: Tensor
     label: int
+    factor: float
     error: float
 
 
@@ -113,7 +115,8 @@ def separate(
     place = int(errors.argmin())
     features = polished[place, :4].view(2, 2) @ rows
     error = float(errors[place]) ** 0.5 / size
-    return Separated(features[0].to(weight), features[1].to(weight), int(others[best[place].cpu()]), error)
+    factor = float(softplus(polished[place, 4]))
+    return Separated(features[0].to(weight), features[1].to(weight), int(others[best[place].cpu()]), factor, error)
 
 
 def _descended(equations: _Equations, unknown: Tensor, labels: Tensor, steps: int, scale: float, size: float) -> Tensor:
