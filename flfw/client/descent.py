@@ -163,12 +163,14 @@ class LocalDescent(ABC):
         return x.to(self.device), y.to(self.device)
 
     def accuracy(self, part: str = "test") -> float:
-        """Compute the accuracy of the model on the client's own ``test`` or ``validation`` examples, in [0, 1]."""
+        """Compute the model's accuracy on the client's own ``test``, ``validation`` or ``train`` data, in [0, 1]."""
         self.model.eval()
         mine, right = self.indices(part), 0
         with torch.no_grad():
             for start in range(0, len(mine), _EVALUATION_BATCH):
-                x, y = self.examples("test", mine[start : start + _EVALUATION_BATCH])
+                indices = mine[start : start + _EVALUATION_BATCH]
+                x, y = self.at.task.examples("train" if part == "train" else "test", indices)
+                x, y = x.to(self.device), y.to(self.device)
                 right += int((self.model(self.at.task.inputs.normalise(x)).argmax(1) == y).sum())
         self.model.train()
         return right / len(mine)
@@ -195,6 +197,8 @@ class LocalDescent(ABC):
 
     @cached_property
     def _public_examples(self) -> tuple[Tensor, Tensor]:
-        """Raw inputs and labels of public examples, spread evenly over the public part."""
-        x, y = self.at.task.examples("test", evenly(self.at.task.split.public, _PUBLIC_AT_MOST))
+        """Raw inputs and labels of examples of no client, spread evenly: the defences' proxies, or else public data."""
+        split, task = self.at.task.split, self.at.task
+        part, places = ("train", split.proxy) if len(split.proxy) else ("test", split.public)
+        x, y = task.examples(part, evenly(places, _PUBLIC_AT_MOST))
         return x.to(self.device), y.to(self.device)

@@ -115,8 +115,14 @@ class FederatedClient(Probing, NumPyClient, ABC):
         return sent, {**metrics, "num-examples": examples, "seconds": time.monotonic() - started}
 
     def evaluate_named(self, received: Mapping[str, np.ndarray], version: int) -> dict[str, Any]:
-        """Evaluate the received model, and again after a local training whose result is not kept."""
+        """Evaluate the received model, and again after a local training whose result is not kept.
+
+        A client with a defence also gives the received model's accuracy on the training data that it protects.
+        """
         metrics = self._between_evaluations(self.personalise, received, version)
+        if self.at.defence is not None:
+            self.install(received, version)
+            metrics["acc_protected"] = self.accuracy("train")
         return {**metrics, "num-examples": len(self.indices("test"))}
 
     def install(self, received: Mapping[str, np.ndarray], version: int) -> None:

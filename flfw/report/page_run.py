@@ -10,7 +10,7 @@ TRAINING = """\
 {% if training %}<figure>{{ training }}</figure>{% endif %}
 <h3>Final accuracy and traffic</h3>
 <dl class="facts"><div><dt>before local training</dt><dd>{{ final.acc_global|pct }}</dd></div><div><dt>after local training</dt><dd>{{ final.acc_local|pct }}</dd></div>
-{% for key, name in {'acc_central': 'on central test data', 'acc_protected': 'of the protected model'}.items() if final[key] is not none and final[key] is defined %}<div><dt>{{ name }}</dt><dd>{{ final[key]|pct }}</dd></div>{% endfor %}
+{% for key, name in {'acc_central': 'on central test data', 'acc_protected': 'as received, on the training data that defences protect'}.items() if final[key] is not none and final[key] is defined %}<div><dt>{{ name }}</dt><dd>{{ final[key]|pct }}</dd></div>{% endfor %}
 {% if final.best_validation %}<div><dt>best on validation</dt><dd>{{ final.best_validation.accuracy|pct }} at round {{ final.best_validation.round|plain }}</dd></div>{% endif %}
 {% set own = final.per_client|default([])|map(attribute='acc_local')|select('number')|list %}
 {% if own %}<div><dt>spread over clients, after</dt><dd>{{ own|min|pct }} to {{ own|max|pct }}</dd></div>{% endif %}

@@ -269,8 +269,9 @@ def _privacy(resolved: Resolved, task: Task, training: dict[str, Any]) -> tuple[
 
 def _final(rows: list[dict[str, Any]], history: list[dict[str, Any]]) -> dict[str, Any]:
     mean = {key: fmean(row[key] for row in rows) for key in ("acc_global", "acc_local")}
-    absent = {"acc_central": None, "acc_protected": None}
-    return {**mean, **absent, "best_validation": best_validation(history), "per_client": rows}
+    protected = [row["acc_protected"] for row in rows if "acc_protected" in row]
+    further = {"acc_central": None, "acc_protected": fmean(protected) if protected else None}
+    return {**mean, **further, "best_validation": best_validation(history), "per_client": rows}
 
 
 def best_validation(history: list[dict[str, Any]]) -> dict[str, float] | None:

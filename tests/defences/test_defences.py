@@ -20,6 +20,7 @@ from flfw.experiment import Experiment
 from flfw.nets import Tensors
 from flfw.plugins import settings
 from flfw.resolve import resolve
+from flfw.runs.results import _final
 from flfw.task import Task
 
 Rounding = Literal["nearest", "stochastic"]
@@ -315,3 +316,32 @@ def test_what_a_client_sends_lies_on_the_grid(
         assert float((value / step - (value / step).round()).abs().max()) < blur
         assert float((value - true[name]).abs().max()) <= step * (0.5 + blur)
         assert float((value / step).abs().max()) == pytest.approx(3, abs=blur)
+
+
+def test_a_defended_client_gives_the_accuracy_on_the_data_that_it_protects(small: Experiment) -> None:
+    client, plain = worker(small, defence="prune"), worker(small)
+    received = {name: value.numpy().copy() for name, value in client.model.state_dict().items()}
+    model = plain.model.eval()
+    x, y = plain.at.task.examples("train", plain.indices("train"))
+    with torch.no_grad():
+        right = float((model(plain.at.task.inputs.normalise(x)).argmax(1) == y).float().mean())
+    assert client.evaluate_named(received, version=0)["acc_protected"] == pytest.approx(right)
+    assert "acc_protected" not in plain.evaluate_named(received, version=0)
+
+
+def test_a_result_has_their_mean_over_the_defended_clients() -> None:
+    rows = [{"acc_global": 0.5, "acc_local": 0.5, "acc_protected": share} for share in (0.2, 0.4)]
+    assert _final(rows, [])["acc_protected"] == pytest.approx(0.3)
+    assert _final([{"acc_global": 0.5, "acc_local": 0.5}], [])["acc_protected"] is None
+
+
+@pytest.mark.parametrize("split", ["pools", "iid"])
+def test_proxies_come_from_their_pool_or_else_from_public_data(small: Experiment, split: str) -> None:
+    chosen = ("pools.train=20",) if split == "pools" else ()
+    client = worker(replace(small, split=split), *chosen)
+    x, _ = client._public_examples
+    cut, data = client.at.task.split, client.at.task.dataset
+    pool = data.train_x[cut.proxy] if split == "pools" else data.test_x[cut.public]
+    places = {bytes(row) for row in pool.reshape(len(pool), -1)}
+    raw = (x.numpy() * 255).round().astype("uint8") if pool.dtype.kind == "u" else x.numpy().astype(pool.dtype)
+    assert len(x) and all(bytes(row) in places for row in raw.reshape(len(raw), -1))
