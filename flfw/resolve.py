@@ -199,6 +199,7 @@ def check(resolved: Resolved) -> None:
         refuse_beside_factors(experiment.defence, resolved.defence)
     uploads = resolved.sharing.uploads
     if resolved.defence and experiment.defended_partitions:
+        resolved.defence.check_inputs(resolved.input_space[0])
         resolved.defence.check_model(model, uploads)
     if method.uploads and not any(matches(name, uploads) for name, _ in model.named_parameters()):
         shared = ", ".join(method.uploads)
