@@ -70,7 +70,7 @@ class GradientMatching(Attack, ABC):
         if self.labels == "searched for" or known.model.unknown:
             return None
         mechanism, target = self._target(seen, known, rng)
-        versions = [_versions(known, guess.samples) for guess in guesses]
+        versions = [_versions(known, guess) for guess in guesses]
         if not all(versions):
             return None
         places = [(one, guess.labels) for guess, many in zip(guesses, versions, strict=True) for one in many]
@@ -108,10 +108,13 @@ def _settled(known: Knowledge, sent: Tensors, labels: Tensor | None) -> GrantedM
     return settled(known.mechanism, known.model, sent, labels, known.batch, torch_generator(0, "settled"))
 
 
-def _versions(known: Knowledge, samples: Tensor) -> list[Tensor]:
+def _versions(known: Knowledge, guess: Reconstruction) -> list[Tensor]:
     """Return all that the client may have made of a guess before it computed the gradient; empty: too many."""
-    changes = isinstance(known.mechanism, DataOperator) and bool(samples.isfinite().all())
-    return known.mechanism.versions(samples) if changes else [samples]
+    if guess.searched is not None:
+        return [guess.searched]
+    if isinstance(known.mechanism, DataOperator) and bool(guess.samples.isfinite().all()):
+        return known.mechanism.versions(guess.samples)
+    return [guess.samples]
 
 
 def _like(known: Knowledge, mechanism: GrantedMechanism) -> str:

@@ -125,7 +125,7 @@ def restored(result: Reconstruction, known: Knowledge) -> Reconstruction:
     if not isinstance(mechanism, DataOperator) or not bool(samples.isfinite().all()):
         return result
     public = None if known.public is None else known.public.samples
-    return replace(result, samples=mechanism.restored(samples, public).clamp(*known.box))
+    return replace(result, samples=mechanism.restored(samples, public).clamp(*known.box), searched=samples)
 
 
 def _public(job: Job, device: torch.device) -> Examples | None:

@@ -47,7 +47,7 @@ _ENDS: dict[OperationName, tuple[float, float]] = {
     "posterize": (8, 4),
     "solarize": (256, 0),
 }
-"""Magnitudes of the indices 0 and 9, with equal steps between them; the other operations have none."""
+"""Magnitudes of the grades 0 and 9, with equal steps between them; the other operations have none."""
 _SIGNED = ("shearY", "translateX", "translateY", "color", "contrast", "sharpness", "brightness")
 _GREY = 128  # fill of a rotation; translations and shears are filled with black
 _FIXED_POINT = 40  # iterations for the inverse of a sharpness: the error falls to at most 0.47 of itself in each
@@ -55,16 +55,16 @@ _SEQUENCE = re.compile(r"[0-9]{1,9}(-[0-9]{1,9})*")
 
 
 class Operation(NamedTuple):
-    """Operation with the index of its magnitude, from 0 to 9."""
+    """Operation with the grade of its magnitude, from 0 to 9."""
 
     name: OperationName
-    index: int = 0
+    grade: int = 0
 
     @property
     def magnitude(self) -> float:
         """Magnitude without its sign: a share of the side, a slope, degrees, bits, a level, or a factor's change."""
         first, last = _ENDS.get(self.name, (0, 0))
-        value = first + (last - first) * self.index / 9
+        value = first + (last - first) * self.grade / 9
         return round(value) if self.name == "posterize" else value
 
     @property
@@ -192,9 +192,9 @@ def forward(images: Tensor, step: Step) -> Tensor:
 def undone(y: Tensor, step: Step) -> Tensor:
     """Undo one operation in raw images (B, C, H, W), as far as can be.
 
-    A lost margin gets its nearest pixels. An enhancement is inverted; clipped pixels stay clipped. Of a posterized level
-    the middle is taken. Solarize maps two levels to one, and autocontrast and equalize lose the histogram: there y is
-    the estimate.
+    A lost margin gets its nearest pixels. An enhancement is inverted; clipped pixels stay clipped. Of the levels that a
+    posterized one stands for the middle is taken. Solarize maps two levels to one, and autocontrast and equalize lose
+    the histogram: there y is the estimate.
     """
     from torchvision.transforms.v2 import functional as ops
 
@@ -258,7 +258,7 @@ def _continued(y: Tensor, across: int, down: int) -> Tensor:
 
 
 def _sheared(images: Tensor, slope: float) -> Tensor:
-    """Shear images vertically about their upper left corner, channel by channel; bicubic, filled with black."""
+    """Apply a vertical shear about the upper left corner, channel by channel; bicubic, filled with black."""
     from PIL import Image
 
     channels = images.detach().cpu().reshape(-1, *images.shape[-2:]).numpy()
