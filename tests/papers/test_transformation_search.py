@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from math import log
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def test_the_privacy_score_is_the_area_below_the_mean_cosines() -> None:
             trial = gradient(net, k / 20 * one + (20 - k) / 20 * u, label)
             cosines = [float((a * b).sum() / (a.norm() * b.norm())) for a, b in zip(trial, sent, strict=True)]
             values.append(sum(cosines) / len(cosines))
-        expected.append(sum((before + after) / 2 / 20 for before, after in zip(values, values[1:], strict=False)))
+        expected.append(sum((before + after) / 2 / 20 for before, after in pairwise(values)))
     assert privacy_scores(net, x, y, noise).tolist() == pytest.approx(expected, abs=1e-5)
     assert privacy_scores(net, x, y, x).tolist() == pytest.approx([1.0] * 3)  # no way to go: all cosines are 1
 
