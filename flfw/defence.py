@@ -108,6 +108,14 @@ class Defence(ABC):
         """
         return
 
+    def check_inputs(self, shape: tuple[int, ...]) -> None:
+        """Refuse data for which the defence does not work, by the shape of one input, before the run; by default none.
+
+        Raises:
+            BadInput: naming the shape.
+        """
+        return
+
     def batch(self, x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return the batch that a local step sees, from raw inputs (B, ...) in [0, 1] and labels (B,)."""
         return x, y

@@ -201,6 +201,7 @@ def check(resolved: Resolved) -> None:
         refuse_beside_factors(experiment.defence, resolved.defence)
     uploads = resolved.sharing.uploads
     if resolved.defence and experiment.defended_partitions:
+        resolved.defence.check_inputs(resolved.input_space[0])
         resolved.defence.check_model(model, uploads)
     if changes_network(experiment) and not resolved.client.batch_loss:
         wanted = f"a method whose local steps follow one loss of a batch with defence={experiment.defence}"

@@ -5,7 +5,7 @@ Paper       Wu, Hayat, Zhou and Harandi, "Concealing Sensitive Samples against G
 Symbols     B the batch, x_s, y_s its m sensitive samples, x_c, y_c as many concealed ones, z the latent of a sample,
             g the gradient of the batch, g_s that of the sensitive samples, lambda the mixture.
 Acts on     the gradient of each local step with a sensitive sample, with sight of the batch, the model and public data.
-Departures  1. Proxies are of another class than the sample. They come from the proxy pool of split=pools, as in the code;
+Departures  1. Proxies are of another class than the sample: from the proxy pool of split=pools, as in the code, and
                with other splits from public data. start=noise needs none, and draws another label.
             2. z is what enters the last layer in the paper; in the code, the scores: ``latent``. The code ends its
                search at a length in normalised inputs that only images far out of the range reach; with stop=never it

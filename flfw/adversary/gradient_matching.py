@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import islice
 from typing import ClassVar, TypeAlias
 
 import torch
@@ -18,7 +19,7 @@ from flfw.inversion.search import Recipe, SearchResult, Target, invert
 from flfw.inversion.settled import alike, settled
 from flfw.nets.net import Tensors
 from flfw.rng import torch_generator
-from flfw.victims.operator import Operator
+from flfw.victims.operator import DataOperator, Operator
 
 GrantedMechanism: TypeAlias = Operator | Automatic | None
 """Known mechanism between the gradient and the observation, as it stands in the objective; None: none."""
@@ -71,12 +72,19 @@ class GradientMatching(Attack, ABC):
     def objective(
         self, seen: Observation, known: Knowledge, guesses: Sequence[Reconstruction], rng: torch.Generator
     ) -> list[Fit] | None:
-        """Compute the last search's objective; None where labels or private tensors are searched for as well."""
+        """Compute the last search's objective; None where labels or private tensors are searched for as well.
+
+        Where the client changes its data, that of the version of a guess that fits best; None: too many versions.
+        """
         if self.labels == "searched for" or known.model.unknown:
             return None
         mechanism, target = self._target(seen, known, rng)
-        places = [(guess.samples, guess.labels) for guess in guesses]
-        return fits(known.model, target, self.recipe(mechanism), places, mechanism=mechanism)
+        versions = [_versions(known, guess) for guess in guesses]
+        if not all(versions):
+            return None
+        places = [(one, guess.labels) for guess, many in zip(guesses, versions, strict=True) for one in many]
+        values = iter(fits(known.model, target, self.recipe(mechanism), places, mechanism=mechanism))
+        return [min(islice(values, len(many)), key=lambda fit: fit.distance) for many in versions]
 
     def _target(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> tuple[GrantedMechanism, Target]:
         """Return the mechanism in the objective, and the target; its labels are read off the undone observation."""
@@ -102,9 +110,20 @@ def _settled(known: Knowledge, sent: Tensors, labels: Tensor | None) -> GrantedM
 
     A defence, such as a bound, may act on one victim and not on another: each observation is tested separately.
     """
+    if isinstance(known.mechanism, DataOperator):
+        return None  # the gradient is that of the changed data
     if not isinstance(known.mechanism, Automatic):
         return known.mechanism
     return settled(known.mechanism, known.model, sent, labels, known.batch, torch_generator(0, "settled"))
+
+
+def _versions(known: Knowledge, guess: Reconstruction) -> list[Tensor]:
+    """Return all that the client may have made of a guess before it computed the gradient; empty: too many."""
+    if guess.searched is not None:
+        return [guess.searched]
+    if isinstance(known.mechanism, DataOperator) and bool(guess.samples.isfinite().all()):
+        return known.mechanism.versions(guess.samples)
+    return [guess.samples]
 
 
 def _like(known: Knowledge, mechanism: GrantedMechanism) -> str:

@@ -134,12 +134,15 @@ class Reconstruction:
         matching_loss: the minimised loss at these samples; None for closed forms.
         iterations: iterations used, if fewer than the budget; None: all of them.
         labels: (batch,) given or recovered labels; None: the attack gives none.
+        searched: (batch, ...) the result of the search, before a known change of the data was undone in it; None: the
+            same as ``samples``.
     """
 
     samples: Tensor
     matching_loss: float | None = None
     iterations: int | None = None
     labels: Tensor | None = None
+    searched: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from flfw.messages.sharing import matches
 from flfw.resolve import Resolved
 from flfw.rng import torch_generator
 from flfw.server.strategy import FederatedStrategy
-from flfw.victims.operator import Circumstances, MethodOperator, Operator, Scaled
+from flfw.victims.operator import Circumstances, DataOperator, MethodOperator, Operator, Scaled
 
 How: TypeAlias = Literal["nothing to adapt to", "written", "automatic", "none"]
 
@@ -177,19 +177,19 @@ def adaptation(resolved: Resolved, ticket: Ticket, vantage: str) -> How:
 
     Returns:
         ``nothing to adapt to``: no hook of the defence acted on the observation; ``none``: there is no adaptation,
-        since the defence changes the data, or each of several local steps, or looks at the batch, or changes the
-        network.
+        since the defence changes each of several local steps, or nothing is written for one that changes the network,
+        or changes or looks at the batch.
     """
     acts, experiment = _hooks(resolved), resolved.experiment
     if vantage == "client_example":
         acts -= {"update"}
     if not acts:
         return "nothing to adapt to"
-    if experiment.adaptation == "none" or "batch" in acts or (acts & {"gradients", "step"} and ticket.steps > 1):
+    if experiment.adaptation == "none" or (acts & {"batch", "gradients", "step"} and ticket.steps > 1):
         return "none"
-    at_hooks = acts & {"update", "step", "network"}
-    written = experiment.adaptation == "auto" and at_hooks and resolved.adaptation is not None
-    if acts & {"step", "network"} and not written:
+    hooks = {"batch", "update", "step", "network"}
+    written = experiment.adaptation == "auto" and acts & hooks and resolved.adaptation is not None
+    if acts & {"batch", "step", "network"} and not written:
         return "none"  # an objective has no batch to show to the defence's own code, nor the noise in a network
     return "written" if written else "automatic"
 
@@ -209,7 +209,7 @@ def mechanism(resolved: Resolved, ticket: Ticket, vantage: str, factor: float) -
         cls = resolved.adaptation
         assert cls is not None, "it was found before"
         written = cls(asdict(defence.settings))
-        return written if factor == 1 else Scaled(written, factor)
+        return written if factor == 1 or isinstance(written, DataOperator) else Scaled(written, factor)
     if how == "automatic":
         return Automatic(defence, factor=factor, finished=vantage != "client_example")
     return None

@@ -19,7 +19,7 @@ import torch
 from flfw.adversary.attack import Attack, NotApplicable
 from flfw.adversary.observation import Observation
 from flfw.audit.jobs import Job, Solution, solved
-from flfw.audit.knowledge import MOST_SEARCHED, grant
+from flfw.audit.knowledge import MOST_SEARCHED, grant, restored
 from flfw.audit.queue import Queue
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
@@ -64,7 +64,8 @@ def solve(job: Job) -> Solution:
     seconds = time.monotonic() - started
     if len(reconstructions) != len(observations):
         raise RuntimeError(f"it returned {len(reconstructions)} reconstructions of {len(observations)}")
-    by_slot = {o.slot: f for o, f in zip(observations, reconstructions, strict=True)}
+    results = map(restored, reconstructions, knowledge)
+    by_slot = {o.slot: result for o, result in zip(observations, results, strict=True)}
     stopped = None if observations else "none of its recordings could be used"
     everything = [None if o is None else by_slot[o.slot] for o in seen]
     return solved(job, everything, seconds, stopped=stopped, **extra)

@@ -198,7 +198,7 @@ class Climb:
         """Compute the attack's objective at some guesses; None: it has none, or cannot compute it."""
         seen, known, _ = opened
         rng = torch_generator(self._resolved.experiment.seed, f"objective {job.attack}", seen.round, seen.slot)
-        placed = [Reconstruction(guess.samples, labels=guess.labels) for guess in guesses]
+        placed = [g if isinstance(g, Reconstruction) else Reconstruction(g.samples, labels=g.labels) for g in guesses]
         try:
             return attack.objective(seen, known, placed, rng)
         except (BadInput, NotApplicable):  # the search itself said so before

@@ -218,10 +218,16 @@ def solved(job: Job, reconstructions: Sequence[Reconstruction | None], seconds: 
 
 
 def _on_cpu(reconstruction: Reconstruction) -> Reconstruction:
-    samples = reconstruction.samples.detach().to("cpu", torch.float32, copy=True).contiguous()
+    samples = _inputs(reconstruction.samples)
+    searched = None if reconstruction.searched is None else _inputs(reconstruction.searched)
     loss, taken = reconstruction.matching_loss, reconstruction.iterations  # an attack may give tensors
     labels = None if reconstruction.labels is None else reconstruction.labels.detach().to("cpu", torch.int64, copy=True)
-    return Reconstruction(samples, None if loss is None else float(loss), None if taken is None else int(taken), labels)
+    loss, taken = None if loss is None else float(loss), None if taken is None else int(taken)
+    return Reconstruction(samples, loss, taken, labels, searched)
+
+
+def _inputs(samples: torch.Tensor) -> torch.Tensor:
+    return samples.detach().to("cpu", torch.float32, copy=True).contiguous()
 
 
 def digest(job: Job) -> str:

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from flfw.adversary.attack import Attack
-from flfw.adversary.observation import Examples, Knowledge, Observation, Vantage
+from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Vantage
 from flfw.audit.adaptation import hiding
 from flfw.audit.jobs import Job, Ticket
 from flfw.audit.probe import ladder_net
@@ -22,7 +22,7 @@ from flfw.nets.net import Tensors
 from flfw.resolve import Resolved
 from flfw.rng import initialising
 from flfw.victims.local_steps import LocalSteps, SteppedVictim
-from flfw.victims.operator import MethodOperator, Operator
+from flfw.victims.operator import DataOperator, MethodOperator, Operator
 from flfw.victims.victim import PlainVictim, VictimModel
 
 Order: TypeAlias = tuple[tuple[int, ...], ...]
@@ -117,6 +117,15 @@ def grant(
         details |= {**common, "uploaded": uploaded.get(o.client)}
         knowledge.append(Knowledge(model, asked.examples or job.ticket.batch, known, **details))
     return observations, knowledge
+
+
+def restored(result: Reconstruction, known: Knowledge) -> Reconstruction:
+    """Return an attack's result after the known change of the data was undone; a failed search stays as it is."""
+    mechanism, samples = known.mechanism, result.samples
+    if not isinstance(mechanism, DataOperator) or not bool(samples.isfinite().all()):
+        return result
+    public = None if known.public is None else known.public.samples
+    return replace(result, samples=mechanism.restored(samples, public).clamp(*known.box), searched=samples)
 
 
 def _public(job: Job, device: torch.device) -> Examples | None:

@@ -109,7 +109,11 @@ class Queue:
             summaries = stored.pop("found")
             tensors = load_file(path.with_suffix("").with_suffix(".safetensors")) if any(summaries) else {}
             reconstructions = [
-                None if f is None else Reconstruction(tensors[str(i)], **f, labels=tensors.get(f"{i}.labels"))
+                None
+                if f is None
+                else Reconstruction(
+                    tensors[str(i)], **f, labels=tensors.get(f"{i}.labels"), searched=tensors.get(f"{i}.searched")
+                )
                 for i, f in enumerate(summaries)
             ]
         except (OSError, SafetensorError, KeyError) as error:
@@ -159,6 +163,7 @@ class Queue:
         given = solution.reconstructions
         tensors = {str(i): f.samples for i, f in enumerate(given) if f is not None}
         tensors |= {f"{i}.labels": f.labels for i, f in enumerate(given) if f and f.labels is not None}
+        tensors |= {f"{i}.searched": f.searched for i, f in enumerate(given) if f and f.searched is not None}
         if tensors:
             write_whole(self.folder / f"{job.name}.safetensors", save(tensors), 0o600)
         summaries = [f and {"matching_loss": f.matching_loss, "iterations": f.iterations} for f in given]

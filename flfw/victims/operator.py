@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
+from torch import Tensor
+
 from flfw.nets.net import Tensors
 from flfw.victims.local_steps import LocalSteps, SteppedVictim
 from flfw.victims.victim import PlainVictim, VictimModel
@@ -61,6 +63,34 @@ class Operator(ABC):
             local: the steps to simulate; None: one step, whose gradient is compared.
         """
         return plain if local is None else SteppedVictim(plain, received, local)
+
+
+class DataOperator(Operator, ABC):
+    """Known change of the data themselves, as by a defence's `batch`; the gradient is that of the changed data.
+
+    Nothing stands between that gradient and the observation, so a search is the undefended one, for the changed data.
+    Its result is passed through `restored` once, at the end.
+    """
+
+    @abstractmethod
+    def restored(self, samples: Tensor, public: Tensor | None) -> Tensor:
+        """Undo the change in a reconstruction, as far as can be; without the truth.
+
+        Args:
+            samples: (B, ...) raw inputs as a search found them; finite.
+            public: (N, ...) raw inputs of no client; None: not granted.
+        """
+
+    @abstractmethod
+    def versions(self, samples: Tensor) -> list[Tensor]:
+        """List all that the client may have made of raw inputs (B, ...); empty: too many to be tried.
+
+        An audit compares the version that fits an observation best.
+        """
+
+    def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
+        """Return the trial unchanged."""
+        return {name: trial[name] for name in sent}
 
 
 @dataclass(frozen=True)

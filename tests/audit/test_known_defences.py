@@ -343,6 +343,10 @@ BY_SEARCH = {
         (*NOT_FOUND, NO_LEAK), "a few exact pixels", defence="prune", set=("prune.ratio=0.99",)
     ),
     "told of 8 bits": searched(LEAKS, "1/254", defence="low_precision", set=("low_precision.bits=8",)),
+    "told of inverted images": searched(LEAKS, "inversion loses nothing", defence="ats", set=("ats.policy=0",)),
+    "told of brightness and a margin": searched(
+        (LEAKS, IDENTIFIES, INCONCLUSIVE), "the true data explain the message", defence="ats", set=("ats.policy=3-13",)
+    ),
     "told of noise of 1e-4": searched(
         LEAKS, "below the gradient", defence="dp_gaussian", set=("dp_gaussian.std=1e-4",)
     ),
