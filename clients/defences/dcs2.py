@@ -187,11 +187,15 @@ class Search:
         """Compute the gradient of the loss by x_c, and the mean distance of the concealed samples from x_s."""
         chosen, x = self._settings, x.detach().requires_grad_()
         g_c, z_c = self._gradient(weights, x, y)
-        distance = (x - x_s).flatten(1).norm(dim=1).mean()
-        gap = (z_c - z_s).flatten(1).norm(dim=1) / z_s.flatten(1).norm(dim=1)
-        apart = 1 - g_c.dot(g_s) / g_c.norm().clamp_min(_TINY)  # g_s has length 1
-        loss = apart + torch.exp(-chosen.weight_x * distance) + chosen.weight_z * (gap.mean() - chosen.eps)
-        return torch.autograd.grad(loss, [x])[0].detach(), distance.detach()
+        far, gap = (x - x_s).detach(), (z_c - z_s).detach()
+        far_norm, gap_norm, z_norm = (value.flatten(1).norm(dim=1) for value in (far, gap, z_s))
+        distance, length = far_norm.mean(), g_c.detach().norm().clamp_min(_TINY)
+        along = g_c.detach() / length
+        by_g = (along * along.dot(g_s) - g_s) / length  # g_s has length 1
+        by_z = gap * (chosen.weight_z / len(y) / (gap_norm * z_norm).clamp_min(_TINY))[:, None]
+        by_x = torch.exp(-chosen.weight_x * distance) * (-chosen.weight_x / len(y)) / far_norm.clamp_min(_TINY)
+        (through,) = torch.autograd.grad([g_c, z_c], [x], [by_g, by_z])
+        return torch.addcmul(through, far, by_x.view(-1, *[1] * (x.dim() - 1))), distance
 
     def _gradient(self, weights: Tensors, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the gradient of CE(x, y) by the shared tensors, as one vector, and the latents, with their graph."""

@@ -76,7 +76,10 @@ def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None, at: _Sliding) -> 
     over = x.new_empty(()).expand(len(x), len(weight), *count)
     if not _small(over, weight):
         return _aten.convolution(x, weight, bias, at.stride, at.padding, [1, 1], False, [0, 0], 1)
-    output = _product(weight.flatten(1), _columns(x, weight, at)).view(over.shape)
+    columns = _columns(x, weight, at)
+    if len(x) == 1 and bias is not None:
+        return torch.addmm(bias[:, None], weight.flatten(1), columns[0]).view(over.shape)
+    output = _product(weight.flatten(1), columns).view(over.shape)
     return output if bias is None else output + bias[:, None, None]
 
 
@@ -89,7 +92,7 @@ def _spread(d: Tensor, weight: Tensor, at: _Sliding, size: Sequence[int]) -> Ten
     whole = pad(weight, (0, taps[1] * t - weight.shape[3], 0, taps[0] * s - weight.shape[2]))
     phases = whole.view(out, channels, taps[0], s, taps[1], t).flip(2, 4).permute(1, 3, 5, 0, 2, 4)
     around = [
-        min(k - 1, max(k - 1 - p // n, -(-(p + length) // n) - before))
+        min(k - 1, max(0, k - 1 - p // n, -(-(p + length) // n) - before))
         for before, k, n, p, length in zip(d.shape[2:], taps, at.stride, at.padding, size, strict=True)
     ]
     many = conv2d(d, phases.reshape(channels * s * t, out, *taps), None, 1, around)
@@ -101,6 +104,8 @@ def _spread(d: Tensor, weight: Tensor, at: _Sliding, size: Sequence[int]) -> Ten
 
 def _interleaved(phases: Tensor) -> Tensor:
     """Assemble maps (B, C, s H, t W) from their phases (B, C, s, t, H, W)."""
+    if phases.shape[2:4] == (1, 1):
+        return phases[:, :, 0, 0]
     rows = [torch.stack(row.unbind(2), -1).flatten(3) for row in phases.unbind(2)]
     return torch.stack(rows, 3).flatten(2, 3)
 

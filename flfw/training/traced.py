@@ -51,7 +51,9 @@ def _listed(function: Callable[..., list[Tensor]], x: Tensor, leaves: list[Tenso
 
 
 def _short(listed: GraphModule) -> GraphModule:
-    short = CSEPass(get_CSE_banned_ops())(listed).graph_module
+    passed = CSEPass(get_CSE_banned_ops())(listed)
+    assert passed is not None
+    short = passed.graph_module
     short.graph.eliminate_dead_code()
     return short
 
