@@ -184,7 +184,10 @@ class Search:
     def _slope(
         self, x: Tensor, weights: Tensors, y: Tensor, x_s: Tensor, g_s: Tensor, z_s: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Compute the gradient of the loss by x_c, and the mean distance of the concealed samples from x_s."""
+        """Compute the gradient of the loss by x_c, and the mean distance of the concealed samples from x_s.
+
+        The loss's gradients by g_c, by z_c and by x itself are written out; one backward pass joins them.
+        """
         chosen, x = self._settings, x.detach().requires_grad_()
         g_c, z_c = self._gradient(weights, x, y)
         far, gap = (x - x_s).detach(), (z_c - z_s).detach()

@@ -104,7 +104,7 @@ def test_networks_with_pooling_and_normalisation_are_traced(name: str) -> None:
         weights = {key: value.detach() for key, value in net.state_dict().items()}
         moved = [key for key, _ in net.named_parameters()]
 
-        def function(x: Tensor, weights: Tensors) -> tuple[Tensor]:
+        def function(x: Tensor, weights: Tensors) -> tuple[Tensor, ...]:
             x, own = x.detach().requires_grad_(), {key: weights[key].detach().requires_grad_() for key in moved}
             loss = nn.functional.cross_entropy(functional_call(net, {**weights, **own}, (x,)), y)
             slopes = torch.autograd.grad(loss, list(own.values()), create_graph=True)
