@@ -64,7 +64,7 @@ def _plain(x: Tensor, dilation: Sequence[int], groups: int) -> bool:
 
 
 def _small(over: Tensor, weight: Tensor) -> bool:
-    """Whether a convolution with this weight is small; ``over`` is the map (B, O, H, W) of its outputs."""
+    """Tell whether a convolution with this weight is small; ``over`` is the map (B, O, H, W) of its outputs."""
     return over.numel() * weight[0].numel() <= _SMALL
 
 

@@ -59,7 +59,7 @@ def _short(listed: GraphModule) -> GraphModule:
 
 
 def _divided(listed: GraphModule) -> tuple[GraphModule, GraphModule]:
-    """Divide a graph of (x, fixed) into one of what the fixed arguments determine and one of the rest."""
+    """Divide a graph of (x, fixed) into the part that the fixed arguments determine and the rest."""
     nodes = list(listed.graph.nodes)
     x, output = nodes[0], nodes[-1]
     moving = {x}

@@ -105,9 +105,9 @@ def test_networks_with_pooling_and_normalisation_are_traced(name: str) -> None:
         moved = [key for key, _ in net.named_parameters()]
 
         def function(x: Tensor, weights: Tensors) -> tuple[Tensor, ...]:
-            x, own = x.detach().requires_grad_(), {key: weights[key].detach().requires_grad_() for key in moved}
-            loss = nn.functional.cross_entropy(functional_call(net, {**weights, **own}, (x,)), y)
-            slopes = torch.autograd.grad(loss, list(own.values()), create_graph=True)
+            x, leaves = x.detach().requires_grad_(), {key: weights[key].detach().requires_grad_() for key in moved}
+            loss = nn.functional.cross_entropy(functional_call(net, {**weights, **leaves}, (x,)), y)
+            slopes = torch.autograd.grad(loss, list(leaves.values()), create_graph=True)
             return torch.autograd.grad([slope.square().sum() for slope in slopes], [x])
 
         (result,) = Traced(function, x, weights).given(weights)(x)
