@@ -22,22 +22,25 @@ Departures  1. Proxies are of another class than the sample: from the proxy pool
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cosine_similarity, one_hot
 
 from flfw.defence import Defence, LocalStep
 from flfw.errors import BadInput, require
 from flfw.messages.sharing import matches
 from flfw.nets import Tensors
 from flfw.nets.representation import entering, evaluating
+from flfw.training.optimisers import Adam
+from flfw.training.traced import Traced
 
 _LEAST_SHARE, _RIDGE = 0.5, 1e-3  # of the projection
+_TINY = 1e-8  # least length of a gradient
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,10 @@ class DCS2(Defence):
 
     Settings = DCS2Settings
 
+    def __init__(self, settings: DCS2Settings | None = None) -> None:
+        super().__init__(settings)
+        self._traced: dict[Any, Traced] = {}
+
     @classmethod
     def mildest(cls, settings: DCS2Settings) -> DCS2Settings:
         """Return settings whose concealed sample is the sensitive one, but for a thousandth of a proxy."""
@@ -96,7 +103,7 @@ class DCS2(Defence):
         if not bool(chosen.any()) or not names:
             return step.gradients
         with evaluating(step.model):
-            search = Search(self.settings, step, chosen, names)
+            search = Search(self.settings, step, chosen, names, self._traced)
             x_c, y_c = search.concealed(rng)
             mixed = search.mixed(x_c, y_c)
         self.measures = {"concealed_cosine": search.cosine}
@@ -119,61 +126,94 @@ class Search:
         step: the local step.
         chosen: mask (B,) of the sensitive samples.
         names: the shared tensors, whose gradients are compared.
+        traced: slopes of earlier searches, which one of the same shapes uses again; None: there are none.
     """
 
-    def __init__(self, settings: DCS2Settings, step: LocalStep, chosen: Tensor, names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        settings: DCS2Settings,
+        step: LocalStep,
+        chosen: Tensor,
+        names: Sequence[str],
+        traced: dict[Any, Traced] | None = None,
+    ) -> None:
         self._settings, self._model, self._inputs = settings, step.model, step.inputs
         device = next(step.model.parameters()).device
         self._x = step.inputs.normalise(step.x.to(device)[chosen.to(device)])
         self._y, self._public = step.y.to(device)[chosen.to(device)], step.public
-        self._weights = {name: p.detach() for name, p in step.model.named_parameters()}
-        self._names = list(names)
+        self._weights = {name: p.detach() for name, p in (*step.model.named_parameters(), *step.model.named_buffers())}
+        self._names, self._traced = list(names), {} if traced is None else traced
         self._last = [name for name, one in step.model.named_modules() if isinstance(one, nn.Linear)][-1]
-        self._g_s = self._flat(self._gradient(self._x, self._y))
-        self._z_s = self._latent(self._x).detach()
+        g_s, z_s = (value.detach() for value in self._gradient(self._weights, self._x, self._y))
+        self._given = self._x, nn.functional.normalize(g_s, dim=0), z_s
         self.cosine = 0.0
 
     def concealed(self, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return x_c (m, ...) as network inputs, and y_c (m,)."""
         chosen = self._settings
         x, y = self._start(rng)
-        x = x.clone().requires_grad_()
-        adam = torch.optim.Adam([x], lr=chosen.lr)
-        milestones = [round(chosen.steps * share) for share in (3 / 8, 5 / 8, 7 / 8)]
-        schedule = torch.optim.lr_scheduler.MultiStepLR(adam, milestones, gamma=0.1)
-        for _ in range(chosen.steps):
-            loss, distance = self._loss(x, y)
-            (x.grad,) = torch.autograd.grad(loss, [x])
-            adam.step()
-            schedule.step()
+        x, slope = x.detach().clone(), self._slope_by_x(x, y)
+        adam, drops = Adam(chosen.lr), [round(chosen.steps * share) for share in (3 / 8, 5 / 8, 7 / 8)]
+        for done in range(chosen.steps):
+            direction, distance = slope(x)
+            adam.lr = chosen.lr * 0.1 ** sum(done >= drop for drop in drops)
+            adam.step({"x": x}, {"x": direction})
             if chosen.boxed:
                 self._box(x)
             if chosen.stop == "threshold" and distance > chosen.threshold:
                 break
-        self.cosine = 1 - float(self._apart(x, y).detach())
-        return x.detach(), y
+        g_c, _ = self._gradient(self._weights, x, y)
+        self.cosine = float(cosine_similarity(g_c.detach(), self._given[1], dim=0))
+        return x, y
 
     def mixed(self, x: Tensor, y: Tensor) -> Tensors:
         """Compute the gradient of lambda CE(x_c, y_c) + (1 - lambda) CE(x_c, y_s) by the shared tensors."""
-        share = self._settings.mixture
-        under_y_c, under_y_s = self._gradient(x, y), self._gradient(x, self._y)
-        return {name: (share * under_y_c[name] + (1 - share) * under_y_s[name]).detach() for name in self._names}
+        share, weights = self._settings.mixture, [self._weights[name] for name in self._names]
+        under_y_c, under_y_s = (self._gradient(self._weights, x, labels)[0] for labels in (y, self._y))
+        flat = (share * under_y_c + (1 - share) * under_y_s).detach().split([value.numel() for value in weights])
+        return {name: g.view_as(w) for name, g, w in zip(self._names, flat, weights, strict=True)}
 
-    def _loss(self, x: Tensor, y: Tensor) -> tuple[Tensor, float]:
-        """Compute the loss, and the mean distance of the concealed samples from the sensitive ones."""
-        chosen, distance = self._settings, (x - self._x).flatten(1).norm(dim=1).mean()
-        gap = (self._latent(x) - self._z_s).flatten(1).norm(dim=1) / self._z_s.flatten(1).norm(dim=1)
-        latent = chosen.weight_z * (gap.mean() - chosen.eps)
-        return self._apart(x, y) + torch.exp(-chosen.weight_x * distance) + latent, float(distance.detach())
+    def _slope_by_x(self, x: Tensor, y: Tensor) -> Callable[[Tensor], list[Tensor]]:
+        """Return a function of x_c for the gradient of the loss and the distance from x_s; see `_slope`."""
+        fixed = self._weights, y, *self._given
+        shapes = self._model, self._settings, x.shape, x.dtype, x.device, *self._names
+        if shapes not in self._traced:
+            self._traced[shapes] = Traced(self._slope, x, *fixed)
+        return self._traced[shapes].given(*fixed)
 
-    def _apart(self, x: Tensor, y: Tensor) -> Tensor:
-        g_c = self._flat(self._gradient(x, y, graph=True))
-        return 1 - torch.nn.functional.cosine_similarity(g_c, self._g_s, dim=0)
+    def _slope(
+        self, x: Tensor, weights: Tensors, y: Tensor, x_s: Tensor, g_s: Tensor, z_s: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the gradient of the loss by x_c, and the mean distance of the concealed samples from x_s.
+
+        The loss's gradients by g_c, by z_c and by x itself are written out; one backward pass joins them.
+        """
+        chosen, x = self._settings, x.detach().requires_grad_()
+        g_c, z_c = self._gradient(weights, x, y)
+        far, gap = (x - x_s).detach(), (z_c - z_s).detach()
+        far_norm, gap_norm, z_norm = (value.flatten(1).norm(dim=1) for value in (far, gap, z_s))
+        distance, length = far_norm.mean(), g_c.detach().norm().clamp_min(_TINY)
+        along = g_c.detach() / length
+        by_g = (along * along.dot(g_s) - g_s) / length  # g_s has length 1
+        by_z = gap * (chosen.weight_z / len(y) / (gap_norm * z_norm).clamp_min(_TINY))[:, None]
+        by_x = torch.exp(-chosen.weight_x * distance) * (-chosen.weight_x / len(y)) / far_norm.clamp_min(_TINY)
+        (through,) = torch.autograd.grad([g_c, z_c], [x], [by_g, by_z])
+        return torch.addcmul(through, far, by_x.view(-1, *[1] * (x.dim() - 1))), distance
+
+    def _gradient(self, weights: Tensors, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the gradient of CE(x, y) by the shared tensors, as one vector, and the latents, with their graph."""
+        moved = {name: weights[name].detach().requires_grad_() for name in self._names}
+        scores = functional_call(self._model, {**weights, **moved}, (x,))
+        error = (scores.softmax(1) - one_hot(y, scores.shape[1])) / len(y)  # the gradient of CE by the scores
+        each = torch.autograd.grad(scores, list(moved.values()), error, create_graph=True)
+        features = self._settings.latent == "features"
+        latent = entering(self._model, self._last, x, weights) if features else scores
+        return torch.cat([g.flatten() for g in each]), latent
 
     def _start(self, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw proxies, or noise, of other classes than the sensitive samples have."""
         if self._settings.start == "noise":
-            classes = int(self._scores(self._x[:1]).shape[1])
+            classes = functional_call(self._model, self._weights, (self._x[:1],)).shape[1]
             shift = torch.randint(1, classes, self._y.shape, generator=rng).to(self._y.device)
             return torch.randn(self._x.shape, generator=rng).to(self._x.device), (self._y + shift) % classes
         x, y = self._public()
@@ -193,21 +233,6 @@ class Search:
     def _box(self, x: Tensor) -> None:
         mean, std = self._inputs.mean.to(x.device), self._inputs.std.to(x.device)
         x.copy_(((x * std + mean).clamp(0, 1) - mean) / std)
-
-    def _gradient(self, x: Tensor, y: Tensor, graph: bool = False) -> Tensors:
-        weights = {name: p.requires_grad_(name in self._names) for name, p in _copied(self._weights).items()}
-        loss = cross_entropy(functional_call(self._model, weights, (x,)), y)
-        gradients = torch.autograd.grad(loss, [weights[name] for name in self._names], create_graph=graph)
-        return dict(zip(self._names, gradients, strict=True))
-
-    def _flat(self, gradient: Tensors) -> Tensor:
-        return torch.cat([gradient[name].flatten() for name in self._names])
-
-    def _scores(self, x: Tensor) -> Tensor:
-        return functional_call(self._model, self._weights, (x,))
-
-    def _latent(self, x: Tensor) -> Tensor:
-        return self._scores(x) if self._settings.latent == "scores" else entering(self._model, self._last, x)
 
 
 def projected(mixed: Tensors, g: Tensors) -> Tensors:
@@ -231,10 +256,6 @@ def projected(mixed: Tensors, g: Tensors) -> Tensors:
 def _moved(model: nn.Module) -> set[str]:
     """Name the parameters of the classifying network: a generator or a discriminator has no part in the loss."""
     return {name for name, _ in model.named_parameters() if name.partition(".")[0] in _PARTS}
-
-
-def _copied(weights: Tensors) -> Tensors:
-    return {name: value.detach() for name, value in weights.items()}
 
 
 _PARTS = ("extractor", "classifier", "hypernet")

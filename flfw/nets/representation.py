@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.func import vjp, vmap
+from torch.func import functional_call, vjp, vmap
 
 
 @contextmanager
@@ -54,12 +54,19 @@ def row_norms(model: nn.Module, layer: str, x: Tensor) -> Tensor:
         return torch.stack([norms(one) for one in x])
 
 
-def entering(model: nn.Module, layer: str, x: Tensor) -> Tensor:
-    """Return the inputs of a layer in the model's present mode, with their graph; see `representation`."""
+def entering(model: nn.Module, layer: str, x: Tensor, weights: Mapping[str, Tensor] | None = None) -> Tensor:
+    """Return the inputs of a layer in the model's present mode, with their graph; see `representation`.
+
+    Args:
+        model: takes network inputs.
+        layer: as for `representation`.
+        x: network inputs (B, ...).
+        weights: used instead of the model's own, by name.
+    """
     seen: list[Tensor] = []
     handle = model.get_submodule(layer).register_forward_pre_hook(lambda _, given: seen.append(given[0]))
     try:
-        model(x)
+        functional_call(model, dict(weights or {}), (x,))
     finally:
         handle.remove()
     return seen[0]

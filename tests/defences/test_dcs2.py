@@ -110,6 +110,21 @@ def test_only_sensitive_samples_are_concealed() -> None:
     assert len(x) == len(y) == 1 and int(y) != 3
 
 
+def test_a_later_step_searches_with_its_own_weights_and_samples() -> None:
+    net, defence = network(), DCS2(DCS2Settings(stop="never", **FEW))
+    sent = [defence.step(batch(net), torch_generator(1, "s"))]
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.mul_(0.5)
+    later = batch(net, (5, 0))
+    sent.append(defence.step(later, torch_generator(2, "s")))
+    assert len(defence._traced) == 1  # one trace for both
+    fresh = DCS2(defence.settings).step(later, torch_generator(2, "s"))
+    for name, value in fresh.items():
+        torch.testing.assert_close(sent[1][name], value)
+        assert not torch.allclose(sent[0][name], value)
+
+
 @pytest.mark.parametrize("start", ["proxy", "noise", "mixed"])
 def test_starts_are_of_other_classes(start: str) -> None:
     step = batch(network(), (3, 1) * 20)
