@@ -26,7 +26,8 @@ from flfw.data.transformations import sequences, transformed
 from flfw.defence import Defence
 from flfw.errors import BadInput
 
-_IDENTITY = "28"  # solarize from level 256 on
+_INVERT = "47"
+_IDENTITIES = {"28", "39"}
 _CHANNELS = (1, 3)
 
 
@@ -48,8 +49,9 @@ class ATS(Defence):
 
     @classmethod
     def mildest(cls, settings: ATSSettings) -> ATSSettings:
-        """Return the policy that leaves images as they are."""
-        return replace(settings, policy=_IDENTITY)
+        """Return the policy that inverts images, which is undone exactly; one that changes nothing stays."""
+        changes = set(settings.policy.replace("+", "-").split("-")) - _IDENTITIES
+        return replace(settings, policy=_INVERT) if changes else settings
 
     def check_inputs(self, shape: tuple[int, ...]) -> None:
         """Refuse data that are no grey or colour images."""

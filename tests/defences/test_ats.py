@@ -135,11 +135,12 @@ def test_a_batch_is_its_images_one_by_one_and_repeats_with_its_generator() -> No
     assert bool((known == once).flatten(2).all(2).any(0).all())
 
 
-def test_the_mildest_policy_changes_no_image_of_bytes() -> None:
+def test_the_mildest_policy_is_undone_exactly_and_an_identity_stays() -> None:
     mild = ATS.mildest(ATSSettings())
     x = pictures(3, 8, 8).float() / 255
-    assert torch.equal(ATS(mild).batch(x, torch.zeros(2), torch.Generator())[0], x)
-    assert torch.equal(transformed(x, sequences("39"), torch.Generator()), x)
+    torch.testing.assert_close(ATS(mild).batch(x, torch.zeros(2), torch.Generator())[0], 1 - x)
+    assert ATS.mildest(ATSSettings(policy="28-39+28")).policy == "28-39+28"
+    assert torch.equal(transformed(x, sequences("28-39"), torch.Generator()), x)
 
 
 @pytest.mark.parametrize(
