@@ -28,7 +28,7 @@ class PruneAdaptation(Operator):
 
     @property
     def spares(self) -> frozenset[Trait]:
-        """All traits: entries are sent as they are, or are 0 in the trial as well."""
+        """Traits of every kind: an entry is sent as it is, or is 0 in the trial as well."""
         return TRAITS
 
     def read(self, sent: Tensors) -> Tensors:

@@ -46,7 +46,7 @@ class Composed(Operator):
         return constants
 
     def undone(self, sent: Tensors) -> Tensors:
-        """Undo what can be undone, from the last stage to the first."""
+        """Undo the stages as far as they can be, from the last to the first."""
         for stage in reversed(self._stages):
             sent = stage.undone(sent)
         return sent
