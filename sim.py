@@ -13,7 +13,7 @@ import tyro
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.terminal.exit_code import exit_code
-from flfw.terminal.flags import parsed
+from flfw.terminal.flags import parsed, piped
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,11 @@ def parse(arguments: list[str], stored: Experiment | None = None) -> Command:
         BadInput: tyro's message, in one line instead of a box.
     """
     command = parsed(arguments, Command(stored or Experiment()), "sim.py")
+    if command.matrix and piped(arguments) != arguments:
+        raise BadInput(
+            "Expected one name behind --defence with --matrix, got several; write a pipeline as one value, such as "
+            f"{command.experiment.defence}, or an axis as defences=A,B."
+        )
     pictures = "no" if command.no_pictures else command.experiment.pictures
     return replace(command, experiment=replace(command.experiment, pictures=pictures))
 

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from flfw.client.federated_client import FederatedClient
 from flfw.client.workplace import Workplace
-from flfw.defence import Defence
 from flfw.nets import Tensors
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.training.low_rank import LowRankSGD
@@ -103,10 +102,7 @@ class HyperFLClient(FederatedClient):
 
     def _low_rank(self, plain: Optimiser) -> TypeGuard[SGD]:
         defence = self.at.defence
-        hooked = defence is not None and (type(defence).gradients, type(defence).step) != (
-            Defence.gradients,
-            Defence.step,
-        )
+        hooked = defence is not None and bool(defence.acts_at & {"gradients", "step"})
         wanted = self.at.settings.step == "low_rank" and not hooked
         return wanted and isinstance(plain, SGD) and plain.momentum <= _MOST_MOMENTUM
 

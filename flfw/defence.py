@@ -10,12 +10,12 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor, nn
 
-from flfw import nets, plugins
-from flfw.errors import BadInput
-from flfw.experiment import Experiment
 from flfw.nets.inputs import Inputs
 from flfw.nets.net import Net, Tensors
-from flfw.plugins import NoSettings, split_assignment
+from flfw.plugins import NoSettings
+
+HOOKS = ("network", "batch", "gradients", "step", "update")
+"""Hooks at which a defence may act on the data or on what is sent."""
 
 
 @final
@@ -57,6 +57,11 @@ class Defence(ABC):
         self.settings = self.Settings() if settings is None else settings
         self.measures: dict[str, float] = {}
         """Figures of this client's round, by name; they stand with the client's losses in rounds.csv."""
+
+    @property
+    def acts_at(self) -> frozenset[str]:
+        """Names of the hooks at which the defence acts, among `HOOKS`."""
+        return frozenset(hook for hook in HOOKS if getattr(type(self), hook) is not getattr(Defence, hook))
 
     @classmethod
     def mildest(cls, settings: Any) -> Any | None:
@@ -134,52 +139,3 @@ class Defence(ABC):
     def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
         """Return the update to send, from the change of the shared tensors (in a probe: from their gradient)."""
         return update
-
-
-def chosen(experiment: Experiment) -> tuple[type[Defence], Any] | None:
-    """Return class and settings of an experiment's defence; None: it has none.
-
-    An assignment to a field that the defence does not have is an attack's of the same name, or was refused before.
-    """
-    if experiment.defence == "none":
-        return None
-    cls, name = plugins.find(plugins.DEFENCE, experiment.defence, Defence), plugins.short_name(experiment.defence)
-    fields = {split_assignment(assignment)[0].rpartition(".")[2] for assignment in experiment.set}
-    return cls, plugins.settings(cls.Settings, name, experiment.set, of_another=frozenset(fields))
-
-
-def build_net(experiment: Experiment, shape: tuple[int, ...], classes: int) -> Net:
-    """Build an experiment's network, as its defence changes it, from torch's current generator.
-
-    Args:
-        experiment: the experiment, without ``auto`` in any field.
-        shape: of one input.
-        classes: number of classes.
-
-    Raises:
-        BadInput: the network does not accept such inputs, or lacks the layer that the defence needs.
-    """
-    net, defence = nets.build(experiment.net, shape, classes, experiment.init), chosen(experiment)
-    return net if defence is None else defence[0](defence[1]).network(net)
-
-
-def changes_network(experiment: Experiment) -> bool:
-    """Return whether an experiment's defence changes the network."""
-    defence = chosen(experiment)
-    return defence is not None and defence[0].network is not Defence.network
-
-
-def refuse_beside_factors(name: str, defence: Defence | None) -> None:
-    """Refuse a defence on updates that are sent as factors: it raises their rank, and needs every digit.
-
-    Args:
-        name: of the defence.
-        defence: of the client, if any.
-
-    Raises:
-        BadInput: naming the form of the upload and the defence.
-    """
-    if defence is not None and type(defence).update is not Defence.update:
-        raise BadInput(
-            f"Expected upload=dense with a defence that acts on updates, got upload=factors and defence={name}."
-        )

@@ -19,12 +19,13 @@ from flfw import data, nets, plugins
 from flfw.adversary.attack import Attack
 from flfw.client import FederatedClient
 from flfw.data.splits import partition
-from flfw.defence import Defence, build_net, changes_network, refuse_beside_factors
+from flfw.defence import Defence
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
 from flfw.inversion.compute import Compute
 from flfw.messages.sharing import Sharing, matches
 from flfw.method import Method
+from flfw.pipeline import DefenceStage, build_net, built, changes_network, chosen, refuse_beside_factors
 from flfw.plugins import settings, split_assignment
 from flfw.server import FederatedStrategy
 from flfw.task import input_space
@@ -97,30 +98,26 @@ class Resolved:
 
     def new_defence(self) -> Defence | None:
         """Build the client-side defence, if there is one; each client gets its own, since it may keep state."""
-        if self._defence is None:
-            return None
-        cls, chosen = self._defence
-        return cls(chosen)
+        return built(self.stages)
 
     def defence_of(self, partition: int) -> Defence | None:
         """Build the defence that one client uses; None: that client uses none."""
         return self.new_defence() if partition in self.experiment.defended_partitions else None
 
     @cached_property
-    def _defence(self) -> tuple[type[Defence], Any] | None:
-        name = self.experiment.defence
-        if name == "none":
-            return None
-        cls, short = plugins.find(plugins.DEFENCE, name, Defence), plugins.short_name(name)
-        alike = [attack for attack in self.experiment.attacks if plugins.short_name(attack) == short]
-        return cls, self._settings_of(cls, name, frozenset().union(*map(attack_fields, alike)))
+    def stages(self) -> tuple[DefenceStage, ...]:
+        """Client-side defences with their settings, in the order in which they act; empty: none."""
+        return chosen(self.experiment, self._fields_of_attacks)
 
-    @cached_property
-    def adaptation(self) -> type[Operator] | None:
-        """Adaptation written for the experiment's defence; None: there is none."""
-        if self.experiment.defence not in plugins.names(plugins.ADAPTATION):
+    def _fields_of_attacks(self, name: str) -> frozenset[str]:
+        alike = [attack for attack in self.experiment.attacks if plugins.short_name(attack) == name]
+        return frozenset[str]().union(*map(attack_fields, alike))
+
+    def adaptation(self, defence: str) -> type[Operator] | None:
+        """Return the adaptation written for a defence of this name; None: there is none."""
+        if defence not in plugins.names(plugins.ADAPTATION):
             return None
-        return plugins.find(plugins.ADAPTATION, self.experiment.defence, Operator)
+        return plugins.find(plugins.ADAPTATION, defence, Operator)
 
     @property
     def attacks(self) -> dict[str, Attack]:
@@ -133,10 +130,8 @@ class Resolved:
         """Class and settings of each attack; fields of a method or a defence of the same name are ignored."""
         classes: dict[str, Any] = {name: plugins.find(plugins.ATTACK, name, Attack) for name in self.experiment.attacks}
         others: dict[str, Any] = {plugins.short_name(self.experiment.method): self.method}
-        if self.experiment.defence != "none":
-            others[plugins.short_name(self.experiment.defence)] = plugins.find(
-                plugins.DEFENCE, self.experiment.defence, Defence
-            )
+        for defence in self.experiment.defences:
+            others[plugins.short_name(defence)] = plugins.find(plugins.DEFENCE, defence, Defence)
         of_others = {name: frozenset(f.name for f in dataclasses.fields(cls.Settings)) for name, cls in others.items()}
         return {
             name: (cls, self._settings_of(cls, name, of_others.get(plugins.short_name(name), frozenset())))
@@ -216,7 +211,7 @@ def check(resolved: Resolved) -> None:
 
 def _refuse_strange_assignments(experiment: Experiment) -> None:
     """Refuse ``--set`` for a plug-in that this run does not use."""
-    others = [experiment.split, *experiment.attacks, *([experiment.defence] if experiment.defence != "none" else [])]
+    others = [experiment.split, *experiment.attacks, *experiment.defences]
     present = {plugins.short_name(name) for name in (experiment.method, *others)}
     for assignment in experiment.set:
         target = split_assignment(assignment)[0]

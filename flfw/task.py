@@ -15,10 +15,10 @@ from flfw import data, nets
 from flfw.data import canaries, feed
 from flfw.data.canaries import Canaries
 from flfw.data.splits import partition
-from flfw.defence import build_net
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
 from flfw.nets.inputs import Inputs
+from flfw.pipeline import build_net
 from flfw.plugins import settings
 from flfw.rng import numpy_generator
 

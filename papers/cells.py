@@ -73,7 +73,7 @@ class Outcome:
 
 def obstacle(cell: Cell, preset: Preset | None) -> str:
     """Return why this version cannot run a cell, even with all data present; empty if it can."""
-    if cell.value is None and not (preset and preset.figure.absent):
+    if cell.value is None and not cell.lost and not (preset and preset.figure.absent):
         return f"paper value not available{f' ({cell.note})' if cell.note else ''}"
     if preset is None:
         return f"no preset for {cell.table} in this version"

@@ -8,6 +8,7 @@ from typing import Any
 
 from flfw.errors import BadInput, require
 from flfw.matrix.rows import Finished
+from flfw.plugins import short_name
 from papers.drawing import Rows
 
 ON_CLIENT = "client_example"
@@ -75,7 +76,8 @@ def compression(runs: Mapping[str, Finished]) -> Rows:
 def kind(one: Finished) -> str:
     """Return the name of the method, with the defence if there is one."""
     config = one.result["config"]
-    method, defence = (str(config.get(key) or "none").rpartition(":")[2] for key in ("method", "defence"))
+    method = short_name(str(config.get("method") or "none"))
+    defence = "+".join(map(short_name, str(config.get("defence") or "none").split("+")))
     return method if defence == "none" else f"{method} with {defence}"
 
 

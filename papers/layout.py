@@ -107,9 +107,8 @@ def _entry(outcome: Outcome, reasons: list[str]) -> Entry:
 
 
 def _heading(table: Table, outcomes: tuple[Outcome, ...], scale: Scale) -> list[str]:
-    if table.missing:
-        return [f"paper value not available: {table.missing}"]
-    lines = [f"Note: {table.note}"] if table.note else []
+    lines = [f"paper value not available: {table.missing}"] if table.missing else []
+    lines += [f"Note: {table.note}"] if table.note else []
     presets = [outcome.preset for outcome in outcomes if outcome.preset]
     card = f"departures: papers/{table.name.partition('.')[0]}.py"
     experiments = [preset.experiments[0] for preset in presets if preset.source == "run"]

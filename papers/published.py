@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from itertools import product
 from types import MappingProxyType
 from typing import Any
 
@@ -35,6 +36,7 @@ class Cell:
         value: value as printed; None: the paper has no number here.
         deviation: the printed deviation over seeds, if there is one.
         note: remark of the paper or its transcription on this number.
+        lost: whether the paper may have a number here that is not at hand, or the row is of our own.
     """
 
     table: str
@@ -46,6 +48,7 @@ class Cell:
     value: float | str | None
     deviation: float | None = None
     note: str = ""
+    lost: bool = False
 
     @property
     def path(self) -> str:
@@ -65,7 +68,7 @@ class Table:
         columns_by: the keys that name a column, above the metric.
         cells: cells in the order of the paper.
         note: a remark on the table as a whole.
-        missing: reason why there are no cells; empty if there are some.
+        missing: reason why the published numbers are not at hand; empty if they are.
     """
 
     name: str
@@ -128,6 +131,10 @@ def _table(name: str, entry: Mapping[str, Any]) -> Table:
             Cell(name, MappingProxyType(keys), row, columns, *_metric(metric), value, stored.get("std"), note)
             for metric, value in values.items()
         ]
+    for group in entry.get("lost", ()):
+        for method, dataset, metric in product(group["method"], group["dataset"], group["metrics"]):
+            keys = MappingProxyType({"method": method, "dataset": dataset})
+            cells.append(Cell(name, keys, (method,), (dataset,), *_metric(metric), None, lost=True))
     remarks = {key: entry.get(key, "") for key in ("note", "missing")}
     return Table(name, entry["title"], entry["paper"], rows_by, columns_by, tuple(cells), **remarks)
 

@@ -14,7 +14,7 @@ from typing import final
 
 from flfw.inversion.matching import inner
 from flfw.nets.net import Tensors
-from flfw.victims.operator import Operator
+from flfw.victims.operator import TRAITS, Operator, Trait
 
 _TINY = 1e-30  # keeps the derivative of the norm finite where the norm is 0
 
@@ -22,6 +22,17 @@ _TINY = 1e-30  # keeps the derivative of the norm finite where the norm is 0
 @final
 class DPGaussianAdaptation(Operator):
     """Clipping bound, and the size of the noise."""
+
+    @property
+    def needs(self) -> frozenset[Trait]:
+        """The noise, if there is any; the bound needs nothing."""
+        return frozenset(("noise",)) if self.settings["std"] else frozenset()
+
+    @property
+    def spares(self) -> frozenset[Trait]:
+        """Noise unless a bound scales it, and the others unless noise covers them."""
+        clip, std = self.settings["clip"], self.settings["std"]
+        return frozenset(trait for trait in TRAITS if not (clip if trait == "noise" else std))
 
     def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
         """Clip the trial; the noise is left out, its mean is 0."""

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from flfw.nets.net import Tensors
-from flfw.victims.operator import Operator
+from flfw.victims.operator import Operator, Trait
 
 _COARSE = 2  # up to this number of bits the error of nearest rounding is no noise
 _TINY = 1e-30  # a tensor of zeros is rounded to zeros
@@ -34,6 +34,17 @@ class LowPrecisionAdaptation(Operator):
     @property
     def _coarse(self) -> bool:
         return self.settings["rounding"] == "nearest" and self.settings["bits"] <= _COARSE
+
+    @property
+    def needs(self) -> frozenset[Trait]:
+        """The largest magnitudes and the rounding errors; nothing where the trial is rounded."""
+        return frozenset() if self._coarse else frozenset(("largest", "noise"))
+
+    @property
+    def spares(self) -> frozenset[Trait]:
+        """Zeros, which one stochastic bit alone turns into other levels; noise does not survive rounding as it was."""
+        drawn = self.settings["rounding"] == "stochastic" and self.settings["bits"] == 1
+        return frozenset() if drawn else frozenset(("zeros",))
 
     @property
     def noise(self) -> float | None:

@@ -20,7 +20,7 @@ import torch
 from flfw.nets.bottleneck import BOTTLENECK, draws
 from flfw.nets.net import Tensors
 from flfw.victims.local_steps import LocalSteps
-from flfw.victims.operator import Operator
+from flfw.victims.operator import Operator, Trait
 from flfw.victims.victim import PlainVictim, VictimModel
 
 _COMPARED = "compared"
@@ -29,6 +29,11 @@ _COMPARED = "compared"
 @final
 class PrecodeAdaptation(Operator):
     """Noise of the bottleneck, as constants of the attacker's network."""
+
+    @property
+    def needs(self) -> frozenset[Trait]:
+        """No trait: gradients that a later stage changed have not rank one, and are left out."""
+        return frozenset()
 
     def victim(self, plain: PlainVictim, received: Tensors, local: LocalSteps | None) -> VictimModel:
         """Build the client whose bottleneck has the noise read off one step's gradient."""

@@ -14,12 +14,22 @@ from __future__ import annotations
 from typing import final
 
 from flfw.nets.net import Tensors
-from flfw.victims.operator import Operator
+from flfw.victims.operator import TRAITS, Operator, Trait
 
 
 @final
 class PruneAdaptation(Operator):
     """Support of the observation as a mask."""
+
+    @property
+    def needs(self) -> frozenset[Trait]:
+        """The zeros."""
+        return frozenset(("zeros",))
+
+    @property
+    def spares(self) -> frozenset[Trait]:
+        """Traits of every kind: an entry is sent as it is, or is 0 in the trial as well."""
+        return TRAITS
 
     def read(self, sent: Tensors) -> Tensors:
         """Read ``support.NAME``: 1 where an entry was sent, else 0."""

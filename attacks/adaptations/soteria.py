@@ -15,7 +15,7 @@ from typing import final
 from torch import Tensor
 
 from flfw.nets.net import Tensors
-from flfw.victims.operator import Operator
+from flfw.victims.operator import Operator, Trait
 
 _COLUMNS = "columns"
 
@@ -23,6 +23,16 @@ _COLUMNS = "columns"
 @final
 class SoteriaAdaptation(Operator):
     """Sent columns of the defended layer as a mask."""
+
+    @property
+    def needs(self) -> frozenset[Trait]:
+        """The zeros."""
+        return frozenset(("zeros",))
+
+    @property
+    def spares(self) -> frozenset[Trait]:
+        """Zeros and noise; a hidden column may have held the largest entry."""
+        return frozenset(("zeros", "noise"))
 
     def read(self, sent: Tensors) -> Tensors:
         """Read ``columns``: 1 where a column of the defended weight was sent, else 0."""

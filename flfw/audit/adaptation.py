@@ -17,11 +17,14 @@ from flfw.audit.jobs import Ticket
 from flfw.defence import Defence
 from flfw.inversion.automatic import Automatic
 from flfw.messages.sharing import matches
+from flfw.pipeline import DefenceStage
 from flfw.resolve import Resolved
 from flfw.rng import torch_generator
 from flfw.server.strategy import FederatedStrategy
+from flfw.victims.composed import Composed, composes
 from flfw.victims.operator import Circumstances, DataOperator, MethodOperator, Operator, Scaled
 
+Acting: TypeAlias = list[tuple[DefenceStage, frozenset[str]]]
 How: TypeAlias = Literal["nothing to adapt to", "written", "automatic", "none"]
 
 
@@ -83,14 +86,19 @@ class Hiding:
             yield f"not made use of: {deed}, beside the defence"
 
     def _of_defence(self, adaptive: bool) -> str:
-        name, defence = self.by, self.resolved.defence
+        name = self.by
         if self.how == "nothing to adapt to":
             return _does_nothing_here(f"that the client uses {name}")
         if not adaptive:
             return f"not granted: that the client uses {name}"
-        chosen = ", ".join(f"{field}={value}" for field, value in vars(defence.settings).items()) if defence else ""
-        how = "with what is written for it" if self.how == "written" else "with its own code in the objective"
-        return f"that the client uses {name} ({chosen}), to which it adapts {how}"
+        stages = self.resolved.stages
+        known = ", then ".join(
+            f"{stage.name} ({', '.join(f'{field}={value}' for field, value in vars(stage.settings).items())})"
+            for stage in stages
+        )
+        it = "it" if len(stages) == 1 else "each"
+        how = f"with what is written for {it}" if self.how == "written" else "with its own code in the objective"
+        return f"that the client uses {known}, to which it adapts {how}"
 
     def _of_method(self, adaptive: bool) -> Iterator[str]:
         operator = self.operator
@@ -178,17 +186,15 @@ def adaptation(resolved: Resolved, ticket: Ticket, vantage: str) -> How:
     Returns:
         ``nothing to adapt to``: no hook of the defence acted on the observation; ``none``: there is no adaptation,
         since the defence changes each of several local steps, or nothing is written for one that changes the network,
-        or changes or looks at the batch.
+        or changes or looks at the batch. A pipeline is adapted to as a whole, or not at all.
     """
-    acts, experiment = _hooks(resolved), resolved.experiment
-    if vantage == "client_example":
-        acts -= {"update"}
+    acting, experiment = _acting(resolved, vantage), resolved.experiment
+    acts = frozenset[str]().union(*(hooks for _, hooks in acting))
     if not acts:
         return "nothing to adapt to"
     if experiment.adaptation == "none" or (acts & {"batch", "gradients", "step"} and ticket.steps > 1):
         return "none"
-    hooks = {"batch", "update", "step", "network"}
-    written = experiment.adaptation == "auto" and acts & hooks and resolved.adaptation is not None
+    written = experiment.adaptation == "auto" and _written_for(resolved, acting) is not None
     if acts & {"batch", "step", "network"} and not written:
         return "none"  # an objective has no batch to show to the defence's own code, nor the noise in a network
     return "written" if written else "automatic"
@@ -201,15 +207,14 @@ def mechanism(resolved: Resolved, ticket: Ticket, vantage: str, factor: float) -
         resolved: the experiment, with a defence.
         ticket: the probes.
         vantage: the attacker's position.
-        factor: the tensor that the defence acts on, divided by the tensor that the attack compares.
+        factor: the tensor that `Defence.update` acts on, divided by the tensor that the attack compares.
     """
     how, defence = adaptation(resolved, ticket, vantage), resolved.new_defence()
     assert defence is not None, "an attack on a defended client was asked for"
     if how == "written":
-        cls = resolved.adaptation
-        assert cls is not None, "it was found before"
-        written = cls(asdict(defence.settings))
-        return written if factor == 1 or isinstance(written, DataOperator) else Scaled(written, factor)
+        operators = _written_for(resolved, _acting(resolved, vantage), factor)
+        assert operators is not None, "they were there before"
+        return operators[0] if len(operators) == 1 else Composed(operators)
     if how == "automatic":
         return Automatic(defence, factor=factor, finished=vantage != "client_example")
     return None
@@ -218,21 +223,27 @@ def mechanism(resolved: Resolved, ticket: Ticket, vantage: str, factor: float) -
 def relies_on_noise(resolved: Resolved, ticket: Ticket, vantage: str) -> bool:
     """Return whether the adaptation takes a defence's randomness for independent noise that the defence does not claim.
 
-    The defence acts twice on the same random tensors, with generators of different seeds.
+    Each stage of a defence acts twice on the same random tensors, with generators of different seeds. The claim of a
+    random stage holds if it is the only one and acts last: a later stage may give structure to its noise.
 
     Args:
         resolved: the experiment, with a defence.
         ticket: the probes.
         vantage: the attacker's position.
     """
-    defence = resolved.new_defence()
-    if defence is None or defence.independent_noise or adaptation(resolved, ticket, vantage) != "automatic":
+    if not resolved.stages or adaptation(resolved, ticket, vantage) != "automatic":
         return False
+    stages = [(stage.build(), hooks) for stage, hooks in _acting(resolved, vantage)]
+    random = [_is_random(resolved, defence, hooks) for defence, hooks in stages]
+    return any(random[:-1]) or (random[-1] and not stages[-1][0].independent_noise)
+
+
+def _is_random(resolved: Resolved, defence: Defence, hooks: frozenset[str]) -> bool:
     rng = torch_generator(0, "relies on noise")
     shared = resolved.method.descended(resolved.model, resolved.settings)
     named = {n: p for n, p in resolved.model.named_parameters() if matches(n, shared)}
     trial = {name: torch.randn(p.shape, generator=rng) for name, p in named.items()}
-    for hook in (getattr(defence, name) for name in _hooks(resolved) - {"batch", "step", "network"}):
+    for hook in (getattr(defence, name) for name in sorted(hooks & {"gradients", "update"})):
         copies = ({n: v.clone() for n, v in trial.items()} for _ in range(2))
         once, again = (hook(copy, torch_generator(seed, "trial")) for seed, copy in enumerate(copies))
         if any(not torch.equal(once[name], again[name]) for name in once):
@@ -240,11 +251,33 @@ def relies_on_noise(resolved: Resolved, ticket: Ticket, vantage: str) -> bool:
     return False
 
 
-def _hooks(resolved: Resolved) -> set[str]:
-    """Return the hooks in which the experiment's defence acts."""
-    cls = type(resolved.defence)
-    return {
-        hook
-        for hook in ("batch", "gradients", "step", "update", "network")
-        if getattr(cls, hook) is not getattr(Defence, hook)
-    }
+def _acting(resolved: Resolved, vantage: str) -> Acting:
+    """Return the defences that acted on the observation, each with the hooks at which it did, in order.
+
+    The network stands before the steps, and all steps before the update.
+    """
+    unseen = {"update"} if vantage == "client_example" else set[str]()
+    acting = [(stage, stage.acts_at - unseen) for stage in resolved.stages]
+    return sorted((one for one in acting if one[1]), key=lambda one: (one[1] == {"update"}, "network" not in one[1]))
+
+
+def _written_for(resolved: Resolved, acting: Acting, factor: float = 1.0) -> list[Operator] | None:
+    """Return the operators written for the acting defences, in order; None: one is missing, or they do not compose.
+
+    Args:
+        resolved: the experiment.
+        acting: from `_acting`.
+        factor: as for `mechanism`; defences of steps and of the network act on the compared tensors themselves.
+    """
+    operators: list[Operator] = []
+    for stage, hooks in acting:
+        cls, changes_update = resolved.adaptation(stage.name), "update" in hooks
+        # One that acts on steps and on updates acts both before and after other stages.
+        around = len(acting) > 1 and changes_update and len(hooks) > 1
+        if cls is None or around or not hooks & {"batch", "update", "step", "network"}:
+            return None
+        written = cls(asdict(stage.settings))
+        if isinstance(written, DataOperator) and len(acting) > 1:
+            return None  # its work begins after a search, the others' is in the objective
+        operators.append(Scaled(written, factor) if changes_update and factor != 1 else written)
+    return operators if composes(operators) else None

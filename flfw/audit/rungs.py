@@ -1,7 +1,9 @@
 """Rungs beside an audited case: the same clients, examples, weights and sizes, with less between data and message.
 
-    matched   nothing hides the data: no defence, and the method's mechanism changes nothing
-    told      what hides the data acts in its mildest form, through which a message is known to leak
+    matched   nothing hides the data: no defence, and the method's mechanism changes nothing; a defence that changes the
+              network stays, in the form that hides nothing
+    told      what hides the data acts in its mildest form, through which a message is known to leak; of a pipeline,
+              every stage does
 
 Clients answer the probes of both with their own code, as they answer the target's. The rungs are recorded where an
 attack can adapt to what hides the data, and attacked only where the target's failure could count.
@@ -15,12 +17,13 @@ from typing import Any
 
 from flfw.audit.adaptation import hiding
 from flfw.audit.jobs import Ticket
-from flfw.defence import changes_network
+from flfw.pipeline import Pipeline, PipelineSettings
 from flfw.plugins import short_name
 from flfw.resolve import Resolved
 
 MATCHED, TOLD = "matched", "told"
 BESIDE = (MATCHED, TOLD)
+_UNDEFENDED = {"defence": "none", "defended": "all"}
 
 
 def on_rung(resolved: Resolved, rung: str) -> Resolved | None:
@@ -32,20 +35,18 @@ def on_rung(resolved: Resolved, rung: str) -> Resolved | None:
     """
     if rung not in BESIDE:
         return resolved
-    method, settings, defence = resolved.method, resolved.settings, resolved.defence
+    method, settings, stages = resolved.method, resolved.settings, resolved.stages
     changed = method.bare(settings) if rung == MATCHED else method.mildest(settings)
     if changed is None:
         return None
     assignments = _assignments(short_name(resolved.experiment.method), settings, changed)
-    chosen: dict[str, Any] = {}
-    if defence is not None and rung == MATCHED and not changes_network(resolved.experiment):
-        chosen |= {"defence": "none", "defended": "all"}
-    elif defence is not None:
-        cls = type(defence)
-        mild = cls.bare(defence.settings) if rung == MATCHED else cls.mildest(defence.settings)
-        if mild is None:
-            return None
-        assignments += _assignments(short_name(resolved.experiment.defence), defence.settings, mild)
+    left = (Pipeline.bare if rung == MATCHED else Pipeline.mildest)(PipelineSettings(stages))
+    if left is None:
+        return None
+    before = {stage.name: stage.settings for stage in stages}
+    for stage in left.stages:
+        assignments += _assignments(short_name(stage.name), before[stage.name], stage.settings)
+    chosen = {"defence": "+".join(stage.name for stage in left.stages)} if left.stages else _UNDEFENDED
     return resolved.replaced(set=(*resolved.experiment.set, *assignments), **chosen)
 
 

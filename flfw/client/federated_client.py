@@ -18,10 +18,10 @@ from flwr.client import NumPyClient
 from flfw.client.probing import Probing
 from flfw.client.store import ClientStore
 from flfw.client.workplace import Workplace
-from flfw.defence import refuse_beside_factors
 from flfw.messages.sharing import Border, matches
 from flfw.messages.wire import forms
 from flfw.nets.net import Tensors
+from flfw.pipeline import refuse_beside_factors
 
 NDArrays = list[np.ndarray]
 

@@ -16,7 +16,6 @@ from typing import Any, final
 import numpy as np
 
 from flfw.data.splits.partition import Split
-from flfw.defence import Defence
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
 from flfw.plugins import short_name, split_assignment
@@ -29,6 +28,10 @@ from flfw.resolve import Resolved
 from flfw.server.cohorts import most_participations
 
 _NOISE = "noise_multiplier"
+_VOIDING = {
+    "batch": "changes batches: one example may be in several rows.",
+    "step": "looks at the batch again, after the noise that is counted.",
+}
 _FROM_THE_SEED = (
     "The noise of this run comes from its seed, which the server and every client have: the figure is that of the same "
     "run with noise_source=system."
@@ -89,14 +92,12 @@ class Ledger:
             return None
         settings = self.resolved.settings
         mechanism = self.resolved.method.mechanism(settings, self._course(settings))
-        defence = self.resolved.defence if self.experiment.defended_partitions else None
-        if mechanism is None or defence is None:
+        if mechanism is None or not self.experiment.defended_partitions:
             return mechanism
-        name = self.experiment.defence
-        if type(defence).batch is not Defence.batch:
-            return replace(mechanism, void=f"{name} changes batches: one example may be in several rows.")
-        if type(defence).step is not Defence.step:
-            return replace(mechanism, void=f"{name} looks at the batch again, after the noise that is counted.")
+        for hook, deed in _VOIDING.items():
+            voiding = [stage.name for stage in self.resolved.stages if hook in stage.acts_at]
+            if voiding:
+                return replace(mechanism, void=f"{voiding[0]} {deed}")
         return mechanism
 
     def _course(self, settings: Any) -> Course:

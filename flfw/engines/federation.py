@@ -18,11 +18,11 @@ from flfw.audit import probe
 from flfw.audit.jobs import EASY, tickets_of
 from flfw.audit.queue import Queue
 from flfw.audit.rungs import tickets_beside
-from flfw.defence import build_net
 from flfw.engines import machine
 from flfw.errors import BadInput, RunFailed
 from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import broadcast
+from flfw.pipeline import build_net
 from flfw.recording.client_examples import forget_after
 from flfw.recording.grid import RecordingGrid, carries_arrays
 from flfw.resolve import Resolved

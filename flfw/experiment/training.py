@@ -43,7 +43,8 @@ class TrainingSettings:
     seed: int = 0
     """Everything random is derived from it."""
     defence: str = "none"
-    """Client-side defence: a file of clients/defences/, or package.module:Class."""
+    """Client-side defence: a file of clients/defences/, or package.module:Class. Several names form a pipeline and act
+    in this order: soteria prune, or as one word soteria+prune."""
     defended: str = "all"
     """Which clients use the defence: all, or partition numbers such as 3,5."""
 
@@ -52,12 +53,24 @@ class TrainingSettings:
         require_at_least(self, 0, ("seed", "patience"))
         require(0 <= self.sample <= self.clients, f"0 <= sample <= clients={self.clients}", sample=self.sample)
         require_finite(self, ("lr",))
-        _ = self.defended_partitions
+        _ = self.defences, self.defended_partitions
 
     @property
     def cohort(self) -> int:
         """Clients in each round."""
         return self.sample or self.clients
+
+    @property
+    def defences(self) -> tuple[str, ...]:
+        """Names of the client-side defences in the order in which they act; empty: none."""
+        if self.defence == "none":
+            return ()
+        names = tuple(self.defence.split("+"))
+        fits = len(names) == 1 or all(name not in ("", "none") for name in names)
+        require(fits, "a name other than none on each side of +", defence=self.defence)
+        short = [name.rpartition(":")[2] for name in names]  # in --set
+        require(len(set(short)) == len(short), "each defence of a pipeline once", defence=self.defence)
+        return names
 
     @property
     def defended_partitions(self) -> frozenset[int]:

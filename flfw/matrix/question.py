@@ -59,7 +59,7 @@ class Matrix:
 
     Attributes:
         methods: federated methods.
-        defences: client-side defences; ``none`` is the baseline.
+        defences: client-side defences, or pipelines of several such as ``soteria+prune``; ``none`` is the baseline.
         attacks: attacks, all run in every cell.
         seeds: seeds, one run each.
 
@@ -95,16 +95,18 @@ class Matrix:
         for method, defence, seed in product(self.methods, self.defences, self.seeds):
             out = folder / "-".join((*map(_safe, (method, defence)), f"s{seed}"))
             varied = {"method": method, "defence": defence, "attack": self.attacks, "seed": seed, "out": out}
-            assignments = self._assignments(experiment.set, {method, defence})
-            cells.append(MatrixCell(replace(experiment, **varied, set=assignments)))
+            cell = replace(experiment, **varied)
+            assignments = self._assignments(experiment, {method, *cell.defences})
+            cells.append(MatrixCell(replace(cell, set=assignments)))
         require(len({cell.folder for cell in cells}) == len(cells), "names that give different folders", matrix=self)
         return tuple(cells)
 
-    def _assignments(self, assignments: Sequence[str], present: set[str]) -> tuple[str, ...]:
+    def _assignments(self, experiment: Experiment, present: set[str]) -> tuple[str, ...]:
         """Return the ``--set`` assignments for a cell; a run refuses settings of plug-ins that it does not use."""
-        absent = {short_name(name) for name in {*self.methods, *self.defences} - present}
+        stages = {name for defence in self.defences for name in replace(experiment, defence=defence).defences}
+        absent = {short_name(name) for name in {*self.methods, *stages} - present}
         absent -= {short_name(name) for name in present}
-        return tuple(a for a in assignments if self._meant(split_assignment(a)[0], absent))
+        return tuple(a for a in experiment.set if self._meant(split_assignment(a)[0], absent))
 
     def _meant(self, target: str, absent: set[str]) -> bool:
         """Return whether ``plugin.field`` applies to a cell; an attack may have the name of an absent method."""

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from flfw.defence import build_net
 from flfw.experiment import Experiment
 from flfw.messages.sharing import Sharing
 from flfw.method import Method
 from flfw.nets import Net
+from flfw.pipeline import build_net
 from flfw.rng import initialising
 from flfw.task import Task, input_space
 

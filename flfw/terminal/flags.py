@@ -28,7 +28,7 @@ def parsed(arguments: list[str], default: T, prog: str) -> T:
     box = io.StringIO()
     try:
         with redirect_stderr(box):
-            return tyro.cli(type(default), args=joined(arguments), prog=prog, default=default)
+            return tyro.cli(type(default), args=joined(piped(arguments)), prog=prog, default=default)
     except SystemExit as stop:
         if not stop.code:
             raise
@@ -53,6 +53,25 @@ def joined(arguments: list[str]) -> list[str]:
             place = others
         place.append(argument)
     return [*others, "--set", *assignments] if "--set" in arguments or assignments else others
+
+
+def piped(arguments: list[str]) -> list[str]:
+    """Join several names behind ``--defence`` to one value, the pipeline in which they act in this order.
+
+    >>> piped(["--defence", "soteria", "prune", "--rounds", "2"])
+    ['--defence', 'soteria+prune', '--rounds', '2']
+    """
+    words: list[str] = []
+    awaited = named = False  # whether a first name is to follow; whether the last word is a name behind the flag
+    for argument in arguments:
+        is_flag = argument.startswith("--")
+        if named and not is_flag:
+            words[-1] += f"+{argument}"
+            continue
+        words.append(argument)
+        named = (awaited and not is_flag) or argument.startswith("--defence=")
+        awaited = argument == "--defence"
+    return words
 
 
 def _unboxed(box: str) -> str:

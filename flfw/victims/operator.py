@@ -5,13 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Literal, TypeAlias, final
 
 from torch import Tensor
 
 from flfw.nets.net import Tensors
 from flfw.victims.local_steps import LocalSteps, SteppedVictim
 from flfw.victims.victim import PlainVictim, VictimModel
+
+Trait: TypeAlias = Literal["zeros", "largest", "noise"]
+"""Property of a message: its entries of exactly 0, the largest magnitude of each tensor, and noise as it was added."""
+TRAITS: frozenset[Trait] = frozenset(("zeros", "largest", "noise"))
 
 
 class Operator(ABC):
@@ -53,6 +57,21 @@ class Operator(ABC):
     def noise(self) -> float | None:
         """Standard deviation of the noise in each entry of the observation; None: no noise."""
         return None
+
+    @property
+    def needs(self) -> frozenset[Trait]:
+        """Traits of this mechanism's output that later stages of a pipeline must leave as they are; by default all."""
+        return TRAITS
+
+    @property
+    def spares(self) -> frozenset[Trait]:
+        """Traits that this mechanism leaves as earlier stages of a pipeline made them; by default none."""
+        return frozenset()
+
+    @property
+    def has_victim(self) -> bool:
+        """True where `victim` includes more than the local steps."""
+        return type(self).victim is not Operator.victim
 
     def victim(self, plain: PlainVictim, received: Tensors, local: LocalSteps | None) -> VictimModel:
         """Build a victim that includes the operations before `apply`; by default none.
@@ -181,6 +200,21 @@ class Scaled(Operator):
     def undone(self, sent: Tensors) -> Tensors:
         """Undo in the mechanism's own units."""
         return _times(self._mechanism.undone(_times(sent, self._factor)), 1 / self._factor)
+
+    @property
+    def needs(self) -> frozenset[Trait]:
+        """Traits that the mechanism needs; none depends on the units."""
+        return self._mechanism.needs
+
+    @property
+    def spares(self) -> frozenset[Trait]:
+        """Traits that the mechanism leaves as they were."""
+        return self._mechanism.spares
+
+    @property
+    def has_victim(self) -> bool:
+        """True where the mechanism's victim includes more than the local steps."""
+        return self._mechanism.has_victim
 
     def victim(self, plain: PlainVictim, received: Tensors, local: LocalSteps | None) -> VictimModel:
         """Build the mechanism's victim."""

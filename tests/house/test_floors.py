@@ -23,6 +23,7 @@ FLOORS = (
     "experiment",
     "plugins messages",
     "defence",
+    "pipeline",
     "task storage victims",
     "method training report",
     "client server inversion",

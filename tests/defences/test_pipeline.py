@@ -1,0 +1,456 @@
+"""Pipelines of defences: their order, the settings of each stage, their rungs, and who adapts to all of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import sim
+from attacks.adaptations.dp_gaussian import DPGaussianAdaptation
+from attacks.adaptations.low_precision import LowPrecisionAdaptation
+from attacks.adaptations.precode import PrecodeAdaptation
+from attacks.adaptations.prune import PruneAdaptation
+from attacks.adaptations.soteria import SoteriaAdaptation
+from clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
+from clients.defences.precode import PrecodeSettings
+from clients.defences.prune import Prune, PruneSettings
+from clients.defences.soteria import Soteria, SoteriaSettings
+from flfw import nets
+from flfw.audit.adaptation import Hiding, adaptation, hiding, mechanism, relies_on_noise
+from flfw.audit.jobs import EXAMPLE, Ticket
+from flfw.audit.rungs import MATCHED, TOLD, on_rung
+from flfw.defence import Defence, LocalStep
+from flfw.dp.ledger import Ledger
+from flfw.errors import BadInput
+from flfw.experiment import Experiment
+from flfw.inversion.automatic import Automatic
+from flfw.matrix import Matrix
+from flfw.nets import Net, Tensors, tensors
+from flfw.nets.bottleneck import bottlenecks
+from flfw.nets.inputs import Inputs
+from flfw.pipeline import DefenceStage, Pipeline, PipelineSettings, refuse_beside_factors
+from flfw.resolve import Resolved, check, resolve, without_auto
+from flfw.rng import initialising, torch_generator
+from flfw.runs import run as whole
+from flfw.task import Task
+from flfw.victims.composed import Composed, composes
+from flfw.victims.operator import Operator, Scaled
+from flfw.victims.victim import PlainVictim
+from tests.support.method_rounds import make_client
+from tests.support.small_runs import plug_in
+
+INPUTS = Inputs.from_constants((1, 12, 12), (0.5,), (0.25,))
+TARGET = Ticket("target", 0, "", 1, 1, "target")
+
+
+class Halves(Defence):
+    """Somebody's own, for which nothing is written: sends half of the update, and counts its calls."""
+
+    @classmethod
+    def mildest(cls, settings: Any) -> Any:
+        return settings
+
+    def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        self.measures = {"calls": self.measures.get("calls", 0.0) + 1}
+        return {name: value / 2 for name, value in update.items()}
+
+
+class Adds(Defence):
+    """Adds 1 at the hook of the gradients, and counts."""
+
+    def gradients(self, gradients: Tensors, rng: torch.Generator) -> Tensors:
+        self.measures = {"calls": 7.0}
+        return {name: value + 1 for name, value in gradients.items()}
+
+
+class Mirrors(Defence):
+    """Doubles a batch by its mirror image."""
+
+    def batch(self, x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        return torch.cat([x, x.flip(-1)]), y.repeat(2)
+
+
+HALVES, ADDS, MIRRORS = plug_in(Halves), plug_in(Adds), plug_in(Mirrors)
+
+
+def asked(defence: str, **changes: Any) -> Experiment:
+    given: dict[str, Any] = {"method": "fedavg", "net": "lenet", "clients": 2, "attack": ("none",)} | changes
+    return without_auto(Experiment(dataset="digits", defence=defence, **given))
+
+
+def resolved(defence: str, **changes: Any) -> Resolved:
+    return resolve(asked(defence, **changes))
+
+
+def of(*stages: Defence) -> Pipeline:
+    named = (DefenceStage(type(one).__name__, type(one), one.settings) for one in stages)
+    return Pipeline(PipelineSettings(tuple(named)))
+
+
+def noise(shape: tuple[int, ...], seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch_generator(seed, "pipeline"))
+
+
+# --- clients ---
+
+
+def test_order_matters_for_noise_and_pruning() -> None:
+    sent, drawn = {"w": torch.tensor([1.0, -4.0, 2.0, 3.0])}, 2 * noise((4,))
+    noisy, pruned = DPGaussian(DPGaussianSettings(std=2.0)), Prune(PruneSettings(0.5))
+    last = of(pruned, noisy).update(sent, torch_generator(0, "pipeline"))["w"]
+    torch.testing.assert_close(last, torch.tensor([0.0, -4.0, 0.0, 3.0]) + drawn)
+    first = of(noisy, pruned).update(sent, torch_generator(0, "pipeline"))["w"]
+    both = sent["w"] + drawn
+    kept = both.abs() >= both.abs().sort().values[2]
+    torch.testing.assert_close(first, both * kept)
+    assert int((first == 0).sum()) == 2 and not bool((last == 0).any())
+
+
+def test_every_hook_calls_the_stages_in_order_and_their_figures_are_merged() -> None:
+    one = of(Halves(), Mirrors(), Adds())
+    x, y = one.batch(torch.tensor([[1.0, 2.0]]), torch.tensor([3]), torch.Generator())
+    assert x.tolist() == [[1, 2], [2, 1]] and y.tolist() == [3, 3]
+    assert one.acts_at == {"batch", "gradients", "update"} and not one.independent_noise
+    step = LocalStep({"w": torch.tensor([4.0])}, x, y, nn.Identity(), INPUTS)
+    assert one.step(step, torch.Generator())["w"].item() == 5 == one.gradients(step.gradients, torch.Generator())["w"]
+    assert one.update({"w": torch.tensor([4.0])}, torch.Generator())["w"].item() == 2
+    assert one.measures == {"calls": 1.0, "Adds_calls": 7.0}
+
+
+def test_a_stage_of_steps_sees_the_gradients_of_the_stage_before() -> None:
+    net = network()
+    step = example(net)
+    sent = of(Adds(), Soteria(SoteriaSettings(0.5))).step(step, torch.Generator())
+    hidden = (Soteria(SoteriaSettings(0.5)).step(step, torch.Generator())["classifier.weight"] == 0).all(0)
+    expected = (step.gradients["classifier.weight"] + 1).masked_fill(hidden, 0.0)
+    assert torch.equal(sent["classifier.weight"], expected) and bool(hidden.any())
+    after = of(Soteria(SoteriaSettings(0.5)), Adds()).step(step, torch.Generator())["classifier.weight"]
+    assert bool((after[:, hidden] == 1).all())
+
+
+def test_each_stage_has_its_own_settings() -> None:
+    given = ("prune.ratio=0.7", "soteria.ratio=0.3", "Halves.x=1")
+    stages = resolved("soteria+prune", set=given[:2]).stages
+    assert [stage.settings for stage in stages] == [SoteriaSettings(0.3), PruneSettings(0.7)]
+    with pytest.raises(BadInput, match=r"none; got Halves\.x"):
+        check(resolved(f"prune+{HALVES}", set=given[2:]))
+    with pytest.raises(BadInput, match=r"prune, soteria; got dp_gaussian\.std"):
+        check(resolved("soteria+prune", set=("dp_gaussian.std=1",)))
+
+
+def test_a_client_builds_and_follows_a_pipeline(tmp_path: Path) -> None:
+    experiment = asked("precode+soteria+prune", set=("prune.ratio=0.5", "precode.width=8"))
+    defence = resolve(experiment).defence_of(0)
+    client = resolve(experiment).client(replace(make_client(experiment, 0, tmp_path).at, defence=defence))
+    assert len(bottlenecks(client.model)) == 1
+    x, y = client.examples("train", client.indices("train")[:4])
+    sent = client.gradient(x, y)
+    for name, value in sent.items():
+        assert int((value == 0).sum()) >= value.numel() // 2, name
+    columns = (sent["classifier.layer.weight"] == 0).all(0)
+    assert int(columns.sum()) >= len(columns) // 2
+    assert not torch.equal(*(client.local_gradient(x, y, torch_generator(s, "probe"))[name] for s in (0, 1)))
+
+
+def test_each_stage_checks_the_model_and_factors_are_refused() -> None:
+    with pytest.raises(BadInput, match="among the shared tensors for soteria, got none"):
+        check(resolved("prune+soteria", method="fedper"))
+    with pytest.raises(BadInput, match="follow one loss of a batch with defence=prune\\+precode, got method=dp_fedavg"):
+        check(resolved("prune+precode", method="dp_fedavg"))
+    with pytest.raises(BadInput, match="defence=soteria\\+prune"):
+        refuse_beside_factors("soteria+prune", of(Soteria(), Prune()))
+    refuse_beside_factors("soteria", of(Soteria(), Adds()))
+
+
+def test_no_epsilon_is_claimed_beside_a_stage_that_sees_the_batch() -> None:
+    def claims(defence: str) -> list[Any]:
+        given = asked(defence, method="fed_cdp", net="mlp")
+        return Ledger(resolve(given), Task.load(given, None).split).claims()
+
+    for defence, words in (("prune+soteria", "soteria looks at"), (f"soteria+{MIRRORS}", f"{MIRRORS} changes")):
+        voided = claims(defence)
+        assert voided and all(claim.epsilon == float("inf") for claim in voided)
+        assert any(words in str(claim.as_dict()) for claim in voided)
+    assert any(claim.epsilon < float("inf") for claim in claims(f"prune+{HALVES}"))
+
+
+# --- the command line ---
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["prune", "prune"], "Expected each defence of a pipeline once, got defence=prune+prune."),
+        ([HALVES, f"x:{Halves.__name__}"], "Expected each defence of a pipeline once"),
+        (["none", "prune"], "Expected a name other than none on each side of +, got defence=none+prune."),
+        (["prune+"], "Expected a name other than none on each side of +, got defence=prune+."),
+        (["prune", "moat"], "or package.module:Class; got defence=moat."),
+        (["prune", "soteria", "--set", "soteria.ratio=1"], "Expected 0 <= ratio < 1, got ratio=1.0."),
+        (["prune", "soteria", "--matrix", "methods=fedavg"], "such as prune+soteria, or an axis as defences=A,B."),
+    ],
+)
+def test_wrong_pipelines_end_with_one_line(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sim.main(["--method", "fedavg", "--defence", *words]) == 2
+    complaint = capsys.readouterr().err.strip()
+    assert line in complaint and complaint.count("\n") == 0
+
+
+@pytest.mark.parametrize("words", [["soteria", "prune"], ["soteria+prune"], ["soteria", "prune", "--rounds", "2"]])
+def test_several_names_are_one_pipeline_in_their_order(words: list[str]) -> None:
+    assert sim.parse(["--defence", *words]).experiment.defences == ("soteria", "prune")
+    assert sim.parse([f"--defence={words[0]}", *words[1:]]).experiment.defence == "soteria+prune"
+    assert sim.parse(["--defence", "prune", "--rounds", "2"]).experiment.defence == "prune"
+    assert asked("soteria+prune") == Experiment.from_run_config(asked("soteria+prune").to_run_config())
+
+
+def test_in_a_matrix_a_pipeline_is_one_value_and_each_cell_keeps_the_settings_of_its_stages(tmp_path: Path) -> None:
+    given = asked("none", set=("prune.ratio=0.7", "soteria.ratio=0.3"))
+    matrix = Matrix(defences=("none", "prune", "soteria+prune", "prune+soteria")).filled(given)
+    cells = {cell.defence: cell for cell in matrix.cells(given, tmp_path)}
+    assert [cell.experiment.set for cell in cells.values()] == [(), given.set[:1], given.set, given.set]
+    assert cells["soteria+prune"].folder.name == "fedavg-soteria-prune-s0"
+    for cell in cells.values():
+        check(resolve(cell.experiment))
+
+
+# --- the rungs beside an audit ---
+
+
+def test_the_rungs_of_a_pipeline() -> None:
+    given = resolved("soteria+prune", set=("prune.ratio=0.7",), defended="1")
+    matched, told = on_rung(given, MATCHED), on_rung(given, TOLD)
+    assert matched is not None and told is not None
+    assert matched.defence is None and matched.experiment.defence == "none"
+    assert [stage.settings for stage in told.stages] == [SoteriaSettings(0.1), PruneSettings(0.1)]
+    assert told.experiment.defended == "1"
+
+
+def test_of_a_pipeline_that_changes_the_network_that_stage_stays_and_hides_nothing() -> None:
+    given = resolved("prune+precode", set=("prune.ratio=0.7",))
+    matched, told = on_rung(given, MATCHED), on_rung(given, TOLD)
+    assert matched is not None and told is not None
+    assert [(stage.name, stage.settings) for stage in matched.stages] == [("precode", PrecodeSettings(scale=0.0))]
+    assert list(matched.model.state_dict()) == list(given.model.state_dict())
+    assert [stage.settings for stage in told.stages] == [PruneSettings(0.1), PrecodeSettings(scale=0.01)]
+
+
+def test_a_stage_without_a_mildest_form_leaves_none_to_the_pipeline() -> None:
+    assert on_rung(resolved(f"prune+{ADDS}"), TOLD) is None
+    assert on_rung(resolved(f"prune+{ADDS}"), MATCHED) is not None
+    assert on_rung(resolved(f"prune+{HALVES}"), TOLD) is not None
+
+
+# --- attackers ---
+
+
+def network() -> Net:
+    with initialising(0, "pipeline"):
+        return nets.build("lenet", INPUTS.shape, 10)
+
+
+def example(net: nn.Module, batch: int = 1, seed: int = 0) -> LocalStep:
+    rng = torch_generator(seed, "pipeline's example")
+    x, y = torch.rand(batch, *INPUTS.shape, generator=rng), torch.randint(10, (batch,), generator=rng)
+    named = dict(net.named_parameters())
+    loss = nn.functional.cross_entropy(net(INPUTS.normalise(x)), y)
+    gradients = dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
+    return LocalStep(gradients, x, y, net, INPUTS)
+
+
+def sent_by(pipeline: Pipeline, step: LocalStep) -> Tensors:
+    rng = torch_generator(0, "pipeline")
+    return pipeline.update(pipeline.step(step, rng), rng)
+
+
+def test_the_composed_operator_is_the_operators_one_after_the_other_and_agrees_with_the_truth() -> None:
+    net = network()
+    step, other = example(net), example(net, seed=1).gradients
+    sent = sent_by(of(Soteria(SoteriaSettings(0.5)), Prune(PruneSettings(0.7))), step)
+    operator = mechanism(resolved("soteria+prune"), TARGET, "server", 1.0)
+    assert isinstance(operator, Composed) and operator.noise is None
+    seen, constants = operator.undone(sent), operator.read(sent)
+    again = operator.apply(step.gradients, seen, constants)
+    assert all(torch.equal(again[name], value) for name, value in sent.items())
+    stages = SoteriaAdaptation({"ratio": 0.5, "layer": ""}), PruneAdaptation({"ratio": 0.7})
+    by_hand = other
+    for one in stages:
+        by_hand = one.apply(by_hand, sent, one.read(sent))
+    assert all(torch.equal(value, by_hand[name]) for name, value in operator.apply(other, seen, constants).items())
+    assert {name.partition(".")[0] for name in constants} == {"0", "1"}
+
+
+@pytest.mark.parametrize("named", ["prune+soteria", "soteria+prune"])
+@pytest.mark.parametrize("factor", [1.0, -0.2])
+def test_operators_stand_in_the_order_of_the_hooks_and_in_the_units_of_each(named: str, factor: float) -> None:
+    given = resolved(f"{named}+low_precision", set=("low_precision.bits=2", "prune.ratio=0.5"))
+    operator = mechanism(given, TARGET, "server", factor)
+    assert isinstance(operator, Composed)
+    step = example(network())
+    rng, pipeline = torch.Generator(), given.new_defence()
+    assert pipeline is not None
+    on_update = pipeline.update({n: factor * g for n, g in pipeline.step(step, rng).items()}, rng)
+    sent = {name: value / factor for name, value in on_update.items()}
+    again = operator.apply(step.gradients, operator.undone(sent), operator.read(sent))
+    for name, value in sent.items():
+        torch.testing.assert_close(again[name], value)
+
+
+class Shifted(Operator):
+    """Adds a constant to each entry that is undone in the observation."""
+
+    def undone(self, sent: Tensors) -> Tensors:
+        return {name: value - self.settings["by"] for name, value in sent.items()}
+
+    def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
+        return trial
+
+
+def test_later_stages_are_undone_before_an_earlier_one_is_read() -> None:
+    pruned = torch.tensor([0.0, 3.0])
+    operator = Composed([PruneAdaptation({}), Shifted({"by": 5.0})])
+    sent = {"w": pruned + 5}
+    assert operator.read(sent)["0.support.w"].tolist() == [0, 1]
+    assert torch.equal(operator.undone(sent)["w"], pruned)
+    assert not composes([PruneAdaptation({}), Shifted({"by": 5.0})])  # it does not say that it leaves zeros alone
+
+
+def gaussian(std: float, clip: float = 0.0) -> DPGaussianAdaptation:
+    return DPGaussianAdaptation({"std": std, "clip": clip})
+
+
+def rounded(bits: int, rounding: str = "nearest") -> LowPrecisionAdaptation:
+    return LowPrecisionAdaptation({"bits": bits, "rounding": rounding})
+
+
+MASK, COLUMNS = PruneAdaptation({"ratio": 0.5}), SoteriaAdaptation({"ratio": 0.5, "layer": ""})
+BOTTLENECK = PrecodeAdaptation({"scale": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("stages", "fit"),
+    [
+        ([COLUMNS, MASK], True),
+        ([gaussian(0.1), MASK], True),  # noise stays in the sent entries
+        ([MASK, gaussian(0.1)], False),  # no zero is left to be read
+        ([COLUMNS, gaussian(0.1)], False),
+        ([MASK, gaussian(0.0, 1.0)], True),  # a bound alone leaves zeros
+        ([gaussian(0.1), gaussian(0.0, 1.0)], False),  # the bound scales the noise
+        ([gaussian(0.1), gaussian(0.2)], True),
+        ([MASK, rounded(4)], True),
+        ([MASK, rounded(1, "stochastic")], False),
+        ([gaussian(0.1), rounded(4)], False),
+        ([rounded(4), gaussian(0.1)], False),
+        ([rounded(4), MASK], True),
+        ([rounded(2), gaussian(0.1)], True),  # the trial itself is rounded
+        ([BOTTLENECK, COLUMNS, MASK, gaussian(0.0, 1.0)], True),
+        ([BOTTLENECK, gaussian(0.1)], True),
+        ([BOTTLENECK, BOTTLENECK], False),
+        ([Scaled(MASK, -0.1), Scaled(gaussian(0.1), -0.1)], False),
+        ([Scaled(gaussian(0.1), -0.1), Scaled(MASK, -0.1)], True),
+    ],
+)
+def test_which_operators_fit_together(stages: list[Operator], fit: bool) -> None:
+    assert composes(stages) is fit
+
+
+def test_the_noise_of_all_stages_adds_up_in_squares() -> None:
+    assert Composed([gaussian(3.0), MASK, gaussian(4.0)]).noise == pytest.approx(5.0)
+    assert Composed([Scaled(gaussian(0.3), -0.1), MASK]).noise == pytest.approx(3.0)
+    assert Composed([COLUMNS, MASK]).noise is None
+    drawn = noise((2000,)) * 3 + noise((2000,), 1) * 4  # what the stages add
+    assert float(drawn.std()) == pytest.approx(5.0, rel=0.05)
+
+
+def test_the_victim_is_that_of_the_stage_with_one() -> None:
+    given = resolved("precode+prune", set=("precode.width=8",))
+    with initialising(0, "pipeline"):
+        net = given.with_input_space(INPUTS.shape, 10).build_net()
+    plain, operator = PlainVictim(net, tensors(net), ("*",), INPUTS), mechanism(given, TARGET, "server", 1.0)
+    assert isinstance(operator, Composed) and operator.has_victim
+    victim = operator.victim(plain, tensors(net), None)
+    assert isinstance(victim, PlainVictim) and victim.reads is not None
+    assert Composed([COLUMNS, MASK]).victim(plain, tensors(net), None) is plain
+
+
+@pytest.mark.parametrize(
+    ("defence", "how"),
+    [
+        ("soteria+prune", "written"),
+        ("prune+soteria", "written"),
+        ("precode+soteria+prune", "written"),
+        ("dp_gaussian+prune", "written"),
+        ("prune+dp_gaussian", "automatic"),  # the written ones do not fit together
+        ("soteria+dp_gaussian", "none"),
+        (f"prune+{HALVES}", "automatic"),
+        (f"{ADDS}+prune", "automatic"),
+        (f"soteria+{HALVES}", "none"),
+        (f"precode+{HALVES}", "none"),
+        ("dcs2+prune", "none"),
+        (f"prune+{MIRRORS}", "none"),
+    ],
+)
+def test_a_pipeline_is_adapted_to_as_a_whole_or_not_at_all(defence: str, how: str) -> None:
+    assert adaptation(resolved(defence), TARGET, "server") == how
+    assert adaptation(resolved(defence, adaptation="none"), TARGET, "server") == "none"
+    known = mechanism(resolved(defence), TARGET, "server", 1.0)
+    kinds = {"written": Composed, "automatic": Automatic, "none": type(None)}
+    assert isinstance(known, kinds[how])
+
+
+def test_what_did_not_act_on_the_observation_needs_no_adaptation() -> None:
+    on_client = Ticket("target", 0, "", 1, 1, EXAMPLE)
+    for defence in ("soteria+prune", f"{HALVES}+soteria"):
+        assert adaptation(resolved(defence), on_client, "client_example") == "written"
+        known = mechanism(resolved(defence), on_client, "client_example", 1.0)
+        assert isinstance(known, SoteriaAdaptation)
+    assert adaptation(resolved(f"prune+{HALVES}"), on_client, "client_example") == "nothing to adapt to"
+    assert adaptation(resolved("soteria+prune"), replace(TARGET, steps=4), "server") == "none"
+    assert adaptation(resolved("dp_gaussian+prune"), replace(TARGET, steps=4), "server") == "written"
+
+
+def test_the_automatic_adaptation_calls_the_whole_pipeline() -> None:
+    known = mechanism(resolved(f"prune+{HALVES}", set=("prune.ratio=0.5",)), TARGET, "server", -0.1)
+    assert isinstance(known, Automatic)
+    trial = {"w": torch.tensor([1.0, -4.0, 2.0, 3.0])}
+    assert known.defended(trial, torch.Generator())["w"].tolist() == pytest.approx([0.0, -2.0, 0.0, 1.5])
+
+
+def test_noise_counts_as_independent_only_if_it_comes_last_and_alone() -> None:
+    def relies(defence: str) -> bool:
+        return relies_on_noise(resolved(defence, adaptation="automatic"), TARGET, "server")
+
+    assert not relies("prune+dp_gaussian") and not relies("dp_gaussian") and not relies(f"prune+{HALVES}")
+    assert relies("dp_gaussian+prune") and relies(f"dp_gaussian+{HALVES}")
+
+
+def test_the_words_name_every_stage_and_its_settings() -> None:
+    def words(how: Any, adaptive: bool = True) -> list[str]:
+        given = resolved("soteria+prune", set=("prune.ratio=0.7",))
+        return list(Hiding(given, TARGET, "server", how, "soteria+prune").words(adaptive))
+
+    both = "that the client uses soteria (ratio=0.5, layer=), then prune (ratio=0.7), to which it adapts "
+    assert words("written") == [f"{both}with what is written for each"]
+    assert words("automatic") == [f"{both}with its own code in the objective"]
+    assert words("none", adaptive=False) == ["not granted: that the client uses soteria+prune"]
+    assert hiding(resolved("soteria+prune"), TARGET, "server", True).how == "written"
+
+
+def test_an_audited_run_names_the_pipeline(tmp_path: Path) -> None:
+    experiment = asked(
+        "soteria+prune", side=8, engine="inproc", rounds=1, local_epochs=1, images=2, audit_rounds="0", attack=("ig",)
+    )
+    assigned = ("ig.iterations=20", "prune.ratio=0.3", "soteria.ratio=0.2")
+    folder = whole.run(replace(experiment, set=assigned, out=tmp_path / "run"))
+    result = json.loads((folder / "result.json").read_text())
+    assert result["config"]["defence"] == "soteria+prune"
+    static, informed = result["audit"]
+    assert [entry["defence"] for entry in (static, informed)] == ["soteria+prune"] * 2
+    assert (static["adaptation"], informed["adaptation"]) == (None, "written") and informed["adaptive"]
+    assert "soteria (ratio=0.2, layer=), then prune (ratio=0.3)" in informed["granted"][-1]
+    assert "soteria+prune" in (folder / "report.html").read_text()
