@@ -26,7 +26,7 @@ from flfw.experiment import Experiment
 from flfw.plugins import settings
 from flfw.privacy.accountants import epsilon
 from flfw.privacy.mechanism import Mechanism
-from flfw.resolve import resolve
+from flfw.resolve import check, resolve
 from flfw.storage.checkpoint import locked
 from flfw.storage.provenance import code_hash
 from papers import cells, command, fed_cdp, fedcg, hyperfl, published, show
@@ -59,11 +59,17 @@ def test_every_number_is_the_transcribed_one() -> None:
 
 def test_the_tables_have_their_cells_under_distinct_paths() -> None:
     tables = [published.table(name) for name in published.names()]
-    count = {"hyperfl": 56 + 22 + 42 + 5 + 12, "dcs2": 0, "fedcg": 42 + 30, "fed_cdp": 50 + 48 + 20 + 30 + 30 + 40 + 48}
+    count = {
+        "hyperfl": 56 + 22 + 42 + 5 + 12,
+        "dcs2": 104 + 28,
+        "fedcg": 42 + 30,
+        "fed_cdp": 50 + 48 + 20 + 30 + 30 + 40 + 48,
+    }
     for paper, expected in count.items():
         paths = [cell.path for table in tables if table.name.startswith(f"{paper}.") for cell in table.cells]
         assert len(paths) == len(set(paths)) == expected
-    assert all(table.missing for table in tables if not table.cells)
+    assert all(bool(table.missing) == all(cell.lost for cell in table.cells) for table in tables)
+    assert all(cell.value is None for table in tables for cell in table.cells if cell.lost)
     assert all(table.paper.endswith(".") and "et al." in table.paper for table in tables)
 
 
@@ -480,12 +486,31 @@ def test_missing_data_are_said_in_the_data_s_own_line(tmp_path: Path, capsys: An
     assert re.findall(r"^\[\d+\]", capsys.readouterr().out, re.MULTILINE) == ["[1]"]  # equal reasons share a number
 
 
+@pytest.mark.usefixtures("_no_downloads")
 @pytest.mark.parametrize("name", ["dcs2.1", "dcs2.2"])
-def test_a_table_that_is_not_known_says_so(name: str, tmp_path: Path, capsys: Any) -> None:
-    assert command.reproduce(name, "", "quick", Experiment(engine="inproc", out=tmp_path)) == 1
+def test_a_table_whose_numbers_are_lost_says_so_and_is_measured_all_the_same(
+    name: str, tmp_path: Path, capsys: Any
+) -> None:
+    given = Experiment(engine="inproc", out=tmp_path, data_root=tmp_path / "nothing")
+    assert command.reproduce(name, "", "quick", given) == 1
     assert "paper value not available" in capsys.readouterr().out
     assert "paper value not available" in (tmp_path / f"{name}-quick.md").read_text()
-    assert len(pd.read_csv(tmp_path / f"{name}-quick.csv")) == 0
+    result = pd.read_csv(tmp_path / f"{name}-quick.csv", keep_default_na=False)
+    assert len(result) == len(published.table(name).cells)
+    assert all(reason.startswith("Expected a data root") for reason in result.reason)
+
+
+@pytest.mark.parametrize("name", ["dcs2.1", "dcs2.2"])
+@pytest.mark.parametrize("scale", ["quick", "full"])
+def test_every_row_of_the_lost_tables_is_an_experiment_that_can_be_resolved(name: str, scale: Any) -> None:
+    make = presets(name)
+    assert make is not None
+    chosen = [make(subject, scale) for subject in published.table(name).cells]
+    for experiment in {preset.experiments[0] for preset in chosen}:
+        check(resolve(experiment))
+    searched = [preset.experiments[0] for preset in chosen if preset.experiments[0].attacks]
+    assert all(("dcs2" in run.attack) == ("dcs2" in run.defence) for run in searched)
+    assert {run.images for run in searched} == ({4} if scale == "quick" else {64})
 
 
 @pytest.mark.usefixtures("_no_downloads")
@@ -526,8 +551,9 @@ def test_flags_that_decide_none_reach_the_runs(tmp_path: Path) -> None:
         assert run.out is not None and run.out.parent == tmp_path / "cells"
 
 
+@pytest.mark.usefixtures("_no_downloads")
 def test_a_cell_s_path_names_its_table(tmp_path: Path, capsys: Any) -> None:
-    given = Experiment(engine="inproc", out=tmp_path)
+    given = Experiment(engine="inproc", out=tmp_path, data_root=tmp_path / "nothing")
     assert command.reproduce("", "dcs2.1", "quick", given) == 1
     assert "Defences against the GS attack" in capsys.readouterr().out
     with pytest.raises(BadInput, match=r"Expected a cell among hyperfl\.3; got --cell hyperfl\.1/FedAvg"):
