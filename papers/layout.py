@@ -99,6 +99,7 @@ def _metric(cell: Cell) -> str:
 def _entry(outcome: Outcome, reasons: list[str]) -> Entry:
     cell = outcome.cell
     paper = cell.note if cell.value is None and cell.note else number(cell.value, cell.unit, cell.deviation)
+    paper = "not available" if cell.lost else paper
     if outcome.value is None:
         return Entry(paper, f"{outcome.status} [{reasons.index(outcome.reason) + 1}]", measured=False)
     mark = "*" * by_earlier_code(outcome) + "?" * bool(outcome.uninformative)

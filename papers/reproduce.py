@@ -84,7 +84,8 @@ def _runs(preset: Preset) -> str:
 def _ending(outcome: Outcome) -> str:
     if outcome.value is None:
         return f"{outcome.status}: {outcome.reason}"
-    return f"{layout.number(outcome.value, outcome.cell.unit)}, published {outcome.cell.value}"
+    published = "not available" if outcome.cell.lost else outcome.cell.value
+    return f"{layout.number(outcome.value, outcome.cell.unit)}, published {published}"
 
 
 def _say(line: str) -> None:
