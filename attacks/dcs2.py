@@ -1,18 +1,20 @@
-"""DCS^2: separate the sensitive sample's features from the concealed one's, then search for its image by its features.
+"""DCS^2: separate the examples' features from the concealed ones', then search for the images by their features.
 
 Paper       none has this attack. Wu et al., AAAI 2024, arXiv 2209.05724, attack their defence as if it were not there.
-Needs       a fully connected last layer with a bias, whose gradient is sent, above a known extractor; one example.
-Knows       the recipe of clients/defences/dcs2.py: two samples, the mixture and the divisor. Neither the concealed
-            sample nor its label, nor public data.
-Granted     the sensitive example's label.
+Needs       a fully connected last layer with a bias, whose gradient is sent, above a known extractor; few examples:
+            with all B sensitive 4 B^2 + 1 <= (2 B + 1) K, five for ten classes.
+Knows       the recipe of clients/defences/dcs2.py: the mixture, the divisor, the sensitive classes. Neither the
+            concealed samples nor their labels, nor public data.
+Granted     the examples' labels.
 
-    dL/dW = A F with F = [f_c; f_s], and A a function of F       3K equations, five unknowns: solved to rounding
-    minimise over x: distance(E(x), f_s) + tv * TV(x)            `flfw.inversion.private.known_extractor`
+    dL/dW = A F with F = [f_c; f_s], and A a function of F      to rounding: `flfw.inversion.closed_form.concealed`
+    minimise over x: distance(E(x), f_s) + tv * TV(x)           `flfw.inversion.private.known_extractor`
 
-A gradient of rank one has no concealed sample in it, as where the defence is not used: f_s is then read off.
-Departures  1. The gradients of the extractor are not used: they are those of both samples. A search for both images
+A gradient whose rank is the number of examples has no concealed sample in it, as where the defence is not used: the
+same equations then give the examples' features.
+Departures  1. The gradients of the extractor are not used: they are those of all samples. A search for all images
                at once by all gradients took six times as long, and came less close than the features alone.
-            2. Several examples in a message, and mixtures of 0 or 1, are refused.
+            2. Mixtures of 0 or 1 are refused.
             3. The prior's weight is that of the attack fedcg, chosen on MNIST's training images 0-3.
 """
 
@@ -21,20 +23,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import TypeAlias, final
 
 import torch
 from torch import Tensor, nn
 
 from flfw.adversary.attack import Attack, Budget, NotApplicable, Private
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
-from flfw.errors import require
-from flfw.inversion.closed_form.concealed import separate
+from flfw.errors import BadInput, require
+from flfw.inversion.closed_form.concealed import rank, separate, solvable
 from flfw.inversion.closed_form.features import CLASSIFIER, EXTRACTOR, ExtractorVictim, features_shape, read_features
 from flfw.inversion.private.known_extractor import by_features
 
-_RANK_ONE = 1e-5  # second singular value over the first one, below which there is one sample; float32 has 1e-7
-_SOLVED = 1e-3  # error of the equations above which the message is no such mixture
+_SOLVED = 1e-4  # error of the equations above which the message is no such mixture
+
+_Message: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+"""Gradients of the last layer's weight and bias, these two, the labels, and the mask of the sensitive examples."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,9 @@ class DCS2InversionSettings:
     """Settings of the separation and the search."""
 
     mixture: float = 0.7  # lambda of the recipe, in (0, 1)
-    starts: int = 100  # of the separation, for each label that the concealed sample may have, >= 1
-    separation_iterations: int = 600  # by Adam, before Gauss-Newton, >= 1
+    sensitive: str = "all"  # examples of the recipe that have a concealed sample: all, or classes such as 3,7
+    starts: int = 300  # of the separation; four times as many if no solution is found, >= 1
+    separation_iterations: int = 800  # by Adam, before Gauss-Newton, >= 1
     search_iterations: int = 8000  # steps of the search for the image, >= 1
     tv: float = 1e-2  # first weight of the total variation; it falls to a thousandth; >= 0
 
@@ -52,11 +57,18 @@ class DCS2InversionSettings:
         for name in ("starts", "separation_iterations", "search_iterations"):
             require(getattr(self, name) >= 1, f"{name} >= 1", **{name: getattr(self, name)})
         require(self.tv >= 0, "tv >= 0", tv=self.tv)
+        if self.sensitive != "all" and not all(part.strip().isdigit() for part in self.sensitive.split(",")):
+            raise BadInput(f"Expected sensitive=all or classes such as 3,7; got sensitive={self.sensitive}.")
+
+    @property
+    def classes(self) -> Tensor | None:
+        """The sensitive classes; None: all."""
+        return None if self.sensitive == "all" else torch.tensor([int(part) for part in self.sensitive.split(",")])
 
 
 @final
 class DCS2Inversion(Attack):
-    """Inversion of a mixture of a sensitive and a concealed sample."""
+    """Inversion of a mixture of sensitive and concealed samples."""
 
     Settings = DCS2InversionSettings
     tuned_on = "MNIST training images 0-3 (the weight of the total variation)"
@@ -77,13 +89,13 @@ class DCS2Inversion(Attack):
     def run(
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
     ) -> list[Reconstruction]:
-        """Separate each message, and search for the images of one model together."""
-        groups: dict[int, list[int]] = defaultdict(list)
+        """Separate each message, and search for the images of one model and batch size together."""
+        groups: dict[tuple[int, int], list[int]] = defaultdict(list)
         features = [self._features(*case) for case in zip(observations, knowledge, rngs, strict=True)]
         results = {i: _nothing(known) for i, known in enumerate(knowledge)}
         for i, known in enumerate(knowledge):
             if features[i] is not None:
-                groups[id(known.model)].append(i)
+                groups[id(known.model), known.batch].append(i)
         for members in groups.values():
             first = knowledge[members[0]]
             victim = ExtractorVictim(first.model.model, first.model.known, first.model.inputs)
@@ -94,29 +106,48 @@ class DCS2Inversion(Attack):
         return [results[i] for i in range(len(observations))]
 
     def _features(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor | None:
-        """Return the features (1, ...) of the sensitive sample; None: the message is no mixture of this recipe."""
+        """Return the features (B, ...) of the examples; None: the message is no mixture of this recipe."""
         weight, bias = _last_layer(known)
-        gradient = mean_gradient(seen, known)
+        gradient, labels = mean_gradient(seen, known), known.labels
+        assert labels is not None, "they are granted"
         g, slope = gradient[f"{CLASSIFIER}.weight"], gradient[f"{CLASSIFIER}.bias"]
-        values = torch.linalg.svdvals(g.double())
-        shape = features_shape(known.model.model, known.model.inputs)
-        if not bool(values[0] > 0):
+        if not bool(g.any()):
             return None
-        if bool(values[1] < _RANK_ONE * values[0]):
+        found, sensitive = rank(g), self._sensitive(labels)
+        hidden = int(sensitive.sum())
+        if found == len(labels):
+            sensitive, hidden = torch.zeros_like(sensitive), 0
+        if not solvable(len(labels), hidden, len(bias)):
+            both = f"{len(labels)} examples and {hidden} concealed ones"
+            raise NotApplicable(f"{both} are too many for {len(bias)} classes")
+        if found != len(labels) + hidden:
+            return None
+        shape = features_shape(known.model.model, known.model.inputs)
+        if len(labels) == 1 and not hidden:
             return read_features(g, slope).view(1, *shape)
-        assert known.labels is not None, "they are granted"
+        return self._separated((g, slope, weight, bias, labels, sensitive), rng, shape)
+
+    def _separated(self, message: _Message, rng: torch.Generator, shape: tuple[int, ...]) -> Tensor | None:
         chosen = self.settings
-        options = {"mixture": chosen.mixture, "starts": chosen.starts, "steps": chosen.separation_iterations}
-        result = separate(g, slope, weight, bias, int(known.labels[0]), rng, **options)
-        return result.sensitive.view(1, *shape) if result.error < _SOLVED else None
+        for starts in (chosen.starts, 4 * chosen.starts):
+            options = {"mixture": chosen.mixture, "starts": starts, "steps": chosen.separation_iterations}
+            result = separate(*message, rng, **options)
+            if result.error < _SOLVED:
+                return result.examples.view(-1, *shape)
+        return None
+
+    def _sensitive(self, labels: Tensor) -> Tensor:
+        """Return the mask (B,) of the examples that the recipe conceals."""
+        classes = self.settings.classes
+        return torch.ones_like(labels, dtype=torch.bool) if classes is None else torch.isin(labels, classes.to(labels))
 
 
 def _last_layer(known: Knowledge) -> tuple[Tensor, Tensor]:
     """Return weight and bias of the classifier, one known fully connected layer above a known extractor."""
     model, held = known.model.model, known.model.known
     parts = dict(model.named_children())
-    if not isinstance(parts.get(CLASSIFIER), nn.Linear) or EXTRACTOR not in parts or known.batch != 1:
-        raise NotApplicable("it needs one example in a message, and a network that ends in one fully connected layer")
+    if not isinstance(parts.get(CLASSIFIER), nn.Linear) or EXTRACTOR not in parts:
+        raise NotApplicable("it needs a network that ends in one fully connected layer")
     names = [f"{EXTRACTOR}.{name}" for name, _ in parts[EXTRACTOR].named_parameters()]
     needed = [*names, f"{CLASSIFIER}.weight", f"{CLASSIFIER}.bias"]
     if any(name not in held for name in needed) or any(name not in known.model.shared for name in needed[-2:]):
