@@ -348,8 +348,10 @@ BOTTLENECK = PrecodeAdaptation({"scale": 1.0})
         ([rounded(4), gaussian(0.1)], False),
         ([rounded(4), MASK], True),
         ([rounded(2), gaussian(0.1)], True),  # the trial itself is rounded
-        ([BOTTLENECK, COLUMNS, MASK, gaussian(0.0, 1.0)], True),
+        ([BOTTLENECK, COLUMNS, MASK, gaussian(0.1)], False),
+        ([BOTTLENECK, COLUMNS, MASK, rounded(4)], True),
         ([BOTTLENECK, gaussian(0.1)], True),
+        ([BOTTLENECK, gaussian(0.1, 1.0)], False),  # a bound takes the norm of the layers that are left out, too
         ([BOTTLENECK, BOTTLENECK], False),
         ([Scaled(MASK, -0.1), Scaled(gaussian(0.1), -0.1)], False),
         ([Scaled(gaussian(0.1), -0.1), Scaled(MASK, -0.1)], True),
