@@ -30,9 +30,10 @@ class DPGaussianAdaptation(Operator):
 
     @property
     def spares(self) -> frozenset[Trait]:
-        """Noise unless a bound scales it, and the others unless noise covers them."""
-        clip, std = self.settings["clip"], self.settings["std"]
-        return frozenset(trait for trait in TRAITS if not (clip if trait == "noise" else std))
+        """Scale and noise unless there is a bound, and the others unless noise covers them."""
+        by_a_bound: frozenset[Trait] = frozenset(("scale", "noise"))
+        left = TRAITS - by_a_bound if self.settings["clip"] else TRAITS
+        return left & by_a_bound if self.settings["std"] else left
 
     def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
         """Clip the trial; the noise is left out, its mean is 0."""

@@ -42,9 +42,9 @@ class LowPrecisionAdaptation(Operator):
 
     @property
     def spares(self) -> frozenset[Trait]:
-        """Zeros, which one stochastic bit alone turns into other levels; noise does not survive rounding as it was."""
+        """The scale, and zeros unless one stochastic bit turns them into other levels; noise is rounded."""
         drawn = self.settings["rounding"] == "stochastic" and self.settings["bits"] == 1
-        return frozenset() if drawn else frozenset(("zeros",))
+        return frozenset(("scale",)) if drawn else frozenset(("scale", "zeros"))
 
     @property
     def noise(self) -> float | None:

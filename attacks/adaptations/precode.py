@@ -32,8 +32,8 @@ class PrecodeAdaptation(Operator):
 
     @property
     def needs(self) -> frozenset[Trait]:
-        """No trait: gradients that a later stage changed have not rank one, and are left out."""
-        return frozenset()
+        """The scale: a bound takes the norm of all layers, and those whose rank is not one are left out here."""
+        return frozenset(("scale",))
 
     def victim(self, plain: PlainVictim, received: Tensors, local: LocalSteps | None) -> VictimModel:
         """Build the client whose bottleneck has the noise read off one step's gradient."""

@@ -15,7 +15,7 @@ from typing import final
 from torch import Tensor
 
 from flfw.nets.net import Tensors
-from flfw.victims.operator import Operator, Trait
+from flfw.victims.operator import TRAITS, Operator, Trait
 
 _COLUMNS = "columns"
 
@@ -31,8 +31,8 @@ class SoteriaAdaptation(Operator):
 
     @property
     def spares(self) -> frozenset[Trait]:
-        """Zeros and noise; a hidden column may have held the largest entry."""
-        return frozenset(("zeros", "noise"))
+        """Traits of every kind but one: a hidden column may have held the largest entry."""
+        return TRAITS - {"largest"}
 
     def read(self, sent: Tensors) -> Tensors:
         """Read ``columns``: 1 where a column of the defended weight was sent, else 0."""

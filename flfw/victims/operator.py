@@ -13,9 +13,10 @@ from flfw.nets.net import Tensors
 from flfw.victims.local_steps import LocalSteps, SteppedVictim
 from flfw.victims.victim import PlainVictim, VictimModel
 
-Trait: TypeAlias = Literal["zeros", "largest", "noise"]
-"""Property of a message: its entries of exactly 0, the largest magnitude of each tensor, and noise as it was added."""
-TRAITS: frozenset[Trait] = frozenset(("zeros", "largest", "noise"))
+Trait: TypeAlias = Literal["zeros", "largest", "noise", "scale"]
+"""Property of a message: its entries of exactly 0, the largest magnitude of each tensor, noise as it was added, and
+tensors that no bound on their joint norm has scaled."""
+TRAITS: frozenset[Trait] = frozenset(("zeros", "largest", "noise", "scale"))
 
 
 class Operator(ABC):

@@ -88,7 +88,7 @@ def resolved(defence: str, **changes: Any) -> Resolved:
     return resolve(asked(defence, **changes))
 
 
-def of(*stages: Defence) -> Pipeline:
+def pipeline(*stages: Defence) -> Pipeline:
     named = (DefenceStage(type(one).__name__, type(one), one.settings) for one in stages)
     return Pipeline(PipelineSettings(tuple(named)))
 
@@ -103,9 +103,9 @@ def noise(shape: tuple[int, ...], seed: int = 0) -> Tensor:
 def test_order_matters_for_noise_and_pruning() -> None:
     sent, drawn = {"w": torch.tensor([1.0, -4.0, 2.0, 3.0])}, 2 * noise((4,))
     noisy, pruned = DPGaussian(DPGaussianSettings(std=2.0)), Prune(PruneSettings(0.5))
-    last = of(pruned, noisy).update(sent, torch_generator(0, "pipeline"))["w"]
+    last = pipeline(pruned, noisy).update(sent, torch_generator(0, "pipeline"))["w"]
     torch.testing.assert_close(last, torch.tensor([0.0, -4.0, 0.0, 3.0]) + drawn)
-    first = of(noisy, pruned).update(sent, torch_generator(0, "pipeline"))["w"]
+    first = pipeline(noisy, pruned).update(sent, torch_generator(0, "pipeline"))["w"]
     both = sent["w"] + drawn
     kept = both.abs() >= both.abs().sort().values[2]
     torch.testing.assert_close(first, both * kept)
@@ -113,7 +113,7 @@ def test_order_matters_for_noise_and_pruning() -> None:
 
 
 def test_every_hook_calls_the_stages_in_order_and_their_figures_are_merged() -> None:
-    one = of(Halves(), Mirrors(), Adds())
+    one = pipeline(Halves(), Mirrors(), Adds())
     x, y = one.batch(torch.tensor([[1.0, 2.0]]), torch.tensor([3]), torch.Generator())
     assert x.tolist() == [[1, 2], [2, 1]] and y.tolist() == [3, 3]
     assert one.acts_at == {"batch", "gradients", "update"} and not one.independent_noise
@@ -126,11 +126,11 @@ def test_every_hook_calls_the_stages_in_order_and_their_figures_are_merged() -> 
 def test_a_stage_of_steps_sees_the_gradients_of_the_stage_before() -> None:
     net = network()
     step = example(net)
-    sent = of(Adds(), Soteria(SoteriaSettings(0.5))).step(step, torch.Generator())
+    sent = pipeline(Adds(), Soteria(SoteriaSettings(0.5))).step(step, torch.Generator())
     hidden = (Soteria(SoteriaSettings(0.5)).step(step, torch.Generator())["classifier.weight"] == 0).all(0)
     expected = (step.gradients["classifier.weight"] + 1).masked_fill(hidden, 0.0)
     assert torch.equal(sent["classifier.weight"], expected) and bool(hidden.any())
-    after = of(Soteria(SoteriaSettings(0.5)), Adds()).step(step, torch.Generator())["classifier.weight"]
+    after = pipeline(Soteria(SoteriaSettings(0.5)), Adds()).step(step, torch.Generator())["classifier.weight"]
     assert bool((after[:, hidden] == 1).all())
 
 
@@ -164,8 +164,8 @@ def test_each_stage_checks_the_model_and_factors_are_refused() -> None:
     with pytest.raises(BadInput, match="follow one loss of a batch with defence=prune\\+precode, got method=dp_fedavg"):
         check(resolved("prune+precode", method="dp_fedavg"))
     with pytest.raises(BadInput, match="defence=soteria\\+prune"):
-        refuse_beside_factors("soteria+prune", of(Soteria(), Prune()))
-    refuse_beside_factors("soteria", of(Soteria(), Adds()))
+        refuse_beside_factors("soteria+prune", pipeline(Soteria(), Prune()))
+    refuse_beside_factors("soteria", pipeline(Soteria(), Adds()))
 
 
 def test_no_epsilon_is_claimed_beside_a_stage_that_sees_the_batch() -> None:
@@ -224,20 +224,20 @@ def test_in_a_matrix_a_pipeline_is_one_value_and_each_cell_keeps_the_settings_of
 
 def test_the_rungs_of_a_pipeline() -> None:
     given = resolved("soteria+prune", set=("prune.ratio=0.7",), defended="1")
-    matched, told = on_rung(given, MATCHED), on_rung(given, TOLD)
-    assert matched is not None and told is not None
+    matched, mild = on_rung(given, MATCHED), on_rung(given, TOLD)
+    assert matched is not None and mild is not None
     assert matched.defence is None and matched.experiment.defence == "none"
-    assert [stage.settings for stage in told.stages] == [SoteriaSettings(0.1), PruneSettings(0.1)]
-    assert told.experiment.defended == "1"
+    assert [stage.settings for stage in mild.stages] == [SoteriaSettings(0.1), PruneSettings(0.1)]
+    assert mild.experiment.defended == "1"
 
 
 def test_of_a_pipeline_that_changes_the_network_that_stage_stays_and_hides_nothing() -> None:
     given = resolved("prune+precode", set=("prune.ratio=0.7",))
-    matched, told = on_rung(given, MATCHED), on_rung(given, TOLD)
-    assert matched is not None and told is not None
+    matched, mild = on_rung(given, MATCHED), on_rung(given, TOLD)
+    assert matched is not None and mild is not None
     assert [(stage.name, stage.settings) for stage in matched.stages] == [("precode", PrecodeSettings(scale=0.0))]
     assert list(matched.model.state_dict()) == list(given.model.state_dict())
-    assert [stage.settings for stage in told.stages] == [PruneSettings(0.1), PrecodeSettings(scale=0.01)]
+    assert [stage.settings for stage in mild.stages] == [PruneSettings(0.1), PrecodeSettings(scale=0.01)]
 
 
 def test_a_stage_without_a_mildest_form_leaves_none_to_the_pipeline() -> None:
@@ -263,15 +263,15 @@ def example(net: nn.Module, batch: int = 1, seed: int = 0) -> LocalStep:
     return LocalStep(gradients, x, y, net, INPUTS)
 
 
-def sent_by(pipeline: Pipeline, step: LocalStep) -> Tensors:
+def sent_by(built: Pipeline, step: LocalStep) -> Tensors:
     rng = torch_generator(0, "pipeline")
-    return pipeline.update(pipeline.step(step, rng), rng)
+    return built.update(built.step(step, rng), rng)
 
 
 def test_the_composed_operator_is_the_operators_one_after_the_other_and_agrees_with_the_truth() -> None:
     net = network()
     step, other = example(net), example(net, seed=1).gradients
-    sent = sent_by(of(Soteria(SoteriaSettings(0.5)), Prune(PruneSettings(0.7))), step)
+    sent = sent_by(pipeline(Soteria(SoteriaSettings(0.5)), Prune(PruneSettings(0.7))), step)
     operator = mechanism(resolved("soteria+prune"), TARGET, "server", 1.0)
     assert isinstance(operator, Composed) and operator.noise is None
     seen, constants = operator.undone(sent), operator.read(sent)
@@ -292,9 +292,9 @@ def test_operators_stand_in_the_order_of_the_hooks_and_in_the_units_of_each(name
     operator = mechanism(given, TARGET, "server", factor)
     assert isinstance(operator, Composed)
     step = example(network())
-    rng, pipeline = torch.Generator(), given.new_defence()
-    assert pipeline is not None
-    on_update = pipeline.update({n: factor * g for n, g in pipeline.step(step, rng).items()}, rng)
+    rng, composed = torch.Generator(), given.new_defence()
+    assert composed is not None
+    on_update = composed.update({n: factor * g for n, g in composed.step(step, rng).items()}, rng)
     sent = {name: value / factor for name, value in on_update.items()}
     again = operator.apply(step.gradients, operator.undone(sent), operator.read(sent))
     for name, value in sent.items():
@@ -348,8 +348,10 @@ BOTTLENECK = PrecodeAdaptation({"scale": 1.0})
         ([rounded(4), gaussian(0.1)], False),
         ([rounded(4), MASK], True),
         ([rounded(2), gaussian(0.1)], True),  # the trial itself is rounded
-        ([BOTTLENECK, COLUMNS, MASK, gaussian(0.0, 1.0)], True),
+        ([BOTTLENECK, COLUMNS, MASK, gaussian(0.1)], False),
+        ([BOTTLENECK, COLUMNS, MASK, rounded(4)], True),
         ([BOTTLENECK, gaussian(0.1)], True),
+        ([BOTTLENECK, gaussian(0.1, 1.0)], False),  # a bound takes the norm of the layers that are left out, too
         ([BOTTLENECK, BOTTLENECK], False),
         ([Scaled(MASK, -0.1), Scaled(gaussian(0.1), -0.1)], False),
         ([Scaled(gaussian(0.1), -0.1), Scaled(MASK, -0.1)], True),
@@ -445,7 +447,7 @@ def test_an_audited_run_names_the_pipeline(tmp_path: Path) -> None:
     experiment = asked(
         "soteria+prune", side=8, engine="inproc", rounds=1, local_epochs=1, images=2, audit_rounds="0", attack=("ig",)
     )
-    assigned = ("ig.iterations=20", "prune.ratio=0.3", "soteria.ratio=0.2")
+    assigned = ("ig.iterations=5", "prune.ratio=0.3", "soteria.ratio=0.2")
     folder = whole.run(replace(experiment, set=assigned, out=tmp_path / "run"))
     result = json.loads((folder / "result.json").read_text())
     assert result["config"]["defence"] == "soteria+prune"
