@@ -113,14 +113,14 @@ class DCS2Inversion(Attack):
         g, slope = gradient[f"{CLASSIFIER}.weight"], gradient[f"{CLASSIFIER}.bias"]
         if not bool(g.any()):
             return None
-        found, sensitive = rank(g), self._sensitive(labels)
+        joint, sensitive = rank(g), self._sensitive(labels)
         hidden = int(sensitive.sum())
-        if found == len(labels):
+        if joint == len(labels):
             sensitive, hidden = torch.zeros_like(sensitive), 0
         if not solvable(len(labels), hidden, len(bias)):
             both = f"{len(labels)} examples and {hidden} concealed ones"
             raise NotApplicable(f"{both} are too many for {len(bias)} classes")
-        if found != len(labels) + hidden:
+        if joint != len(labels) + hidden:
             return None
         shape = features_shape(known.model.model, known.model.inputs)
         if len(labels) == 1 and not hidden:

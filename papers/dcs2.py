@@ -71,7 +71,7 @@ def attacked(cell: Cell, scale: Scale) -> Preset:
     """Return the preset of a PSNR or an SSIM."""
     row, data, quick = str(cell.keys["method"]), str(cell.keys["dataset"]), scale == "quick"
     (dataset, net), (defence, chosen) = _NETS[data], _defence(row, data, quick)
-    own = "dcs2" in defence.split("+")
+    separable = "dcs2" in defence.split("+")
     iterations = (f"ig.iterations={300 if quick else 10_000}",)
     run = Experiment(
         method="fedavg",
@@ -83,17 +83,17 @@ def attacked(cell: Cell, scale: Scale) -> Preset:
         batch_size=64,
         lr=0.01,
         split="sampled",
-        attack=("ig", "dcs2") if own else ("ig",),
+        attack=("ig", "dcs2") if separable else ("ig",),
         images=4 if quick else 64,
         audit_rounds="0",
         defence=defence,
         set=("momentum=0.9", "sampled.train=64", *chosen, *GS, *iterations),
     )
     name = "psnr.mean" if cell.metric == "psnr" else "ssim.mean"
-    told = _SEPARATED if own else _TOLD
+    adaptive = _SEPARATED if separable else _TOLD
     also = (
-        Figure(f"{told}.{name}", "the same of the adaptive attack", 1, absent="none"),
-        Figure(f"{told}.identification_rate", "share of its results that identify their image", 1, absent="none"),
+        Figure(f"{adaptive}.{name}", "the same of the adaptive attack", 1, absent="none"),
+        Figure(f"{adaptive}.identification_rate", "share of its results that identify their image", 1, absent="none"),
         Figure(f"{_UNTOLD}.floors.class_mean", "PSNR of the class's mean image, with no leak at all", 1),
     )
     words = f"{cell.metric.upper()} of a search that is not told of the defence, before training"
