@@ -62,6 +62,9 @@ _TRAINED: dict[Scale, dict[str, tuple[int, int, tuple[str, ...]]]] = {
 }
 """Images of a client, rounds, and settings of the accuracy runs."""
 
+_NOTHING = ("prune", ("prune.ratio=0",))
+"""Defence that changes nothing, so that a run without any gives the accuracy on client 5's data as well."""
+
 GS = ("ig.schedule=constant", "ig.tv=1e-4", "ig.signed=false", "ig.tv_told=1e-2")
 _UNTOLD, _TOLD = "audit.attack=ig,adaptation=None,round=0", "audit.attack=ig,adaptation!=None,round=0"
 _SEPARATED = "audit.attack=dcs2,round=0"
@@ -104,6 +107,8 @@ def trained(cell: Cell, scale: Scale) -> Preset:
     """Return the preset of an accuracy."""
     row, data, quick = str(cell.keys["method"]), str(cell.keys["dataset"]), scale == "quick"
     (dataset, net), (defence, chosen) = _NETS[data], _defence(row, data, quick)
+    if defence == "none":
+        defence, chosen = _NOTHING
     images, rounds, further = _TRAINED[scale][data]
     run = Experiment(
         method="fedavg",
@@ -116,13 +121,13 @@ def trained(cell: Cell, scale: Scale) -> Preset:
         lr=0.01,
         split="pools",
         defence=defence,
-        defended="5" if defence != "none" else "all",
+        defended="5",
         attack=("none",),
         set=("momentum=0.9", *further, f"pools.train={images}", *chosen),
     )
     protected = cell.metric == "accuracy_protected"
     where = "on the defended client's training data" if protected else "on the clients' test data"
-    figure = Figure("final.acc_protected" if protected else "final.acc_global", f"accuracy {where}", absent="none")
+    figure = Figure("final.acc_protected" if protected else "final.acc_global", f"accuracy {where}")
     return Preset((_seeds(run, scale),), figure)
 
 

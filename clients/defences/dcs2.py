@@ -35,6 +35,7 @@ from flfw.defence import Defence, LocalStep
 from flfw.errors import BadInput, require
 from flfw.messages.sharing import matches
 from flfw.nets import Tensors
+from flfw.nets.inputs import Inputs
 from flfw.nets.representation import entering, evaluating
 from flfw.training.optimisers import Adam
 from flfw.training.traced import Traced
@@ -106,7 +107,7 @@ class DCS2(Defence):
             search = Search(self.settings, step, chosen, names, self._traced)
             x_c, y_c = search.concealed(rng)
             mixed = search.mixed(x_c, y_c)
-        self.measures = {"concealed_cosine": search.cosine}
+        self.measures = {"concealed_cosine": search.cosine, "concealed_outside": _outside(x_c, step.inputs)}
         divisor = 2 if self.settings.mixture in (0.0, 1.0) else 3
         g = {name: step.gradients[name] for name in names}
         sent = projected({name: (g[name] + mixed[name].to(g[name].device)) / divisor for name in names}, g)
@@ -251,6 +252,12 @@ def projected(mixed: Tensors, g: Tensors) -> Tensors:
         return mixed
     share = max(_LEAST_SHARE, -along / (sum(float((value**2).sum()) for value in g.values()) + _RIDGE))
     return {name: mixed[name] + share * g[name] for name in g}
+
+
+def _outside(x: Tensor, inputs: Inputs) -> float:
+    """Compute the share of network inputs that no image has: a server that could see them would know these samples."""
+    raw = x.cpu() * inputs.std.cpu() + inputs.mean.cpu()
+    return float(((raw < 0) | (raw > 1)).float().mean())
 
 
 def _moved(model: nn.Module) -> set[str]:

@@ -207,4 +207,5 @@ def test_a_run_logs_the_cosine_and_its_audit_claims_nothing(tmp_path: Path, caps
     assert "no leak found" not in capsys.readouterr().out
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert -1 <= result["rounds"][0]["extra"]["concealed_cosine"] <= 1
+    assert 0 <= result["rounds"][0]["extra"]["concealed_outside"] <= 1
     assert result["audit"][0]["verdict"] != "no leak found"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +17,17 @@ from flfw.defence import LocalStep
 from flfw.dp.ledger import Ledger
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
+from flfw.inversion.descent import AdamDescent
+from flfw.inversion.matching import cosine_distance
+from flfw.inversion.priors import total_variation, weighted
+from flfw.inversion.search import Recipe, Target, invert
+from flfw.nets import tensors
 from flfw.nets.inputs import Inputs
 from flfw.nets.representation import representation
 from flfw.resolve import check, resolve, without_auto
 from flfw.rng import initialising, torch_generator
 from flfw.task import Task
+from flfw.victims.victim import PlainVictim
 from tests.support.method_rounds import make_client
 
 INPUTS = Inputs.from_constants((1, 12, 12), (0.5,), (0.25,))
@@ -117,6 +123,33 @@ def test_an_adaptation_agrees_with_the_truth_and_keeps_what_was_sent() -> None:
     other = example(network(), 2).gradients
     kept = operator.apply(other, sent, operator.read(sent))["classifier.weight"]
     assert torch.equal(kept != 0, (other["classifier.weight"] != 0) & (sent["classifier.weight"] != 0).any(0))
+
+
+def reconstructed(net: nn.Module, ratio: float, knows: bool) -> float:
+    """Root mean square deviation of a search for one image of two greys."""
+    x = torch.rand(1, 1, 2, 1, 1, generator=torch_generator(2, "greys")).expand(1, 1, 2, 6, 12).reshape(1, 1, 12, 12)
+    y, named = torch.tensor([3]), dict(net.named_parameters())
+    loss = nn.functional.cross_entropy(net(INPUTS.normalise(x)), y)
+    gradients = dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
+    chosen = SoteriaSettings(ratio)
+    sent = Soteria(chosen).step(LocalStep(gradients, x, y, net, INPUTS), torch.Generator())
+    victim, target = PlainVictim(net, tensors(net), ("*",), INPUTS), Target(sent, y, torch_generator(0, "start"))
+    operator = SoteriaAdaptation(asdict(chosen)) if knows else None
+    recipe = Recipe(cosine_distance, AdamDescent(300, 0.1, schedule="cosine"), weighted((1e-3, total_variation)))
+    (result,) = invert(victim, [target], recipe, mechanism=operator)
+    return float((result.samples - x).square().mean().sqrt())
+
+
+def test_a_search_that_is_told_comes_as_close_as_without_the_defence() -> None:
+    bare, unknowing = reconstructed(network(), 0.0, False), reconstructed(network(), 0.8, False)
+    knowing = [reconstructed(network(), ratio, True) for ratio in (0.0, 0.8)]  # weakened to nothing, and not
+    assert bare < 0.05 and max(knowing) < 1.5 * bare + 0.02
+    assert unknowing > 2 * max(knowing)
+
+
+def test_where_the_representation_is_the_image_hiding_all_of_it_defeats_the_search() -> None:
+    assert reconstructed(network("linear"), 0.0, True) < 0.05
+    assert reconstructed(network("linear"), 0.99, True) > 0.15
 
 
 def asked(**changes: object) -> Experiment:
