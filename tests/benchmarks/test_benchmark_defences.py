@@ -52,6 +52,7 @@ def test_the_next_search_of_a_shape_uses_the_same_operations() -> None:
     assert list(sides.traced.values()) == [traced]
 
 
+@pytest.mark.slow  # a benchmark
 def test_the_last_line_is_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["defences", "--quick"])
     threads = torch.get_num_threads()

@@ -199,6 +199,7 @@ def error(scale: float, knows: bool) -> float:
     return float((torch.cat([f.samples for f in result]) - images).square().mean((1, 2, 3)).sqrt().mean())
 
 
+@pytest.mark.slow  # four searches
 def test_a_search_that_computes_the_noise_comes_as_close_as_without_the_defence() -> None:
     without_noise, knowing, unknowing = error(0.0, knows=False), error(1.0, knows=True), error(1.0, knows=False)
     assert without_noise < 0.08 and knowing < 1.5 * without_noise + 0.01

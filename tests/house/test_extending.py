@@ -139,6 +139,7 @@ def run(copy: Path, lines: list[list[str]], folder: Path) -> list[dict[str, Any]
     return [json.loads(result.read_text())["audit"] if result.exists() else [] for result in results]
 
 
+@pytest.mark.slow
 def test_the_plug_ins_run_together(copy: Path, tmp_path: Path) -> None:
     few = "--set layerwise.iterations=2"
     lines = [
