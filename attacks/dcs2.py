@@ -71,6 +71,7 @@ class DCS2Inversion(Attack):
     """Inversion of a mixture of sensitive and concealed samples."""
 
     Settings = DCS2InversionSettings
+    against = "dcs2"
     tuned_on = "MNIST training images 0-3 (the weight of the total variation)"
 
     @property

@@ -56,6 +56,8 @@ class Attack(ABC):
     Settings: ClassVar[type] = NoSettings
     models: ClassVar[Models] = frozenset()
     """Mechanisms that the attack uses when they are granted; it assumes that all others are absent."""
+    against: ClassVar[str] = ""
+    """Name of the defence whose recipe the attack is built on; empty: none. It is said among the grants."""
     tuned_on: ClassVar[str] = ""
     """The data on which its default settings were chosen, in words; empty: they are a paper's, or untuned."""
 

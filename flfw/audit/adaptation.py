@@ -69,26 +69,29 @@ class Hiding:
             return self.operator if self.adapts else None
         return mechanism(self.resolved, self.ticket, self.vantage, factor) if self.adapts else None
 
-    def words(self, adaptive: bool) -> Iterator[str]:
+    def words(self, adaptive: bool, against: str = "") -> Iterator[str]:
         """Yield a sentence for each thing that is granted, withheld or unused.
 
         Args:
             adaptive: whether the attacker knows the hiding operation.
+            against: name of the defence whose recipe the attack itself is built on; empty: none.
         """
         if self.idle:
             yield _does_nothing_here(f"that the client uses {self.idle}")
         if self.method:
             yield from self._of_method(adaptive)
         elif self.by:
-            yield self._of_defence(adaptive)
+            yield self._of_defence(adaptive, against)
         if self.beside:
             deed = f"that {self.beside} {self.operator.deed}" if self.operator else _unwritten(self.beside)
             yield f"not made use of: {deed}, beside the defence"
 
-    def _of_defence(self, adaptive: bool) -> str:
+    def _of_defence(self, adaptive: bool, against: str) -> str:
         name = self.by
         if self.how == "nothing to adapt to":
             return _does_nothing_here(f"that the client uses {name}")
+        if not adaptive and against and against in self.resolved.experiment.defences:
+            return f"the recipe of {against}, with the attack's own settings of it; nothing else of {name}"
         if not adaptive:
             return f"not granted: that the client uses {name}"
         stages = self.resolved.stages

@@ -94,7 +94,7 @@ def standing(resolved: Resolved, job: Job, attack: Attack, defended: bool, vanta
         granted.append(f"how these steps are made ({experiment.method}'s optimiser), through all of which it searches")
     elif ticket.steps > 1 or ticket.source == "update":
         granted.append("not made use of: how the weights moved between the steps; their mean gradient is attacked")
-    granted += hides.words(job.adaptive)
+    granted += hides.words(job.adaptive, attack.against)
     descended = ("*",) if ticket.fresh else resolved.method.descended(model, resolved.settings)
     sent = [name for name, _ in model.named_parameters() if matches(name, descended)]
     if unused := attack.unused(sent, job.adaptive):

@@ -11,11 +11,15 @@ from attacks.dcs2 import DCS2Inversion, DCS2InversionSettings
 from clients.defences.dcs2 import DCS2, DCS2Settings, Search
 from flfw import nets
 from flfw.adversary.attack import NotApplicable
+from flfw.audit.adaptation import hiding
+from flfw.audit.jobs import Ticket
 from flfw.defence import LocalStep
 from flfw.errors import BadInput
+from flfw.experiment import Experiment
 from flfw.inversion.closed_form.concealed import Separated, rank, separate
 from flfw.nets.inputs import Inputs
 from flfw.nets.representation import representation
+from flfw.resolve import resolve, without_auto
 from flfw.rng import initialising, torch_generator
 from tests.support.attackable import attackable, digits, generators
 
@@ -170,3 +174,19 @@ def test_what_it_cannot_read_is_refused() -> None:
     ):
         with pytest.raises(BadInput, match=line):
             DCS2InversionSettings(**given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("defence", "line"),
+    [
+        ("dcs2", "the recipe of dcs2, with the attack's own settings of it; nothing else of dcs2"),
+        ("dcs2+prune", "the recipe of dcs2, with the attack's own settings of it; nothing else of dcs2+prune"),
+        ("prune", "not granted: that the client uses prune"),
+    ],
+)
+def test_its_grants_say_whose_recipe_it_is_built_on(defence: str, line: str) -> None:
+    chosen = Experiment(method="fedavg", net="lenet", clients=2, defence=defence, attack=("dcs2",), dataset="digits")
+    resolved = resolve(without_auto(chosen))
+    hides = hiding(resolved, Ticket("target", 0, "", 1, 1, "target"), "server", defended=True)
+    assert list(hides.words(False, DCS2Inversion.against)) == [line]
+    assert list(hides.words(False)) == [f"not granted: that the client uses {defence}"]
