@@ -39,6 +39,10 @@ class PrecodeAdaptation(Operator):
         """Build the client whose bottleneck has the noise read off one step's gradient."""
         return super().victim(plain.reading(self._noise) if local is None else plain, received, local)
 
+    def left_out(self, batch: int, steps: int) -> str:
+        """Name the noise, where it cannot be computed."""
+        return "the bottleneck's noise, which it takes as 0" if batch > 1 or steps > 1 else ""
+
     def read(self, sent: Tensors) -> Tensors:
         """Read ``compared``: 1 if the bottleneck's layers are compared, as of one example, else 0."""
         one = self._one_example(sent)

@@ -69,6 +69,12 @@ class Hiding:
             return self.operator if self.adapts else None
         return mechanism(self.resolved, self.ticket, self.vantage, factor) if self.adapts else None
 
+    @property
+    def left_out(self) -> str:
+        """Part of a defence that the adaptation to it leaves out for these messages; empty: none."""
+        operator = None if self.method or not self.adapts else self.through(1.0)
+        return operator.left_out(self.ticket.batch, self.ticket.steps) if isinstance(operator, Operator) else ""
+
     def words(self, adaptive: bool, against: str = "") -> Iterator[str]:
         """Yield a sentence for each thing that is granted, withheld or unused.
 
@@ -82,6 +88,8 @@ class Hiding:
             yield from self._of_method(adaptive)
         elif self.by:
             yield self._of_defence(adaptive, against)
+            if adaptive and self.left_out:
+                yield f"not made use of: {self.left_out}"
         if self.beside:
             deed = f"that {self.beside} {self.operator.deed}" if self.operator else _unwritten(self.beside)
             yield f"not made use of: {deed}, beside the defence"

@@ -14,6 +14,7 @@ from flfw.adversary.observation import Examples, Knowledge, Observation, Reconst
 from flfw.audit.adaptation import hiding
 from flfw.audit.jobs import Job, Ticket
 from flfw.audit.probe import ladder_net
+from flfw.audit.rungs import undefended
 from flfw.data.feed import raw
 from flfw.inversion.automatic import Automatic
 from flfw.messages.sharing import matches
@@ -95,20 +96,22 @@ def grant(
     exchanges = {exchange.slot: exchange for exchange in job.exchanges}
     common = {"public": _public(job, device), "start": _start(job, resolved, device)}
     uploaded = {upload.client: _moved(upload.sent, device) for upload in uploads}
-    models: dict[tuple[int, bool, Order | None], tuple[VictimModel, Operator | Automatic | None, bool]] = {}
+    models: dict[tuple[int, bool, bool, Order | None], tuple[VictimModel, Operator | Automatic | None, bool]] = {}
     observations, knowledge = [], []
     for o in seen:
         asked = exchanges[o.slot]
         steps = job.ticket.steps if asked.order is None else len(asked.order)
         lr = experiment.lr if steps > 1 or asked.order else None
-        defended = job.adaptive and o.client in experiment.defended_partitions
-        like = id(o.received), defended, asked.order
+        uses_it = o.client in experiment.defended_partitions
+        defended = job.adaptive and uses_it
+        like = id(o.received), defended, uses_it, asked.order
         if like not in models:
             acted_on = 1.0 if lr is None else -lr * steps  # a defence acts on the change of the weights
-            hides = hiding(resolved, job.ticket, job.vantage, o.client in experiment.defended_partitions)
+            hides = hiding(resolved, job.ticket, job.vantage, uses_it)
             operator = hides.through(acted_on) if job.adaptive else None
             local = unrolled(resolved, job.ticket, attack, operator, asked.order)
-            models[like] = _victim(job, resolved, o, inputs, operator, local), operator, local is not None
+            as_built = resolved if uses_it else undefended(resolved)
+            models[like] = _victim(job, as_built, o, inputs, operator, local), operator, local is not None
         model, operator, steps_known = models[like]
         there = {"vantage": Vantage(job.vantage), "sent": _moved(o.sent, device), "received": model.known}
         observations.append(Observation(**{**vars(o), **there}))

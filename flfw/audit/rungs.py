@@ -17,7 +17,7 @@ from typing import Any
 
 from flfw.audit.adaptation import hiding
 from flfw.audit.jobs import Ticket
-from flfw.pipeline import Pipeline, PipelineSettings
+from flfw.pipeline import Pipeline, PipelineSettings, changes_network
 from flfw.plugins import short_name
 from flfw.resolve import Resolved
 
@@ -43,7 +43,18 @@ def on_rung(resolved: Resolved, rung: str) -> Resolved | None:
     left = (Pipeline.bare if rung == MATCHED else Pipeline.mildest)(PipelineSettings(stages))
     if left is None:
         return None
-    before = {stage.name: stage.settings for stage in stages}
+    return _with_stages(resolved, left, assignments)
+
+
+def undefended(resolved: Resolved) -> Resolved:
+    """Return an experiment as clients that do not use its defence carry it out: in the network that it may change."""
+    left = Pipeline.bare(PipelineSettings(resolved.stages)) if changes_network(resolved.experiment) else None
+    return resolved if left is None else _with_stages(resolved, left).with_input_space(*resolved.input_space)
+
+
+def _with_stages(resolved: Resolved, left: PipelineSettings, assignments: tuple[str, ...] = ()) -> Resolved:
+    """Return an experiment with these stages of its defence, in these settings, and with further assignments."""
+    before = {stage.name: stage.settings for stage in resolved.stages}
     for stage in left.stages:
         assignments += _assignments(short_name(stage.name), before[stage.name], stage.settings)
     chosen = {"defence": "+".join(stage.name for stage in left.stages)} if left.stages else _UNDEFENDED

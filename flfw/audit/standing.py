@@ -101,6 +101,7 @@ def standing(resolved: Resolved, job: Job, attack: Attack, defended: bool, vanta
         granted.append(f"not made use of: {unused}")
     # Labels that are read off the sent tensors are read as if no defence had changed these.
     knows = hides.how == "nothing to adapt to" or (job.adaptive and hides.adapts and attack.labels in _LABELS)
+    knows = knows and not (job.adaptive and hides.left_out)
     knows = knows and not hides.beside and not (operator and operator.missed)
     seen_through = steps or (ticket.steps == 1 and ticket.source == "probe")
     copes = (not private or fate == "not needed") and not by_batch and not unused

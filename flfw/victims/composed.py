@@ -59,6 +59,10 @@ class Composed(Operator):
             trial = stage.apply(trial, sent, mine)
         return trial
 
+    def left_out(self, batch: int, steps: int) -> str:
+        """Name the omissions of all stages."""
+        return " and ".join(filter(None, (stage.left_out(batch, steps) for stage in self._stages)))
+
     @property
     def noise(self) -> float | None:
         """Deviation of the sum of all stages' noise, which no later stage changes; None: no noise."""

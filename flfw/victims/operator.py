@@ -69,6 +69,17 @@ class Operator(ABC):
         """Traits that this mechanism leaves as earlier stages of a pipeline made them; by default none."""
         return frozenset()
 
+    def left_out(self, batch: int, steps: int) -> str:
+        """Name the part of the mechanism that the model leaves out for such messages; empty: none, as by default.
+
+        An attack that knows the rest only is no evidence of protection.
+
+        Args:
+            batch: examples behind the message.
+            steps: its local steps.
+        """
+        return ""
+
     @property
     def has_victim(self) -> bool:
         """True where `victim` includes more than the local steps."""
@@ -216,6 +227,10 @@ class Scaled(Operator):
     def has_victim(self) -> bool:
         """True where the mechanism's victim includes more than the local steps."""
         return self._mechanism.has_victim
+
+    def left_out(self, batch: int, steps: int) -> str:
+        """Name the mechanism's own omission."""
+        return self._mechanism.left_out(batch, steps)
 
     def victim(self, plain: PlainVictim, received: Tensors, local: LocalSteps | None) -> VictimModel:
         """Build the mechanism's victim."""

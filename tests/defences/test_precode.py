@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from torch.nn.functional import cross_entropy
 from attacks.adaptations.precode import PrecodeAdaptation
 from clients.defences.precode import Precode, PrecodeSettings
 from flfw import nets
-from flfw.audit.rungs import MATCHED, TOLD, on_rung
+from flfw.audit.adaptation import hiding
+from flfw.audit.jobs import Ticket
+from flfw.audit.rungs import MATCHED, TOLD, on_rung, undefended
 from flfw.client import FederatedClient
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
@@ -26,6 +29,7 @@ from flfw.nets.bottleneck import bottlenecks, penalty
 from flfw.nets.inputs import Inputs
 from flfw.resolve import check, resolve, without_auto
 from flfw.rng import initialising, torch_generator
+from flfw.runs.run import run
 from flfw.task import Task
 from flfw.victims.local_steps import LocalSteps
 from flfw.victims.victim import PlainVictim
@@ -34,7 +38,7 @@ from tests.support.method_rounds import make_client
 
 def asked(**changes: object) -> Experiment:
     chosen: dict[str, object] = {"method": "fedavg", "net": "lenet", "clients": 2, "defence": "precode"} | changes
-    return without_auto(Experiment(dataset="digits", attack=("none",), **chosen))  # type: ignore[arg-type]
+    return without_auto(Experiment(**{"dataset": "digits", "attack": ("none",), **chosen}))  # type: ignore[arg-type]
 
 
 def client_of(experiment: Experiment, folder: Path, partition: int = 0) -> FederatedClient:
@@ -209,3 +213,36 @@ def test_a_search_that_computes_the_noise_comes_as_close_as_without_the_defence(
 
 def test_noise_beyond_all_digits_defeats_it() -> None:
     assert error(1e8, knows=True) > 0.15  # a random image of this kind is about 0.3 away
+
+
+# --- audits ---
+
+
+def words_of(experiment: Experiment, batch: int, steps: int, defended: bool = True) -> list[str]:
+    ticket = Ticket("target", 0, "", batch, steps, "target")
+    return list(hiding(resolve(experiment), ticket, "server", defended).words(True))
+
+
+def test_of_several_examples_or_steps_the_noise_is_named_as_not_made_use_of() -> None:
+    line = "not made use of: the bottleneck's noise, which it takes as 0"
+    assert [line in words_of(asked(), batch, steps) for batch, steps in ((1, 1), (2, 1), (1, 4))] == [False, True, True]
+    compared = words_of(asked(defence="precode+prune"), 2, 1)
+    assert line in compared and line not in words_of(asked(defence="prune"), 2, 1)
+
+
+def test_an_audit_of_several_steps_never_says_that_it_knew_everything(tmp_path: Path) -> None:
+    few = ("ig.iterations=2", "sampled.train=20")
+    experiment = asked(
+        attack=("ig",), images=2, victim_steps=2, rounds=1, local_epochs=1, audit_rounds="0", split="sampled", set=few
+    )
+    run(replace(experiment, engine="inproc", out=tmp_path / "run"))
+    entries = json.loads((tmp_path / "run" / "result.json").read_text())["audit"]
+    (informed,) = [entry for entry in entries if entry["adaptation"] == "written"]
+    assert not informed["adaptive"] and "the bottleneck's noise, which it takes as 0" in str(informed["granted"])
+
+
+def test_of_a_client_without_the_defence_the_attacker_s_network_draws_nothing() -> None:
+    resolved = resolve(asked(defended="1"))
+    scales = [bottlenecks(one.build_model())[0].scale for one in (resolved, undefended(resolved))]
+    assert scales == [1.0, 0.0]
+    assert undefended(resolve(asked(defence="prune", defended="1"))).experiment.defence == "prune"
