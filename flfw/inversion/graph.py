@@ -3,7 +3,8 @@
 The function, with all gradients taken inside, is traced once. A light problem is traced under vmap and called for all
 problems together, because PyTorch's cost per call is most of the time. Where convolutions fill the processor, one
 problem is traced and called in a loop: vmap would turn their weight gradients into grouped convolutions, which are no
-faster. `benchmarks/attacks` measures both; `LIGHT` lies between.
+faster. `benchmarks/attacks` measures both; `LIGHT` lies between. On a CPU a problem whose intermediate results are larger
+than a core's cache, as of wide fully connected layers, is called in a loop as well: together they would leave the cache.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from flfw.inversion.compute import Compute, compiler
 
 LIGHT = 150e6
 """Largest number of floating-point operations of one call for one problem at which vmap pays."""
+CACHED = 3_000_000
+"""Largest peak memory of one problem, in bytes, at which vmap pays on a CPU."""
 
 
 @final
@@ -44,7 +47,8 @@ class Graph:
         self._function, self._compiled = function, compute.compiled
         traced = _traced(function, examples)
         self.bytes = peak_bytes(traced)
-        self.light = _flops(traced, examples) <= LIGHT
+        cached = self.bytes <= CACHED or any(leaf.is_cuda for leaf in tree_leaves(examples))
+        self.light = cached and _flops(traced, examples) <= LIGHT
         self._ready_for: dict[Any, Callable[..., Any]] = {
             tuple(leaf.shape for leaf in tree_leaves(examples)): self._ready(traced)
         }

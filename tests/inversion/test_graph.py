@@ -103,6 +103,12 @@ def test_what_is_light_is_counted_in_products(spare: int, monkeypatch: pytest.Mo
     assert made.light == (spare == 0)
 
 
+@pytest.mark.parametrize("spare", [0, -1])
+def test_on_a_cpu_a_problem_larger_than_the_cache_is_not_light(spare: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph, "CACHED", 4 * 8 + spare)
+    assert Graph(lambda x, a: x @ a, (randn(2, 3), randn(3, 4)), HERE).light == (spare == 0)
+
+
 # --- memory ---
 
 
