@@ -3,8 +3,8 @@
 The function, with all gradients taken inside, is traced once. A light problem is traced under vmap and called for all
 problems together, because PyTorch's cost per call is most of the time. Where convolutions fill the processor, one
 problem is traced and called in a loop: vmap would turn their weight gradients into grouped convolutions, which are no
-faster. `benchmarks/attacks` measures both; `LIGHT` lies between. On a CPU a problem whose intermediate results are larger
-than a core's cache, as of wide fully connected layers, is called in a loop as well: together they would leave the cache.
+faster. `benchmarks/attacks` measures both; `LIGHT` lies between. On a CPU a problem whose intermediate results are
+larger than a core's cache, as of wide fully connected layers, is called in a loop as well.
 """
 
 from __future__ import annotations
