@@ -29,8 +29,8 @@ class Command:
     seeds: tuple[int, ...] = ()
     """Run once for each seed, and pool what the audits found."""
     matrix: tuple[str, ...] = ()
-    """Run every combination, with equal budgets: methods=A,B defences=none,C attacks=D seeds=0,1; goes on where it was
-    cut short."""
+    """Run every combination, with equal budgets: methods=A,B defences=none,C attacks=D seeds=0,1 datasets=E,F; goes on
+    where it was cut short."""
     compare: tuple[Path, ...] = ()
     """Print two or more finished runs beside each other, image for image where they share them, and stop."""
     figures: tuple[Path, ...] = ()

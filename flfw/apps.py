@@ -123,7 +123,8 @@ def answer_probe(message: Message, context: Context) -> Message:
 
         at = worker.at
         site = Site.from_config(context.node_config, config["experiment"])
-        sent = probe.answer(config, received, at.task, at.experiment, at.partition, site, target, example)
+        asked = config, received, at.task, at.experiment, at.partition, site
+        sent = probe.answer(*asked, worker.stored, target, example)
         return _reply(message, border, sent, {"num-examples": config["batch"], "partition": at.partition})
 
 

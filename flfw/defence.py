@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, final
 
 import torch
@@ -30,6 +30,7 @@ class LocalStep:
         model: the client's model before the step; it takes network inputs. Nothing of it may be changed.
         inputs: the input space.
         public: returns raw inputs and labels of public examples, which no client holds; none by default.
+        positions: (B,) places of the examples in the data set's training part; empty where the method made them.
     """
 
     gradients: Tensors
@@ -38,6 +39,27 @@ class LocalStep:
     model: nn.Module
     inputs: Inputs
     public: Callable[[], tuple[Tensor, Tensor]] = lambda: (torch.empty(0), torch.empty(0, dtype=torch.int64))
+    positions: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+
+
+@final
+@dataclass(frozen=True)
+class DefendedData:
+    """Data of the clients with a defence, for its check before a run.
+
+    Attributes:
+        labels: labels (n,) of the training examples, and of those that an audit attacks.
+        positions: their places (n,) in the data set's training part.
+        classes: number of classes.
+        batch_size: largest batch of local training.
+        public: labels of the public examples of a `LocalStep`.
+    """
+
+    labels: Tensor
+    positions: Tensor
+    classes: int
+    batch_size: int
+    public: Tensor
 
 
 class Defence(ABC):
@@ -118,6 +140,16 @@ class Defence(ABC):
 
         Raises:
             BadInput: naming the shape.
+        """
+        return
+
+    def check_data(self, held: DefendedData) -> None:
+        """Refuse data or batches for which the defence does not work, before the run; by default none.
+
+        Where only the sites have the data nobody can check this before the run.
+
+        Raises:
+            BadInput: naming the setting that does not fit.
         """
         return
 

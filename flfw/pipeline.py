@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from flfw import nets, plugins
-from flfw.defence import Defence, LocalStep
+from flfw.defence import Defence, DefendedData, LocalStep
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.nets.net import Net, Tensors
@@ -100,6 +100,16 @@ class Pipeline(Defence):
         """Refuse a model for which one of the stages does not work."""
         for stage in self.stages.values():
             stage.check_model(model, uploads)
+
+    def check_inputs(self, shape: tuple[int, ...]) -> None:
+        """Refuse inputs for which one of the stages does not work."""
+        for stage in self.stages.values():
+            stage.check_inputs(shape)
+
+    def check_data(self, held: DefendedData) -> None:
+        """Refuse data for which one of the stages does not work."""
+        for stage in self.stages.values():
+            stage.check_data(held)
 
     def batch(self, x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return the batch after all stages."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -15,12 +16,15 @@ from flfw import data, nets
 from flfw.data import canaries, feed
 from flfw.data.canaries import Canaries
 from flfw.data.splits import partition
+from flfw.defence import DefendedData
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
 from flfw.nets.inputs import Inputs
 from flfw.pipeline import build_net
 from flfw.plugins import settings
 from flfw.rng import numpy_generator
+
+_UNOWNED_AT_MOST = 2000
 
 
 def _side(experiment: Experiment) -> int | None:
@@ -141,6 +145,26 @@ class Task:
         if vary is not None:
             x = feed.augment(x, self.augment, vary)
         return feed.raw(x), torch.from_numpy(getattr(self.dataset, f"{part}_y")[indices])
+
+    @property
+    def unowned(self) -> tuple[str, np.ndarray]:
+        """Part and indices of examples of no client, spread evenly: the defences' proxies, or else public data."""
+        part, places = ("train", self.split.proxy) if len(self.split.proxy) else ("test", self.split.public)
+        return part, partition.evenly(places, _UNOWNED_AT_MOST)
+
+    def held(self, clients: Iterable[int], batch_size: int) -> DefendedData:
+        """Gather the data of the clients with a defence, for its check.
+
+        Args:
+            clients: their numbers.
+            batch_size: batch of local training, >= 1.
+        """
+        places = np.concatenate([np.asarray(self.dataset.victims, np.int64), *(self.split.train[c] for c in clients)])
+        part, public = self.unowned
+        labels, theirs = self.dataset.train_y[places], getattr(self.dataset, f"{part}_y")[public]
+        return DefendedData(
+            torch.tensor(labels), torch.tensor(places), self.dataset.classes, batch_size, torch.tensor(theirs)
+        )
 
     def victims(self, client: int, slot: int, batch: int, seed: int) -> np.ndarray:
         """Choose training indices (batch,) of one probe: the client's own examples, or the data set's reserved victims.

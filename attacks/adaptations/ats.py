@@ -57,6 +57,14 @@ class ATSAdaptation(DataOperator):
         each = [[replayed(x, steps) for steps in known] for x in samples.split(1)]
         return [torch.cat(batch) for batch in product(*each)]
 
+    def apart(self, samples: Tensor, result: Tensor) -> Tensor:
+        """Compare each image with all versions of each sample."""
+        rows = []
+        for x in samples.split(1):
+            each = [replayed(x, steps) for steps in patterns(sequences(self.settings["policy"]))]
+            rows.append(torch.stack([(torch.cat(each) - y).square().flatten(1).mean(1).min() for y in result]))
+        return torch.stack(rows).sqrt()
+
     def _likeliest(self, y: Tensor, public: Tensor | None) -> Tensor:
         choices = [one for sequence in sequences(self.settings["policy"]) for one in _choices(y, sequence)]
         errors = [_difference(replayed(one.image, one.steps), y) ** 0.5 for one in choices]

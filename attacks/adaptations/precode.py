@@ -6,9 +6,10 @@ Paper       Scheliga, Maeder and Seeland, "Combining Variational Modeling with P
 Knows       the network, with the bottleneck's place.
 Does        For one example, the decoder's gradient gives z, and the encoder's gives h and so mu and s: the noise is
             (z - mu) / s to rounding. It is put into the attacker's network, whose gradient then has no randomness.
-            For several examples or steps, whose gradients are sums, the noise is taken as 0, and the gradients of
-            the bottleneck and of the layers behind it are left out on both sides.
-Departures  1. For several examples the noise could be searched for with the images. It is not.
+            For several examples or steps, whose gradients are sums, or behind a stage that changes entries, the noise
+            is taken as 0, and the gradients of the bottleneck and of the layers behind it are left out on both sides.
+Departures  1. For several examples the noise could be searched for with the images. It is not. Nor is it computed
+               from the entries that pruning left, which would be possible for one example.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import torch
 from flfw.nets.bottleneck import BOTTLENECK, draws
 from flfw.nets.net import Tensors
 from flfw.victims.local_steps import LocalSteps
-from flfw.victims.operator import Operator, Trait
+from flfw.victims.operator import TRAITS, Operator, Trait
 from flfw.victims.victim import PlainVictim, VictimModel
 
 _COMPARED = "compared"
@@ -39,9 +40,10 @@ class PrecodeAdaptation(Operator):
         """Build the client whose bottleneck has the noise read off one step's gradient."""
         return super().victim(plain.reading(self._noise) if local is None else plain, received, local)
 
-    def left_out(self, batch: int, steps: int) -> str:
-        """Name the noise, where it cannot be computed."""
-        return "the bottleneck's noise, which it takes as 0" if batch > 1 or steps > 1 else ""
+    def left_out(self, batch: int, steps: int, spared: frozenset[Trait] = TRAITS) -> str:
+        """Name the noise, where it cannot be computed: of several examples or steps, or of changed gradients."""
+        computed = batch == steps == 1 and "rank" in spared
+        return "" if computed else "the bottleneck's noise, which it takes as 0"
 
     def read(self, sent: Tensors) -> Tensors:
         """Read ``compared``: 1 if the bottleneck's layers are compared, as of one example, else 0."""

@@ -28,8 +28,8 @@ class PruneAdaptation(Operator):
 
     @property
     def spares(self) -> frozenset[Trait]:
-        """Traits of every kind: an entry is sent as it is, or is 0 in the trial as well."""
-        return TRAITS
+        """Traits of every kind but the rank: an entry is sent as it is, or is 0 in the trial as well."""
+        return TRAITS - {"rank"}
 
     def read(self, sent: Tensors) -> Tensors:
         """Read ``support.NAME``: 1 where an entry was sent, else 0."""

@@ -14,6 +14,7 @@ from typing import final
 
 from torch import Tensor
 
+from flfw.nets.bottleneck import BOTTLENECK
 from flfw.nets.net import Tensors
 from flfw.victims.operator import TRAITS, Operator, Trait
 
@@ -31,8 +32,11 @@ class SoteriaAdaptation(Operator):
 
     @property
     def spares(self) -> frozenset[Trait]:
-        """Traits of every kind but one: a hidden column may have held the largest entry."""
-        return TRAITS - {"largest"}
+        """Traits of every kind but one: a hidden column may have held the largest entry.
+
+        None in the layers of a bottleneck: its noise is read off them, and a hidden column looks like an input of 0.
+        """
+        return frozenset() if BOTTLENECK in str(self.settings.get("layer", "")) else TRAITS - {"largest"}
 
     def read(self, sent: Tensors) -> Tensors:
         """Read ``columns``: 1 where a column of the defended weight was sent, else 0."""

@@ -29,6 +29,7 @@ from flfw.errors import BadInput
 _INVERT = "47"
 _IDENTITIES = {"28", "39"}
 _CHANNELS = (1, 3)
+_MOST_VERSIONS = 4096  # an audit tries them all
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class ATSSettings:
     policy: str = "3-1-7"  # ids from 0 to 49 joined by -, sequences joined by +; the CVPR paper's for CIFAR-100
 
     def __post_init__(self) -> None:
-        sequences(self.policy)
+        count = sum(1 for _ in islice(patterns(sequences(self.policy)), _MOST_VERSIONS + 1))
+        require(count <= _MOST_VERSIONS, f"a policy with at most {_MOST_VERSIONS} versions of an image", got=self.policy)
 
 
 @final

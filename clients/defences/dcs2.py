@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, Literal, final
 
 import torch
@@ -31,7 +32,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cosine_similarity, one_hot
 
-from flfw.defence import Defence, LocalStep
+from flfw.data.sensitive import SensitiveSamples
+from flfw.defence import Defence, DefendedData, LocalStep
 from flfw.errors import BadInput, require
 from flfw.messages.sharing import matches
 from flfw.nets import Tensors
@@ -42,13 +44,14 @@ from flfw.training.traced import Traced
 
 _LEAST_SHARE, _RIDGE = 0.5, 1e-3  # of the projection
 _TINY = 1e-8  # least length of a gradient
+_NO_PROXY = "Expected public examples of other classes than {} for dcs2, got none; set dcs2.start=noise."
 
 
 @dataclass(frozen=True)
 class DCS2Settings:
     """Settings of the search and of the mixture; the defaults are the code's on MNIST."""
 
-    sensitive: str = "all"  # which samples of a batch: all, or classes with commas, such as 3,7
+    sensitive: str = "all"  # samples of a batch: all, classes (3,7), its last M (last:M), or positions (at:12,40)
     start: Literal["proxy", "noise", "mixed"] = "proxy"  # of x_c; mixed: lambda proxy + (1 - lambda) x_s
     mixture: float = 0.7  # lambda, in [0, 1]
     steps: int = 1000  # of the search, >= 1
@@ -64,17 +67,17 @@ class DCS2Settings:
     def __post_init__(self) -> None:
         require(0 <= self.mixture <= 1, "0 <= mixture <= 1", mixture=self.mixture)
         require(self.steps >= 1, "steps >= 1", steps=self.steps)
-        require(self.lr > 0, "lr > 0", lr=self.lr)
-        require(min(self.weight_x, self.weight_z) >= 0, "weights >= 0", weight_x=self.weight_x, weight_z=self.weight_z)
+        require(0 < self.lr < inf, "0 < lr < inf", lr=self.lr)
+        require(abs(self.eps) < inf, "a finite eps", eps=self.eps)
+        for name in ("weight_x", "weight_z"):
+            require(0 <= getattr(self, name) < inf, f"0 <= {name} < inf", **{name: getattr(self, name)})
         require(self.threshold > 0, "threshold > 0", threshold=self.threshold)
-        parts = self.sensitive.split(",")
-        if self.sensitive != "all" and not all(part.strip().isdigit() for part in parts):
-            raise BadInput(f"Expected sensitive=all or classes such as 3,7; got sensitive={self.sensitive}.")
+        _ = self.samples
 
     @property
-    def classes(self) -> tuple[int, ...] | None:
-        """The sensitive classes; None: all."""
-        return None if self.sensitive == "all" else tuple(map(int, self.sensitive.split(",")))
+    def samples(self) -> SensitiveSamples:
+        """Rule for the sensitive samples of a batch."""
+        return SensitiveSamples.parse(self.sensitive)
 
 
 @final
@@ -97,9 +100,23 @@ class DCS2(Defence):
         if not any(matches(name, uploads) for name in _moved(model)):
             raise BadInput("Expected shared weights of the classifying network for dcs2, got none; choose a method.")
 
+    def check_data(self, held: DefendedData) -> None:
+        """Refuse sensitive samples that do not exist, and public examples of one class only."""
+        rule, most, largest = self.settings.samples, held.batch_size, held.classes - 1
+        fits = rule.last is None or rule.last <= most
+        require(fits, f"last:M with M <= {most}, the batch size", sensitive=self.settings.sensitive)
+        exist = rule.classes is None or max(rule.classes) <= largest
+        require(exist, f"sensitive classes in 0..{largest}", sensitive=self.settings.sensitive)
+        absent = sorted((rule.positions or set()) - set(held.positions.tolist()))
+        require(not absent, "positions of the defended clients' training examples", absent=absent[:5])
+        present = held.labels if rule.last else held.labels[rule.mask(held.labels, held.positions)]
+        for label in present.unique().tolist() if self.settings.start != "noise" else []:
+            if not bool((held.public != label).any()):
+                raise BadInput(_NO_PROXY.format(label))
+
     def step(self, step: LocalStep, rng: torch.Generator) -> Tensors:
         """Add the gradient of concealed samples to that of the batch, and project the sum."""
-        chosen = self._sensitive(step.y)
+        chosen = self.settings.samples.mask(step.y, step.positions)
         names = [name for name in step.gradients if name in _moved(step.model)]
         if not bool(chosen.any()) or not names:
             return step.gradients
@@ -112,10 +129,6 @@ class DCS2(Defence):
         g = {name: step.gradients[name] for name in names}
         sent = projected({name: (g[name] + mixed[name].to(g[name].device)) / divisor for name in names}, g)
         return {**step.gradients, **sent}
-
-    def _sensitive(self, y: Tensor) -> Tensor:
-        classes = self.settings.classes
-        return torch.ones_like(y, dtype=torch.bool) if classes is None else torch.isin(y, torch.tensor(classes))
 
 
 @final
@@ -222,7 +235,7 @@ class Search:
         for label in self._y.tolist():
             others = (y != label).nonzero().flatten()
             if not len(others):
-                raise BadInput(f"Expected public examples of other classes than {label} for dcs2, got none.")
+                raise BadInput(_NO_PROXY.format(label))
             places.append(int(others[torch.randint(len(others), (), generator=rng)]))
         proxies, labels = self._inputs.normalise(x[places]), y[places]
         if self._settings.start == "mixed":

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Literal, final
 
 import torch
@@ -42,8 +43,8 @@ class PrecodeSettings:
 
     def __post_init__(self) -> None:
         require(self.width >= 1, "width >= 1", width=self.width)
-        require(self.beta >= 0, "beta >= 0", beta=self.beta)
-        require(self.scale >= 0, "scale >= 0", scale=self.scale)
+        require(0 <= self.beta < inf, "0 <= beta < inf", beta=self.beta)
+        require(0 <= self.scale < inf, "0 <= scale < inf", scale=self.scale)
 
 
 @final

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from statistics import median
 from typing import final
@@ -125,26 +125,34 @@ class Climb:
             return Rung("consistency", None, None, stopped=worst.sentence.rstrip("."))
         return Rung("consistency", None, worst.agrees, reason=worst.sentence)
 
-    def candidates(self, job: Job, attack: Attack, clients: Sequence[int]) -> Identified | None:
+    def candidates(
+        self, job: Job, attack: Attack, clients: Sequence[int], solution: Solution
+    ) -> Identified | None:
         """Hold other data of the same client and classes against each message; None: it cannot be done.
 
         Args:
             job: attack on a target; its probes are attacked, not uploads.
             attack: the job's attack, whose distance compares data with a message.
             clients: the clients in question.
+            solution: the job's solution; where the client changes its data in too many ways for the distance, the
+                changed data are compared with it.
         """
         if job.ticket.source != "probe" or not self._task.has_data:
             return None
         opened = [one for one in self._open(job) if one[0].client in clients]
         most = min(_CANDIDATES, max(_LEAST, attack.budget.iterations * attack.budget.restarts // _SHARE))
         drawn = self._drawn(opened, most)
+        results = _by_slot(job, solution)
 
         def explain(message: int) -> list[float] | None:
             truth = opened[message][2]
             others = (self._task.examples("train", places)[0] for places in drawn[message])
             guesses = [truth, *(replace(truth, samples=samples) for samples in others)]
             values = self._fits(job, attack, opened[message], guesses)
-            return None if values is None else [value.distance for value in values]
+            if values is None:
+                seen, known, _ = opened[message]
+                return _apart(known.mechanism, results.get(seen.slot), guesses)
+            return [value.distance for value in values]
 
         return pointed([len(places) for places in drawn], explain)
 
@@ -173,7 +181,7 @@ class Climb:
             clients: the clients in question.
             solution: the job's solution.
         """
-        results = {e.slot: r for e, r in zip(job.exchanges, solution.reconstructions, strict=True) if r is not None}
+        results = _by_slot(job, solution)
         values: list[list[float]] = []
         for opened in self._open(job):
             seen, _, truth = opened
@@ -230,3 +238,23 @@ class Climb:
         jobs = [] if plan is None else plan.jobs(job.ticket.at(rung))
         matching = [one for one in jobs if one.attack == job.attack and one.adaptive == (rung == TOLD)]
         return matching[0] if matching else None
+
+
+def _by_slot(job: Job, solution: Solution) -> dict[int, Reconstruction]:
+    return {e.slot: r for e, r in zip(job.exchanges, solution.reconstructions, strict=True) if r is not None}
+
+
+def _apart(mechanism: object, result: Reconstruction | None, guesses: Sequence[Truth]) -> list[float] | None:
+    """Compute how far a search's result is from what the client may have made of each batch; None: it is not known.
+
+    A result is compared with examples of its own label, as the order within a label is not known.
+    """
+    if not isinstance(mechanism, DataOperator) or result is None or result.searched is None:
+        return None
+    values = []
+    for guess in guesses:
+        labels = guess.labels if result.labels is None else result.labels
+        each = mechanism.apart(guess.samples, result.searched)
+        each = each.masked_fill(guess.labels[:, None] != labels[None, :], inf)
+        values.append(float(each.min(1).values.square().sum()))
+    return values

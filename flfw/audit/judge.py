@@ -64,7 +64,7 @@ class Judge:
                 settings=self._settings,
                 searched=self._searched(job, defence, stands, solution, selected),
                 identified=self._scorer.identified(job, {row["victim"] for row in selected}),
-                pointed=self._pointed(job, defence, stands, selected),
+                pointed=self._pointed(job, defence, stands, solution, selected),
                 columns=self._scorer.columns(job, {row["victim"] for row in selected}),
                 assumes=stands.adaptation == "automatic" and relies_on_noise(self._resolved, job.ticket, vantage),
             )
@@ -94,14 +94,16 @@ class Judge:
             return None
         return self._climb.searched(job, self._named[job.attack], self._clients(defence), solution)
 
-    def _pointed(self, job: Job, defence: str, stands: Standing, rows: Sequence[ScoreRow]) -> Identified | None:
+    def _pointed(
+        self, job: Job, defence: str, stands: Standing, solution: Solution, rows: Sequence[ScoreRow]
+    ) -> Identified | None:
         """Hold candidates against the messages, where something hides the data and nothing was recovered.
 
         An undefended message is a function of the data that everybody can compute: there the result is known.
         """
         if stands.hidden_by is None or any(row["recovered"] for row in rows):
             return None
-        return self._climb.candidates(job, self._named[job.attack], self._clients(defence))
+        return self._climb.candidates(job, self._named[job.attack], self._clients(defence), solution)
 
     def _clients(self, defence: str) -> list[int]:
         return [client for client in range(self._experiment.clients) if self._plan.defence_of(client) == defence]

@@ -128,6 +128,7 @@ def answer(
     experiment: Experiment,
     partition: int,
     site: Site,
+    stored: Callable[[np.ndarray], tuple[torch.Tensor, torch.Tensor]],
     target: Callable[[torch.Tensor, torch.Tensor, int], Tensors],
     example: Callable[[torch.Tensor, torch.Tensor], Tensors],
 ) -> Tensors:
@@ -142,6 +143,7 @@ def answer(
         experiment: the run.
         partition: the client's number.
         site: the client's own folders.
+        stored: gives raw inputs and labels of training examples by their indices.
         target: gives the method's message for raw inputs (B, ...), labels (B,) and a number of local steps.
         example: gives the gradient of a local step of the method, for raw inputs and labels.
 
@@ -164,7 +166,7 @@ def answer(
     else:
         indices = _given_away(task.split.train[partition], site.volunteered, own_slot, batch)
     indices = indices[:1] if watched else indices  # the first example of the target's probe
-    x, y = task.examples("train", indices)
+    x, y = stored(indices)
     name = key(int(config["round"]), config["point"], int(config["slot"]))
     Truth(x, y, torch.from_numpy(indices)).write(site.truth, name)
     if watched and site.examples:

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from flfw.client.workplace import Workplace
-from flfw.data.splits.partition import evenly
 from flfw.defence import LocalStep
 from flfw.messages.sharing import matches
 from flfw.nets.bottleneck import penalty
@@ -21,7 +20,7 @@ from flfw.nets.net import Tensors
 from flfw.rng import torch_generator
 from flfw.training.optimisers import LastingTraining, Optimiser, Remembering, along, clip_norm
 
-_EVALUATION_BATCH, _PUBLIC_AT_MOST = 500, 2000
+_EVALUATION_BATCH = 500
 
 Batches: TypeAlias = Callable[[torch.Generator], Iterator[tuple[Tensor, Tensor]]]
 Follow: TypeAlias = Callable[[Mapping[str, Tensor], Tensor, Tensor], tuple[float, Tensors]]
@@ -49,6 +48,7 @@ class LocalDescent(ABC):
         self._lasting = at.settings.lasting_at(at.experiment.lr) if isinstance(at.settings, LastingTraining) else None
         self.steps_made = 0
         self.noted: list[tuple[np.ndarray, Tensor, Tensor]] | None = None
+        self._stored: tuple[Tensor, np.ndarray] | None = None  # the labels taken last, with their examples' places
         self.device = torch.device("cuda" if at.experiment.gpus_per_client and torch.cuda.is_available() else "cpu")
 
     @abstractmethod
@@ -160,7 +160,16 @@ class LocalDescent(ABC):
         x, y = self.at.task.examples(part, indices, vary)
         if part == "train" and self.noted is not None:
             self.noted.append((indices, x, y))
-        return x.to(self.device), y.to(self.device)
+        x, y = x.to(self.device), y.to(self.device)
+        if part == "train":
+            self._stored = y, indices
+        return x, y
+
+    def stored(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Return training examples for a probe, on the CPU, as they are stored."""
+        x, y = self.at.task.examples("train", indices)
+        self._stored = y, indices
+        return x, y
 
     def accuracy(self, part: str = "test") -> float:
         """Compute the model's accuracy on the client's own ``test``, ``validation`` or ``train`` data, in [0, 1]."""
@@ -192,13 +201,19 @@ class LocalDescent(ABC):
         if self.at.defence is None:
             return leaving
         return self.at.defence.step(
-            LocalStep(leaving, x, y, self.model, self.at.task.inputs, lambda: self._public_examples), rng
+            LocalStep(
+                leaving, x, y, self.model, self.at.task.inputs, lambda: self._public_examples, self._positions(y)
+            ),
+            rng,
         )
+
+    def _positions(self, y: Tensor) -> Tensor:
+        """Return the places of a batch's examples, if these are the stored ones that were taken last; else none."""
+        stored = self._stored is not None and self._stored[0] is y
+        return torch.from_numpy(self._stored[1]) if stored and self._stored else torch.empty(0, dtype=torch.int64)
 
     @cached_property
     def _public_examples(self) -> tuple[Tensor, Tensor]:
         """Raw inputs and labels of examples of no client, spread evenly: the defences' proxies, or else public data."""
-        split, task = self.at.task.split, self.at.task
-        part, places = ("train", split.proxy) if len(split.proxy) else ("test", split.public)
-        x, y = task.examples(part, evenly(places, _PUBLIC_AT_MOST))
+        x, y = self.at.task.examples(*self.at.task.unowned)
         return x.to(self.device), y.to(self.device)

@@ -1,22 +1,21 @@
-"""Runner of a matrix, one cell after the other; a killed matrix is resumed."""
+"""Runner of a matrix of one data set, one cell after the other; a killed matrix is resumed."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
-from flfw import data
-from flfw.errors import BadInput, RunFailed, require
+from flfw.errors import BadInput, RunFailed
 from flfw.experiment import FREE_ON_RESUME, Experiment
 from flfw.matrix import tables
-from flfw.matrix.question import Matrix, MatrixCell, parse, require_same_question
+from flfw.matrix.question import Matrix, MatrixCell, require_same_question
 from flfw.resolve import without_auto
 from flfw.runs import engine, results
 from flfw.runs import run as whole
@@ -26,75 +25,43 @@ from flfw.storage.sealed import sealed
 _LOCK = ".lock"
 
 
-def main(words: Sequence[str], seeds: Sequence[int], experiment: Experiment) -> int:
-    """Run ``sim.py --matrix`` or ``--seeds`` and print a line for each combination.
+@final
+@dataclass(frozen=True)
+class PreparedMatrix:
+    """Matrix of one data set whose cells have all been checked.
 
-    Args:
-        words: the axes, as `parse` takes them.
-        seeds: seeds of ``--seeds``; empty: those of the axis or of the experiment.
-        experiment: everything else; its ``out`` is the matrix's folder.
+    Attributes:
+        folder: its folder.
+        question: all that its numbers depend on, as in matrix.json.
+        cells: all cells, in their order.
+    """
 
-    Returns:
-        The exit code: 0, or 1 if a run failed.
+    folder: Path
+    question: Mapping[str, Any]
+    cells: tuple[MatrixCell, ...]
+
+
+def prepare(matrix: Matrix, experiment: Experiment, folder: Path) -> PreparedMatrix:
+    """Check all cells of a matrix of one data set; nothing is started or written.
 
     Raises:
-        BadInput: as `run` does.
+        BadInput: a setting of any cell does not exist or does not fit, or the folder holds something else.
     """
-    matrix = parse(words)
-    if seeds:
-        require(not matrix.seeds, "--seeds or the axis seeds, not both", seeds=",".join(map(str, seeds)))
-        matrix = dataclasses.replace(matrix, seeds=tuple(seeds))
-    folder, failed, cells = _run(matrix, experiment, None)
-    print(summary(folder))
-    if failed:
-        _say(f"sim.py: {_complaint(failed, cells, folder)}")
-    return 1 if failed else 0
-
-
-def run(matrix: Matrix, experiment: Experiment, out: Path | None = None) -> Path:
-    """Run each method with each defence and seed, all attacks in it, and write matrix.json, .csv and .html.
-
-    Args:
-        matrix: axes of the matrix; an empty axis takes the experiment's value.
-        experiment: all other settings, the same for all runs.
-        out: a new folder, or that of the same matrix to resume it: complete runs are kept, and interrupted runs are
-            resumed. None: the experiment's, else ``runs/matrix-DATASET-TIME``.
-
-    Returns:
-        The folder.
-
-    Raises:
-        BadInput: a setting of any cell does not exist or does not fit, or the folder holds something else; nothing has
-            been started or written.
-        RunFailed: one or several runs failed; the others were run and are in the tables.
-    """
-    folder, failed, cells = _run(matrix, experiment, out)
-    if failed:
-        raise RunFailed(_complaint(failed, cells, folder))
-    return folder
-
-
-def summary(folder: Path) -> str:
-    """Return a line for each combination of a finished matrix, its notes, and the path of the page."""
-    stored = json.loads((folder / "matrix.json").read_text(encoding="utf-8"))
-    return "\n".join([*tables.lines(stored), *stored["notes"], str(folder / "matrix.html")])
-
-
-def _run(
-    matrix: Matrix, experiment: Experiment, out: Path | None
-) -> tuple[Path, dict[str, str], tuple[MatrixCell, ...]]:
-    """Run a matrix; return its folder, the reasons of failed cells by name, and all cells."""
     matrix, experiment = settled(matrix, experiment)
-    folder = (out or experiment.out or Path("runs") / _default_name(experiment)).absolute()
     question = matrix.question(experiment)
     _check_folder(folder, question)
     cells = matrix.cells(experiment, folder)
     for cell in cells:
         _check(cell)
+    return PreparedMatrix(folder, question, cells)
+
+
+def carry_out(prepared: PreparedMatrix) -> dict[str, str]:
+    """Run the cells that are not complete and write the tables; return the reasons of failed cells by name."""
+    folder, question, cells = prepared.folder, prepared.question, prepared.cells
     (folder / _LOCK).mkdir(parents=True, exist_ok=True)
     with locked(folder / _LOCK / "run"):
-        failed = _run_all(cells, lambda failures: tables.write(folder, question, cells, failures))
-    return folder, failed, cells
+        return _run_all(cells, lambda failures: tables.write(folder, question, cells, failures))
 
 
 def settled(matrix: Matrix, experiment: Experiment) -> tuple[Matrix, Experiment]:
@@ -102,16 +69,6 @@ def settled(matrix: Matrix, experiment: Experiment) -> tuple[Matrix, Experiment]
     asked = dataclasses.replace(experiment, attack=matrix.attacks or experiment.attack)
     resolved = without_auto(asked, matrix.methods)
     return dataclasses.replace(matrix, attacks=resolved.attack).filled(resolved), resolved
-
-
-def _complaint(failed: Mapping[str, str], cells: Sequence[MatrixCell], folder: Path) -> str:
-    reasons = "; ".join(f"{name}: {reason}" for name, reason in failed.items())
-    return f"{len(failed)} of {len(cells)} runs failed ({reasons}); the others are in {folder}."
-
-
-def _default_name(experiment: Experiment) -> str:
-    dataset = re.sub(r"[^\w-]+", "-", data.title(experiment.dataset))
-    return f"matrix-{dataset}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def _check_folder(folder: Path, question: Mapping[str, Any]) -> None:
@@ -170,13 +127,13 @@ def _run_all(cells: Sequence[MatrixCell], write: Callable[[Mapping[str, str]], N
         if results.is_complete(cell.folder):
             continue
         title, started = f"[{number}/{len(cells)}] {cell.folder.name}", time.monotonic()
-        _say(title)
+        say(title)
         try:
             _run_or_resume(cell)
         except (BadInput, RunFailed) as error:
             failed[cell.folder.name] = str(error)
         ending = failed.get(cell.folder.name)
-        _say(f"{title}: {f'failed: {ending}' if ending else 'done'} after {time.monotonic() - started:.0f} s")
+        say(f"{title}: {f'failed: {ending}' if ending else 'done'} after {time.monotonic() - started:.0f} s")
         write(failed)
     return failed
 
@@ -190,5 +147,6 @@ def _run_or_resume(cell: MatrixCell) -> None:
     whole.run(cell.experiment)
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """Print a line of progress."""
     print(line, file=sys.stderr, flush=True)

@@ -15,6 +15,8 @@ from flfw.plugins import short_name, split_assignment
 from flfw.resolve import attack_fields
 
 AXES = ("methods", "defences", "attacks", "seeds")
+"""Axes within one folder; each value of the axis ``datasets`` has a folder of its own."""
+_ALL_AXES = (*AXES, "datasets")
 NO_DEFENCE = "none"
 _VARIED = ("method", "defence", "attack", "seed", "set")
 
@@ -62,6 +64,7 @@ class Matrix:
         defences: client-side defences, or pipelines of several such as ``soteria+prune``; ``none`` is the baseline.
         attacks: attacks, all run in every cell.
         seeds: seeds, one run each.
+        datasets: data sets, each with a matrix of its own; see `flfw.matrix.matrices`.
 
     Raises:
         BadInput: a value is empty or occurs twice, or a seed is negative.
@@ -71,9 +74,10 @@ class Matrix:
     defences: tuple[str, ...] = ()
     attacks: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
+    datasets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for axis in AXES:
+        for axis in _ALL_AXES:
             values = getattr(self, axis)
             require(all(str(value) for value in values), f"a value behind each comma of {axis}", **{axis: values})
             twice = [value for value in dict.fromkeys(values) if values.count(value) > 1]
@@ -128,14 +132,14 @@ def parse(words: Sequence[str]) -> Matrix:
         BadInput: a word that is no axis, or an axis that is empty or occurs twice.
 
     >>> parse(["seeds=0,1"])
-    Matrix(methods=(), defences=(), attacks=(), seeds=(0, 1))
+    Matrix(methods=(), defences=(), attacks=(), seeds=(0, 1), datasets=())
     """
     values: dict[str, Any] = {}
     for word in words:
         axis, equals, text = word.partition("=")
-        if not equals or axis not in AXES:
-            raise BadInput(f"Expected AXIS=VALUE,VALUE with an axis among {', '.join(AXES)}; got {word!r}.")
-        require(axis not in values, f"each axis among {', '.join(AXES)} once", twice=axis)
+        if not equals or axis not in _ALL_AXES:
+            raise BadInput(f"Expected AXIS=VALUE,VALUE with an axis among {', '.join(_ALL_AXES)}; got {word!r}.")
+        require(axis not in values, f"each axis among {', '.join(_ALL_AXES)} once", twice=axis)
         if not all(part.strip() for part in text.split(",")):
             raise BadInput(f"Expected {axis}=VALUE,VALUE with a value behind each comma, got {word!r}.")
         values[axis] = tuple(part.strip() for part in text.split(","))

@@ -1,4 +1,4 @@
-"""Writer of matrix.json, matrix.csv and matrix.html, after each run, from the runs complete by then."""
+"""Writer of matrix.json, .csv, .md and .html, after each run, from the runs complete by then."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import flfw
 from flfw.errors import BadInput, require
 from flfw.matrix.findings import Combination, Comparison, Leak, combine, comparisons, pooled, reference, uneven_budgets
+from flfw.matrix.markdown import markdown
 from flfw.matrix.question import NO_DEFENCE, MatrixCell
 from flfw.matrix.rows import Finished, read
 from flfw.runs.results import is_complete
@@ -21,7 +22,7 @@ from flfw.storage.sealed import write_whole
 
 
 def write(folder: Path, question: Mapping[str, Any], cells: Sequence[MatrixCell], failed: Mapping[str, str]) -> None:
-    """Write the three files.
+    """Write the four files.
 
     Args:
         folder: folder of the matrix.
@@ -50,6 +51,7 @@ def write(folder: Path, question: Mapping[str, Any], cells: Sequence[MatrixCell]
     }
     write_whole(folder / "matrix.json", json.dumps(record, indent=1, allow_nan=False).encode())
     write_whole(folder / "matrix.csv", _csv(combinations).encode())
+    write_whole(folder / "matrix.md", markdown({"": record}).encode())
     write_whole(folder / "matrix.html", render(record, combinations, compared).encode())
 
 

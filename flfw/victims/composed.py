@@ -8,7 +8,7 @@ from typing import final
 
 from flfw.nets.net import Tensors
 from flfw.victims.local_steps import LocalSteps
-from flfw.victims.operator import Operator
+from flfw.victims.operator import TRAITS, Operator, Trait
 from flfw.victims.victim import PlainVictim, VictimModel
 
 
@@ -59,9 +59,13 @@ class Composed(Operator):
             trial = stage.apply(trial, sent, mine)
         return trial
 
-    def left_out(self, batch: int, steps: int) -> str:
+    def left_out(self, batch: int, steps: int, spared: frozenset[Trait] = TRAITS) -> str:
         """Name the omissions of all stages."""
-        return " and ".join(filter(None, (stage.left_out(batch, steps) for stage in self._stages)))
+        omissions: list[str] = []
+        for stage in reversed(self._stages):
+            omissions.append(stage.left_out(batch, steps, spared))
+            spared &= stage.spares
+        return " and ".join(filter(None, reversed(omissions)))
 
     @property
     def noise(self) -> float | None:

@@ -13,10 +13,10 @@ from flfw.nets.net import Tensors
 from flfw.victims.local_steps import LocalSteps, SteppedVictim
 from flfw.victims.victim import PlainVictim, VictimModel
 
-Trait: TypeAlias = Literal["zeros", "largest", "noise", "scale"]
-"""Property of a message: its entries of exactly 0, the largest magnitude of each tensor, noise as it was added, and
-tensors that no bound on their joint norm has scaled."""
-TRAITS: frozenset[Trait] = frozenset(("zeros", "largest", "noise", "scale"))
+Trait: TypeAlias = Literal["zeros", "largest", "noise", "scale", "rank"]
+"""Property of a message: its entries of exactly 0, the largest magnitude of each tensor, noise as it was added, tensors
+that no bound on their joint norm has scaled, and the rank of matrices, which is one for one example."""
+TRAITS: frozenset[Trait] = frozenset(("zeros", "largest", "noise", "scale", "rank"))
 
 
 class Operator(ABC):
@@ -69,7 +69,7 @@ class Operator(ABC):
         """Traits that this mechanism leaves as earlier stages of a pipeline made them; by default none."""
         return frozenset()
 
-    def left_out(self, batch: int, steps: int) -> str:
+    def left_out(self, batch: int, steps: int, spared: frozenset[Trait] = TRAITS) -> str:
         """Name the part of the mechanism that the model leaves out for such messages; empty: none, as by default.
 
         An attack that knows the rest only is no evidence of protection.
@@ -77,6 +77,7 @@ class Operator(ABC):
         Args:
             batch: examples behind the message.
             steps: its local steps.
+            spared: traits that later stages of a pipeline leave as they are.
         """
         return ""
 
@@ -117,6 +118,20 @@ class DataOperator(Operator, ABC):
         """List all that the client may have made of raw inputs (B, ...); empty: too many to be tried.
 
         An audit compares the version that fits an observation best.
+        """
+
+    @abstractmethod
+    def apart(self, samples: Tensor, result: Tensor) -> Tensor:
+        """Compute how far each image of a search's result is from the nearest that the client may have made of samples.
+
+        An audit compares so where there are too many versions of a batch.
+
+        Args:
+            samples: (B, ...) raw inputs.
+            result: (N, ...) images as a search found them.
+
+        Returns:
+            (B, N) root mean squares.
         """
 
     def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
@@ -228,9 +243,9 @@ class Scaled(Operator):
         """True where the mechanism's victim includes more than the local steps."""
         return self._mechanism.has_victim
 
-    def left_out(self, batch: int, steps: int) -> str:
+    def left_out(self, batch: int, steps: int, spared: frozenset[Trait] = TRAITS) -> str:
         """Name the mechanism's own omission."""
-        return self._mechanism.left_out(batch, steps)
+        return self._mechanism.left_out(batch, steps, spared)
 
     def victim(self, plain: PlainVictim, received: Tensors, local: LocalSteps | None) -> VictimModel:
         """Build the mechanism's victim."""

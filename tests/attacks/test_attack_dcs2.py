@@ -38,7 +38,7 @@ def message(
     step = LocalStep(dict(zip(named, gradients, strict=True)), x, y, net, INPUTS, lambda: public)
     chosen = DCS2Settings(**{"steps": 30, "stop": "never", **settings})  # type: ignore[arg-type]
     sent = DCS2(chosen).step(step, torch_generator(seed, "s"))
-    mask = torch.isin(y, torch.tensor(chosen.classes or range(10)))
+    mask = chosen.samples.mask(y, y)
     shown = [INPUTS.normalise(x)]
     if bool(mask.any()):
         shown.append(Search(chosen, step, mask, list(named)).concealed(torch_generator(seed, "s"))[0])
@@ -158,6 +158,48 @@ def test_the_attack_finds_the_image_behind_an_undefended_and_a_defended_message(
     assert errors[0] < grey / 2 and errors[1] < 1.5 * errors[0] + 1e-4
 
 
+def on(net: str, labels: tuple[int, ...], defended: bool, fitted: float = 0.0, classes: int = 10) -> Tensor:
+    """The attack's results on a message, where the bias is for the first example's label; a step of search is made."""
+    x, y = torch.rand(len(labels), 1, 8, 8, generator=torch_generator(0, "on")), torch.tensor(labels)
+    observations, knowledge = attackable(net, 8, (x, y))
+    known, seen = knowledge[0], observations[0]
+    head = {name: value[:classes] for name, value in known.model.known.items() if name.startswith("classifier.")}
+    head["classifier.bias"] = head["classifier.bias"].clone()
+    head["classifier.bias"][labels[0]] += fitted
+    known.model.known.update(head)
+    model = known.model.model
+    last = model.get_submodule("classifier")
+    assert isinstance(last, nn.Linear)
+    last.weight, last.bias = nn.Parameter(head["classifier.weight"]), nn.Parameter(head["classifier.bias"])
+    model.load_state_dict(known.model.known)
+    named = dict(model.named_parameters())
+    loss = cross_entropy(model(known.model.inputs.normalise(x)), y)
+    sent = dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
+    public = torch.rand(20, *x.shape[1:], generator=torch_generator(0, "p")), torch.arange(20) % classes
+    step = LocalStep(sent, x, y, model, known.model.inputs, lambda: public)
+    chosen = DCS2Settings(steps=20, stop="never")
+    seen.sent.update(DCS2(chosen).step(step, torch_generator(0, "s")) if defended else sent)
+    attack = DCS2Inversion(DCS2InversionSettings(search_iterations=1, starts=50, separation_iterations=200))
+    return attack.run(observations, knowledge, generators(1))[0].samples
+
+
+def test_on_a_fitted_network_no_concealed_sample_is_taken_for_the_example() -> None:
+    assert on("mlp", (3,), defended=True).isfinite().all()
+    assert on("mlp", (3,), defended=True, fitted=20.0).isnan().all()  # its part of the message is lost in rounding
+    assert on("mlp", (3,), defended=False, fitted=12.0).isfinite().all()
+
+
+def test_of_two_classes_it_reads_undefended_messages_only() -> None:
+    assert on("mlp", (1,), defended=False, classes=2).isfinite().all()
+    with pytest.raises(NotApplicable, match="1 examples and 1 concealed ones are too many for 2 classes"):
+        on("mlp", (1,), defended=True, classes=2)
+
+
+def test_five_examples_of_ten_classes_are_too_many() -> None:
+    with pytest.raises(NotApplicable, match="5 examples and 5 concealed ones are too many for 10 classes"):
+        on("mlp", (0, 1, 2, 3, 4), defended=True)
+
+
 def test_what_it_cannot_read_is_refused() -> None:
     attack = DCS2Inversion(DCS2InversionSettings(search_iterations=3))
     observations, knowledge = attackable("lenet", 8, digits(0, 12, side=8))
@@ -170,7 +212,7 @@ def test_what_it_cannot_read_is_refused() -> None:
         ({"mixture": 1.0}, "0 < mixture < 1"),
         ({"starts": 0}, "starts >= 1"),
         ({"tv": -1.0}, "tv >= 0"),
-        ({"sensitive": "3;7"}, "sensitive=all or classes such as 3,7; got sensitive=3;7"),
+        ({"sensitive": "3;7"}, "at:P,P for training positions; got sensitive=3;7"),
     ):
         with pytest.raises(BadInput, match=line):
             DCS2InversionSettings(**given)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -284,7 +285,8 @@ def test_a_client_lets_nobody_read_what_its_audit_does_not(
     config |= {"point": "example", "vantage": EXAMPLE, **changes}
     site, task = Site(truth=tmp_path / "truth", examples=tmp_path / "examples"), Task.load(experiment, None)
     with pytest.raises(RuntimeError, match="asked for a probe that does not exist"):
-        probe.answer(config, {}, task, experiment, 0, site, lambda *_: {}, lambda *_: {})
+        stored = partial(task.examples, "train")
+        probe.answer(config, {}, task, experiment, 0, site, stored, lambda *_: {}, lambda *_: {})
     assert not list(tmp_path.iterdir())
 
 

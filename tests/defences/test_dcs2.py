@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,11 @@ from torch.nn.functional import cross_entropy
 import sim
 from clients.defences.dcs2 import DCS2, DCS2Settings, Search, projected
 from flfw import nets
-from flfw.defence import LocalStep
+from flfw.data.sensitive import SensitiveSamples
+from flfw.defence import DefendedData, LocalStep
 from flfw.errors import BadInput
 from flfw.nets.inputs import Inputs
+from flfw.pipeline import DefenceStage, Pipeline, PipelineSettings
 from flfw.rng import initialising, torch_generator
 from tests.support import rounds
 
@@ -104,8 +108,8 @@ def test_only_sensitive_samples_are_concealed() -> None:
     step = batch(network(), (3, 1, 7))
     assert DCS2(DCS2Settings(sensitive="0,9", **FEW)).step(step, torch_generator(1, "s")) is step.gradients
     some, all_of_them = DCS2Settings(sensitive="3", **FEW), DCS2Settings(**FEW)
-    chosen = DCS2(some)._sensitive(step.y)
-    assert chosen.tolist() == [True, False, False] and DCS2(all_of_them)._sensitive(step.y).all()
+    chosen = some.samples.mask(step.y, step.positions)
+    assert chosen.tolist() == [True, False, False] and all_of_them.samples.mask(step.y, step.positions).all()
     x, y = Search(some, step, chosen, list(step.gradients)).concealed(torch_generator(1, "s"))
     assert len(x) == len(y) == 1 and int(y) != 3
 
@@ -182,13 +186,85 @@ def test_with_no_mixture_the_divisor_is_two() -> None:
     [
         ({"mixture": 1.5}, "0 <= mixture <= 1, got mixture=1.5"),
         ({"steps": 0}, "steps >= 1, got steps=0"),
-        ({"sensitive": "some"}, "sensitive=all or classes such as 3,7; got sensitive=some"),
+        ({"sensitive": "some"}, "at:P,P for training positions; got sensitive=some"),
         ({"threshold": 0.0}, "threshold > 0"),
     ],
 )
 def test_settings_out_of_range_are_refused(given: dict[str, Any], line: str) -> None:
     with pytest.raises(BadInput, match=line):
         DCS2Settings(**given)
+
+
+@pytest.mark.parametrize(
+    ("rule", "mask"),
+    [
+        ("all", [True] * 4), ("3, 9", [True, False, False, True]), ("last:1", [False, False, False, True]),
+        ("last:9", [True] * 4), ("at:11,13", [False, True, False, True]),
+    ],
+)  # fmt: skip
+def test_sensitive_samples_by_class_by_place_in_the_batch_and_by_list(rule: str, mask: list[bool]) -> None:
+    y, positions = torch.tensor([3, 1, 7, 9]), torch.tensor([10, 11, 12, 13])
+    assert SensitiveSamples.parse(rule).mask(y, positions).tolist() == mask
+
+
+@pytest.mark.parametrize("rule", ["", "some", "last:0", "last:1,2", "last:", "at:", "at:x", "of:3", "3,-1", "1:at:2"])
+def test_other_rules_are_refused(rule: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(f"got sensitive={rule}.")):
+        SensitiveSamples.parse(rule)
+
+
+def test_a_batch_without_positions_is_refused_where_they_are_asked_for() -> None:
+    with pytest.raises(BadInput, match="a batch without positions"):
+        DCS2(DCS2Settings(sensitive="at:0", **FEW)).step(batch(network()), torch_generator(1, "s"))
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"sensitive": "last:9"}, "last:M with M <= 8, the batch size, got sensitive=last:9"),
+        ({"sensitive": "4"}, "sensitive classes in 0..3, got sensitive=4"),
+        ({"sensitive": "at:5,99"}, "positions of the defended clients' training examples, got absent=[99]"),
+        ({"sensitive": "2"}, "public examples of other classes than 2 for dcs2, got none; set dcs2.start=noise"),
+        ({"sensitive": "at:6"}, "other classes than 2"),
+        ({"sensitive": "last:8"}, "other classes than 2"),
+        ({}, "other classes than 2"),
+    ],
+)
+def test_data_that_do_not_fit_are_refused_before_a_run(given: dict[str, Any], line: str) -> None:
+    held = DefendedData(torch.tensor([1, 2]), torch.tensor([5, 6]), 4, 8, torch.tensor([2, 2]))
+    alone = DCS2(DCS2Settings(**given))
+    for defence in (alone, Pipeline(PipelineSettings((DefenceStage("dcs2", DCS2, alone.settings),)))):
+        with pytest.raises(BadInput, match=re.escape(line)):
+            defence.check_data(held)
+
+
+@pytest.mark.parametrize("given", [{"sensitive": "1"}, {"sensitive": "at:5"}, {"start": "noise"}])
+def test_data_that_fit_are_not_refused(given: dict[str, Any]) -> None:
+    held = DefendedData(torch.tensor([1, 2]), torch.tensor([5, 6]), 4, 8, torch.tensor([2, 2]))
+    DCS2(DCS2Settings(**given)).check_data(held)
+
+
+def test_listed_examples_alone_are_concealed_in_probes(tmp_path: Path) -> None:
+    flags = "--method fedavg --dataset digits --net linear --clients 1 --rounds 1 --local-epochs 1 --batch-size 1000"
+    flags += " --engine inproc --images 2 --audit-rounds 0 --attack analytic --defence dcs2"
+
+    def attacked(rule: str) -> tuple[list[str], list[float]]:
+        out = tmp_path / re.sub(r"\W", "-", rule)
+        assert sim.main([*flags.split(), "--set", "dcs2.steps=2", f"dcs2.sensitive={rule}", "--out", str(out)]) == 0
+        with (out / "audit.csv").open() as file:
+            rows = [row for row in csv.DictReader(file) if row["rung"] == "target"]
+        return [row["index"] for row in rows], [float(row["psnr"]) for row in rows]
+
+    places, concealed = attacked("all")
+    places_again, listed = attacked(f"at:{places[0]}")
+    assert places_again == places and listed[0] == pytest.approx(concealed[0])
+    assert listed[1] > 60 > max(concealed)
+
+
+def test_a_run_with_bad_samples_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = "--method fedavg --dataset digits --net linear --clients 2 --engine inproc --attack none --defence dcs2"
+    assert sim.main([*flags.split(), "--set", "dcs2.sensitive=last:65", "--out", str(tmp_path / "run")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1 and not (tmp_path / "run").exists()
 
 
 def test_a_pool_of_one_class_is_refused() -> None:

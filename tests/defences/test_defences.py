@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings, bounded
 from clients.defences.low_precision import LowPrecision, LowPrecisionSettings, nearest, stochastic
 from flfw.client.federated_client import FederatedClient
 from flfw.client.workplace import Workplace
-from flfw.defence import Defence
+from flfw.defence import Defence, LocalStep
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
@@ -22,6 +22,7 @@ from flfw.plugins import settings
 from flfw.resolve import resolve
 from flfw.runs.results import _final
 from flfw.task import Task
+from tests.support.small_runs import tiny
 
 Rounding = Literal["nearest", "stochastic"]
 
@@ -345,3 +346,42 @@ def test_proxies_come_from_their_pool_or_else_from_public_data(small: Experiment
     places = {bytes(row) for row in pool.reshape(len(pool), -1)}
     raw = (x.numpy() * 255).round().astype("uint8") if pool.dtype.kind == "u" else x.numpy().astype(pool.dtype)
     assert len(x) and all(bytes(row) in places for row in raw.reshape(len(raw), -1))
+
+
+class Notes(Defence):
+    """Notes the examples of each local step with their positions."""
+
+    def __init__(self, settings: Any = None) -> None:
+        super().__init__(settings)
+        self.steps: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def batch(self, x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """A copy of the inputs."""
+        return x.clone(), y
+
+    def step(self, step: LocalStep, rng: torch.Generator) -> Tensors:
+        """The gradients as they are."""
+        self.steps.append((step.x, step.y, step.positions))
+        return step.gradients
+
+
+def test_a_defence_sees_where_the_examples_of_a_step_are_stored() -> None:
+    experiment = tiny(defence=f"{__name__}:Notes", batch_size=16, split="iid")
+    resolved, task = resolve(experiment), Task.load(experiment, None)
+    defence = resolved.new_defence()
+    assert isinstance(defence, Notes)
+    worker = resolved.client(Workplace(experiment, task, resolved.method, resolved.settings, 1, 1, defence, None))
+    worker.install({name: v.numpy().copy() for name, v in worker.model.state_dict().items()}, 0)
+    worker.train()
+    mine = worker.indices("train")
+    assert sorted(torch.cat([positions for *_, positions in defence.steps]).tolist()) == sorted(mine.tolist())
+    trained = len(defence.steps)
+    probed = mine[[4, 2]]
+    worker.gradient(*worker.stored(probed))
+    worker.stepped(*worker.stored(probed), 2)
+    assert [positions.tolist() for *_, positions in defence.steps[trained:]] == [probed.tolist()] * 3
+    for x, y, positions in defence.steps:
+        expected = task.examples("train", positions.numpy())
+        assert torch.equal(x, expected[0]) and torch.equal(y, expected[1])
+    worker.gradient(torch.rand(2, *task.dataset.shape), torch.tensor([0, 1]))  # of nobody
+    assert not len(defence.steps[-1][2])

@@ -457,3 +457,17 @@ def test_an_audited_run_names_the_pipeline(tmp_path: Path) -> None:
     assert (static["adaptation"], informed["adaptation"]) == (None, "written") and informed["adaptive"]
     assert "soteria (ratio=0.2, layer=), then prune (ratio=0.3)" in informed["granted"][-1]
     assert "soteria+prune" in (folder / "report.html").read_text()
+
+
+def test_a_pipeline_has_every_hook_and_check_of_a_defence() -> None:
+    open_to_all = {name: value for name, value in vars(Defence).items() if not name.startswith("_")}
+    hooks = {
+        name for name, value in open_to_all.items() if callable(value) or isinstance(value, classmethod | property)
+    }
+    assert len(hooks) >= 12 and hooks <= set(vars(Pipeline))
+
+
+def test_a_stage_that_takes_images_only_refuses_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = "--method fedavg --net mlp --dataset cancer --attack none --engine inproc --clients 2 --defence ats prune"
+    assert sim.main([*flags.split(), "--out", str(tmp_path / "run")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1 and not (tmp_path / "run").exists()

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from attacks.adaptations.precode import PrecodeAdaptation
+from attacks.adaptations.soteria import SoteriaAdaptation
 from clients.defences.precode import Precode, PrecodeSettings
 from flfw import nets
 from flfw.audit.adaptation import hiding
@@ -31,6 +32,7 @@ from flfw.resolve import check, resolve, without_auto
 from flfw.rng import initialising, torch_generator
 from flfw.runs.run import run
 from flfw.task import Task
+from flfw.victims.composed import composes
 from flfw.victims.local_steps import LocalSteps
 from flfw.victims.victim import PlainVictim
 from tests.support.method_rounds import make_client
@@ -228,6 +230,18 @@ def test_of_several_examples_or_steps_the_noise_is_named_as_not_made_use_of() ->
     assert [line in words_of(asked(), batch, steps) for batch, steps in ((1, 1), (2, 1), (1, 4))] == [False, True, True]
     compared = words_of(asked(defence="precode+prune"), 2, 1)
     assert line in compared and line not in words_of(asked(defence="prune"), 2, 1)
+
+
+def test_behind_a_stage_that_changes_entries_the_noise_is_named_as_well() -> None:
+    line = "not made use of: the bottleneck's noise, which it takes as 0"
+    lost = ("precode+prune", "prune+precode", "precode+low_precision", "precode+dp_gaussian", "soteria+precode+prune")
+    assert all(line in words_of(asked(defence=defence), 1, 1) for defence in lost)
+    assert line not in words_of(asked(defence="precode+soteria"), 1, 1)
+
+
+def test_soteria_on_the_bottleneck_itself_has_no_adaptation() -> None:
+    operators = [SoteriaAdaptation({"layer": layer}) for layer in ("classifier.bottleneck.encoder", "")]
+    assert [composes([PrecodeAdaptation({"scale": 1.0}), one]) for one in operators] == [False, True]
 
 
 def test_an_audit_of_several_steps_never_says_that_it_knew_everything(tmp_path: Path) -> None:

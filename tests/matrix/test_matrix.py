@@ -23,6 +23,7 @@ from flfw.matrix import Matrix, parse, tables
 from flfw.matrix.cells import settled
 from flfw.matrix.compare import table
 from flfw.matrix.findings import combine, comparisons, reference, uneven_budgets
+from flfw.matrix.markdown import markdown
 from flfw.matrix.page import render
 from flfw.matrix.picture import PlotMark, Scatter, draw, place
 from flfw.matrix.question import MatrixCell
@@ -62,7 +63,7 @@ def test_axes_are_read_from_the_command_line() -> None:
     [
         (
             ["rounds=1"],
-            "Expected AXIS=VALUE,VALUE with an axis among methods, defences, attacks, seeds; got 'rounds=1'.",
+            "Expected AXIS=VALUE,VALUE with an axis among methods, defences, attacks, seeds, datasets; got 'rounds=1'.",
         ),
         (["fedavg"], "got 'fedavg'"),
         (["methods="], "a value behind each comma, got 'methods='"),
@@ -315,6 +316,79 @@ def test_seeds_alone_are_a_matrix_of_one_method(whole: Path, tmp_path: Path) -> 
     )
     assert matrix.main([], (0, 1), resolved) == 0
     assert list(states(tmp_path / "new")) == NAMES[:2]
+
+
+# --- several data sets ---
+
+BOTH = Matrix(seeds=(0,), datasets=("digits", "cancer"))
+IID = replace(SMALL, split="iid")
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return matrix.run(BOTH, IID, tmp_path_factory.mktemp("matrices") / "both")
+
+
+def test_each_data_set_has_the_matrix_that_it_has_alone(both: Path, tmp_path: Path) -> None:
+    alone = about(matrix.run(Matrix(seeds=(0,)), IID, tmp_path / "alone"))
+    ours = about(both / "digits")
+    assert ours["question"] == alone["question"] and ours["cells"] == alone["cells"]
+    assert about(both / "cancer")["question"]["experiment"]["dataset"] == "cancer"
+    page = (both / "matrix.md").read_text()
+    assert re.findall(r"^## (.*)$", page, re.MULTILINE) == ["digits", "cancer"]
+    assert (both / "digits" / "matrix.md").read_text() in page.replace("## digits\n\n", "")
+
+
+def test_matrices_go_on_where_they_were_and_keep_the_runs_of_a_matrix_alone(both: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(both, tmp_path / "copy")
+    (copy / "matrix.md").unlink()
+    shutil.rmtree(copy / "cancer")
+    before = {path: path.stat().st_mtime_ns for path in copy.glob("digits/fedavg-*/*") if path.is_file()}
+    matrix.run(BOTH, IID, copy)
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+    assert about(copy / "cancer")["cells"] == about(both / "cancer")["cells"]
+    assert [path.name for path in sorted(copy.iterdir())] == ["cancer", "digits", "matrix.md"]
+
+
+def test_the_command_prints_each_data_set(both: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = shutil.copytree(both, tmp_path / "copy")
+    assert matrix.main(["datasets=digits,cancer", "seeds=0"], (), replace(IID, out=copy)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.endswith(":")] == ["cancer:", "digits:"]
+    assert lines[-1] == str(copy / "matrix.md") and str(copy / "digits" / "matrix.html") in lines
+
+
+@pytest.mark.parametrize(
+    ("datasets", "complaint"), [(("digits", "nosuch"), "nosuch"), (("digits", "cancer"), "got .* with other; choose")]
+)
+def test_bad_matrices_stop_before_anything_is_written(
+    tmp_path: Path, datasets: tuple[str, ...], complaint: str
+) -> None:
+    folder = tmp_path / "new"
+    if "nosuch" not in datasets:
+        (folder / "other").mkdir(parents=True)
+    with pytest.raises(BadInput, match=complaint):
+        matrix.run(Matrix(seeds=(0,), datasets=datasets), IID, folder)
+    assert [path.name for path in folder.glob("*")] == (["other"] if folder.exists() else [])
+
+
+def test_the_table_by_hand() -> None:
+    leak: dict[str, Any] = {
+        "attack": "ig", "kind": "static", "round": 0, "recovered": 1, "images": 4, "failures": 1, "ssim": 0.5,
+        "share_interval": [0.006, 0.806], "psnr": {"mean": 12.345, "low": 11.0, "high": 13.0}, "identified": 0.25,
+        "verdict": "leaks", "seeds": [0, 1], "seeds_with_verdict": 1,
+    }  # fmt: skip
+    plain = {"method": "fedavg", "defence": "none", "acc_local": {"mean": 0.512}}
+    records = {"combinations": [{**plain, "attacks": [leak]}, {**plain, "attacks": []}], "notes": ["a note"]}
+    assert markdown({"digits": records}).splitlines() == [
+        "## digits", "",
+        "| method | defence | accuracy | attack | recovered | PSNR, dB | identified | verdict |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| fedavg | none | 51 % | ig, static | 1 of 4 (1 to 81 %), 1 failed | 12.3 (11.0 to 13.0) | 25 % "
+        "| leaks (1 of 2) |",
+        "| fedavg | none | 51 % | not attacked | – | – | – | – |", "",
+        "- a note",
+    ]  # fmt: skip
 
 
 # --- what is made of results: written by hand ---
