@@ -17,14 +17,15 @@ Departures  1. The paper gives each operation a probability. The authors' code l
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import final
 
 import torch
 from torch import Tensor
 
-from flfw.data.transformations import sequences, transformed
+from flfw.data.transformations import patterns, sequences, transformed
 from flfw.defence import Defence
-from flfw.errors import BadInput
+from flfw.errors import BadInput, require
 
 _INVERT = "47"
 _IDENTITIES = {"28", "39"}
@@ -40,7 +41,8 @@ class ATSSettings:
 
     def __post_init__(self) -> None:
         count = sum(1 for _ in islice(patterns(sequences(self.policy)), _MOST_VERSIONS + 1))
-        require(count <= _MOST_VERSIONS, f"a policy with at most {_MOST_VERSIONS} versions of an image", got=self.policy)
+        most = f"a policy with at most {_MOST_VERSIONS} versions of an image"
+        require(count <= _MOST_VERSIONS, most, policy=self.policy)
 
 
 @final

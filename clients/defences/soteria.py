@@ -4,8 +4,8 @@ Paper       Sun et al., "Soteria: Provable Defense Against Privacy Leakage in Fe
             Perspective", CVPR 2021, arXiv 2012.06043. A baseline of DCS^2: 20 % on MNIST, 50 % on CIFAR-10.
 Symbols     r(x) the inputs of the layer, J = dr/dx, p the share of its units that are hidden.
 Acts on     each local step's gradient, with sight of the batch: on the layer's weight, and on no other tensor.
-Departures  1. The paper minimises |r' - r| and derives the ranking |r_f| / |J_f|; its code ranks by |J_f| / (r_f + 0.1)
-               and hides the lowest. This is the code's.
+Departures  1. The paper minimises |r' - r| and derives the ratio |r_f| / |J_f|; its code ranks by nearly the inverse,
+               |J_f| / (r_f + 0.1), and hides the lowest. This is the code's.
             2. The Jacobian is computed with the model in evaluation mode, as in DCS^2's code.
             3. In batches the scores are added up, so that all examples share one choice.
 

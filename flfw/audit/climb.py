@@ -33,6 +33,7 @@ from flfw.recording.reader import Recordings
 from flfw.resolve import Resolved, resolve
 from flfw.rng import numpy_generator, torch_generator
 from flfw.task import Task
+from flfw.victims.operator import DataOperator
 
 _SHORT = 1e-5  # of the way from a random guess to the truth that a search may lack: about what float32 rounds
 _CANDIDATES, _LEAST, _SHARE = 99, 19, 10  # at most as many as a tenth of the search's iterations, within these bounds
@@ -125,9 +126,7 @@ class Climb:
             return Rung("consistency", None, None, stopped=worst.sentence.rstrip("."))
         return Rung("consistency", None, worst.agrees, reason=worst.sentence)
 
-    def candidates(
-        self, job: Job, attack: Attack, clients: Sequence[int], solution: Solution
-    ) -> Identified | None:
+    def candidates(self, job: Job, attack: Attack, clients: Sequence[int], solution: Solution) -> Identified | None:
         """Hold other data of the same client and classes against each message; None: it cannot be done.
 
         Args:
@@ -245,7 +244,7 @@ def _by_slot(job: Job, solution: Solution) -> dict[int, Reconstruction]:
 
 
 def _apart(mechanism: object, result: Reconstruction | None, guesses: Sequence[Truth]) -> list[float] | None:
-    """Compute how far a search's result is from what the client may have made of each batch; None: it is not known.
+    """Compute the distance of a search's result from the nearest versions of each batch; None: it is not known.
 
     A result is compared with examples of its own label, as the order within a label is not known.
     """

@@ -12,11 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
+import sim
 from attacks.adaptations.ats import ATSAdaptation
 from attacks.ig import IG, IGSettings
 from clients.defences.ats import ATS, ATSSettings
-from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction
+from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Truth
 from flfw.audit.adaptation import adaptation, mechanism
+from flfw.audit.climb import _apart
 from flfw.audit.jobs import EXAMPLE, Job, Ticket, solved
 from flfw.audit.knowledge import restored
 from flfw.audit.queue import Queue
@@ -133,6 +135,34 @@ def test_the_versions_of_a_batch_are_all_that_the_client_may_have_made_of_it() -
     expected = [torch.cat([one[:1], other[1:]]) for one, other in product(known, repeat=2)]
     assert len(versions) == 9 and all(torch.equal(a, b) for a, b in zip(versions, expected, strict=True))
     assert told("3-1-7").versions(scenes(3)) == [] and len(told("3-1-7").versions(scenes(1))) == 8
+
+
+def test_a_result_is_compared_with_all_versions_of_each_sample() -> None:
+    x, operator = scenes(2), told("3-1-7")
+    versions = [[replayed(one, steps) for steps in patterns(sequences("3-1-7"))] for one in x.split(1)]
+    result = torch.cat([versions[1][5], versions[0][2]])
+    expected = [[min(float((v - y).square().mean()) ** 0.5 for v in mine) for y in result] for mine in versions]
+    torch.testing.assert_close(operator.apart(x, result), torch.tensor(expected))
+    assert operator.apart(x, result).diagonal().min() > 0.01 > operator.apart(x, result).flip(1).diagonal().max()
+    alike = torch.tensor([4, 4])
+    guesses = [Truth(samples, alike, torch.arange(2)) for samples in (x, x.flip(0) * 0.5)]
+    truth, other = _apart(operator, Reconstruction(x, searched=result), guesses) or [0.0, 0.0]
+    assert truth < 1e-9 < other
+    apart = [Truth(x, torch.tensor([4, 5]), torch.arange(2))]
+    labelled = Reconstruction(x, searched=result, labels=torch.tensor([4, 5]))
+    assert (_apart(operator, labelled, apart) or [0.0])[0] > 1e-4  # not its own label's result
+    assert _apart(None, labelled, apart) is None and _apart(operator, Reconstruction(x), apart) is None
+
+
+@pytest.mark.slow
+def test_a_long_policy_whose_images_are_identified_has_no_clean_verdict(tmp_path: Path) -> None:
+    flags = "--engine inproc --method fedavg --net lenet --dataset digits --side 8 --clients 8 --rounds 1"
+    flags += " --local-epochs 1 --images 8 --audit-rounds 0 --defence ats --attack ig"
+    settings = ["ats.policy=3-1-7-18-13-5-14", "ig.iterations=600"]
+    assert sim.main([*flags.split(), "--set", *settings, "--out", str(tmp_path / "run")]) == 0
+    entries = json.loads((tmp_path / "run" / "result.json").read_text())["audit"]
+    (informed,) = [entry for entry in entries if entry["adaptation"] == "written"]
+    assert informed["verdict"] == "identifies" and informed["candidates"]["first"] >= 6
 
 
 def transformed_digit(policy: str) -> tuple[Tensor, Tensor, list[Observation], list[Knowledge]]:

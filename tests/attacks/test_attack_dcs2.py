@@ -211,7 +211,7 @@ def test_what_it_cannot_read_is_refused() -> None:
     for given, line in (
         ({"mixture": 1.0}, "0 < mixture < 1"),
         ({"starts": 0}, "starts >= 1"),
-        ({"tv": -1.0}, "tv >= 0"),
+        ({"tv": -1.0}, "0 <= tv < inf"),
         ({"sensitive": "3;7"}, "at:P,P for training positions; got sensitive=3;7"),
     ):
         with pytest.raises(BadInput, match=line):

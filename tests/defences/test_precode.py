@@ -108,7 +108,7 @@ def test_the_rungs_beside_an_audit_keep_the_network_and_lower_the_noise() -> Non
     [
         ({"set": ("precode.layer=extractor.0",)}, "a fully connected layer among classifier; got layer=extractor.0"),
         ({"set": ("precode.width=0",)}, "width >= 1, got width=0"),
-        ({"set": ("precode.scale=-1",)}, "scale >= 0, got scale=-1"),
+        ({"set": ("precode.scale=-1",)}, "0 <= scale < inf, got scale=-1"),
         ({"method": "fed_cdp", "net": "mlp"}, "local steps follow one loss of a batch with defence=precode, got"),
         ({"method": "dp_fedavg"}, "local steps follow one loss of a batch with defence=precode, got method=dp_fedavg"),
     ],
