@@ -7,9 +7,12 @@ import json
 import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
+from flfw import plugins
+from flfw.adversary.attack import Attack
 from flfw.errors import BadInput
 from flfw.report.findings import was_informed
 
@@ -41,7 +44,8 @@ class AttackSetting(NamedTuple):
     def kind(self) -> str:
         """Knowledge of the attacker, and its source and vantage if these are not the usual ones."""
         hidden_by = "the method" if self.defence == "none" else self.defence
-        words = f"told of {hidden_by}" if self.told else "adaptive" if self.adaptive else "static"
+        static = f"built against {self.defence}" if _built_against(self.attack, self.defence) else "static"
+        words = f"told of {hidden_by}" if self.told else "adaptive" if self.adaptive else static
         places = [word for word, usual in ((self.source, "probe"), (self.vantage, "server")) if word != usual]
         return ", ".join([words, *(place.replace("_", " ") for place in places)])
 
@@ -49,6 +53,15 @@ class AttackSetting(NamedTuple):
         """Return whether this attack answers for a static attack that recovered nothing."""
         same = self.attack == static.attack and self.told and not static.told
         return self != static and self.place == static.place and (self.adaptive or same)
+
+
+@cache
+def _built_against(attack: str, defence: str) -> bool:
+    """Return whether a stage of a defence is the recipe that an attack solves; one that cannot be found solves none."""
+    try:
+        return plugins.find(plugins.ATTACK, attack, Attack).against in defence.split("+")
+    except BadInput:
+        return False
 
 
 @final

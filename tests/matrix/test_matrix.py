@@ -27,7 +27,7 @@ from flfw.matrix.markdown import markdown
 from flfw.matrix.page import render
 from flfw.matrix.picture import PlotMark, Scatter, draw, place
 from flfw.matrix.question import MatrixCell
-from flfw.matrix.rows import read
+from flfw.matrix.rows import AttackSetting, read
 from flfw.nets import Tensors
 from flfw.resolve import resolve
 from flfw.runs import results
@@ -370,6 +370,17 @@ def test_bad_matrices_stop_before_anything_is_written(
     with pytest.raises(BadInput, match=complaint):
         matrix.run(Matrix(seeds=(0,), datasets=datasets), IID, folder)
     assert [path.name for path in folder.glob("*")] == (["other"] if folder.exists() else [])
+
+
+@pytest.mark.parametrize(
+    ("attack", "defence", "kind"),
+    [
+        ("dcs2", "dcs2", "built against dcs2"), ("dcs2", "soteria+dcs2", "built against soteria+dcs2"),
+        ("dcs2", "prune", "static"), ("dcs2", "none", "static"), ("ig", "dcs2", "static"), ("gone:G", "dcs2", "static"),
+    ],
+)  # fmt: skip
+def test_an_attack_on_a_recipe_is_named_as_such(attack: str, defence: str, kind: str) -> None:
+    assert AttackSetting(attack, defence, False, "server", "probe", 0).kind == kind
 
 
 def test_the_table_by_hand() -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -101,12 +102,13 @@ def test_a_server_that_asks_for_more_than_was_given_away_gets_nothing(recorded: 
     from flfw.audit import probe
 
     task = Task.load(recorded, None)
+    stored = partial(task.examples, "train")
     site = Site(truth=tmp_path / "truth", volunteered=(7, 1_000_000))
     config = {"rung": "easy", "point": "easy", "round": 0, "slot": 0, "own_slot": 0, "batch": 1, "steps": 1}
     for own_slot in (1, 2):
         asked = {**config, "own_slot": own_slot}
         with pytest.raises(RuntimeError, match="this site volunteers 2 of its"):
-            probe.answer(asked, {}, task, recorded, 0, site, lambda x, y, steps: {}, lambda x, y: {})
+            probe.answer(asked, {}, task, recorded, 0, site, stored, lambda x, y, steps: {}, lambda x, y: {})
     assert not (tmp_path / "truth").exists()
 
 
