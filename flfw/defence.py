@@ -146,7 +146,7 @@ class Defence(ABC):
     def check_data(self, held: DefendedData) -> None:
         """Refuse data or batches for which the defence does not work, before the run; by default none.
 
-        Where only the sites have the data nobody can check this before the run.
+        Where only the sites have the data, the labels, positions and public examples are empty.
 
         Raises:
             BadInput: naming the setting that does not fit.

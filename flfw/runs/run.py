@@ -148,7 +148,7 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[Resolved, Task, 
         warnings.simplefilter("ignore", UserWarning)  # printed below, on every run and not only when the cache is made
         task = Task.at_server(experiment, experiment.data_root)
     resolved.method.check_task(task, resolved.settings)
-    if task.has_data and resolved.defence and experiment.defended_partitions:
+    if resolved.defence and experiment.defended_partitions:
         resolved.defence.check_data(task.held(sorted(experiment.defended_partitions), experiment.batch_size))
     for partition in range(experiment.clients if task.has_data else 0):  # else each client checks itself
         resolved.method.check_client(task, partition, resolved.settings)

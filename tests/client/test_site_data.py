@@ -28,6 +28,7 @@ from flfw.messages.wire import unpack
 from flfw.resolve import resolve
 from flfw.rng import initialising
 from flfw.runs import run
+from flfw.runs.run import check as run_check
 from flfw.storage.checkpoint import Checkpoints, require_same_data
 from flfw.task import Task, input_space
 from tests.support.pictures import noise, save
@@ -119,6 +120,17 @@ def test_other_names_are_refused(word: str) -> None:
 def test_it_is_said_where_data_sets_are() -> None:
     with pytest.raises(BadInput, match=r"folder:PATH, hf:NAME or site:CxHxW:CLASSES; got dataset=sites:x\."):
         data.describe("sites:x")
+
+
+@pytest.mark.parametrize(
+    ("rule", "complaint"),
+    [("5", "sensitive classes in 0..1"), ("at:3", "positions of the defended clients"), ("last:1001", "M <= 1000")],
+)
+def test_sensitive_samples_are_checked_without_the_data(tmp_path: Path, rule: str, complaint: str) -> None:
+    settings = (f"dcs2.sensitive={rule}",)
+    with pytest.raises(BadInput, match=complaint):
+        run_check(asked(tmp_path, defence="dcs2", set=settings))
+    run_check(asked(tmp_path, defence="dcs2", set=("dcs2.sensitive=1",)))
 
 
 # --- a site's own process -------------------------------------------------------------------------------------------
