@@ -96,7 +96,7 @@ class DCS2Inversion(Attack):
     ) -> list[Reconstruction]:
         """Separate each message, and search for the images of one model and batch size together."""
         groups: dict[tuple[int, int], list[int]] = defaultdict(list)
-        features = [self._features(*case) for case in zip(observations, knowledge, rngs, strict=True)]
+        features = self._all_features(observations, knowledge, rngs)
         results = {i: _nothing(known) for i, known in enumerate(knowledge)}
         for i, known in enumerate(knowledge):
             if features[i] is not None:
@@ -109,6 +109,26 @@ class DCS2Inversion(Attack):
             images = by_features(victim, wanted, [rngs[i] for i in members], first.box, compute=self.compute, **limits)
             results |= {i: Reconstruction(one.samples, one.matched) for i, one in zip(members, images, strict=True)}
         return [results[i] for i in range(len(observations))]
+
+    def _all_features(
+        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
+    ) -> list[Tensor | None]:
+        """Return the features of each message; None: it is no mixture of this recipe, or not applicable.
+
+        Raises:
+            NotApplicable: no message is; the reason is the first one's.
+        """
+        features: list[Tensor | None] = []
+        refused: list[NotApplicable] = []
+        for case in zip(observations, knowledge, rngs, strict=True):
+            try:
+                features.append(self._features(*case))
+            except NotApplicable as reason:
+                refused.append(reason)
+                features.append(None)
+        if refused and len(refused) == len(features):
+            raise refused[0]
+        return features
 
     def _features(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor | None:
         """Return the features (B, ...) of the examples; None: the message is no mixture of this recipe."""

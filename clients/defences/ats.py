@@ -30,7 +30,7 @@ from flfw.errors import BadInput, require
 _INVERT = "47"
 _IDENTITIES = {"28", "39"}
 _CHANNELS = (1, 3)
-_MOST_VERSIONS = 4096  # an audit tries them all
+_MOST_VERSIONS = 512  # an audit tries them all
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,9 @@ class DCS2(Defence):
     def check_model(self, model: nn.Module, uploads: Sequence[str]) -> None:
         """Refuse a method that shares nothing that its own loss moves."""
         if not any(matches(name, uploads) for name in _moved(model)):
-            raise BadInput("Expected shared weights of the classifying network for dcs2, got none; choose a method.")
+            raise BadInput(
+                f"Expected shared weights in {' or '.join(_PARTS)} for dcs2, got none; choose another method."
+            )
 
     def check_data(self, held: DefendedData) -> None:
         """Refuse sensitive samples that do not exist, and public examples of one class only."""

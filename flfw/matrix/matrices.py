@@ -89,12 +89,10 @@ def _run(matrix: Matrix, experiment: Experiment, out: Path | None) -> tuple[Path
     if matrix.datasets:
         _check_folder(folder, matrix.datasets)
     one = replace(matrix, datasets=())
-    prepared = [prepare(one, replace(experiment, dataset=name), folder / _safe(name)) for name in matrix.datasets] or [
-        prepare(one, experiment, folder)
-    ]
-    require(
-        len({each.folder for each in prepared}) == len(prepared), "names that give different folders", matrix=matrix
-    )
+    prepared = [_prepared(one, experiment, folder, name) for name in matrix.datasets]
+    prepared = prepared or [prepare(one, experiment, folder)]
+    different = len({each.folder for each in prepared}) == len(prepared)
+    require(different, "names that give different folders", datasets=matrix.datasets)
     failed: dict[str, str] = {}
     for each in prepared:
         if matrix.datasets:
@@ -106,7 +104,15 @@ def _run(matrix: Matrix, experiment: Experiment, out: Path | None) -> tuple[Path
         return folder, ""
     reasons = "; ".join(f"{name}: {reason}" for name, reason in failed.items())
     count = sum(len(each.cells) for each in prepared)
-    return folder, f"{len(failed)} of {count} runs failed ({reasons}); the others are in {folder}."
+    return folder, f"{len(failed)} of {count} runs failed ({reasons}); the tables are in {folder}."
+
+
+def _prepared(matrix: Matrix, experiment: Experiment, folder: Path, name: str) -> PreparedMatrix:
+    """Check the matrix of one data set of several; a complaint names it."""
+    try:
+        return prepare(matrix, replace(experiment, dataset=name), folder / _safe(name))
+    except BadInput as error:
+        raise BadInput(f"{name}: {error}") from error
 
 
 def _path(each: PreparedMatrix, folder: Path, name: str) -> str:

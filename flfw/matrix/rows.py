@@ -44,7 +44,8 @@ class AttackSetting(NamedTuple):
     def kind(self) -> str:
         """Knowledge of the attacker, and its source and vantage if these are not the usual ones."""
         hidden_by = "the method" if self.defence == "none" else self.defence
-        static = f"built against {self.defence}" if _built_against(self.attack, self.defence) else "static"
+        recipe = _recipe(self.attack)
+        static = f"built against {recipe}" if recipe in self.defence.split("+") else "static"
         words = f"told of {hidden_by}" if self.told else "adaptive" if self.adaptive else static
         places = [word for word, usual in ((self.source, "probe"), (self.vantage, "server")) if word != usual]
         return ", ".join([words, *(place.replace("_", " ") for place in places)])
@@ -56,12 +57,12 @@ class AttackSetting(NamedTuple):
 
 
 @cache
-def _built_against(attack: str, defence: str) -> bool:
-    """Return whether a stage of a defence is the recipe that an attack solves; one that cannot be found solves none."""
+def _recipe(attack: str) -> str:
+    """Return the defence whose recipe an attack solves; empty: none, or the attack cannot be found."""
     try:
-        return plugins.find(plugins.ATTACK, attack, Attack).against in defence.split("+")
+        return plugins.find(plugins.ATTACK, attack, Attack).against
     except BadInput:
-        return False
+        return ""
 
 
 @final

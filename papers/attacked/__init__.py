@@ -28,21 +28,20 @@ prune.ratio=0.7 soteria.ratio=0.5"""
 
 _OPENING = """# Defences under attack, static and adaptive
 
-Each defence is attacked with 50 images of three seeds on two data sets: by an attacker who does not know of it
-(*static*), and by one who does and whose attack is changed for it (*told of*, or *adaptive*). Both have the same
-observations, images, iterations and restarts. An observation is the gradient of one image at the network's initial
-weights: an easy case for the attacker.
+Each defence is attacked with 50 images of three seeds on two data sets. An observation is the gradient of one image at
+the network's initial weights: an easy case for the attacker.
 
-`ig` is the search for an image whose gradient has the observed direction, with 500 iterations, and with
-[each defence's adaptation](adaptations.md). `dcs2` is the [attack on DCS^2](attacks/dcs2.md), which computes features
-in closed form and then an image from them, with 4,000 iterations; it knows DCS^2, and no other defence. On undefended
-gradients it needs no knowledge.
+`ig` is the search for an image whose gradient has the observed direction, in two forms: *static*, not told of the
+defence, and told of it, with [that defence's adaptation](adaptations.md). Both forms have the same observations,
+images, restarts and 500 iterations. `dcs2` is the [attack on DCS^2](attacks/dcs2.md), which computes features from the
+last layer's gradient and then searches for an image with these, in 4,000 iterations. It is *built against* DCS^2, and
+knows no other defence; undefended gradients are a case of its equations.
 
 {summary}
 
-In each cell is the attack that recovered most images, or else came closest. An attacker takes the better of the two
-cells: one that is told is not always better. On CIFAR-10 few images are recovered even without a defence, so its
-columns say less; a longer search is needed there.
+In each cell is the attack that recovered most images, or else came closest; so two cells may have unlike budgets. The
+tables below have each attack. An attacker takes the better of the two cells: one that is told is not always better. On
+CIFAR-10 few images are recovered even without a defence, so its columns say less.
 
 ```
 {command}
@@ -68,7 +67,7 @@ def text(records: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _summary(records: Mapping[str, Mapping[str, Any]]) -> str:
     """Return a table of recovered images and mean PSNR, without and with knowledge of the defence."""
-    titles = [f"{name}, {word}" for name in records for word in ("not told", "told")]
+    titles = [f"{name}, {word}" for name in records for word in ("not told", "told or built against")]
     rows = [["defence", *titles], ["---"] * (1 + len(titles))]
     for defence in AXES[1].partition("=")[2].split(","):
         cells: list[str] = []
@@ -88,7 +87,7 @@ def _best(leaks: Sequence[Mapping[str, Any]]) -> str:
         return "–"
     best = max(given, key=lambda leak: (leak["recovered"], leak["psnr"]["mean"]))
     failures = f" ({best['failures']} failed)" if best["failures"] else ""
-    return f"{best['recovered']} of {best['images']}, {best['psnr']['mean']:.1f} dB{failures}"
+    return f"{best['attack']}: {best['recovered']} of {best['images']}, {best['psnr']['mean']:.1f} dB{failures}"
 
 
 def read(folder: Path = FOLDER) -> dict[str, dict[str, Any]]:

@@ -200,6 +200,14 @@ def test_five_examples_of_ten_classes_are_too_many() -> None:
         on("mlp", (0, 1, 2, 3, 4), defended=True)
 
 
+def test_a_message_that_is_not_applicable_does_not_take_the_others_with_it() -> None:
+    attack = DCS2Inversion(DCS2InversionSettings(search_iterations=3))
+    small, large = attackable("lenet", 8, digits(0, side=8)), attackable("lenet", 8, digits(0, 12, side=8))
+    results = attack.run([*small[0], *large[0]], [*small[1], *large[1]], generators(2))
+    assert [bool(one.samples.isfinite().all()) for one in results] == [True, False]
+    assert [len(one.samples) for one in results] == [1, 12]
+
+
 def test_what_it_cannot_read_is_refused() -> None:
     attack = DCS2Inversion(DCS2InversionSettings(search_iterations=3))
     observations, knowledge = attackable("lenet", 8, digits(0, 12, side=8))
