@@ -11,8 +11,8 @@ Granted     the examples' labels.
     minimise over x: distance(E(x), f_s) + tv * TV(x)           `flfw.inversion.private.known_extractor`
 
 A gradient whose rank is the number of examples has no concealed sample in it, as where the defence is not used: the
-same equations then give the examples' features. On a network that fits an example well (loss below 1e-5) its part of
-the gradient is lost in rounding: then nothing is given, or with a large error.
+same equations then give the examples' features. On a network that fits an example very well its part of the
+gradient is lost in rounding: then nothing is given, or with a large error.
 Departures  1. The gradients of the extractor are not used: they are those of all samples. A search for all images
                at once by all gradients took six times as long, and came less close than the features alone.
             2. Mixtures of 0 or 1 are refused.

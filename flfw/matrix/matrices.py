@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from flfw.experiment import Experiment
 from flfw.matrix import tables
 from flfw.matrix.cells import PreparedMatrix, carry_out, prepare, say
 from flfw.matrix.markdown import markdown
-from flfw.matrix.question import Matrix, parse
+from flfw.matrix.question import Matrix, folder_name, parse
 from flfw.storage.sealed import write_whole
 
 _TABLE = "matrix.md"
@@ -110,7 +109,7 @@ def _run(matrix: Matrix, experiment: Experiment, out: Path | None) -> tuple[Path
 def _prepared(matrix: Matrix, experiment: Experiment, folder: Path, name: str) -> PreparedMatrix:
     """Check the matrix of one data set of several; a complaint names it."""
     try:
-        return prepare(matrix, replace(experiment, dataset=name), folder / _safe(name))
+        return prepare(matrix, replace(experiment, dataset=name), folder / folder_name(name))
     except BadInput as error:
         raise BadInput(f"{name}: {error}") from error
 
@@ -130,7 +129,7 @@ def _records(folders: Iterable[Path]) -> list[tuple[str, Mapping[str, Any]]]:
 
 def _check_folder(folder: Path, datasets: Iterable[str]) -> None:
     """Refuse a folder that has anything but matrices of these data sets."""
-    allowed = {_TABLE, *map(_safe, datasets)}
+    allowed = {_TABLE, *map(folder_name, datasets)}
     other = sorted(path.name for path in folder.iterdir() if path.name not in allowed) if folder.is_dir() else []
     if other or folder.is_file():
         raise BadInput(
@@ -141,8 +140,4 @@ def _check_folder(folder: Path, datasets: Iterable[str]) -> None:
 
 def _default_name(matrix: Matrix, experiment: Experiment) -> str:
     names = [data.title(name) for name in matrix.datasets or (experiment.dataset,)]
-    return f"matrix-{'-'.join(map(_safe, names))}-{time.strftime('%Y%m%d-%H%M%S')}"
-
-
-def _safe(name: str) -> str:
-    return re.sub(r"[^\w-]+", "-", name)
+    return f"matrix-{'-'.join(map(folder_name, names))}-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -97,7 +97,7 @@ class Matrix:
         """Return a cell for each method, defence and seed of a filled matrix; other settings are the experiment's."""
         cells = []
         for method, defence, seed in product(self.methods, self.defences, self.seeds):
-            out = folder / "-".join((*map(_safe, (method, defence)), f"s{seed}"))
+            out = folder / "-".join((*map(folder_name, (method, defence)), f"s{seed}"))
             varied = {"method": method, "defence": defence, "attack": self.attacks, "seed": seed, "out": out}
             cell = replace(experiment, **varied)
             assignments = self._assignments(experiment, {method, *cell.defences})
@@ -171,5 +171,6 @@ def _words(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _safe(name: str) -> str:
+def folder_name(name: str) -> str:
+    """Replace in a name all that a folder's name should not have."""
     return re.sub(r"[^\w.-]+", "-", name)
