@@ -511,6 +511,14 @@ def test_every_row_of_the_lost_tables_is_an_experiment_that_can_be_resolved(name
     searched = [preset.experiments[0] for preset in chosen if preset.experiments[0].attacks]
     assert all(("dcs2" in run.attack) == (run.defence == "none" or "dcs2" in run.defence) for run in searched)
     assert {run.images for run in searched} == ({4} if scale == "quick" else {64})
+    runs = [preset.experiments[0] for preset in chosen]
+    colour = {run.net for run in runs if run.dataset != "mnist"}
+    assert colour == ({"lenet"} if scale == "quick" else {"convnet32"})
+    assert {run.net for run in runs if run.dataset == "mnist"} <= {"lenet"}
+    concealing = [run for run in runs if "dcs2" in run.defences]
+    steps = {(bool(run.attacks), setting) for run in concealing for setting in run.set if "dcs2.steps" in setting}
+    trained = {(False, "dcs2.steps=20")} if name == "dcs2.1" else set()
+    assert steps == ({(True, "dcs2.steps=100"), *trained} if scale == "quick" else set())
 
 
 @pytest.mark.usefixtures("_no_downloads")
