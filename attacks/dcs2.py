@@ -11,8 +11,8 @@ Granted     the examples' labels.
     minimise over x: distance(E(x), f_s) + tv * TV(x)           `flfw.inversion.private.known_extractor`
 
 A gradient whose rank is the number of examples has no concealed sample in it, as where the defence is not used: the
-same equations then give the examples' features. On a network that fits an example very well its part of the
-gradient is lost in rounding: then nothing is given, or with a large error.
+same equations then give the examples' features. On a confident network some samples are lost in rounding, and
+features are off by as much as the rank is unclear: then nothing is given, or features with an error of percents.
 Departures  1. The gradients of the extractor are not used: they are those of all samples. A search for all images
                at once by all gradients took six times as long, and came less close than the features alone.
             2. Mixtures of 0 or 1 are refused.
@@ -35,11 +35,10 @@ from flfw.adversary.attack import Attack, Budget, NotApplicable, Private
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.data.sensitive import SensitiveSamples
 from flfw.errors import require
-from flfw.inversion.closed_form.concealed import rank, separate, solvable
+from flfw.inversion.closed_form.concealed import SOLVED, rank, separate, solvable
 from flfw.inversion.closed_form.features import CLASSIFIER, EXTRACTOR, ExtractorVictim, features_shape, read_features
 from flfw.inversion.private.known_extractor import by_features
 
-_SOLVED = 1e-6  # error of the equations above which no solution was found; a wrong one may have 1e-5
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6  # error of the bias's gradient of one undefended example; float32 leaves 1e-7
 
 _Message: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -52,8 +51,8 @@ class DCS2InversionSettings:
 
     mixture: float = 0.7  # lambda of the recipe, in (0, 1)
     sensitive: str = "all"  # examples of the recipe that have a concealed sample, as the defence's setting
-    starts: int = 300  # of the separation; four times as many if no solution is found, >= 1
-    separation_iterations: int = 800  # by Adam, before Gauss-Newton, >= 1
+    starts: int = 300  # guessed, then random; four times as many if no solution is found, >= 1
+    separation_iterations: int = 800  # by Adam, of the random starts, >= 1
     search_iterations: int = 8000  # steps of the search for the image, >= 1
     tv: float = 1e-2  # first weight of the total variation; it falls to a thousandth; >= 0
 
@@ -80,7 +79,7 @@ class DCS2Inversion(Attack):
 
     @property
     def budget(self) -> Budget:
-        """The budget of the search for the image; the separation has its own error as a proof."""
+        """The budget of the search for the image; the separation is not one of its iterations."""
         return Budget(self.settings.search_iterations, 1, "least error of the equations")
 
     def private(self, model: nn.Module, batch: int) -> Private:
@@ -160,7 +159,7 @@ class DCS2Inversion(Attack):
         for starts in (chosen.starts, 4 * chosen.starts):
             options = {"mixture": chosen.mixture, "starts": starts, "steps": chosen.separation_iterations}
             result = separate(*message, rng, **options)
-            if result.error < _SOLVED:
+            if result.error < SOLVED:
                 return result.examples.view(-1, *shape)
         return None
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from attacks.dcs2 import _SOLVED, DCS2Inversion, DCS2InversionSettings
+from attacks.dcs2 import DCS2Inversion, DCS2InversionSettings
 from clients.defences.dcs2 import DCS2, DCS2Settings, Search
 from flfw import nets
 from flfw.adversary.attack import NotApplicable
@@ -16,7 +16,8 @@ from flfw.audit.jobs import Ticket
 from flfw.defence import LocalStep
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
-from flfw.inversion.closed_form.concealed import Separated, rank, separate
+from flfw.inversion.closed_form.concealed import SOLVED, Separated, rank, separate
+from flfw.inversion.closed_form.concealed_equations import Candidates, Equations
 from flfw.nets.inputs import Inputs
 from flfw.nets.representation import representation
 from flfw.resolve import resolve, without_auto
@@ -116,27 +117,81 @@ def test_and_of_a_batch_with_one_sensitive_class_or_without_the_defence() -> Non
     assert result.error < 1e-5 and worst(result.examples, f_s) < 1e-4 and result.factor == 0
 
 
+def worst_solution(net: nn.Module, seed: int, labels: tuple[int, ...]) -> float:
+    """The worst relative error of the features that the attack's two budgets find; infinite: they find none."""
+    sent, f_s, _ = message(net, seed, labels)
+    result = separated(net, sent, labels, starts=300, steps=800)
+    if result.error >= SOLVED:
+        result = separated(net, sent, labels, starts=1200, steps=800)
+    return worst(in_order(result.examples, f_s, labels), f_s) if result.error < SOLVED else torch.inf
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("labels", "least"), [((0,), 8), ((0, 1), 8), ((0, 1, 2), 6), ((5, 5, 5), 6), ((0, 1, 2, 3), 0)], ids=str
+    ("labels", "least", "limit"),
+    [
+        ((0,), 8, 1e-5),
+        ((0, 1), 8, 1e-4),
+        ((0, 1, 2), 7, 1e-4),
+        ((5, 5, 5), 7, 1e-3),
+        ((0, 1, 2, 3), 6, 1e-3),
+        ((4, 4, 7, 7), 6, 1e-2),
+    ],
+    ids=str,
 )
-def test_rates_of_the_separation_and_no_wrong_solution_counts_as_one(labels: tuple[int, ...], least: int) -> None:
+def test_rates_of_the_separation_and_no_wrong_solution_counts_as_one(
+    labels: tuple[int, ...], least: int, limit: float
+) -> None:
     """Rates in docs/attacks/dcs2.md, for eight networks and images."""
-    solved, errors = 0, [0.0]
+    errors = [worst_solution(network("lenet", seed), seed, labels) for seed in range(8)]
+    solved = [error for error in errors if error < torch.inf]
+    print(f"{labels}: {len(solved)} of 8 solved, relative error of the features at most {max(solved):.0e}")
+    assert len(solved) >= least and max(solved) < limit
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", [5, 20])
+@pytest.mark.parametrize("labels", [(0, 1), (0, 1, 2), (5, 5, 5)], ids=str)
+def test_on_a_confident_network_features_are_exact_or_the_rank_refuses_them(
+    labels: tuple[int, ...], scale: int
+) -> None:
+    """Solved equations alone prove nothing there: rounding hides samples whose columns of A are nearly dependent."""
+    passed = 0
     for seed in range(8):
         net = network("lenet", seed)
-        sent, f_s, _ = message(net, seed, labels)
-        g, last = (sent["classifier.weight"], sent["classifier.bias"]), net.get_submodule("classifier")
-        assert isinstance(last, nn.Linear)
-        layer, mask = (last.weight.detach(), last.bias.detach()), torch.ones(len(labels), dtype=torch.bool)
-        for starts in (300, 1200):
-            result = separate(*g, *layer, torch.tensor(labels), mask, torch_generator(seed, "r"), starts=starts)
-            if result.error < _SOLVED:
-                solved += 1
-                errors.append(worst(in_order(result.examples, f_s, labels), f_s))
-                break
-    print(f"{labels}: {solved} of 8 solved, relative error of the features at most {max(errors):.0e}")
-    assert solved >= least and max(errors) < 1e-4
+        with torch.no_grad():
+            net.get_submodule("classifier").weight.mul_(scale)  # type: ignore[operator, union-attr]
+        sent, *_ = message(net, seed, labels)
+        if rank(sent["classifier.weight"]) == 2 * len(labels):
+            off = worst_solution(net, seed, labels)
+            passed += 1
+            assert off == torch.inf or off < 0.05
+    print(f"{labels}, scores x {scale}: {passed} of 8 have the rank")
+    assert passed < 8
+
+
+@pytest.mark.parametrize("hidden", [0, 1, 2])
+def test_derivatives_of_the_equations_are_those_of_automatic_differentiation(hidden: int) -> None:
+    rng, joint = torch_generator(0, "equations"), 2 + hidden
+    target = torch.eye(5, dtype=torch.float64)[[1, 4]]
+    shapes = ((5, joint), (5,), (5, joint), (5,))
+    layer, bias, left, slope = (torch.randn(shape, generator=rng, dtype=torch.float64) for shape in shapes)
+    equations = Equations(layer, bias, left, slope, 2.0, 0.7, target, target[:hidden])
+    m = torch.randn(3, joint, joint, generator=rng, dtype=torch.float64)
+    v, labels = (
+        torch.rand(3, generator=rng, dtype=torch.float64),
+        torch.eye(5, dtype=torch.float64)[:hidden].expand(3, -1, -1),
+    )
+
+    def residual(one: Tensor, i: int) -> Tensor:
+        return equations.residual(Candidates(one[:-1].view(1, joint, joint), one[-1:], labels[i : i + 1]))[0]
+
+    for i in range(3):
+        at = torch.cat([m[i].flatten(), v[i : i + 1]])
+        expected = torch.func.jacrev(residual)(at, i)
+        if not hidden:
+            expected[:, -1] = 0
+        torch.testing.assert_close(equations.jacobian(Candidates(m, v, labels))[i], expected)
 
 
 def test_and_out_of_one_that_was_projected() -> None:

@@ -53,9 +53,11 @@ def run_config(**changed: Any) -> dict[str, Any]:
     return details["tool"]["flwr"]["app"]["config"] | {name.replace("_", "-"): value for name, value in changed.items()}
 
 
-@pytest.mark.parametrize(("epochs", "images"), [(1, 2), pytest.param(20, 4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("epochs", "images", "iterations"), [(1, 2, 150), pytest.param(20, 4, 600, marks=pytest.mark.slow)]
+)
 def test_the_app_runs_is_recorded_and_audited(
-    example: SimpleNamespace, tmp_path: Path, epochs: int, images: int
+    example: SimpleNamespace, tmp_path: Path, epochs: int, images: int, iterations: int
 ) -> None:
     clients, recordings = 2, tmp_path / "recordings"
     sizes = {"num_clients": clients, "num_server_rounds": 1, "local_epochs": epochs, "images": images}
@@ -63,7 +65,7 @@ def test_the_app_runs_is_recorded_and_audited(
     context = Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=config)
     with initialising(0, "example"):
         example.server(InProcessGrid(example.client, clients, config), context)
-    folder = example.audit(recordings, tmp_path / "audit", iterations=150)
+    folder = example.audit(recordings, tmp_path / "audit", iterations=iterations)
     (result,) = json.loads((folder / "result.json").read_text())["audit"]
     assert (result["verdict"], result["steps"], result["batch"], result["images"]) == (
         "leaks",

@@ -9,9 +9,16 @@ there, with R = m + B,
 
 and without concealed samples (p - e) / B. dL/dW = U V has rank R, so F = M V with an unknown M (R, R), and the A that
 this F produces must satisfy A M = U and A 1 = dL/db: (R + 1)(K - 1) equations, as each column of A adds up to 0, for
-R^2 + 1 unknowns. They are solved from many random starts by Adam, with soft labels c that are searched for as well,
-then with the likeliest labels by Gauss-Newton; the solution with the least error is taken. The error of a genuine one
-is near rounding; that of a wrong one may be as small as 1e-5.
+R^2 + 1 unknowns. They are solved by Gauss-Newton steps from two kinds of starts, and the solution with the least error
+is taken:
+
+    guessed     all features near their mean, which is about dL/db dL/dW / |dL/db|^2. So p and, for given labels c, A
+                and v are known nearly; of the labels those are taken that explain dL/db best. M solves A M = U, and
+                where A hardly tells, it is near a random place.
+    random      M, v and soft labels are drawn, and descended by Adam before; for networks whose p differ much.
+
+The error of a genuine solution is near rounding, below 1e-7; that of a wrong one may be as small as 1e-5. A solution
+tells little of an example that the network fits well: its column of A is nearly 0, and rounding hides it.
 """
 
 from __future__ import annotations
@@ -22,10 +29,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, softplus
 
-_LR, _PARTS = 0.05, 3.0  # parts: the sum of the recipe's weights
-_SPREAD = 0.5  # of the starts, over the usual length of features
-_POLISH, _CANDIDATES = 80, 64  # steps of Gauss-Newton, for the best candidates
-_UNPROJECTED = -40.0  # before softplus: v is 0
+from flfw.inversion.closed_form.concealed_equations import Candidates, Equations
+
+SOLVED = 1e-6
+"""Error above which no solution was found."""
+
+_LR = 0.05
+_SPREAD = 0.5  # of random starts, over the usual length of features
+_APART = 0.1  # of guessed features from their mean, each coordinate, over the mean's length
+_NEAR = 0.03  # expected error of a guessed A, over an example's weight
+_DRAWN, _LISTED, _ROUNDS = 20_000, 32, 3  # labels looked at and kept, and repeats of the guess
+_FIRST, _LAST, _KEPT = 30, 150, 128  # steps of Gauss-Newton for all candidates, for the best, and how many these are
 
 
 class Separated(NamedTuple):
@@ -44,38 +58,6 @@ class Separated(NamedTuple):
     labels: Tensor
     factor: float
     error: float
-
-
-class _Unknown(NamedTuple):
-    """Candidates: M (n, R, R) in units of the usual length, v before softplus (n,), labels c as logits (n, m, K)."""
-
-    m: Tensor
-    v: Tensor
-    labels: Tensor
-
-
-class _Equations(NamedTuple):
-    """Equations in units in which V has orthonormal rows: scores of F are ``layer`` (K, R) times M^T, plus ``bias``."""
-
-    layer: Tensor
-    bias: Tensor
-    left: Tensor
-    slope: Tensor
-    unit: float
-    mixture: float
-    target: Tensor
-    behind: Tensor
-
-    def residual(self, m: Tensor, v: Tensor, labels: Tensor) -> Tensor:
-        """Return the errors (n, (R + 1) K) of n candidates, with labels as probabilities, over the message's length."""
-        scaled, hidden = m * self.unit, len(self.behind)
-        p = (torch.einsum("kr,nfr->nfk", self.layer, scaled) + self.bias).softmax(2)
-        share = 1 / _PARTS + softplus(v)[:, None, None] if hidden else 1.0
-        plain = share * (p[:, hidden:] - self.target) / len(self.target)
-        concealed = p[:, :hidden] - self.mixture * labels - (1 - self.mixture) * self.behind
-        a = torch.cat([concealed / (_PARTS * max(1, hidden)), plain], 1).mT
-        size = (self.left.square().sum() + self.slope.square().sum()).sqrt()
-        return torch.cat([(a @ scaled - self.left).flatten(1), a.sum(2) - self.slope], 1) / size
 
 
 def rank(weight_gradient: Tensor, tolerance: float = 1e-6) -> int:
@@ -117,7 +99,7 @@ def separate(
         sensitive: mask (B,) of the examples that have a concealed sample.
         rng: generator of the starts, on the CPU.
         mixture: l, in [0, 1].
-        starts: random starts, >= 1; every second one begins with a projection.
+        starts: guessed starts, about, and random ones if none of these solves the equations, >= 1.
         steps: of Adam, >= 1.
     """
     g, classes = weight_gradient.double(), len(bias)
@@ -127,68 +109,83 @@ def separate(
     u, s, right = torch.linalg.svd(g, full_matrices=False)
     rows, unit = right[:joint], float(weight.shape[1]) ** 0.5
     layer, left = weight.double() @ rows.T, u[:, :joint] * s[:joint]
-    equations = _Equations(layer, bias.double(), left, bias_gradient.double(), unit, mixture, target, behind)
-    unknown = _descended(equations, _started(equations, starts, rng), steps)
-    hard = one_hot(unknown.labels.argmax(2), classes).to(g)
-    soft = equations.residual(unknown.m, unknown.v, unknown.labels.softmax(2)).square().sum(1)
-    best = soft.topk(min(_CANDIDATES, starts), largest=False).indices
-    m, v = _polished(equations, unknown.m[best], unknown.v[best], hard[best])
-    errors = equations.residual(m, v, hard[best]).square().sum(1).nan_to_num(nan=torch.inf)
-    place, hidden = int(errors.argmin()), len(behind)
-    features = (m[place] * unit @ rows).to(weight)
-    factor = float(softplus(v[place])) if hidden else 0.0
-    error = float(errors[place]) ** 0.5
-    return Separated(features[hidden:], features[:hidden], hard[best[place]].argmax(-1), factor, error)
+    equations = Equations(layer, bias.double(), left, bias_gradient.double(), unit, mixture, target, behind)
+    best, error = _best(equations, _guessed(equations, starts, rng))
+    if error >= SOLVED:
+        other, least = _best(equations, _descended(equations, starts, steps, rng))
+        best, error = (other, least) if least < error else (best, error)
+    features, hidden = (best.m[0] * unit @ rows).to(weight), len(behind)
+    factor = float(best.v[0]) if hidden else 0.0
+    return Separated(features[hidden:], features[:hidden], best.labels[0].argmax(-1), factor, error)
 
 
-def _started(equations: _Equations, starts: int, rng: torch.Generator) -> _Unknown:
-    """Draw random starts; the labels begin nearly alike."""
+def _best(equations: Equations, start: Candidates) -> tuple[Candidates, float]:
+    """Solve the equations from each start, and return the one candidate of least error with the error."""
+    first = equations.solved(start, _FIRST)
+    kept = equations.errors(first).topk(min(_KEPT, len(start.v)), largest=False).indices
+    last = equations.solved(first.at(kept), _LAST)
+    errors = equations.errors(last)
+    place = errors.argmin()
+    return last.at(place[None]), float(errors[place])
+
+
+def _guessed(equations: Equations, starts: int, rng: torch.Generator) -> Candidates:
+    """Return starts with the likeliest labels and features near their mean; the first of each labels without noise."""
+    joint, device = equations.layer.shape[1], equations.layer.device
+    mean = equations.slope @ equations.left / equations.slope.square().sum()
+    p = (equations.layer @ mean + equations.bias).softmax(0).expand(1, joint, -1)
+    labels, v = _likeliest(equations, p, min(_LISTED, starts), rng)
+    times = max(1, starts // len(v))
+    noise = torch.randn(times, joint, joint, generator=rng, dtype=torch.float64).to(device)
+    noise[0] = 0
+    near = ((mean + _APART * mean.norm() * noise) / equations.unit).repeat_interleave(len(v), 0)
+    at = Candidates(near, v.repeat(times), labels.repeat(times, 1, 1))
+    ridge = (_NEAR / (3 * len(equations.target))) ** 2 * torch.eye(joint, dtype=torch.float64, device=device)
+    for _ in range(_ROUNDS):
+        a = equations.mixed(at)
+        missing = equations.left / equations.unit - a @ near
+        at = at._replace(m=near + torch.linalg.solve(a.mT @ a + ridge, a.mT @ missing))
+    return at
+
+
+def _likeliest(equations: Equations, p: Tensor, count: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return up to ``count`` concealed labels (n, m, K) that explain dL/db best with probabilities p, and their v."""
+    given, classes = equations.behind.argmax(1), len(equations.slope)
+    hidden, others = len(given), classes - 1
+    if others**hidden <= _DRAWN:
+        steps = others ** torch.arange(hidden)
+        moved = torch.arange(others**hidden)[:, None] // steps % others
+    else:
+        moved = torch.randint(0, others, (_DRAWN, hidden), generator=rng)
+    labels = one_hot((given + 1 + moved.to(given.device)) % classes, classes).to(p)
+    slopes = equations.slopes(p.expand(len(labels), -1, -1), labels)
+    weights = equations.weights(p.new_zeros(1))
+    missing = equations.slope - (weights[..., None] * slopes).sum(1)
+    by_v = slopes[0, hidden:].mean(0)
+    v = (missing @ by_v / by_v.square().sum()).clamp_min(0) if hidden else p.new_zeros(1)
+    errors = (missing - v[:, None] * by_v).square().sum(1)
+    best = errors.topk(min(count, len(errors)), largest=False).indices
+    return labels[best], v[best]
+
+
+def _descended(equations: Equations, starts: int, steps: int, rng: torch.Generator) -> Candidates:
+    """Draw random starts, every second with a projection, and run Adam on them; the labels begin nearly alike."""
     joint, (hidden, classes) = equations.layer.shape[1], equations.behind.shape
-    device = equations.layer.device
     m = _SPREAD * torch.randn(starts, joint, joint, generator=rng, dtype=torch.float64)
-    v = torch.randn(starts, generator=rng, dtype=torch.float64)
-    v[::2] = _UNPROJECTED
-    labels = 0.1 * torch.randn(starts, hidden, classes, generator=rng, dtype=torch.float64)
-    return _Unknown(*(value.to(device) for value in (m, v, labels)))
-
-
-def _descended(equations: _Equations, start: _Unknown, steps: int) -> _Unknown:
-    """Run Adam on all candidates at once."""
-    at = _Unknown(*(value.clone().requires_grad_() for value in start))
-    unprojected = start.v <= _UNPROJECTED
-    adam = torch.optim.Adam([*at], lr=_LR)
+    v = softplus(torch.randn(starts, generator=rng, dtype=torch.float64))
+    v[::2] = 0
+    logits = 0.1 * torch.randn(starts, hidden, classes, generator=rng, dtype=torch.float64)
+    at = [value.to(equations.layer.device).requires_grad_() for value in (m, v, logits)]
+    unprojected = at[1].detach() == 0
+    adam = torch.optim.Adam(at, lr=_LR)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, steps)
     for _ in range(steps):
-        loss = equations.residual(at.m, at.v, at.labels.softmax(2)).square().sum()
-        gradients = torch.autograd.grad(loss, [*at], allow_unused=True)
+        loss = equations.residual(Candidates(at[0], at[1], at[2].softmax(2))).square().sum()
+        gradients = torch.autograd.grad(loss, at, allow_unused=True)
         for value, gradient in zip(at, gradients, strict=True):
             value.grad = torch.zeros_like(value) if gradient is None else gradient
-        at.v.grad = torch.where(unprojected, 0.0, at.v.grad)  # type: ignore[arg-type]
+        at[1].grad = torch.where(unprojected, 0.0, at[1].grad)  # type: ignore[arg-type]
         adam.step()
         schedule.step()
-    return _Unknown(*(value.detach() for value in at))
-
-
-def _polished(equations: _Equations, m: Tensor, v: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Run damped Gauss-Newton steps on each candidate; a step that raises the error is not made."""
-    shape = m.shape[1:]
-    at = torch.cat([m.flatten(1), v[:, None]], 1)
-    damping = torch.full((len(at),), 1e-3, dtype=torch.float64, device=at.device)
-
-    def residuals(unknown: Tensor, chosen: Tensor) -> Tensor:
-        return equations.residual(unknown[:, :-1].unflatten(1, shape), unknown[:, -1], chosen)
-
-    def one(unknown: Tensor, label: Tensor) -> Tensor:
-        return residuals(unknown[None], label[None])[0]
-
-    for _ in range(_POLISH):
-        jacobian = torch.func.vmap(torch.func.jacrev(one))(at, labels)
-        before = residuals(at, labels)
-        normal = jacobian.mT @ jacobian
-        diagonal = torch.diag_embed(normal.diagonal(dim1=1, dim2=2) * damping[:, None] + 1e-300)
-        move = torch.linalg.lstsq(normal + diagonal, jacobian.mT @ before[..., None]).solution[..., 0]
-        tried = at - move
-        better = residuals(tried, labels).square().sum(1) < before.square().sum(1)
-        at = torch.where(better[:, None], tried, at)
-        damping = torch.where(better, damping / 5, damping * 5).clamp(1e-15, 1e6)
-    return at[:, :-1].unflatten(1, shape), at[:, -1]
+    m, v, logits = (value.detach() for value in at)
+    return Candidates(m, v, one_hot(logits.argmax(2), classes).to(m))
