@@ -14,6 +14,7 @@ Departures  1. For several examples the noise could be searched for with the ima
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import final
 
 import torch
@@ -40,10 +41,14 @@ class PrecodeAdaptation(Operator):
         """Build the client whose bottleneck has the noise read off one step's gradient."""
         return super().victim(plain.reading(self._noise) if local is None else plain, received, local)
 
-    def left_out(self, batch: int, steps: int, spared: frozenset[Trait] = TRAITS) -> str:
-        """Name the noise, where it cannot be computed: of several examples or steps, or of changed gradients."""
-        computed = batch == steps == 1 and "rank" in spared
-        return "" if computed else "the bottleneck's noise, which it takes as 0"
+    def left_out(
+        self, batch: int, steps: int, spared: frozenset[Trait] = TRAITS, sent: Sequence[str] | None = None
+    ) -> str:
+        """Name the noise, where it cannot be computed: of several examples or steps, of changed or unsent gradients."""
+        private = sent is not None and _prefix(sent) is None
+        computed = batch == steps == 1 and "rank" in spared and not private
+        unsent = ": nothing of it is sent" * private
+        return "" if computed else f"the bottleneck's noise, which it takes as 0{unsent}"
 
     def read(self, sent: Tensors) -> Tensors:
         """Read ``compared``: 1 if the bottleneck's layers are compared, as of one example, else 0."""
@@ -74,7 +79,7 @@ class PrecodeAdaptation(Operator):
         return {f"{prefix}noise": sent[f"{prefix}decoder.weight"].new_zeros(1, width) if noise is None else noise}
 
 
-def _prefix(sent: Tensors) -> str | None:
+def _prefix(sent: Iterable[str]) -> str | None:
     """Name the bottleneck, with a dot at its end; None: it is not sent."""
     end = f"{BOTTLENECK}.decoder.weight"
     return next((name.removesuffix("decoder.weight") for name in sent if name.endswith(end)), None)

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import torch
+from torch import nn
 
 from flfw import plugins
 from flfw.audit.jobs import Ticket
@@ -73,7 +74,11 @@ class Hiding:
     def left_out(self) -> str:
         """Part of a defence that the adaptation to it leaves out for these messages; empty: none."""
         operator = None if self.method or not self.adapts else self.through(1.0)
-        return operator.left_out(self.ticket.batch, self.ticket.steps) if isinstance(operator, Operator) else ""
+        if not isinstance(operator, Operator):
+            return ""
+        return operator.left_out(
+            self.ticket.batch, self.ticket.steps, sent=sent_names(self.resolved, self.resolved.model)
+        )
 
     def words(self, adaptive: bool, against: str = "") -> Iterator[str]:
         """Yield a sentence for each thing that is granted, withheld or unused.
@@ -172,6 +177,12 @@ def _of_method(resolved: Resolved, ticket: Ticket, vantage: str) -> Hiding:
 
 def _written(method: str) -> type[MethodOperator]:
     return plugins.find(plugins.ADAPTATION, method, MethodOperator)
+
+
+def sent_names(resolved: Resolved, model: nn.Module, fresh: bool = False) -> list[str]:
+    """Return the names of a model's tensors in a message; of a ``fresh`` one, which no method divides, all."""
+    descended = ("*",) if fresh else resolved.method.descended(model, resolved.settings)
+    return [name for name, _ in model.named_parameters() if matches(name, descended)]
 
 
 def _function(method: Any) -> Any:

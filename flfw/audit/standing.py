@@ -9,10 +9,9 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from flfw.adversary.attack import Attack, Private
-from flfw.audit.adaptation import hiding
+from flfw.audit.adaptation import hiding, sent_names
 from flfw.audit.jobs import Job, Ticket
 from flfw.audit.knowledge import hidden, unrolled
-from flfw.messages.sharing import matches
 from flfw.nets.conditional_gan import Discriminator, Generator
 from flfw.resolve import Resolved
 
@@ -95,9 +94,7 @@ def standing(resolved: Resolved, job: Job, attack: Attack, defended: bool, vanta
     elif ticket.steps > 1 or ticket.source == "update":
         granted.append("not made use of: how the weights moved between the steps; their mean gradient is attacked")
     granted += hides.words(job.adaptive, attack.against)
-    descended = ("*",) if ticket.fresh else resolved.method.descended(model, resolved.settings)
-    sent = [name for name, _ in model.named_parameters() if matches(name, descended)]
-    if unused := attack.unused(sent, job.adaptive):
+    if unused := attack.unused(sent_names(resolved, model, ticket.fresh), job.adaptive):
         granted.append(f"not made use of: {unused}")
     # Labels that are read off the sent tensors are read as if no defence had changed these.
     knows = hides.how == "nothing to adapt to" or (job.adaptive and hides.adapts and attack.labels in _LABELS)

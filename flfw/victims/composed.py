@@ -59,11 +59,13 @@ class Composed(Operator):
             trial = stage.apply(trial, sent, mine)
         return trial
 
-    def left_out(self, batch: int, steps: int, spared: frozenset[Trait] = TRAITS) -> str:
+    def left_out(
+        self, batch: int, steps: int, spared: frozenset[Trait] = TRAITS, sent: Sequence[str] | None = None
+    ) -> str:
         """Name the omissions of all stages."""
         omissions: list[str] = []
         for stage in reversed(self._stages):
-            omissions.append(stage.left_out(batch, steps, spared))
+            omissions.append(stage.left_out(batch, steps, spared, sent))
             spared &= stage.spares
         return " and ".join(filter(None, reversed(omissions)))
 

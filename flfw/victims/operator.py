@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, final
 
@@ -69,7 +69,9 @@ class Operator(ABC):
         """Traits that this mechanism leaves as earlier stages of a pipeline made them; by default none."""
         return frozenset()
 
-    def left_out(self, batch: int, steps: int, spared: frozenset[Trait] = TRAITS) -> str:
+    def left_out(
+        self, batch: int, steps: int, spared: frozenset[Trait] = TRAITS, sent: Sequence[str] | None = None
+    ) -> str:
         """Name the part of the mechanism that the model leaves out for such messages; empty: none, as by default.
 
         An attack that knows the rest only is no evidence of protection.
@@ -78,6 +80,7 @@ class Operator(ABC):
             batch: examples behind the message.
             steps: its local steps.
             spared: traits that later stages of a pipeline leave as they are.
+            sent: names of the message's tensors; None: all of the network.
         """
         return ""
 
@@ -243,9 +246,11 @@ class Scaled(Operator):
         """True where the mechanism's victim includes more than the local steps."""
         return self._mechanism.has_victim
 
-    def left_out(self, batch: int, steps: int, spared: frozenset[Trait] = TRAITS) -> str:
+    def left_out(
+        self, batch: int, steps: int, spared: frozenset[Trait] = TRAITS, sent: Sequence[str] | None = None
+    ) -> str:
         """Name the mechanism's own omission."""
-        return self._mechanism.left_out(batch, steps, spared)
+        return self._mechanism.left_out(batch, steps, spared, sent)
 
     def victim(self, plain: PlainVictim, received: Tensors, local: LocalSteps | None) -> VictimModel:
         """Build the mechanism's victim."""

@@ -239,6 +239,13 @@ def test_behind_a_stage_that_changes_entries_the_noise_is_named_as_well() -> Non
     assert line not in words_of(asked(defence="precode+soteria"), 1, 1)
 
 
+@pytest.mark.parametrize("method", ["fedper", "hyperfl"])
+def test_of_a_private_bottleneck_the_noise_is_named_as_well_for_nothing_of_it_is_sent(method: str) -> None:
+    line = "not made use of: the bottleneck's noise, which it takes as 0: nothing of it is sent"
+    assert line in words_of(asked(method=method), 1, 1)
+    assert not any("bottleneck" in words for words in words_of(asked(), 1, 1))
+
+
 def test_soteria_on_the_bottleneck_itself_has_no_adaptation() -> None:
     operators = [SoteriaAdaptation({"layer": layer}) for layer in ("classifier.bottleneck.encoder", "")]
     assert [composes([PrecodeAdaptation({"scale": 1.0}), one]) for one in operators] == [False, True]
