@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from flfw.storage.provenance import code_hash
@@ -129,7 +129,7 @@ def _among(counts: set[int], noun: str) -> str:
     return f"{' or '.join(map(str, sorted(counts)))} {noun}{'' if counts == {1} else 's'}"
 
 
-def _figures(outcomes: Iterable[Outcome]) -> list[str]:
+def _figures(outcomes: Sequence[Outcome]) -> list[str]:
     """Describe each figure, with the rows that show it."""
     rows: dict[tuple[str, str], dict[str, None]] = {}
     for outcome in outcomes:
@@ -140,7 +140,20 @@ def _figures(outcomes: Iterable[Outcome]) -> list[str]:
                 rows.setdefault(("also", figure.words), {})[row] = None
             if outcome.preset.beside:
                 rows.setdefault(("also", "the same of the method's variant ours"), {})[row] = None
-    return [f"{word} ({', '.join(names)}): {words}" for (word, words), names in rows.items()]
+    every = dict.fromkeys(" ".join(outcome.cell.row) for outcome in outcomes if outcome.preset)
+    return [f"{word} ({_named(names, every)}): {words}" for (word, words), names in rows.items()]
+
+
+def _named(names: Iterable[str], every: Iterable[str]) -> str:
+    """Name the rows, or of many the others.
+
+    >>> _named("abc", "abc"), _named("abcd", "abcde"), _named("abcde", "abcde")
+    ('a, b, c', 'all but e', 'all')
+    """
+    shown, others = [*names], [name for name in every if name not in names]
+    if len(shown) <= 3 or len(shown) <= len(others):
+        return ", ".join(shown)
+    return f"all but {', '.join(others)}" if others else "all"
 
 
 def _remarks(outcomes: tuple[Outcome, ...]) -> list[str]:
