@@ -136,7 +136,7 @@ class DCS2Inversion(Attack):
         gradient, labels = mean_gradient(seen, known), known.labels
         assert labels is not None, "they are granted"
         g, slope = gradient[f"{CLASSIFIER}.weight"], gradient[f"{CLASSIFIER}.bias"]
-        if not bool(g.any()):
+        if not bool(g.any()) or not bool(torch.isfinite(g).all() and torch.isfinite(slope).all()):
             return None
         joint = rank(g)
         sensitive = self._sensitive(labels, joint)

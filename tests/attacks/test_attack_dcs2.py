@@ -200,6 +200,9 @@ def test_and_out_of_one_that_was_projected() -> None:
     x = torch.rand(1, *INPUTS.shape, generator=torch_generator(0, "dcs2 attacked"))
     loss = cross_entropy(net(INPUTS.normalise(x)), torch.tensor([3]))
     g = dict(zip(dict(net.named_parameters()), torch.autograd.grad(loss, list(net.parameters())), strict=True))
+    assert (
+        separated(net, {name: value - 0.2 * g[name] for name, value in sent.items()}).error > SOLVED
+    )  # no such factor
     moved = {name: value + 0.8 * g[name] for name, value in sent.items()}
     result = separated(net, moved)
     assert result.error < 1e-5 and result.factor == pytest.approx(0.8, abs=1e-4)
@@ -318,3 +321,11 @@ def test_its_grants_say_whose_recipe_it_is_built_on(defence: str, line: str) -> 
     hides = hiding(resolved, Ticket("target", 0, "", 1, 1, "target"), "server", defended=True)
     assert list(hides.words(False, DCS2Inversion.against)) == [line]
     assert list(hides.words(False)) == [f"not granted: that the client uses {defence}"]
+
+
+@pytest.mark.parametrize("value", [0.0, torch.nan, torch.inf])
+def test_a_message_of_no_finite_numbers_gives_nothing(value: float) -> None:
+    observations, knowledge = attackable("lenet", 16, digits(0, side=16))
+    observations[0].sent.update({name: torch.full_like(tensor, value) for name, tensor in observations[0].sent.items()})
+    (result,) = DCS2Inversion(DCS2InversionSettings(search_iterations=1)).run(observations, knowledge, generators(1))
+    assert bool(result.samples.isnan().all())

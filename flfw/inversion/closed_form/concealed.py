@@ -39,6 +39,7 @@ _SPREAD = 0.5  # of random starts, over the usual length of features
 _APART = 0.1  # of guessed features from their mean, each coordinate, over the mean's length
 _NEAR = 0.03  # expected error of a guessed A, over an example's weight
 _DRAWN, _LISTED, _ROUNDS = 20_000, 32, 3  # labels looked at and kept, and repeats of the guess
+_ROUNDING = 1e-3  # of v
 _FIRST, _LAST, _KEPT = 30, 150, 128  # steps of Gauss-Newton for all candidates, for the best, and how many these are
 
 
@@ -124,7 +125,7 @@ def _best(equations: Equations, start: Candidates) -> tuple[Candidates, float]:
     first = equations.solved(start, _FIRST)
     kept = equations.errors(first).topk(min(_KEPT, len(start.v)), largest=False).indices
     last = equations.solved(first.at(kept), _LAST)
-    errors = equations.errors(last)
+    errors = torch.where(last.v < -_ROUNDING, torch.inf, equations.errors(last))  # no projection has a negative factor
     place = errors.argmin()
     return last.at(place[None]), float(errors[place])
 
