@@ -15,7 +15,7 @@ Departures  1. The printed algorithm adds noise for each client and divides by K
                W + 1/Kt (sum Delta_k + noise).
             2. In the paper noised_by=server protects against an attacker at the server. But the server sees each update
                before it adds the noise, so here it protects against nobody there.
-            3. Clients clip, not the server: the sent updates are bounded, and the numbers are the same.
+            3. Clients clip: the sent updates are bounded. A server that adds noise clips once more, by the same bound.
             4. A layer's tensors are clipped together, each layer to C: z = sigma / sqrt(M). The paper counts sigma.
             5. The authors' code multiplies the noise by 0 and has the clipping commented out.
 
@@ -98,8 +98,9 @@ class FedSDP(FederatedStrategy):
         """Average over the cohort, with the server's noise if the server adds it."""
         noisy = self.settings.noised_by == "server"
         deviation = self.settings.noise_multiplier * self.settings.clip if noisy else 0.0
-        rng = self.settings.generator(self.seed, "server noise", self.round)
-        return noisy_mean(updates, self.broadcasted, self.expected, deviation, rng)
+        noise = self.settings.noise(self.seed, "server noise", self.round)
+        bounds = self.settings if noisy else None
+        return noisy_mean(updates, self.broadcasted, self.expected, bounds, deviation, noise)
 
     def without_updates(self) -> Tensors:
         """Return noise alone, which hides that no client was drawn."""

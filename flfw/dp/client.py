@@ -8,6 +8,7 @@ from functools import cached_property
 from math import ceil
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -17,7 +18,8 @@ from flfw.client.workplace import Workplace
 from flfw.dp.settings import Noise, NoisySteps, clipped_change
 from flfw.messages.sharing import matches
 from flfw.nets.net import Tensors
-from flfw.training.gaussian import gaussian
+from flfw.rng import secret_coins, torch_generator
+from flfw.training.gaussian import GaussianNoise
 from flfw.training.per_example import Bound, ClippedSum, PerExample
 
 
@@ -57,15 +59,20 @@ class NoisyClient(FederatedClient, ABC):
         return PerExample(self.model, self.sharing.uploads, grouping=self.privacy.grouping, way="fixed")
 
     @cached_property
-    def noise(self) -> torch.Generator:
-        """Generator of this client's noise in this round."""
+    def noise(self) -> GaussianNoise:
+        """Source of this client's noise in this round."""
         numbers = (self.at.round, self.at.partition, *self.at.probe)
-        return self.privacy.generator(self.at.experiment.seed, "noise", *numbers)
+        return self.privacy.noise(self.at.experiment.seed, "noise", *numbers)
 
     @cached_property
-    def coins(self) -> torch.Generator:
-        """Generator of this client's Poisson batches in this round, which are as secret as the noise."""
-        return self.privacy.generator(self.at.experiment.seed, "coins", self.at.round, self.at.partition)
+    def _coins(self) -> torch.Generator:
+        return torch_generator(self.at.experiment.seed, "coins", self.at.round, self.at.partition)
+
+    def coins(self, count: int, probability: float) -> np.ndarray:
+        """Draw the coins (count,) of one Poisson batch, as secret as the noise; True: the example is drawn."""
+        if self.privacy.secure:
+            return secret_coins(count, probability)
+        return torch.rand(count, generator=self._coins).numpy() < probability
 
     def bound(self) -> Bound:
         """Return the clipping bound C of this round."""
@@ -129,11 +136,9 @@ class NoisyClient(FederatedClient, ABC):
         if len(y):
             norms = torch.linalg.vector_norm(clipped.norms, dim=1)
             self._seen.append((float(norms.mean()), float((clipped.scales < 1).float().mean())))
-        noise = gaussian({name: value.shape for name, value in clipped.sums.items()}, deviation, self.noise)
         bounds = bound if isinstance(bound, Mapping) else dict.fromkeys(self.per_example.groups, bound)
         scale = {name: bounds[group] for group, members in self.per_example.groups.items() for name in members}
-        total = self.finished(clipped.sums)
-        return clipped.losses, {n: v.add_(noise[n].to(v.device), alpha=scale[n]) for n, v in total.items()}
+        return clipped.losses, self.noise.added(self.finished(clipped.sums), deviation, scale)
 
     def finished(self, total: Tensors) -> Tensors:
         """Return the sum of clipped gradients to which noise is added; by default ``total``, unchanged."""
@@ -146,8 +151,7 @@ class NoisyClient(FederatedClient, ABC):
             return
         indices, size = self.indices("train"), self.at.experiment.batch_size
         for _ in range(ceil(len(indices) / size)):
-            coins = torch.rand(len(indices), generator=self.coins).numpy() < size / len(indices)
-            x, y = self.examples("train", indices[coins], vary=rng)
+            x, y = self.examples("train", indices[self.coins(len(indices), min(1.0, size / len(indices)))], vary=rng)
             yield self.guarded(x, y, rng) if len(y) else (x, y)
 
     def local_gradient(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
@@ -180,6 +184,4 @@ class NoisyClient(FederatedClient, ABC):
 
     def _sanitised(self, change: Tensors) -> Tensors:
         clipped = clipped_change(change, self.privacy.clip, self.privacy.grouping)
-        shapes = {name: value.shape for name, value in clipped.items()}
-        noise = gaussian(shapes, self.privacy.update_deviation, self.noise)
-        return {name: value + noise[name].to(value.device) for name, value in clipped.items()}
+        return self.noise.added(clipped, self.privacy.update_deviation)

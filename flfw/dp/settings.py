@@ -15,11 +15,12 @@ from flfw.messages.sharing import matches
 from flfw.nets.net import Tensors
 from flfw.privacy.course import Course
 from flfw.privacy.mechanism import Holder, Mechanism
-from flfw.rng import secret_generator, torch_generator
+from flfw.rng import torch_generator
+from flfw.training.gaussian import GaussianNoise, SecureNoise, SeededNoise
 from flfw.training.optimisers import LocalTraining
 from flfw.training.per_example import Grouping, PerExample, grouped
 
-NoiseSource: TypeAlias = Literal["seed", "system"]
+NoiseSource: TypeAlias = Literal["seed", "secure"]
 Unit: TypeAlias = Literal["example", "client"]
 
 _WIDE = 1e9  # a bound that no gradient or update reaches
@@ -33,7 +34,7 @@ class Noise(LocalTraining):
     noise_multiplier: float = 6.0  # sigma >= 0: the noise on a sum has deviation sigma C in each entry; 0: none
     clip: float = 4.0  # C > 0, the L2 bound of each group of tensors
     grouping: Grouping = "layer"  # clipped together: a layer's tensors, each tensor, or all that are sent (flat)
-    noise_source: NoiseSource = "seed"  # seed: anyone with the seed can repeat the noise; system: nobody can
+    noise_source: NoiseSource = "seed"  # seed: whoever has it can take the noise off; secure: nobody can
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,9 +49,14 @@ class Noise(LocalTraining):
         """Return settings with so little noise that a message leaks; the clipping stays."""
         return replace(self, noise_multiplier=min(self.noise_multiplier, _FAINT))
 
-    def generator(self, seed: int, purpose: str, *numbers: int) -> torch.Generator:
-        """Return the generator of the noise."""
-        return secret_generator() if self.noise_source == "system" else torch_generator(seed, purpose, *numbers)
+    @property
+    def secure(self) -> bool:
+        """True where nobody can repeat the noise, the coins of batches, and the coins of cohorts."""
+        return self.noise_source == "secure"
+
+    def noise(self, seed: int, purpose: str, *numbers: int) -> GaussianNoise:
+        """Return the source of the noise for one purpose, with the numbers that tell it from others of the purpose."""
+        return SecureNoise() if self.secure else SeededNoise(torch_generator(seed, purpose, *numbers))
 
     @property
     def on_steps(self) -> bool:

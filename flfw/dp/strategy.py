@@ -56,8 +56,8 @@ class EitherUnitStrategy(FederatedStrategy, ABC):
         if self.settings.on_steps:
             return weighted_mean(updates)
         deviation = self.settings.noise_multiplier * self.settings.clip
-        rng = self.settings.generator(self.seed, "server noise", self.round)
-        return noisy_mean(updates, self.broadcasted, self.expected, deviation, rng)
+        noise = self.settings.noise(self.seed, "server noise", self.round)
+        return noisy_mean(updates, self.broadcasted, self.expected, self.settings, deviation, noise)
 
     def without_updates(self) -> Tensors:
         """Return the model of a round without clients; the server's noise hides that no client was drawn."""

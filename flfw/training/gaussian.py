@@ -1,14 +1,18 @@
-"""Gaussian noise for named tensors."""
+"""Gaussian noise for named tensors: from a seed, for experiments that repeat, or secret, for claims that hold."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import inf, prod
+from typing import final
 
 import torch
 from torch import Tensor
 
 from flfw.errors import require
+from flfw.training.secure_gaussian import MARGIN, add_secure_gaussian
 
 
 def gaussian(
@@ -35,3 +39,58 @@ def gaussian(
     numbers = torch.empty(total).normal_(0.0, deviation, generator=rng) if deviation else torch.zeros(total)
     pieces = numbers.split_with_sizes(sizes)
     return {name: piece.view(shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
+
+
+class GaussianNoise(ABC):
+    """Source of Gaussian noise for one purpose of one client, or of the server, in one round."""
+
+    @abstractmethod
+    def added(
+        self, values: Mapping[str, Tensor], deviation: float, scales: Mapping[str, float] | None = None
+    ) -> dict[str, Tensor]:
+        """Return floating tensors plus independent noise, on their devices.
+
+        Args:
+            values: by name; they may be changed in place.
+            deviation: standard deviation of the noise, >= 0 and finite; 0: the values are returned as they are.
+            scales: factor > 0 of the deviation for each tensor; None: 1.
+        """
+
+
+@final
+@dataclass(frozen=True)
+class SeededNoise(GaussianNoise):
+    """Noise that repeats with its generator, and that a lattice of float32 gives away: it protects nothing.
+
+    Attributes:
+        rng: generator of the CPU; it advances.
+    """
+
+    rng: torch.Generator
+
+    def added(
+        self, values: Mapping[str, Tensor], deviation: float, scales: Mapping[str, float] | None = None
+    ) -> dict[str, Tensor]:
+        """Return the tensors plus numbers of `gaussian`; see the base."""
+        noise = gaussian({name: value.shape for name, value in values.items()}, deviation, self.rng)
+        return {n: v.add_(noise[n].to(v.device), alpha=scales[n] if scales else 1) for n, v in values.items()}
+
+
+@final
+class SecureNoise(GaussianNoise):
+    """Noise that nobody can repeat and whose digits tell nothing, larger by `MARGIN` than asked for."""
+
+    def added(
+        self, values: Mapping[str, Tensor], deviation: float, scales: Mapping[str, float] | None = None
+    ) -> dict[str, Tensor]:
+        """Return the tensors plus noise, on a grid of their deviation; see `add_secure_gaussian` and the base."""
+        require(0 <= deviation < inf, "0 <= deviation < inf", deviation=deviation)
+        if not deviation:
+            return dict(values)
+        alike: dict[float, dict[str, Tensor]] = {}
+        for name, value in values.items():
+            alike.setdefault(scales[name] if scales else 1.0, {})[name] = value
+        noisy: dict[str, Tensor] = {}
+        for scale, members in alike.items():
+            noisy |= add_secure_gaussian(members, (1 + MARGIN) * deviation * scale)
+        return {name: noisy[name] for name in values}

@@ -119,7 +119,7 @@ def config(**changed: Any) -> dict[str, Any]:
     return dict(Experiment(**changed).to_run_config())
 
 
-SYSTEM = "noise_source=system"
+SYSTEM = "noise_source=secure"
 NOISE = {
     ("fed_cdp", (SYSTEM,)): 6.0,  # the method's own default
     ("fed_cdp", (SYSTEM, "noise_multiplier=1.5")): 1.5,
@@ -159,7 +159,7 @@ def test_a_run_without_the_least_noise_is_refused() -> None:
     assert strict.refuses_run(enough) is None
     assert POLICY.refuses_run(less) is None
     assert strict.refuses_run(less) == (
-        "this site's policy asks for noise_multiplier >= 2 with noise_source=system, the run has 1.99"
+        "this site's policy asks for noise_multiplier >= 2 with noise_source=secure, the run has 1.99"
     )
 
 

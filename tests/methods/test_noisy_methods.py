@@ -35,6 +35,7 @@ from flfw.server.aggregation import Update
 from flfw.server.cohorts import drawn, most_participations
 from flfw.server.strategy import FederatedStrategy
 from flfw.task import Task
+from flfw.training.gaussian import SeededNoise
 from tests.support.method_rounds import assert_equal, initial_tensors, make_client, plain_net, sizes, weighted
 from tests.support.resumed_runs import cut_short
 
@@ -326,9 +327,19 @@ def test_a_clipped_change_has_the_norm_of_the_bound_and_nothing_else_gets_throug
 def test_the_servers_mean_divides_by_the_cohort_and_not_by_who_came() -> None:
     sent, count = {"w": torch.tensor([1.0]), "n": torch.tensor([7])}, torch.tensor([9])
     updates = [Update(0, 100, {"w": torch.tensor([3.0]), "n": count}), Update(4, 1, {"w": torch.tensor([2.0])})]
-    result = noisy_mean(updates, sent, cohort=4, deviation=0.0, rng=torch.Generator())
+    wide, none = Noise(clip=10.0), SeededNoise(torch.Generator())
+    result = noisy_mean(updates, sent, 4, wide, 0.0, none)
     assert result == {"w": torch.tensor([1.75]), "n": torch.tensor([7])}  # and 100 examples weigh no more than 1
-    assert noisy_mean([], sent, cohort=4, deviation=0.0, rng=torch.Generator()) == sent
+    assert noisy_mean([], sent, 4, wide, 0.0, none) == sent
+
+
+def test_the_server_bounds_a_change_that_its_client_did_not() -> None:
+    """A rounding error of the client's float32 is let through; a client that does not clip is not."""
+    sent, none = {"w": torch.tensor([1.0])}, SeededNoise(torch.Generator())
+    for change, expected in ((1.0009, 1.0009), (50.0, 1 + 2**-10), (-50.0, -1 - 2**-10)):
+        update = Update(0, 1, {"w": torch.tensor([1 + change])})
+        result = noisy_mean([update], sent, 1, Noise(clip=1.0), 0.0, none)["w"]
+        assert float(result) - 1 == pytest.approx(expected, abs=1e-6)
 
 
 # --- the noise ---
@@ -456,16 +467,16 @@ def test_clients_rounds_steps_and_layers_have_independent_noise(tiny: Experiment
 LAYERS = ("extractor.1", "extractor.3")
 
 
-def test_noise_from_the_system_is_another_one_each_time(tiny: Experiment, tmp_path: Path) -> None:
+def test_noise_that_is_secure_is_another_one_each_time(tiny: Experiment, tmp_path: Path) -> None:
     for method, owner in (("fed_cdp", "client"), ("fed_sdp", "client"), ("dp_fedavg", "server"), ("fed_sdp", "server")):
         unit = {"dp_fedavg": "unit=client", "fed_sdp": f"noised_by={owner}"}.get(method, "clip=1")
-        for source in ("seed", "system"):
+        for source in ("seed", "secure"):
             experiment = of(tiny, method, unit, f"noise_source={source}")
             (one, _), (two, _) = (a_round(experiment, tmp_path / f"{method}-{owner}-{source}-{n}") for n in range(2))
             assert all(torch.equal(one[name], two[name]) == (source == "seed") for name in one)
 
 
-def test_no_seed_that_could_be_tried_repeats_noise_from_the_system() -> None:
+def test_no_seed_that_could_be_tried_repeats_noise_that_is_secure() -> None:
     """Torch's generator takes no more than the lower 32 bits of a seed."""
     one, two = secret_generator(), secret_generator()
     tried = torch.Generator().manual_seed(one.initial_seed())
@@ -638,7 +649,7 @@ def test_passes_in_which_nobody_is_drawn_do_no_harm(tiny: Experiment, tmp_path: 
 
 def test_coins_are_as_secret_as_the_noise(tiny: Experiment, tmp_path: Path) -> None:
     """Who knows who was drawn meets a mechanism without sampling."""
-    for source in ("seed", "system"):
+    for source in ("seed", "secure"):
         experiment = of(tiny, "fed_cdp", "batches=poisson", f"noise_source={source}")
         many = client_of(experiment, 0, tmp_path), client_of(experiment, 0, tmp_path)
         one, two = ([len(y) for _ in range(10) for _, y in c.batches(torch.Generator())] for c in many)

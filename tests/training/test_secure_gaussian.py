@@ -1,0 +1,173 @@
+"""Secure Gaussian noise: its scale, its grid, and every place against arithmetic with many digits."""
+
+from __future__ import annotations
+
+import inspect
+from math import inf, nan, sqrt
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chi2, kstest, norm
+
+from flfw.errors import BadInput
+from flfw.rng import secret_bytes, secret_coins
+from flfw.training import secure_gaussian
+from flfw.training.gaussian import SecureNoise
+from flfw.training.secure_gaussian import MARGIN, add_secure_gaussian, grid_step
+
+DEVIATION = 24.0
+STEP = 2.0**-8  # 24 is above 2^4, and the step is 2^-12 of that
+
+
+def scripted(*words: int, more: bytes = b"") -> secure_gaussian.Bits:
+    """Words of 64 bits for the first draw, then bytes in their order."""
+    rest = bytearray(np.array(words, np.uint64).tobytes() + more)
+
+    def bits(count: int) -> bytes:
+        taken, rest[:] = bytes(rest[:count]), rest[count:]
+        assert len(taken) == count
+        return taken
+
+    return bits
+
+
+def place(value: float, deviation: float, radial: mpmath.mpf, angular: mpmath.mpf, wave: str) -> int:
+    """What Box and Muller's formula gives with 100 digits."""
+    with mpmath.workdps(100):
+        noise = mpmath.sqrt(-2 * mpmath.log(radial)) * getattr(mpmath, wave)(2 * mpmath.pi * angular)
+        return int(mpmath.nint((mpmath.mpf(value) + mpmath.mpf(deviation) * noise) / mpmath.mpf(STEP)))
+
+
+def accepted(values: torch.Tensor, deviation: float) -> bool:
+    result, freedom = float(values.double().square().sum()) / deviation**2, values.numel()
+    return float(chi2.ppf(5e-7, freedom)) < result < float(chi2.ppf(1 - 5e-7, freedom))
+
+
+def test_each_tensor_has_its_deviation_and_neither_two_thirds_nor_three_halves_of_it() -> None:
+    values = {"weight": torch.zeros(40, 50), "bias": torch.zeros(301), "one": torch.zeros(())}
+    result = add_secure_gaussian(values, DEVIATION)
+    for name in ("weight", "bias"):
+        assert result[name].shape == values[name].shape and result[name].dtype == torch.float32
+        assert accepted(result[name], DEVIATION)
+        assert not accepted(result[name], DEVIATION * 2 / 3) and not accepted(result[name], DEVIATION * 3 / 2)
+    assert result["one"].shape == ()
+    assert all(float(value.abs().max()) == 0 for value in values.values())  # they are not changed
+
+
+def test_a_hundred_thousand_are_gaussian_and_pairs_are_independent() -> None:
+    drawn = add_secure_gaussian({"w": torch.full((100_000,), 5.0)}, DEVIATION)["w"].double().numpy()
+    assert kstest(drawn, norm(5.0, DEVIATION).cdf).pvalue > 1e-6
+    assert kstest(drawn, norm(5.0, DEVIATION * 1.05).cdf).pvalue < 1e-3  # the test sees five hundredths
+    pairs = drawn.reshape(2, -1)  # of one radius and one angle
+    for power in (1, 2):
+        assert abs(np.corrcoef(pairs**power)[0, 1]) < 5 / sqrt(50_000)
+
+
+def test_every_result_is_on_the_grid_whatever_the_values_digits() -> None:
+    assert grid_step(DEVIATION) == STEP
+    values = torch.rand(10_000, generator=torch.Generator().manual_seed(0))  # 24 digits after the point
+    steps = add_secure_gaussian({"w": values}, DEVIATION)["w"].double() / STEP
+    assert torch.equal(steps, steps.round())
+
+
+def test_places_are_those_of_arithmetic_with_many_digits() -> None:
+    rng = np.random.default_rng(0)
+    words = [int(word) for word in rng.integers(0, 2**63, 400)]
+    values = torch.tensor(rng.normal(0, 30, 400), dtype=torch.float64)
+    result = add_secure_gaussian({"w": values}, DEVIATION, scripted(*words))["w"] / STEP
+    uniform = [(mpmath.mpf(word % 2**53) + 0.5) / 2**53 for word in words]
+    for at in range(400):
+        pair, wave = at % 200, "cos" if at < 200 else "sin"
+        expected = place(float(values[at]), DEVIATION, uniform[pair], uniform[200 + pair], wave)
+        assert int(result[at]) == expected
+
+
+@pytest.mark.parametrize("digits", [1, 2**127, 2**128 - 1])
+def test_a_first_number_near_zero_is_told_apart_by_its_further_digits(digits: int) -> None:
+    """Without further digits it could be any radius above 8."""
+    turned = 2**51  # a quarter of the circle: the sine is 1, and the cosine's sign is that of the further digits
+    more = digits.to_bytes(16, "big") + (2**100).to_bytes(16, "big")
+    result = add_secure_gaussian({"w": torch.zeros(2)}, DEVIATION, scripted(0, turned, more=more))["w"] / STEP
+    with mpmath.workdps(100):
+        radial = (mpmath.mpf(digits) + 0.5) / mpmath.mpf(2) ** 181
+        angular = (mpmath.mpf(turned * 2**128 + 2**100) + 0.5) / mpmath.mpf(2) ** 181
+    assert [int(n) for n in result] == [place(0.0, DEVIATION, radial, angular, wave) for wave in ("cos", "sin")]
+    assert int(result[1]) * STEP > 8 * DEVIATION
+
+
+def test_a_sum_between_two_places_is_told_apart_by_further_digits() -> None:
+    word, turn = 2**52 + 12345, 2**50
+    with mpmath.workdps(60):
+        radius = mpmath.sqrt(-2 * mpmath.log((mpmath.mpf(word) + 0.5) / 2**53))
+        noise = radius * mpmath.cos(2 * mpmath.pi * (mpmath.mpf(turn) + 0.5) / 2**53) * DEVIATION
+        between = float((mpmath.floor(noise / STEP) + 0.5) * STEP - noise)  # the sum's middle is the border
+    values, low, high = {"w": torch.tensor([between, 0.0], dtype=torch.float64)}, b"\0" * 16, b"\xff" * 16
+    results = []
+    for more in (low + high, high + low):  # a small first number is a large radius; a small angle a large cosine
+        result = add_secure_gaussian(values, DEVIATION, scripted(word, turn, more=more))["w"] / STEP
+        results.append(int(result[0]))
+    for more, result in zip((low + high, high + low), results, strict=True):
+        first, second = (int.from_bytes(part) for part in (more[:16], more[16:]))
+        with mpmath.workdps(100):
+            radial, angular = (
+                (mpmath.mpf(w * 2**128 + extra) + 0.5) / mpmath.mpf(2) ** 181
+                for w, extra in ((word, first), (turn, second))
+            )
+        assert result == place(between, DEVIATION, radial, angular, "cos")
+    assert add_secure_gaussian({"w": values["w"] + STEP}, DEVIATION, scripted(word, turn, more=low + high))["w"][
+        0
+    ] == pytest.approx((results[0] + 1) * STEP)
+
+
+def test_further_digits_are_rarely_needed() -> None:
+    calls: list[int] = []
+
+    def counted(count: int) -> bytearray:
+        calls.append(count)
+        return secret_bytes(count)
+
+    for _ in range(10):
+        add_secure_gaussian({"w": torch.rand(100_000)}, DEVIATION, counted)
+    assert calls.count(16) < 60  # of a million entries about three, with two draws each
+
+
+@pytest.mark.parametrize("value", [nan, inf, 1e20])
+def test_values_that_noise_cannot_hide_are_refused(value: float) -> None:
+    with pytest.raises(BadInput, match="finite values within"):
+        add_secure_gaussian({"w": torch.tensor([0.0, value])}, DEVIATION)
+
+
+@pytest.mark.parametrize("deviation", [0.0, -1.0, inf, nan])
+def test_a_deviation_out_of_range_is_refused(deviation: float) -> None:
+    with pytest.raises(BadInput, match="0 < deviation < inf"):
+        add_secure_gaussian({"w": torch.zeros(1)}, deviation)
+
+
+def test_nothing_stays_nothing() -> None:
+    assert add_secure_gaussian({}, 1.0) == {}
+    assert add_secure_gaussian({"w": torch.zeros(0, 3)}, 1.0)["w"].shape == (0, 3)
+
+
+def test_secure_noise_is_a_little_larger_and_has_a_scale_for_each_tensor() -> None:
+    many = {"a": torch.zeros(400_000), "b": torch.zeros(400_000)}
+    result = SecureNoise().added(many, 2.0, {"a": 1.0, "b": 3.0})
+    for name, deviation in (("a", 2.0), ("b", 6.0)):
+        assert float(result[name].std()) == pytest.approx(deviation * (1 + MARGIN), rel=5 / sqrt(2 * 400_000))
+    assert list(SecureNoise().added({"b": torch.ones(1), "a": torch.ones(1)}, 0.0)) == ["b", "a"]
+
+
+def test_secret_bytes_differ_in_each_call_and_coins_have_their_probability() -> None:
+    one, two = secret_bytes(1000), secret_bytes(1000)
+    assert len(one) == len(two) == 1000 and one != two
+    assert [len(secret_bytes(count)) for count in (0, 1, 15, 17)] == [0, 1, 15, 17]
+    counts = np.bincount(np.frombuffer(secret_bytes(256_000), np.uint8), minlength=256)
+    assert chi2.sf(((counts - 1000) ** 2 / 1000).sum(), 255) > 1e-6
+    for probability in (0.02, 0.5):
+        heads = secret_coins(200_000, probability).sum()
+        assert abs(heads - 200_000 * probability) < 5 * sqrt(200_000 * probability * (1 - probability))
+
+
+def test_the_default_bits_are_secret() -> None:
+    assert inspect.signature(add_secure_gaussian).parameters["bits"].default is secret_bytes
