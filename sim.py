@@ -229,7 +229,8 @@ def _claimed(privacy: list[dict[str, Any]]) -> list[str]:
         else:
             lower = line.get("lower")
             least = f", at least {lower['epsilon']:.3g} ({lower['confidence']:.0%} sure)," if lower else ""
-            bound = f"epsilon at most {float(line['epsilon']):.3g}{least} for one {line['unit']} against"
+            secret = "with noise_source=secure: " if line.get("noise") == "seed" and line["epsilon"] != "inf" else ""
+            bound = f"{secret}epsilon at most {float(line['epsilon']):.3g}{least} for one {line['unit']} against"
         against.setdefault(bound, []).append(line["adversary"])
     return [f"{bound} {', '.join(adversaries)}" for bound, adversaries in against.items()]
 

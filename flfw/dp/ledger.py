@@ -27,15 +27,20 @@ from flfw.privacy.published import Published
 from flfw.resolve import Resolved
 from flfw.server.cohorts import most_participations
 
-_NOISE = "noise_multiplier"
+_NOISE, _SOURCE = "noise_multiplier", "noise_source"
 _VOIDING = {
     "batch": "changes batches: one example may be in several rows.",
     "step": "looks at the batch again, after the noise that is counted.",
 }
 _FROM_THE_SEED = (
-    "The noise of this run comes from its seed, which the server and every client have: the figure is that of the same "
-    "run with noise_source=secure."
+    "The noise of this run comes from its seed and protects from nobody who has it: the figure is that of the same run "
+    "with noise_source=secure."
 )
+_KNOWN_SEED = (
+    "The noise comes from the seed, which the server and every client have, and which others can guess: who knows it "
+    "can take the noise off. Use noise_source=secure."
+)
+_COHORTS = "Nobody but the server learns who was drawn: it keeps its folder, with clients.csv in it, to itself."
 _ENDS_EARLY = (
     "When training ends follows from the validation accuracies that clients report: the figure is of all the rounds "
     "there may be, and what the end itself tells is outside the count."
@@ -72,13 +77,13 @@ class Ledger:
     Args:
         resolved: the experiment.
         split: of its data.
-        resumed: how often the run was resumed. Each time a round may have been sent twice. If nobody can repeat the
-            noise, it had other noise, and that many more rounds are counted.
+        again: how often rounds were asked for again, after the server was killed. If nobody can repeat the noise, each
+            time it was another one, and that many more rounds are counted.
     """
 
     resolved: Resolved
     split: Split
-    resumed: int = 0
+    again: int = 0
 
     @property
     def experiment(self) -> Experiment:
@@ -92,7 +97,13 @@ class Ledger:
             return None
         settings = self.resolved.settings
         mechanism = self.resolved.method.mechanism(settings, self._course(settings))
-        if mechanism is None or not self.experiment.defended_partitions:
+        if mechanism is None:
+            return None
+        if self.experiment.federation is not None and not getattr(settings, "secure", True):
+            return replace(mechanism, void=_KNOWN_SEED)
+        if mechanism.amplified and mechanism.clipped == "client":
+            mechanism = replace(mechanism, participations=None)  # nobody knows beforehand who will be drawn how often
+        if not self.experiment.defended_partitions:
             return mechanism
         for hook, deed in _VOIDING.items():
             voiding = [stage.name for stage in self.resolved.stages if hook in stage.acts_at]
@@ -102,7 +113,7 @@ class Ledger:
 
     def _course(self, settings: Any) -> Course:
         known = course(self.resolved, self.split)
-        again = self.resumed if getattr(settings, "noise_source", "seed") == "secure" else 0
+        again = self.again if getattr(settings, "secure", False) else 0
         return replace(known, rounds=known.rounds + again, participations=known.participations + again)
 
     @property
@@ -126,7 +137,10 @@ class Ledger:
 
     def entries(self) -> list[dict[str, Any]]:
         """Return ``privacy`` of result.json: the claims and, if asked for, the paper's figures, each with its kind."""
-        entries = [{**one.as_dict(), "certainty": one.certainty, "counted": "exact"} for one in self.claims()]
+        noise = getattr(self.resolved.settings, "noise_source", "own")
+        entries: list[dict[str, Any]] = []
+        for one in self.claims():
+            entries.append({**one.as_dict(), "certainty": one.certainty, "counted": "exact", "noise": noise})
         published = self.published if self.experiment.accounting == "paper" else None
         if published is None:
             return entries
@@ -146,7 +160,9 @@ class Ledger:
             return result
         if asked.patience:  # a figure of the actual rounds would hold only for an end that depends on no data
             result = replace(result, assumptions=(*result.assumptions, _ENDS_EARLY))
-        if getattr(settings, "noise_source", "secure") == "secure":
+        if mechanism.amplified and mechanism.clipped == "client":
+            result = replace(result, assumptions=(*result.assumptions, _COHORTS))
+        if getattr(settings, "secure", True):
             return result
         return replace(result, assumptions=(_FROM_THE_SEED, *result.assumptions))
 
@@ -165,6 +181,7 @@ def settle(resolved: Resolved, split: Split) -> tuple[Resolved, list[str]]:
         BadInput: the method claims nothing, the noise was set as well, not even one round keeps the budget, or the
             method would claim something where only sites know their numbers of examples.
     """
+    resolved = _with_secret_noise(resolved)
     _require_known(resolved, split)
     notes, experiment = _remarks(resolved, split), resolved.experiment
     if experiment.target_epsilon and experiment.epsilon_budget:
@@ -239,12 +256,32 @@ def _with_noise_for(resolved: Resolved, split: Split) -> Resolved:
     return resolved.replaced(set=(*unset, noise))
 
 
+def _with_secret_noise(resolved: Resolved) -> Resolved:
+    """Choose secret noise for real clients, in words that the run's record shows, unless a source was chosen."""
+    experiment = resolved.experiment
+    names = (_SOURCE, f"{short_name(experiment.method)}.{_SOURCE}")
+    chosen = any(split_assignment(one)[0] in names for one in experiment.set)
+    if experiment.federation is None or chosen or not hasattr(resolved.settings, _SOURCE):
+        return resolved
+    return resolved.replaced(set=(*experiment.set, f"{_SOURCE}=secure"))
+
+
+def within_budget(resolved: Resolved, split: Split, rounds: int, again: int) -> bool:
+    """Return whether a run keeps its budget after so many rounds, with some asked for again."""
+    return _spent(resolved, split, rounds, again) <= resolved.experiment.epsilon_budget
+
+
+def _spent(resolved: Resolved, split: Split, rounds: int, again: int = 0) -> float:
+    fewer = resolved.replaced(rounds=rounds, audit_rounds="0")
+    counted, accountant = _goal(fewer, split, "epsilon-budget", again)
+    return account(phases(counted), resolved.experiment.delta, accountant).epsilon
+
+
 def _within_budget(resolved: Resolved, split: Split) -> Resolved:
     experiment = resolved.experiment
 
     def spent(rounds: int) -> float:
-        counted, accountant = _goal(resolved.replaced(rounds=rounds, audit_rounds="0"), split, "epsilon-budget")
-        return account(phases(counted), experiment.delta, accountant).epsilon
+        return _spent(resolved, split, rounds)
 
     budget, least = experiment.epsilon_budget, spent(1)
     require(least <= budget, f"epsilon-budget >= {least:.4g}, which one round takes", epsilon_budget=budget)
@@ -257,9 +294,9 @@ def _within_budget(resolved: Resolved, split: Split) -> Resolved:
     return resolved.replaced(rounds=low)
 
 
-def _goal(resolved: Resolved, split: Split, flag: str) -> tuple[Mechanism, Accountant]:
+def _goal(resolved: Resolved, split: Split, flag: str, again: int = 0) -> tuple[Mechanism, Accountant]:
     """Return the mechanism and the accountant of a target or a budget, for the unit that is clipped."""
-    ledger, experiment = Ledger(resolved, split), resolved.experiment
+    ledger, experiment = Ledger(resolved, split, again), resolved.experiment
     mechanism = ledger.mechanism
     if mechanism is None:
         raise BadInput(f"Expected a method that claims privacy for --{flag}, got method={experiment.method}.")

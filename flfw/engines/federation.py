@@ -18,6 +18,7 @@ from flfw.audit import probe
 from flfw.audit.jobs import EASY, tickets_of
 from flfw.audit.queue import Queue
 from flfw.audit.rungs import tickets_beside
+from flfw.dp.releases import BudgetSpent, Releases
 from flfw.engines import machine
 from flfw.errors import BadInput, RunFailed
 from flfw.messages.streaming import StreamingGrid
@@ -82,8 +83,10 @@ class Federation:
         drop_unfinished(folder / "checkpoint")
         self._checkpoints = Checkpoints(folder, self._experiment)
         self._queue = Queue(folder / "queue")
+        self._releases, self._spent = Releases(resolved, folder / "checkpoint"), False
 
         self._strategy = _strategy(resolved, stamp={"experiment": self._checkpoints.id, "code": code_hash()})
+        self._strategy.asking, self._strategy.cohort_key = self._ask, self._releases.cohort_key()
         self._strategy.at = ServerPlace(self._experiment, resolved.method, resolved.settings, self._progress)
         self._listener = _listener(resolved)
         self._strategy.watch = self._listener
@@ -116,6 +119,8 @@ class Federation:
             final_failed=[asdict(failure) for failure in failed],
             code=self._checkpoints.code,
             resumed=self._checkpoints.resumed,
+            asked=self._releases.rounds,
+            budget_spent=self._spent,
             engine=self._experiment.engine,
             without_gpu=blind,
             scores=self._listener.scores.tolist() if self._listener else None,
@@ -187,6 +192,16 @@ class Federation:
         except _Ended as ended:
             return ended.round, ended.arrays
         return rounds, result.arrays
+
+    def _ask(self, server_round: int, arrays: ArrayRecord) -> int:
+        """Note a round before it is sent; end the training where the budget does not allow for it."""
+        try:
+            return self._releases.ask(server_round)
+        except BudgetSpent as spent:
+            if server_round == 1:
+                raise RunFailed(f"The run cannot begin again: {spent}.") from spent
+            self._spent = True
+            raise _Ended(server_round - 1, arrays) from spent
 
     def _is_last(self, server_round: int) -> bool:
         """Return whether no round follows; for a round under way, whether it may be the last."""

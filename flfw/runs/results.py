@@ -69,7 +69,7 @@ def finish(resolved: Resolved, task: Task, notes: list[str], auditor: Auditor | 
     assert folder is not None, "the experiment was checked"
     training = json.loads((folder / "training.json").read_text())
     last = last_round(training, experiment)
-    notes = [*notes, *_remarks(training), *_ended_early(experiment, last)]
+    notes = [*notes, *_remarks(training), *_ended_early(experiment, last, training["budget_spent"])]
     audited: dict[str, Any] = {"audit": [], "recordings": None, "weights": None, "tuned_on": []}
     stopped = None
     if auditor:
@@ -140,7 +140,7 @@ def audit_again(resolved: Resolved, source: Path, out: Path, notes: list[str], a
     """
     earlier, experiment = read_earlier(source), resolved.experiment
     last = last_round(earlier, experiment)
-    notes = [*notes, *_ended_early(experiment, last)]
+    notes = [*notes, *_ended_early(experiment, last, not experiment.patience)]
     audited = audit(auditor, out, notes, last)
     origins = {name: audited[name] for name in ("weights", "tuned_on")}
     provenance = {**earlier["provenance"], "code": code_hash(), **origins, "from": str(source)}
@@ -194,11 +194,13 @@ def _remarks(training: dict[str, Any]) -> list[str]:
     return notes + [f"Client {f['client']} has no final accuracy: {f['reason']}." for f in training["final_failed"]]
 
 
-def _ended_early(experiment: Experiment, last: int) -> list[str]:
+def _ended_early(experiment: Experiment, last: int, spent: bool) -> list[str]:
     if last == experiment.rounds:
         return []
-    rose = "no client's validation accuracy had risen above its best"
-    notes = [f"Training ended after round {last} of {experiment.rounds}: {rose} for {experiment.patience} rounds."]
+    why = f"no client's validation accuracy had risen above its best for {experiment.patience} rounds"
+    if spent:
+        why = f"rounds were asked for again, and another would exceed --epsilon-budget {experiment.epsilon_budget:g}"
+    notes = [f"Training ended after round {last} of {experiment.rounds}: {why}."]
     words = experiment.audit_rounds.split(",") if experiment.attacks else []
     missed = sorted({int(word) for word in words if word != "last" and int(word) > last})
     return [*notes, f"Never came, and so were not audited: rounds {', '.join(map(str, missed))}."] if missed else notes
@@ -236,6 +238,7 @@ def _write(
             "weights": audited["weights"],
             "tuned_on": audited["tuned_on"],
             "resumed": training["resumed"],
+            "asked": training["asked"],
         },
         "environment": environment(_transport(resolved.experiment, training)),
         "notes": notes,
@@ -256,7 +259,10 @@ def _write(
 
 def _privacy(resolved: Resolved, task: Task, training: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the claims, with the lower bounds from canaries beside them, and notes on these bounds."""
-    ledger = Ledger(resolved, task.split, len(training["resumed"]))
+    last, asked = last_round(training, resolved.experiment), training["asked"]
+    if training["budget_spent"]:  # by rounds that were asked for again; that these were few or many tells of no data
+        resolved = resolved.replaced(rounds=last, audit_rounds="0")
+    ledger = Ledger(resolved, task.split, max(0, len(asked) - last))
     entries = ledger.entries()
     if task.canaries is None:
         return entries, []

@@ -1,7 +1,8 @@
-"""Cohorts: the server draws a round's clients from the seed and the round alone, so they are known beforehand."""
+"""Cohorts: clients of a round, drawn from the seed and the round, so that all know them; or by a key of the server."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
@@ -30,6 +31,21 @@ def drawn(clients: Sequence[int], sample: int, sampling: Sampling, seed: int, se
         coins = rng.random(len(clients)) < sample / len(clients)
         return [client for client, heads in zip(clients, coins, strict=True) if heads]
     return sorted(int(client) for client in rng.choice(clients, sample, replace=False))
+
+
+def secretly_drawn(clients: Sequence[int], sample: int, key: bytes, server_round: int, attempt: int) -> list[int]:
+    """Draw the clients of a round, each by a coin that nobody without the key can tell; return them ascending.
+
+    Args:
+        clients: all clients, ascending.
+        sample: expected number of drawn clients, >= 1; each is drawn with this share of all, rounded down to 63 digits.
+        key: 32 secret bytes.
+        server_round: number of the round, from 1.
+        attempt: how often the round was asked for before: a round that is repeated has new coins.
+    """
+    tossed = hashlib.shake_256(key + server_round.to_bytes(8) + attempt.to_bytes(8)).digest(8 * len(clients))
+    heads = (np.frombuffer(tossed, np.uint64) >> np.uint64(1)) < np.uint64(sample * 2**63 // len(clients))
+    return [client for client, drawn_now in zip(clients, heads, strict=True) if drawn_now]
 
 
 def most_participations(clients: int, sample: int, sampling: Sampling, seed: int, rounds: int) -> int:

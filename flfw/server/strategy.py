@@ -22,7 +22,7 @@ from flfw.messages.wire import nbytes, pack, unpack
 from flfw.method import Method
 from flfw.nets import Tensors
 from flfw.server.aggregation import Update
-from flfw.server.cohorts import Sampling, drawn
+from flfw.server.cohorts import Sampling, drawn, secretly_drawn
 from flfw.server.faults import Failure, Tolerance
 from flfw.server.history import History
 from flfw.server.roster import Roster
@@ -59,6 +59,9 @@ class FederatedStrategy(Method, Strategy, ABC):
             numbers and without any (``at.model()``, ``at.blank``), the tensors sent down and up, the server's data and
             its device; see `flfw.server.place.ServerPlace`. Runs and estimates set it. None in another app that uses
             the strategy alone; `place` is the same for methods that need it.
+        asking: function that is called with a round and its tensors before it is sent; it returns how often the round
+            was asked for before. None: each round is asked for once.
+        cohort_key: 32 secret bytes by which Poisson cohorts are drawn; empty: by the seed, which clients have.
         noted: figures that a method adds to the row of the current round.
     """
 
@@ -82,6 +85,9 @@ class FederatedStrategy(Method, Strategy, ABC):
         self.rounds_before = 0
         self.watch: Callable[[Tensors, Update], None] | None = None
         self.at: ServerPlace | None = None
+        self.asking: Callable[[int, ArrayRecord], int] | None = None
+        self.cohort_key = b""
+        self._attempt = 0
         self.noted: dict[str, float] = {}
         self._asked: tuple[float, ArrayRecord, list[Message]] | None = None
         self._sent: ArrayRecord | None = None
@@ -141,6 +147,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         server_round += self.rounds_before
         if not self.roster.nodes:  # used alone in another app, which never asks clients for their partitions
             self.roster.nodes = dict(enumerate(sorted(grid.get_node_ids())))
+        self._attempt = self.asking(server_round, arrays) if self.asking else 0
         fit = [p for p in self.cohort(server_round) if p not in self.roster.unfit]
         messages = [self.ask(p, arrays, "train", server_round, config) for p in fit]
         self._asked, self._sent = (time.monotonic(), arrays, messages), arrays
@@ -148,7 +155,10 @@ class FederatedStrategy(Method, Strategy, ABC):
 
     def cohort(self, server_round: int) -> list[int]:
         """Draw the partitions that take part in a round, ascending."""
-        return drawn(sorted(self.roster.nodes), self.sample, self.sampling, self.seed, server_round)
+        everyone = sorted(self.roster.nodes)
+        if self.cohort_key and self.sampling == "poisson" and 0 < self.sample < len(everyone):
+            return secretly_drawn(everyone, self.sample, self.cohort_key, server_round, self._attempt)
+        return drawn(everyone, self.sample, self.sampling, self.seed, server_round)
 
     def ask(
         self, partition: int, arrays: ArrayRecord, kind: str, server_round: int, extra: Mapping[str, Any] | None = None

@@ -1,0 +1,63 @@
+"""Releases of a run while it goes on: the rounds that are asked for, their budget, and the key of the cohorts."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import final
+
+from flfw.dp.ledger import within_budget
+from flfw.resolve import Resolved
+from flfw.storage.asked import AskedRounds
+from flfw.storage.sealed import seal, sealed, unseal
+from flfw.task import Task
+
+_KEY = "cohort-key"
+
+
+class BudgetSpent(Exception):
+    """Exception: a round may not be asked for, since the answers would exceed the run's budget."""
+
+
+@final
+class Releases:
+    """Count of the rounds that a server asks its clients for.
+
+    Args:
+        resolved: the experiment.
+        folder: folder of the run's checkpoints.
+    """
+
+    def __init__(self, resolved: Resolved, folder: Path) -> None:
+        self._resolved, self._asked, self._folder = resolved, AskedRounds(folder), folder
+
+    @property
+    def rounds(self) -> list[int]:
+        """Rounds that were asked for, in their order; one that was asked for again stands there again."""
+        return list(self._asked.rounds)
+
+    def ask(self, server_round: int) -> int:
+        """Note a round before its first message is sent; return how often it was asked for before.
+
+        Raises:
+            BudgetSpent: with this round the run would exceed its budget; nothing was noted.
+        """
+        experiment = self._resolved.experiment
+        if experiment.epsilon_budget:
+            again = max(0, len(self._asked.rounds) + 1 - server_round)
+            split = Task.at_server(experiment, experiment.data_root).split
+            if not within_budget(self._resolved, split, server_round, again):
+                raise BudgetSpent(f"round {server_round} would exceed epsilon {experiment.epsilon_budget:g}")
+        return self._asked.note(server_round)
+
+    def cohort_key(self) -> bytes:
+        """Return the key of the cohorts, which stays with the server; empty: cohorts are drawn from the seed.
+
+        Claims rest on cohorts that nobody knows where the server's noise hides whole clients.
+        """
+        if not getattr(self._resolved.settings, "secure", False):
+            return b""
+        if not (kept := sealed(self._folder, _KEY)):
+            seal(self._folder, _KEY, ".bin", secrets.token_bytes(32))
+            kept = sealed(self._folder, _KEY)
+        return unseal(kept[0][1])

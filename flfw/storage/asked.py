@@ -1,0 +1,51 @@
+"""Rounds that a server has asked its clients for: each is on disk before the first message leaves.
+
+A killed server asks for its last round again, and its clients answer with other noise. Every such time is a release of
+its own, for which a claim must pay, however the round ends.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import final
+
+
+@final
+class AskedRounds:
+    """Record of the rounds that were asked for, in ``asked.txt``: a number a line, only ever added to.
+
+    Args:
+        folder: folder of the run's checkpoints.
+
+    Attributes:
+        rounds: the numbers, in their order. A line that a kill has cut short counts as the round of the line before,
+            or as round 1: it was begun before anything was sent, but nothing tells that nothing was.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "asked.txt"
+        whole, _, cut = self._path.read_text().rpartition("\n") if self._path.exists() else ("", "", "")
+        self.rounds = [int(line) for line in whole.split()]
+        if cut:
+            self.rounds.append(self.rounds[-1] if self.rounds else 1)
+            self._write("\n".join(map(str, self.rounds)) + "\n", os.O_TRUNC)
+
+    def note(self, server_round: int) -> int:
+        """Add a round, on disk when this returns; return how often it was asked for before."""
+        before = self.rounds.count(server_round)
+        self._write(f"{server_round}\n", os.O_APPEND)
+        self.rounds.append(server_round)
+        return before
+
+    def again_after(self, server_round: int) -> int:
+        """Return how many more rounds were asked for than the first ``server_round``, each of these once."""
+        return max(0, len(self.rounds) - server_round)
+
+    def _write(self, text: str, how: int) -> None:
+        file = os.open(self._path, os.O_WRONLY | os.O_CREAT | how, 0o600)
+        try:
+            os.write(file, text.encode())
+            os.fsync(file)
+        finally:
+            os.close(file)
