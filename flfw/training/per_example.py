@@ -1,10 +1,10 @@
 """Per-example gradients, clipped and summed over a batch, in one forward and one backward pass.
 
-For example j and group m of parameters: g_jm / max(1, |g_jm|_2 / C_m), summed over j. A group is a layer (its weight
-and bias together), a tensor, or all chosen parameters. Clipping does not change the gradients of activations, so the
-backward pass computes only these. The parameters' gradients are formed afterwards, layer by layer, from each layer's
-input and output gradient (`flfw.training.per_example_layers`). For a convolution all B gradients are in memory at once:
-B times its weights. No noise is added here.
+For example j and group m of parameters: g_jm / max(1, |g_jm|_2 / C_m), summed over j; 0 where g_jm is not finite. A
+group is a layer (its weight and bias together), a tensor, or all chosen parameters. Clipping does not change the
+gradients of activations, so the backward pass computes only these. The parameters' gradients are formed afterwards,
+layer by layer, from each layer's input and output gradient (`flfw.training.per_example_layers`). For a convolution all
+B gradients are in memory at once: B times its weights. No noise is added here.
 
 The first batch of two or more examples is checked: the gradients must add up to autograd's, and the loss of the first
 example must not depend on the others. So a layer that mixes examples, or has parameters that are used outside its
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Literal, NamedTuple, TypeAlias, final, get_args
 
 import torch
@@ -26,7 +27,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from flfw.errors import BadInput, require
 from flfw.messages.sharing import matches
 from flfw.nets.net import Tensors
-from flfw.training.per_example_layers import WAYS, Part, Way, added, layer_gradients
+from flfw.training.per_example_layers import WAYS, Way, layer_gradients
+from flfw.training.per_example_parts import Part, added, trusted
 
 Grouping: TypeAlias = Literal["layer", "tensor", "flat"]
 """Clipping groups: a layer's direct parameters, each tensor alone, or all chosen parameters."""
@@ -41,8 +43,8 @@ class ClippedSum:
 
     Attributes:
         sums: sum of the clipped gradients, by parameter.
-        norms: L2 norms before clipping (B, groups), the groups in the order of `PerExample.groups`.
-        scales: clipping factors (B, groups) in [0, 1]; below 1 if a gradient was clipped.
+        norms: L2 norms before clipping (B, groups), the groups in the order of `PerExample.groups`; inf: not finite.
+        scales: clipping factors (B, groups) in [0, 1]; below 1 if a gradient was clipped, 0 if it was not finite.
         losses: loss of each example (B,).
     """
 
@@ -169,6 +171,9 @@ class PerExample:
     def _check(self, uses: Sequence[_Use], losses: Tensor) -> None:
         """Refuse layers with wrong gradients; once for each sequence of calls, again for more than one example.
 
+        A batch with a gradient that is not finite shows nothing, and a refusal would tell that it holds one: the next
+        batch is checked.
+
         Raises:
             BadInput: a layer has no per-example gradients; the message names it.
         """
@@ -186,11 +191,13 @@ class PerExample:
         reference = _gradients(losses, parameters)
         if len(losses) > 1:
             for use, crossing in zip(uses, _gradients(losses[0], [use.output for use in uses]), strict=True):
-                if crossing is not None and bool(crossing[1:].any()):
+                if crossing is not None and bool((crossing[1:].isfinite() & (crossing[1:] != 0)).any()):
                     why = "the loss of one example depends on what it makes of another"
                     raise _no_gradients(self._layers[use.layer], use.layer, why)
         with torch.no_grad():
             parts = self._parts(uses, slopes)
+        limits, passed = torch.finfo(losses.dtype), True
+        slack = 8 * limits.eps * _magnitude(uses, slopes) + 1e6 * limits.tiny
         for name, expected in zip(names, reference, strict=True):
             if expected is None:
                 continue
@@ -198,14 +205,19 @@ class PerExample:
                 sizes = parts[name].norms if name in parts else torch.zeros_like(losses)
                 total = parts[name].weighted(torch.ones_like(sizes)) if name in parts else 0.0
                 apart = torch.linalg.vector_norm(total - expected)
-            if bool(apart > torch.finfo(sizes.dtype).eps ** 0.5 * sizes.sum()):
+                passed &= bool(apart.isfinite())
+            if passed and bool(apart > limits.eps**0.5 * sizes.sum() + slack):
                 place = next(place for place, inside in self._inner_names.items() if name in inside.values())
                 why = f"its {name.rpartition('.')[2]} is also used otherwise than by calling it"
                 raise _no_gradients(self._layers[place], place, why)
-        self._checked.add(called)
+        if passed:
+            self._checked.add(called)
 
-    def _parts(self, uses: Sequence[_Use], slopes: Sequence[Tensor | None]) -> dict[str, Part]:
-        """Return the per-example gradients by parameter, without parameters on which no loss depends."""
+    def _parts(self, uses: Sequence[_Use], slopes: Sequence[Tensor | None], bound: float = inf) -> dict[str, Part]:
+        """Return the per-example gradients by parameter, without parameters on which no loss depends.
+
+        In float64 where float32 might lose what is very small or large; one that is not finite is 0, of norm ``inf``.
+        """
         gradients: dict[str, Part] = {}
         for use, slope in zip(uses, slopes, strict=True):
             if slope is not None:
@@ -213,17 +225,18 @@ class PerExample:
                 parts = self._gradients[use.layer].parts(use.inputs, slope, inner_names)
                 for inner, name in inner_names.items():
                     gradients[name] = added(gradients[name], parts[inner]) if name in gradients else parts[inner]
-        return gradients
+        if trusted(gradients.values(), bound):
+            return gradients
+        return {name: part.careful() for name, part in gradients.items()}
 
     @torch.no_grad()
     def _clipped(
         self, uses: Sequence[_Use], slopes: Sequence[Tensor | None], bounds: tuple[float, ...], losses: Tensor
     ) -> ClippedSum:
-        parts = self._parts(uses, slopes)
+        parts = self._parts(uses, slopes, min(bounds))
         pieces = [[parts[name].norms for name in members if name in parts] for members in self.groups.values()]
-        norms = torch.stack(
-            [_joint(piece_norms) if piece_norms else torch.zeros_like(losses) for piece_norms in pieces]
-        )
+        nothing = torch.zeros_like(losses, dtype=next((part.norms.dtype for part in parts.values()), losses.dtype))
+        norms = torch.stack([_joint(piece_norms) if piece_norms else nothing for piece_norms in pieces])
         bound = self._bound(bounds, norms)
         scales = bound / torch.maximum(norms, bound)
         scale_of = {n: scale for names, scale in zip(self.groups.values(), scales.unbind(), strict=True) for n in names}
@@ -231,7 +244,7 @@ class PerExample:
         for name, parameter in self._parameters.items():
             total = parts[name].weighted(scale_of[name]) if name in parts else torch.zeros_like(parameter)
             sums[name] = total if total.dtype == parameter.dtype else total.to(parameter.dtype)
-        return ClippedSum(sums, norms.t(), scales.t(), losses.detach())
+        return ClippedSum(sums, norms.t().to(losses.dtype), scales.t().to(losses.dtype), losses.detach())
 
     def _bound(self, bounds: tuple[float, ...], norms: Tensor) -> Tensor:
         """Return the bounds as a tensor (groups, 1), cached; the largest float stands for infinity."""
@@ -245,6 +258,18 @@ class PerExample:
 def _joint(norms: list[Tensor]) -> Tensor:
     """Combine the norms of the pieces of each gradient into its norm."""
     return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms), dim=0)
+
+
+@torch.no_grad()
+def _magnitude(uses: Sequence[_Use], slopes: Sequence[Tensor | None]) -> float:
+    """Bound the sizes of the terms that gradients are sums of: rounding is relative to them where they cancel."""
+    total = 0.0
+    for use, slope in zip(uses, slopes, strict=True):
+        if slope is not None and slope.numel():
+            d, a = slope.double().flatten(1), use.inputs[0]
+            size = a.double().flatten(1).norm(dim=1) if a.is_floating_point() else 0.0
+            total += float((d.norm(dim=1) * (size + d.shape[1] ** 0.5)).sum())
+    return total
 
 
 def _gradients(

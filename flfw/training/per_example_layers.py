@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from flfw.errors import BadInput
+from flfw.training.per_example_parts import Formed, Outer, Part
 
 Way: TypeAlias = Literal["auto", "fixed", "rows", "planes", "convolution", "loop", "opacus"]
 """Way to compute the gradients of convolutions; all agree up to rounding.
@@ -34,64 +35,6 @@ windows are copied in the longer runs. ``opacus`` uses Opacus for every layer.
 WAYS: tuple[str, ...] = get_args(Way)
 _CHUNKS = (4, 8)  # number of examples with windows copied at a time: they fit into a processor's cache
 _TRIALS = 3
-
-
-class Part(ABC):
-    """Gradients of one parameter, one for each of B examples; ``norms`` (B,) are their L2 norms."""
-
-    norms: Tensor
-
-    @abstractmethod
-    def weighted(self, weights: Tensor) -> Tensor:
-        """Return the sum of the gradients with weights (B,), in the parameter's shape."""
-
-    @abstractmethod
-    def formed(self) -> Tensor:
-        """Return all gradients (B, ...)."""
-
-
-@final
-class Formed(Part):
-    """Gradients in memory: (B, ...), each of size ``size``; ``order`` and ``shape`` give them the parameter's shape."""
-
-    def __init__(
-        self, values: Tensor, size: tuple[int, ...] = (), order: tuple[int, ...] = (), shape: tuple[int, ...] = ()
-    ) -> None:
-        self._values = values if values.dim() == 2 else values.flatten(1)
-        self._size, self._order, self._shape = size or values.shape[1:], order, shape
-        self.norms = torch.linalg.vector_norm(self._values, dim=1)  # now, while the values are in the cache
-
-    def weighted(self, weights: Tensor) -> Tensor:
-        """Return the weighted sum, as one product."""
-        total = torch.mv(self._values.t(), weights).view(self._size)
-        return total.permute(self._order).reshape(self._shape) if self._order else total
-
-    def formed(self) -> Tensor:
-        """Return all gradients (B, ...)."""
-        values = self._values.view(-1, *self._size)
-        return values.permute(0, *(1 + i for i in self._order)).reshape(-1, *self._shape) if self._order else values
-
-
-@final
-class Outer(Part):
-    """Gradients of a linear layer's weight: outer products of d (B, O), the bias's gradients, and a (B, I)."""
-
-    def __init__(self, bias: Formed, a: Tensor) -> None:
-        self._bias, self._a = bias, a
-        self.norms = bias.norms * torch.linalg.vector_norm(a, dim=1)
-
-    def weighted(self, weights: Tensor) -> Tensor:
-        """Return the weighted sum, as one matrix product."""
-        return torch.mm(self._bias.formed().t() * weights, self._a)
-
-    def formed(self) -> Tensor:
-        """Return all gradients (B, O, I)."""
-        return self._bias.formed()[:, :, None] * self._a[:, None, :]
-
-
-def added(one: Part, other: Part) -> Part:
-    """Add the gradients of two uses of the same parameter."""
-    return Formed((one.formed() + other.formed()).contiguous())
 
 
 class LayerGradients(ABC):
