@@ -67,7 +67,7 @@ class Policy:
             f"apps = {lists['apps']}  # SHA-256 of the app bundles that may run here: python -m flfw.deploy hash\n"
             f"uploads = {lists['uploads']}  # names of the tensors that may leave\n"
             f"largest_upload_mb = {self.largest_upload_mb}  # of one answer, in MB (1e6 bytes)\n"
-            f"least_noise = {self.least_noise}  # smallest noise_multiplier of a run, with noise_source=system\n"
+            f"least_noise = {self.least_noise}  # smallest noise_multiplier of a run, with noise_source=secure\n"
             f"record = {json.dumps(self.record)}  # whether the server may record what this site sends\n"
             f"volunteered = {list(self.volunteered)}  # own training examples to give away for an audit, as places\n"
         )
@@ -115,7 +115,7 @@ class Policy:
         """Return why an app may not run here with this configuration; None: it may."""
         noise = noise_of(run_config) if self.least_noise else 0.0
         if noise < self.least_noise:
-            asked = f"this site's policy asks for noise_multiplier >= {self.least_noise:g} with noise_source=system"
+            asked = f"this site's policy asks for noise_multiplier >= {self.least_noise:g} with noise_source=secure"
             return f"{asked}, the run has {noise:g}"
         if not self.record and run_config.get("record", False):
             return "this site's policy does not let its messages be recorded, and the run is to be"
@@ -168,6 +168,6 @@ def noise_of(run_config: Mapping[str, Any]) -> float:
     except (BadInput, KeyError, TypeError, ValueError):
         return 0.0
     secret = (
-        getattr(settings, "noise_source", "seed") == "system" and getattr(settings, "noised_by", "client") == "client"
+        getattr(settings, "noise_source", "seed") == "secure" and getattr(settings, "noised_by", "client") == "client"
     )
     return float(getattr(settings, "noise_multiplier", 0.0)) if secret else 0.0

@@ -34,7 +34,7 @@ _VOIDING = {
 }
 _FROM_THE_SEED = (
     "The noise of this run comes from its seed, which the server and every client have: the figure is that of the same "
-    "run with noise_source=system."
+    "run with noise_source=secure."
 )
 _ENDS_EARLY = (
     "When training ends follows from the validation accuracies that clients report: the figure is of all the rounds "
@@ -102,7 +102,7 @@ class Ledger:
 
     def _course(self, settings: Any) -> Course:
         known = course(self.resolved, self.split)
-        again = self.resumed if getattr(settings, "noise_source", "seed") == "system" else 0
+        again = self.resumed if getattr(settings, "noise_source", "seed") == "secure" else 0
         return replace(known, rounds=known.rounds + again, participations=known.participations + again)
 
     @property
@@ -146,7 +146,7 @@ class Ledger:
             return result
         if asked.patience:  # a figure of the actual rounds would hold only for an end that depends on no data
             result = replace(result, assumptions=(*result.assumptions, _ENDS_EARLY))
-        if getattr(settings, "noise_source", "system") == "system":
+        if getattr(settings, "noise_source", "secure") == "secure":
             return result
         return replace(result, assumptions=(_FROM_THE_SEED, *result.assumptions))
 

@@ -19,7 +19,7 @@ from flfw.rng import secret_generator, torch_generator
 from flfw.training.optimisers import LocalTraining
 from flfw.training.per_example import Grouping, PerExample, grouped
 
-NoiseSource: TypeAlias = Literal["seed", "system"]
+NoiseSource: TypeAlias = Literal["seed", "secure"]
 Unit: TypeAlias = Literal["example", "client"]
 
 _WIDE = 1e9  # a bound that no gradient or update reaches
@@ -50,7 +50,7 @@ class Noise(LocalTraining):
 
     def generator(self, seed: int, purpose: str, *numbers: int) -> torch.Generator:
         """Return the generator of the noise."""
-        return secret_generator() if self.noise_source == "system" else torch_generator(seed, purpose, *numbers)
+        return secret_generator() if self.noise_source == "secure" else torch_generator(seed, purpose, *numbers)
 
     @property
     def on_steps(self) -> bool:

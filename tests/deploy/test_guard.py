@@ -235,7 +235,7 @@ def test_what_the_server_calls_an_app_counts_for_nothing() -> None:
 def test_settings_count_as_the_server_overrides_them() -> None:
     strict = replace(POLICY, least_noise=1.0)
     for noise, words in ((1.5, None), (0.5, "the run has 0.5")):
-        one = site(strict, method="fed_cdp", set=f"noise_source=system noise_multiplier={noise}")
+        one = site(strict, method="fed_cdp", set=f"noise_source=secure noise_multiplier={noise}")
         one.pull()
         if words is None:
             assert one.state.get_run(RUN) is not None

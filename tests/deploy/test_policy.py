@@ -119,20 +119,20 @@ def config(**changed: Any) -> dict[str, Any]:
     return dict(Experiment(**changed).to_run_config())
 
 
-SYSTEM = "noise_source=system"
+SECURE = "noise_source=secure"
 NOISE = {
-    ("fed_cdp", (SYSTEM,)): 6.0,  # the method's own default
-    ("fed_cdp", (SYSTEM, "noise_multiplier=1.5")): 1.5,
-    ("fed_cdp", (SYSTEM, "fed_cdp.noise_multiplier=2")): 2.0,
+    ("fed_cdp", (SECURE,)): 6.0,  # the method's own default
+    ("fed_cdp", (SECURE, "noise_multiplier=1.5")): 1.5,
+    ("fed_cdp", (SECURE, "fed_cdp.noise_multiplier=2")): 2.0,
     ("fed_cdp", ("noise_multiplier=9",)): 0.0,  # the server has its seed
-    ("fed_cdp", (SYSTEM, "noise_multiplier=nan")): 0.0,
-    ("fed_sdp", (SYSTEM, "noised_by=client")): 6.0,
-    ("fed_sdp", (SYSTEM, "noised_by=server")): 0.0,
+    ("fed_cdp", (SECURE, "noise_multiplier=nan")): 0.0,
+    ("fed_sdp", (SECURE, "noised_by=client")): 6.0,
+    ("fed_sdp", (SECURE, "noised_by=server")): 0.0,
     ("fedavg", ()): 0.0,
-    ("fedavg", ("fed_cdp.noise_multiplier=9", f"fed_cdp.{SYSTEM}")): 0.0,  # of a method that does not run
-    ("fed_cdp", (SYSTEM, "no_such=1")): 0.0,
-    ("nothing", (SYSTEM,)): 0.0,
-    ("tests.support.toys:Toy", (SYSTEM,)): 0.0,
+    ("fedavg", ("fed_cdp.noise_multiplier=9", f"fed_cdp.{SECURE}")): 0.0,  # of a method that does not run
+    ("fed_cdp", (SECURE, "no_such=1")): 0.0,
+    ("nothing", (SECURE,)): 0.0,
+    ("tests.support.toys:Toy", (SECURE,)): 0.0,
 }
 
 
@@ -154,12 +154,12 @@ def test_a_name_from_the_server_is_not_imported(tmp_path: Path, monkeypatch: pyt
 
 def test_a_run_without_the_least_noise_is_refused() -> None:
     strict = replace(POLICY, least_noise=2.0)
-    enough = config(method="fed_cdp", set=(SYSTEM, "noise_multiplier=2"))
-    less = config(method="fed_cdp", set=(SYSTEM, "noise_multiplier=1.99"))
+    enough = config(method="fed_cdp", set=(SECURE, "noise_multiplier=2"))
+    less = config(method="fed_cdp", set=(SECURE, "noise_multiplier=1.99"))
     assert strict.refuses_run(enough) is None
     assert POLICY.refuses_run(less) is None
     assert strict.refuses_run(less) == (
-        "this site's policy asks for noise_multiplier >= 2 with noise_source=system, the run has 1.99"
+        "this site's policy asks for noise_multiplier >= 2 with noise_source=secure, the run has 1.99"
     )
 
 

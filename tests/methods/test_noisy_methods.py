@@ -459,7 +459,7 @@ LAYERS = ("extractor.1", "extractor.3")
 def test_noise_from_the_system_is_another_one_each_time(tiny: Experiment, tmp_path: Path) -> None:
     for method, owner in (("fed_cdp", "client"), ("fed_sdp", "client"), ("dp_fedavg", "server"), ("fed_sdp", "server")):
         unit = {"dp_fedavg": "unit=client", "fed_sdp": f"noised_by={owner}"}.get(method, "clip=1")
-        for source in ("seed", "system"):
+        for source in ("seed", "secure"):
             experiment = of(tiny, method, unit, f"noise_source={source}")
             (one, _), (two, _) = (a_round(experiment, tmp_path / f"{method}-{owner}-{source}-{n}") for n in range(2))
             assert all(torch.equal(one[name], two[name]) == (source == "seed") for name in one)
@@ -638,7 +638,7 @@ def test_passes_in_which_nobody_is_drawn_do_no_harm(tiny: Experiment, tmp_path: 
 
 def test_coins_are_as_secret_as_the_noise(tiny: Experiment, tmp_path: Path) -> None:
     """Who knows who was drawn meets a mechanism without sampling."""
-    for source in ("seed", "system"):
+    for source in ("seed", "secure"):
         experiment = of(tiny, "fed_cdp", "batches=poisson", f"noise_source={source}")
         many = client_of(experiment, 0, tmp_path), client_of(experiment, 0, tmp_path)
         one, two = ([len(y) for _ in range(10) for _, y in c.batches(torch.Generator())] for c in many)
