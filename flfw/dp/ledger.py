@@ -36,6 +36,10 @@ _FROM_THE_SEED = (
     "The noise of this run comes from its seed, which the server and every client have: the figure is that of the same "
     "run with noise_source=secure."
 )
+_IN_THEIR_OWN = (
+    "No epsilon is claimed here, as only each site knows its number of examples: a site with a budget counts for "
+    "itself (python -m flfw.deploy status)."
+)
 _ENDS_EARLY = (
     "When training ends follows from the validation accuracies that clients report: the figure is of all the rounds "
     "there may be, and what the end itself tells is outside the count."
@@ -62,6 +66,21 @@ def course(resolved: Resolved, split: Split) -> Course:
         replication=int(held.max()),
         tensors=trained,
     )
+
+
+def mechanism_in(resolved: Resolved, course: Course) -> Mechanism | None:
+    """Return the mechanism of an experiment in a course; it is void beside a defence that undoes it.
+
+    None: the method claims nothing.
+    """
+    mechanism = resolved.method.mechanism(resolved.settings, course)
+    if mechanism is None or not resolved.experiment.defended_partitions:
+        return mechanism
+    for hook, deed in _VOIDING.items():
+        voiding = [stage.name for stage in resolved.stages if hook in stage.acts_at]
+        if voiding:
+            return replace(mechanism, void=f"{voiding[0]} {deed}")
+    return mechanism
 
 
 @final
@@ -91,14 +110,7 @@ class Ledger:
         if not _is_known(self.split):
             return None
         settings = self.resolved.settings
-        mechanism = self.resolved.method.mechanism(settings, self._course(settings))
-        if mechanism is None or not self.experiment.defended_partitions:
-            return mechanism
-        for hook, deed in _VOIDING.items():
-            voiding = [stage.name for stage in self.resolved.stages if hook in stage.acts_at]
-            if voiding:
-                return replace(mechanism, void=f"{voiding[0]} {deed}")
-        return mechanism
+        return mechanism_in(self.resolved, self._course(settings))
 
     def _course(self, settings: Any) -> Course:
         known = course(self.resolved, self.split)
@@ -162,11 +174,10 @@ def settle(resolved: Resolved, split: Split) -> tuple[Resolved, list[str]]:
         The experiment with the noise among its settings and with no more rounds than the budget allows; notes.
 
     Raises:
-        BadInput: the method claims nothing, the noise was set as well, not even one round keeps the budget, or the
-            method would claim something where only sites know their numbers of examples.
+        BadInput: the method claims nothing, the noise was set as well, not even one round keeps the budget, or only
+            sites know their numbers of examples and the settings need them.
     """
-    _require_known(resolved, split)
-    notes, experiment = _remarks(resolved, split), resolved.experiment
+    notes, experiment = [*_of_sites(resolved, split), *_remarks(resolved, split)], resolved.experiment
     if experiment.target_epsilon and experiment.epsilon_budget:
         raise BadInput(
             "Expected either --target-epsilon or --epsilon-budget, got both; a target is met by the last round."
@@ -189,15 +200,23 @@ def _is_known(split: Split) -> bool:
     return any(map(len, split.train))
 
 
-def _require_known(resolved: Resolved, split: Split) -> None:
-    """Refuse claims on data of sites: an example's sampling rate depends on each client's number of examples."""
-    if _is_known(split):
-        return
+def _of_sites(resolved: Resolved, split: Split) -> list[str]:
+    """Return notes on data of sites, for which nothing is claimed here: their numbers of examples are not known.
+
+    Raises:
+        BadInput: a target or a budget, which would need these numbers, or noise that the server can repeat.
+    """
     experiment = resolved.experiment
     one_each = replace(split, train=tuple(np.array([client]) for client in range(experiment.clients)))
-    nothing = f"a method that claims no epsilon for {experiment.dataset}, as that depends on each client's number of "
-    nothing += "examples, which only its site knows; claim it for folder:PATH in a simulation"
-    require(Ledger(resolved, one_each).mechanism is None, nothing, method=experiment.method)
+    if _is_known(split) or Ledger(resolved, one_each).mechanism is None:
+        return []
+    for name in ("target_epsilon", "epsilon_budget"):
+        flag = name.replace("_", "-")
+        way = f"no --{flag} for {experiment.dataset}, as only each site knows its number of examples"
+        require(not getattr(experiment, name), f"{way}; let the sites set budgets", **{name: getattr(experiment, name)})
+    source = getattr(resolved.settings, "noise_source", "secure")
+    require(source == "secure", f"noise_source=secure for {experiment.dataset}", noise_source=source)
+    return [_IN_THEIR_OWN]
 
 
 def _remarks(resolved: Resolved, split: Split) -> list[str]:
