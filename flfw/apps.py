@@ -25,7 +25,10 @@ from flfw.client.federated_client import FederatedClient
 from flfw.client.site import Site
 from flfw.client.store import ClientStore
 from flfw.client.workplace import Workplace
-from flfw.dp.ledger import require_settled
+from flfw.dp import message_cost
+from flfw.dp.budget import budgeted
+from flfw.dp.settlement import require_settled
+from flfw.dp.site_ledger import Entry, charge, most_repeated
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.messages.sharing import Border, Sharing
@@ -40,6 +43,7 @@ from flfw.training.threads import one_thread
 server = ServerApp()
 client = ClientApp()
 
+_SHOWN = 80  # characters of the run's name by the server, in the site's ledger
 _AFTER_DEADLINE_S = 1.0  # the server then reports a late client, not a dead process
 
 
@@ -98,7 +102,7 @@ def _own_labels(experiment: Experiment, data_root: str) -> str:
 @client.train()
 def train(message: Message, context: Context) -> Message:
     """Do one round of local training."""
-    with _at_work(message, context) as (worker, border, config, received):
+    with _at_work(message, context, message_cost.TRAIN) as (worker, border, config, received):
         site, at = Site.from_config(context.node_config, config["experiment"]), worker.at
         gives_all = site.truth is not None and site.volunteered is None
         worker.noted = [] if gives_all and uploads.is_audited(at.experiment, at.round) else None
@@ -111,7 +115,7 @@ def train(message: Message, context: Context) -> Message:
 @client.train("probe")
 def answer_probe(message: Message, context: Context) -> Message:
     """Answer a probe by the update that a few of the client's own examples make; no state is changed."""
-    with _at_work(message, context, probed=True) as (worker, border, config, received):
+    with _at_work(message, context, message_cost.PROBE) as (worker, border, config, received):
 
         def target(x: Tensor, y: Tensor, steps: int) -> Tensors:
             worker.install(received, config["version"])
@@ -131,20 +135,20 @@ def answer_probe(message: Message, context: Context) -> Message:
 @client.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate on the client's own test data, before and after a local training."""
-    with _at_work(message, context) as (worker, border, config, received):
+    with _at_work(message, context, message_cost.EVALUATE) as (worker, border, config, received):
         return _reply(message, border, {}, worker.evaluate_named(received, config["version"]))
 
 
 @contextmanager
 def _at_work(
-    message: Message, context: Context, probed: bool = False
+    message: Message, context: Context, kind: str
 ) -> Iterator[tuple[FederatedClient, Border, dict[str, Any], dict[str, np.ndarray]]]:
     """Build the client half for a message and check the message's arrays; on one thread, until the deadline.
 
     Args:
         message: message from the server.
         context: context of this node.
-        probed: whether it is a probe; probes of the ladder have their own network and border.
+        kind: type of the message; probes of the ladder have their own network and border.
 
     Yields:
         The client half, the border that checks the answer, and the message's scalars and arrays.
@@ -154,6 +158,7 @@ def _at_work(
         raise RuntimeError(f"runs other code ({code_hash()}) than the server ({config['code']}); install the same")
     resolved = resolve(Experiment.from_run_config(context.run_config))
     require_settled(resolved.experiment)
+    asked, probed = resolved, kind == message_cost.PROBE
     if probed:
         resolved = _on_rung(resolved, config["rung"])
     experiment = resolved.experiment
@@ -174,7 +179,27 @@ def _at_work(
         worker, received = resolved.client(at), views(message.content.array_records["arrays"])
         border = _ladder_border(at, config["rung"]) if probed and config["rung"] in probe.LADDER else worker.border
         border.enter(received)
+        _charge(context, asked, kind, config, at)
         yield worker, border, config, received
+
+
+def _charge(context: Context, asked: Resolved, kind: str, config: dict[str, Any], at: Workplace) -> None:
+    """Enter a message into the site's ledger before any work on it, or refuse it; without a budget nothing is entered.
+
+    Args:
+        context: context of this node.
+        asked: the experiment, on no rung of an audit.
+        kind: type of the message.
+        config: the message's scalars.
+        at: the client's data.
+    """
+    if (own := budgeted(context.node_config)) is None:
+        return
+    budget, ledger = own
+    mine, sent = at.task.split.train[at.partition], () if kind == message_cost.EVALUATE else asked.sharing.uploads
+    mechanism = message_cost.cost(asked, kind, config, len(mine))
+    about = str(config["experiment"])[:_SHOWN], at.round, kind, asked.experiment.method
+    charge(ledger, budget, Entry(*about, mechanism, len(mine), most_repeated(mine), tuple(sent)))
 
 
 def _on_rung(resolved: Resolved, rung: str) -> Resolved:

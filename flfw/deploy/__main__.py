@@ -2,7 +2,7 @@
 
 init    makes certificates, keys, a folder a site, and scripts with what is to be run where
 up      starts the server and all sites on this machine; those that are at work already are left alone
-status  says what is at work
+status  says what is at work, and what is spent of each site's budget
 down    ends the sites, then the server; what they keep stays
 renew   makes a new key and certificate for the server, which it uses from its next start
 hash    prints the SHA-256 of this code as an app, by which a site's policy accepts it
@@ -16,8 +16,10 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from math import inf
 from pathlib import Path
+from typing import Any, get_args
 
 from flfw import plugins
 from flfw.deploy import certificates, processes
@@ -25,9 +27,11 @@ from flfw.deploy.files import make, renew
 from flfw.deploy.layout import Layout, environment, transport
 from flfw.deploy.policy import Policy
 from flfw.deploy.submit import bundle_hash
+from flfw.dp import site_ledger
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
 from flfw.method import Method
+from flfw.privacy.claims import Unit
 from flfw.terminal.exit_code import exit_code
 
 _UP_S = 120.0
@@ -49,7 +53,9 @@ def _init(asked: argparse.Namespace) -> int:
     for method in asked.methods.split(","):
         cls = plugins.find(plugins.METHOD, method, Method)
         uploads |= dict.fromkeys(_NETWORK if tuple(cls.uploads) == ("*",) else cls.uploads)
-    make(layout, Policy((bundle_hash(),), tuple(uploads), asked.largest_upload_mb).text())
+    budget: dict[str, Any] = {"epsilon": asked.epsilon, "delta": asked.delta, "unit": asked.unit}
+    budget |= {"patient_examples": asked.patient_examples, "metrics": "all" if asked.epsilon == inf else "none"}
+    make(layout, Policy((bundle_hash(),), tuple(uploads), asked.largest_upload_mb, **budget).text())
     way = f"{transport()} with TLS and a key a site"
     print(f"{layout.folder}: {layout.clients} sites, server at {layout.host}, by {way}")
     print(f"on this machine   python -m flfw.deploy up {asked.folder}")
@@ -161,7 +167,17 @@ def _status(asked: argparse.Namespace) -> int:
         missing += pid is None
         state = f"process {pid}" if pid else f"not at work ({processes.last_line(folder, name)})"
         print(f"{name:<11} {words}: {state}")
+    for number in range(layout.clients):
+        for line in _spent(layout.site(number), number):
+            print(line)
     return 1 if missing else 0
+
+
+def _spent(site: Path, number: int) -> Iterator[str]:
+    """Yield a line on what is spent of a site's budget, if it has one and its folder is here."""
+    file = site / "policy.toml"
+    if file.is_file() and (budget := Policy.read(file).budget):
+        yield f"budget      site {number}: {site_ledger.read(site / site_ledger.FILE, budget).of(budget)}"
 
 
 def _down(asked: argparse.Namespace) -> int:
@@ -201,6 +217,10 @@ def _parser() -> argparse.ArgumentParser:
             one.add_argument("--clients", type=int, default=3, help="sites (default 3)")
             one.add_argument("--methods", default=Experiment().method, help="whose uploads the sites' policies allow")
             one.add_argument("--largest-upload-mb", type=float, default=100.0, help="which these policies allow")
+            one.add_argument("--epsilon", type=float, default=inf, help="budget of each site over all runs; inf: none")
+            one.add_argument("--delta", type=float, default=1e-5, help="of these budgets")
+            one.add_argument("--unit", choices=get_args(Unit), default="example", help="of these budgets")
+            one.add_argument("--patient-examples", type=int, default=0, help="of one patient at most, for unit=patient")
             one.add_argument("--host", default="127.0.0.1", help="name or address under which sites reach the server")
             one.add_argument("--listen", default="127.0.0.1", help="address that the server listens on")
             one.add_argument("--port", type=int, default=9092, help="of the server for sites")

@@ -32,6 +32,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 
 from flfw.deploy import executor
 from flfw.deploy.policy import Policy
+from flfw.dp import site_ledger
 from flfw.errors import DIED, BadInput
 from flfw.messages.pulling import ask_again_soon
 
@@ -146,7 +147,7 @@ class Guard:
             raise RuntimeError("an answer to nothing that was asked stays here")
         if (reason := self._refuses(store, asked, answer, tree)) is None:
             return send(answer, tree, spent)
-        _say(str(reason))
+        _say(f"{reason}: {answer.error.reason}" if answer.has_error() else reason)
         refusal = _refusal(reason, asked)
         wanted, session = send(refusal, get_object_tree(refusal), spent)
         for object_id, part in get_all_nested_objects(refusal).items():
@@ -238,11 +239,11 @@ def main(arguments: Sequence[str]) -> int:
             raise BadInput(
                 "Expected POLICY -- and the arguments of flower-supernode, got " + (" ".join(arguments) or "none")
             )
-        policy = Policy.read(Path(arguments[0]))
+        policy, folder = Policy.read(Path(arguments[0])), Path(arguments[0]).absolute().parent
+        given = _with_budget(_with_volunteered(arguments[2:], policy, folder), policy, folder)
     except BadInput as error:
         print(f"flfw.deploy.guard: {error}", file=sys.stderr)
         return 2
-    given = _with_volunteered(arguments[2:], policy, Path(arguments[0]).absolute().parent)
     deaths = executor.Deaths()
     guard = Guard(policy, supernode._pull_and_store_message, supernode._push_messages, deaths=deaths.since)
     supernode._pull_and_store_message, supernode._push_messages = guard.pull, guard.push
@@ -271,6 +272,21 @@ def _with_volunteered(arguments: Sequence[str], policy: Policy, folder: Path) ->
         places = " ".join(map(str, policy.volunteered))
         extended[at] += f" truth={json.dumps(str(folder / 'truth'))} volunteered={json.dumps(places)}"
         _say(f"gives away its training examples {places}, if a run records; their truth stays in {folder / 'truth'}")
+    return extended
+
+
+def _with_budget(arguments: Sequence[str], policy: Policy, folder: Path) -> list[str]:
+    """Return the arguments of a SuperNode whose app counts its messages in the site's ledger, if there is a budget.
+
+    Raises:
+        BadInput: the ledger is damaged.
+    """
+    extended = list(arguments)
+    if budget := policy.budget:
+        ledger = folder / site_ledger.FILE
+        _say(f"budget {site_ledger.read(ledger, budget).of(budget)}")
+        entries = budget.to_node_config(ledger).items()
+        extended[extended.index("--node-config") + 1] += "".join(f" {key}={json.dumps(word)}" for key, word in entries)
     return extended
 
 

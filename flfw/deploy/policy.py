@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -16,13 +17,15 @@ from typing import Any
 
 from flwr.app import Message
 
-from flfw import plugins
-from flfw.errors import BadInput, require
-from flfw.experiment import Experiment
+from flfw.dp.budget import METRICS, UNSPOKEN, EpsilonBudget, Metrics
+from flfw.errors import DIED, BadInput, require
 from flfw.messages.sharing import matches
-from flfw.resolve import resolve
+from flfw.privacy.claims import Unit
 
 ANY = "any"
+_OWN = "this site's policy "  # beginning of every reason of a policy
+_OF_THE_SITE = re.compile(rf"{re.escape(DIED)}|(\nException \w+ occurred\. Message: )?({_OWN}|{UNSPOKEN})[^\n]*")
+"""Reasons of a failure that hold no word of another exception; Flower puts its own words before an app's."""
 _SHOWN = 80  # characters of a name that an app chose
 _NUMBERS_AT_MOST = 100
 _WORDS_AT_MOST = 1000  # characters of the words that introduce a site, of a reason, and of the names of numbers
@@ -36,7 +39,11 @@ class Policy:
         apps: SHA-256 of the app bundles that may run; ``any``: every app of the server may run.
         uploads: patterns of the tensors that may leave.
         largest_upload_mb: largest size of an answer with all its parts, in MB (1e6 bytes), > 0.
-        least_noise: smallest ``noise_multiplier`` of a run, >= 0; see `noise_of`.
+        epsilon: epsilon that all messages of the site may take together, > 0; inf: no budget, and nothing is counted.
+        delta: probability in (0, 1) with which that epsilon may fail.
+        unit: whose presence that epsilon is for.
+        patient_examples: largest number of examples of a patient, >= 1; for unit=patient alone.
+        metrics: numbers beside the tensors that a run's clients may send at most.
         record: whether the server may record what this site sends.
         volunteered: training examples that this site gives away for an audit, as positions in its own order, >= 0.
     """
@@ -44,7 +51,11 @@ class Policy:
     apps: tuple[str, ...]
     uploads: tuple[str, ...]
     largest_upload_mb: float
-    least_noise: float = 0.0
+    epsilon: float = inf
+    delta: float = 1e-5
+    unit: Unit = "example"
+    patient_examples: int = 0
+    metrics: Metrics = "all"
     record: bool = False
     volunteered: tuple[int, ...] = ()
 
@@ -54,11 +65,24 @@ class Policy:
         require(
             0 < self.largest_upload_mb < inf, "0 < largest_upload_mb < inf", largest_upload_mb=self.largest_upload_mb
         )
-        require(0 <= self.least_noise < inf, "0 <= least_noise < inf", least_noise=self.least_noise)
+        require(self.metrics in METRICS, f"metrics among {', '.join(METRICS)}", metrics=self.metrics)
+        require(self.epsilon > 0, "epsilon > 0", epsilon=self.epsilon)
+        if self.budget:
+            mine = "apps as SHA-256 with an epsilon, as the accepted app's code counts it"
+            require(ANY not in self.apps, mine, apps=" ".join(self.apps))
+            counted = "metrics=private or none with an epsilon, as bare numbers cannot be counted"
+            require(self.metrics != "all", counted, metrics=self.metrics)
         places = all(place >= 0 for place in self.volunteered) and len(set(self.volunteered)) == len(self.volunteered)
         require(places, "volunteered >= 0, each once", volunteered=" ".join(map(str, self.volunteered)))
         agreed = self.record or not self.volunteered
         require(agreed, "record = true with volunteered, which is for nothing else", record=self.record)
+
+    @property
+    def budget(self) -> EpsilonBudget | None:
+        """Budget of the site; None: none."""
+        if self.epsilon == inf:
+            return None
+        return EpsilonBudget(self.epsilon, self.delta, self.unit, self.patient_examples)
 
     def text(self) -> str:
         """Return the text of the policy file, with a comment on each line."""
@@ -67,7 +91,11 @@ class Policy:
             f"apps = {lists['apps']}  # SHA-256 of the app bundles that may run here: python -m flfw.deploy hash\n"
             f"uploads = {lists['uploads']}  # names of the tensors that may leave\n"
             f"largest_upload_mb = {self.largest_upload_mb}  # of one answer, in MB (1e6 bytes)\n"
-            f"least_noise = {self.least_noise}  # smallest noise_multiplier of a run, with noise_source=secure\n"
+            f"epsilon = {self.epsilon}  # that all messages may take together, over all runs; inf: nothing is counted\n"
+            f"delta = {self.delta}  # probability with which that epsilon may fail\n"
+            f"unit = {json.dumps(self.unit)}  # whose presence it is for: example, patient or client (the whole site)\n"
+            f"patient_examples = {self.patient_examples}  # largest number of examples of a patient, for unit=patient\n"
+            f"metrics = {json.dumps(self.metrics)}  # numbers that may leave beside the tensors: all, private or none\n"
             f"record = {json.dumps(self.record)}  # whether the server may record what this site sends\n"
             f"volunteered = {list(self.volunteered)}  # own training examples to give away for an audit, as places\n"
         )
@@ -83,6 +111,8 @@ class Policy:
             rules: dict[str, Any] = tomllib.loads(path.read_text())
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise BadInput(f"Expected a policy in {path}, got none that can be read: {error}.") from error
+        way_out = f"epsilon, delta and unit in {path} in place of least_noise, which bounds no epsilon"
+        require("least_noise" not in rules, way_out, least_noise=rules.get("least_noise"))
         names = {field.name for field in fields(cls)}
         if unknown := sorted(set(rules) - names):
             raise BadInput(f"Expected {', '.join(sorted(names))} in {path}, got {unknown[0]}.")
@@ -92,9 +122,11 @@ class Policy:
             listed = isinstance(rules[name], list) and all(isinstance(word, str) for word in rules[name])
             require(listed, f"a list of words for {name} in {path}", **{name: rules[name]})
             rules[name] = tuple(rules[name])
-        for name in ("largest_upload_mb", "least_noise"):
+        for name in ("largest_upload_mb", "epsilon", "delta"):
             number = isinstance(rules.get(name, 0), int | float) and not isinstance(rules.get(name), bool)
             require(number, f"a number for {name} in {path}", **{name: rules.get(name)})
+        examples = rules.get("patient_examples", 0)
+        require(type(examples) is int, f"a whole number in {path}", patient_examples=examples)
         require(isinstance(rules.get("record", False), bool), f"true or false in {path}", record=rules.get("record"))
         given = rules.get("volunteered", [])
         whole = isinstance(given, list) and all(type(place) is int for place in given)
@@ -109,16 +141,15 @@ class Policy:
             bundle: bytes of the app as received; its hash is computed here, never taken from a message.
         """
         digest = hashlib.sha256(bundle).hexdigest()
-        return None if ANY in self.apps or digest in self.apps else f"this site's policy does not accept app {digest}"
+        return None if ANY in self.apps or digest in self.apps else f"{_OWN}does not accept app {digest}"
 
     def refuses_run(self, run_config: Mapping[str, Any]) -> str | None:
         """Return why an app may not run here with this configuration; None: it may."""
-        noise = noise_of(run_config) if self.least_noise else 0.0
-        if noise < self.least_noise:
-            asked = f"this site's policy asks for noise_multiplier >= {self.least_noise:g} with noise_source=secure"
-            return f"{asked}, the run has {noise:g}"
+        metrics = str(run_config.get("metrics", METRICS[0]))  # a run without the key sends all
+        if metrics not in METRICS[METRICS.index(self.metrics) :]:
+            return f"{_OWN}accepts at most metrics={self.metrics}, the run has metrics={metrics[:_SHOWN]}"
         if not self.record and run_config.get("record", False):
-            return "this site's policy does not let its messages be recorded, and the run is to be"
+            return f"{_OWN}does not let its messages be recorded, and the run is to be"
         return None
 
     def refuses_answer(self, answer: Message, kind: str, size: int) -> str | None:
@@ -132,42 +163,31 @@ class Policy:
             size: number of bytes of all its parts.
         """
         if size > self.largest_upload_mb * 1e6:
-            return f"this site's policy lets {self.largest_upload_mb:g} MB leave, the answer has {size / 1e6:.1f} MB"
+            return f"{_OWN}lets {self.largest_upload_mb:g} MB leave, the answer has {size / 1e6:.1f} MB"
         if answer.has_error():
-            long = len(answer.error.reason or "") > _WORDS_AT_MOST
-            return "this site's policy lets no reason leave that is so long" if long else None
+            return self._refuses_reason(answer.error.reason or "")
         content = answer.content
         names = [name for record in content.array_records.values() for name in record]
         if named := [name for name in names if not matches(name, self.uploads)]:
-            return f"this site's policy does not let {named[0][:_SHOWN]} leave"
+            return f"{_OWN}does not let {named[0][:_SHOWN]} leave"
         numbers = [item for record in content.metric_records.values() for item in record.items()]
+        if numbers and self.metrics == "none":
+            return f"{_OWN}lets no numbers leave beside the tensors, such as {numbers[0][0][:_SHOWN]}"
         if len(numbers) > _NUMBERS_AT_MOST:
-            return f"this site's policy lets at most {_NUMBERS_AT_MOST} numbers leave beside the tensors"
+            return f"{_OWN}lets at most {_NUMBERS_AT_MOST} numbers leave beside the tensors"
         if any(isinstance(value, list) for _, value in numbers):
-            return "this site's policy lets no lists of numbers leave beside the tensors"
+            return f"{_OWN}lets no lists of numbers leave beside the tensors"
         if sum(len(name) for name in [*content, *(name for name, _ in numbers)]) > _WORDS_AT_MOST:
-            return "this site's policy lets no numbers leave whose names are so long"
+            return f"{_OWN}lets no numbers leave whose names are so long"
         words = sum(len(str(pair)) for record in content.config_records.values() for pair in record.items())
         if words > (_WORDS_AT_MOST if kind == "query" else 0):
-            return "this site's policy lets no words leave but those that introduce it"
+            return f"{_OWN}lets no words leave but those that introduce it"
         return None
 
-
-def noise_of(run_config: Mapping[str, Any]) -> float:
-    """Return the ``noise_multiplier`` of a run if its clients add noise that the server cannot repeat; else 0.
-
-    It is also 0 for a configuration that is not an experiment, and for a method that is not installed: a module that
-    only the message names is not imported here.
-    """
-
-    try:
-        experiment = Experiment.from_run_config(run_config)
-        if experiment.method not in plugins.names(plugins.METHOD):
-            return 0.0
-        settings: Any = resolve(experiment).settings
-    except (BadInput, KeyError, TypeError, ValueError):
-        return 0.0
-    secret = (
-        getattr(settings, "noise_source", "seed") == "secure" and getattr(settings, "noised_by", "client") == "client"
-    )
-    return float(getattr(settings, "noise_multiplier", 0.0)) if secret else 0.0
+    def _refuses_reason(self, reason: str) -> str | None:
+        """Return why the reason of a failure may not leave: an exception's words may hold data that nobody counts."""
+        if len(reason) > _WORDS_AT_MOST:
+            return f"{_OWN}lets no reason leave that is so long"
+        if self.budget is None or _OF_THE_SITE.fullmatch(reason):
+            return None
+        return f"{_OWN}lets no other reason of a failure leave; its log has it"

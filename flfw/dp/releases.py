@@ -6,7 +6,8 @@ import secrets
 from pathlib import Path
 from typing import final
 
-from flfw.dp.ledger import within_budget
+from flfw.dp.ledger import Ledger
+from flfw.dp.settlement import within_budget
 from flfw.resolve import Resolved
 from flfw.storage.asked import AskedRounds
 from flfw.storage.sealed import seal, sealed, unseal
@@ -55,7 +56,8 @@ class Releases:
 
         Claims rest on cohorts that nobody knows where the server's noise hides whole clients.
         """
-        if not getattr(self._resolved.settings, "secure", False):
+        split = Task.at_server(self._resolved.experiment, self._resolved.experiment.data_root).split
+        if not (getattr(self._resolved.settings, "secure", False) and Ledger(self._resolved, split).hides_cohorts):
             return b""
         if not (kept := sealed(self._folder, _KEY)):
             seal(self._folder, _KEY, ".bin", secrets.token_bytes(32))

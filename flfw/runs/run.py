@@ -14,7 +14,7 @@ from flfw import data
 from flfw.audit.auditor import auditing
 from flfw.client.site import Site
 from flfw.dp.canary_audit import refuse_canaries
-from flfw.dp.ledger import settle
+from flfw.dp.settlement import settle
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
 from flfw.inversion.compute import compiler

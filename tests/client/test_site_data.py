@@ -20,7 +20,8 @@ import sim
 from flfw import apps, data, nets
 from flfw.data.readers import images
 from flfw.data.splits import partition
-from flfw.dp.ledger import settle
+from flfw.dp.ledger import Ledger
+from flfw.dp.settlement import settle
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
@@ -345,6 +346,16 @@ def test_private_tensors_and_rows_work_alike(tmp_path: Path) -> None:
     assert [row["num-examples"] for row in training["clients"]] == [10, 24] * 2  # of 6 a class one, of 15 three
 
 
+@pytest.mark.parametrize("method", ["fed_cdp", "fed_sdp"])
+def test_a_noisy_method_runs_on_the_sites_own_data_and_claims_nothing_itself(tmp_path: Path, method: str) -> None:
+    roots = [written(tmp_path / "a", count=7), written(tmp_path / "b", count=12)]
+    experiment = trained(asked(tmp_path, method=method, set=("noise_source=secure",), rounds=2), roots)
+    assert experiment.out is not None
+    assert run.resume(run.stored(experiment.out)) == experiment.out
+    result = json.loads((experiment.out / "result.json").read_text())
+    assert result["privacy"] == [] and len(result["rounds"]) == 2
+
+
 def test_a_site_with_other_classes_is_refused_by_name(tmp_path: Path) -> None:
     roots = [written(tmp_path / "a"), written(tmp_path / "b", classes=("cat", "dog", "emu"))]
     with pytest.raises(RunFailed) as caught:
@@ -389,14 +400,43 @@ def test_what_the_server_cannot_do_without_data_is_refused(
     assert "\n" not in str(caught.value) and not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("method", ["fed_cdp", "fed_sdp", "dp_fedavg"])
-def test_an_epsilon_takes_the_number_of_examples(tmp_path: Path, method: str) -> None:
+DP = ("fed_cdp", "fed_sdp", "dp_fedavg")
+COUNTED_THERE = (
+    "No epsilon is claimed here, as only each site knows its number of examples: a site with a budget counts "
+)
+
+
+@pytest.mark.parametrize("method", DP)
+def test_without_the_numbers_of_examples_nothing_is_claimed_and_it_is_said(tmp_path: Path, method: str) -> None:
+    resolved, _, notes = run.check(asked(tmp_path, method=method, set=("noise_source=secure",)))
+    assert [note for note in notes if "epsilon" in note] == [
+        COUNTED_THERE + "for itself (python -m flfw.deploy status)."
+    ]
+    assert Ledger(resolved, partition.nobodys(2)).claims() == []
+
+
+@pytest.mark.parametrize("method", DP)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"set": ("noise_source=seed",)}, f"Expected noise_source=secure for {NAME}, got noise_source=seed."),
+        (
+            {"set": ("noise_source=secure",), "target_epsilon": 2.0},
+            f"Expected no --target-epsilon for {NAME}, as only each site knows its number of examples; let the sites "
+            "set budgets, got target_epsilon=2.0.",
+        ),
+        (
+            {"set": ("noise_source=secure",), "epsilon_budget": 2.0},
+            f"Expected no --epsilon-budget for {NAME}, as only each site knows its number of examples; let the sites "
+            "set budgets, got epsilon_budget=2.0.",
+        ),
+    ],
+)
+def test_what_takes_the_numbers_of_examples_is_refused(
+    tmp_path: Path, method: str, changes: dict[str, object], message: str
+) -> None:
     with pytest.raises(BadInput) as caught:
-        run.check(asked(tmp_path, method=method))
-    message = (
-        f"Expected a method that claims no epsilon for {NAME}, as that depends on each client's number of examples, "
-    )
-    message += f"which only its site knows; claim it for folder:PATH in a simulation, got method={method}."
+        run.check(asked(tmp_path, method=method, **changes))
     assert str(caught.value) == message
 
 

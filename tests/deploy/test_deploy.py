@@ -31,7 +31,11 @@ from flfw.deploy.__main__ import main
 from flfw.deploy.certificates import Pair
 from flfw.deploy.layout import Layout, environment, transport
 from flfw.deploy.policy import Policy
+from flfw.dp.budget import EpsilonBudget
+from flfw.dp.site_ledger import FILE, Entry, charge
 from flfw.errors import BadInput, RunFailed
+from flfw.privacy.filter import spent
+from flfw.privacy.mechanism import Mechanism
 from flfw.storage import provenance
 
 ROOT = Path(flfw.__file__).parent.parent
@@ -246,6 +250,33 @@ def test_init_touches_no_folder_that_holds_something(tmp_path: Path, capsys: pyt
     assert main(["init", str(tmp_path)]) == 2
     assert "choose another" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_init_writes_a_budget_and_status_says_what_is_spent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--clients", "2", "--methods", "fed_cdp", "--epsilon", "2", "--delta", "1e-6", "--unit", "patient"]
+    assert main(["init", str(tmp_path / "fed"), *flags, "--patient-examples", "3"]) == 0
+    sites = [Layout.read(tmp_path / "fed").site(number) for number in (0, 1)]
+    budgets = [Policy.read(site / "policy.toml").budget for site in sites]
+    assert budgets == [EpsilonBudget(2.0, 1e-6, "patient", 3)] * 2
+    assert budgets[1] is not None
+    charge(sites[1] / FILE, budgets[1], Entry("run1", 1, "train", "fed_cdp", Mechanism(9.0, 1), 50))
+    capsys.readouterr()
+    assert main(["status", str(tmp_path / "fed")]) == 1
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("budget")]
+    whole, taken = "epsilon 2 at delta 1e-06 for one patient", spent([(Mechanism(3.0, 1), 1)], 2.0, 1e-6)
+    assert lines == [
+        f"budget      site 0: {whole}; 0 is spent, by 0 messages in 0 runs",
+        f"budget      site 1: {whole}; {taken:.3g} is spent, by 1 messages in 1 runs",
+    ]
+    assert not (sites[0] / FILE).exists()
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--epsilon", "0"), ("--delta", "1"), ("--epsilon", "nan")])
+def test_init_makes_no_budget_that_is_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str, value: str
+) -> None:
+    assert main(["init", str(tmp_path / "fed"), "--epsilon", "2", flag, value]) == 2
+    assert "Expected" in capsys.readouterr().err and not (tmp_path / "fed").exists()
 
 
 @pytest.mark.parametrize("command", ["up", "status", "down"])

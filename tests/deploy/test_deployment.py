@@ -30,6 +30,9 @@ import sim
 from flfw.deploy import __main__ as deployment
 from flfw.deploy import certificates, processes
 from flfw.deploy.layout import Layout, environment, transport
+from flfw.experiment import Experiment
+from flfw.privacy.filter import spent
+from flfw.privacy.mechanism import Mechanism
 from flfw.training.threads import one_thread
 
 pytestmark = [
@@ -371,6 +374,54 @@ def test_what_an_app_would_take_along_does_not_leave(federation: Layout, tmp_pat
     assert "this site's policy does not let patient leave" in done.stderr.splitlines()[-1]
     assert "guard: this site's policy does not let patient leave" in message
     assert not list((tmp_path / "run" / "checkpoint").glob("round-00001-*"))  # nothing was aggregated
+
+
+# --- what a budget allows ------------------------------------------------------------------------------------------
+
+WITHOUT_NUMBERS = ("--metrics", "none")
+NOISY = ("--net", "linear", *WITHOUT_NUMBERS, *COMMON, "noise_source=secure")
+
+
+def spends(layout: Layout, number: int) -> str:
+    lines = deploy("status", str(layout.folder)).splitlines()
+    return next(line for line in lines if line.startswith(f"budget      site {number}: ")).partition("; ")[2]
+
+
+def ask_again(out: Path) -> None:
+    """As a server does that forgets the first round: its checkpoint is gone, and so is what followed from it."""
+    for path in [*out.glob("checkpoint/round-*"), *out.glob("*.json"), *out.glob("*.html"), *out.glob("*.csv")]:
+        path.unlink()
+    call("sim.py", "--resume", str(out))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(Experiment, "metrics"), reason="needs runs that send no numbers beside the tensors")
+def test_a_budget_ends_what_a_server_asks_for_in_every_way(federation: Layout, tmp_path: Path) -> None:
+    """Of rounds with mu = 1 / 6 the site allows three: one, the same again, and the first of a thousand."""
+    three, four = (spent([(Mechanism(6.0, rounds), 1)], 100.0, 1e-5) for rounds in (3, 4))
+    rules = f'epsilon = {1.001 * three}\nmetrics = "none"\n'
+    with other_policy(federation, 1, lambda chosen: re.sub("(epsilon|metrics) = .*\n", "", chosen) + rules):
+        first, long = tmp_path / "first", tmp_path / "long"
+        call(*deployed(federation, first, "--method", "fed_cdp", "--rounds", "1", *NOISY)[1:])
+        assert spends(federation, 1).endswith("by 2 messages in 1 runs")  # a round and an evaluation
+        ask_again(first)
+        assert spends(federation, 1).endswith("by 4 messages in 1 runs")
+        done = call(*deployed(federation, long, "--method", "fed_cdp", "--rounds", "1000", *NOISY)[1:], code=1)
+        refusal = (
+            f"this site's budget: epsilon {1.001 * three:g} at delta 1e-05 for one example; {three:.3g} is spent, "
+        )
+        refusal += f"and this message would make it {four:.3g}"
+        ends = [done.stderr.splitlines()[-1]]
+        for _ in range(5):
+            ends.append(call("sim.py", "--resume", str(long), code=1).stderr.splitlines()[-1])
+        assert [end.partition("client 1 failed in round 2: ")[2].rstrip(".") for end in ends] == [refusal] * 6
+        around = ("unit=client", "noise_multiplier=100", "clip=1e6")
+        flags = ("--method", "dp_fedavg", "--rounds", "1", "--on-client-failure", "drop", *NOISY, *around)
+        call(*deployed(federation, tmp_path / "around", *flags)[1:])
+        (row,) = json.loads((tmp_path / "around" / "result.json").read_text())["rounds"]
+        reason = "this site's budget: the server is to add the noise of dp_fedavg, so the message leaves without any"
+        assert [(failure["client"], failure["reason"]) for failure in row["failed"]] == [(1, reason)]
+        assert spends(federation, 1).startswith(f"{three:.3g} is spent, by 5 messages in 2 runs")
 
 
 # --- what goes wrong -----------------------------------------------------------------------------------------------

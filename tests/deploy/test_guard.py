@@ -25,8 +25,9 @@ from flwr.supernode import start_client_internal as supernode
 from flwr.supernode.nodestate import NodeStateFactory
 
 from flfw.client.site import Site as Folders
-from flfw.deploy.guard import Guard, _with_volunteered
+from flfw.deploy.guard import Guard, _with_budget, _with_volunteered, main
 from flfw.deploy.policy import Policy
+from flfw.dp.budget import EpsilonBudget, budgeted
 from flfw.engines.bundle import toml_lines
 from flfw.experiment import Experiment
 from tests.support.app_bundle import fab
@@ -168,6 +169,43 @@ def test_a_site_gives_away_what_its_policy_says_and_keeps_the_truth(
     assert "gives away its training examples 4 0" in capsys.readouterr().err
 
 
+STRICT = replace(POLICY, epsilon=2.0, metrics="none")
+
+
+def test_a_site_says_what_its_budget_is_and_hands_it_to_the_app(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--node-config", "partition-id=1 num-partitions=3"]
+    assert _with_budget(arguments, POLICY, tmp_path) == arguments and capsys.readouterr().err == ""
+    node = parse_config_args([_with_budget(arguments, STRICT, tmp_path)[-1]])  # as Flower's SuperNode reads it
+    assert node["partition-id"] == 1
+    assert budgeted(node) == (EpsilonBudget(2.0), tmp_path / "ledger" / "messages.jsonl")
+    message = "budget epsilon 2 at delta 1e-05 for one example; 0 is spent, by 0 messages in 0 runs"
+    assert capsys.readouterr().err == f"flfw.deploy.guard: {message}\n"
+
+
+def test_a_site_with_a_damaged_ledger_does_not_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "policy.toml").write_text(STRICT.text())
+    (tmp_path / "ledger").mkdir()
+    (tmp_path / "ledger" / "messages.jsonl").write_text("{}\n")
+    assert main([str(tmp_path / "policy.toml"), "--", "--node-config", "partition-id=0"]) == 2
+    message = capsys.readouterr().err
+    assert (
+        message.startswith("flfw.deploy.guard: Expected ") and "it is damaged" in message and message.count("\n") == 1
+    )
+
+
+def test_under_a_budget_the_words_of_an_exception_stay_in_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    app = fab({"pyproject.toml": PYPROJECT + toml_lines({**Experiment().to_run_config(), "metrics": "none"})})
+    one = site(replace(STRICT, apps=(hashlib.sha256(app).hexdigest(),)), app=app)
+    one.pull()
+    one.answered(Message(Error(2, f"index 7 of {SECRET}"), reply_to=one.link.message))
+    one.push()
+    reason = "this site's policy lets no other reason of a failure leave; its log has it"
+    assert refused(one) == reason
+    assert capsys.readouterr().err == f"flfw.deploy.guard: {reason}: index 7 of {SECRET}\n"
+
+
 def test_a_run_that_is_recorded_is_announced_at_the_site(capsys: pytest.CaptureFixture[str]) -> None:
     one = Site(replace(POLICY, record=True), SuperLink(record=True))
     assert one.pull() == RUN
@@ -233,9 +271,9 @@ def test_what_the_server_calls_an_app_counts_for_nothing() -> None:
 
 
 def test_settings_count_as_the_server_overrides_them() -> None:
-    strict = replace(POLICY, least_noise=1.0)
-    for noise, words in ((1.5, None), (0.5, "the run has 0.5")):
-        one = site(strict, method="fed_cdp", set=f"noise_source=secure noise_multiplier={noise}")
+    strict = replace(POLICY, record=False)
+    for record, words in ((False, None), (True, "recorded")):
+        one = site(strict, method="fed_cdp", record=record)
         one.pull()
         if words is None:
             assert one.state.get_run(RUN) is not None

@@ -14,12 +14,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.supercore.task_identity import TaskIdentity
 
 from flfw.deploy import guard
-from flfw.deploy.policy import ANY, Policy, noise_of
-from flfw.errors import BadInput
+from flfw.deploy.policy import ANY, Policy
+from flfw.errors import DIED, BadInput
 from flfw.experiment import Experiment
 
 APP = b"an app's bundle"
 POLICY = Policy((hashlib.sha256(APP).hexdigest(),), ("net.*", "theta"), largest_upload_mb=0.001)
+STRICT = replace(POLICY, epsilon=2.0, delta=1e-6, unit="patient", patient_examples=3, metrics="none")
 SOUND = f'apps = ["{POLICY.apps[0]}"]\nuploads = ["net.*"]\nlargest_upload_mb = 5\n'
 
 
@@ -40,7 +41,11 @@ def arrays(*names: str) -> ArrayRecord:
 
 def test_the_file_says_what_the_policy_is(tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
-    for policy in (POLICY, replace(POLICY, apps=(ANY,), uploads=(), least_noise=1.5, record=True, volunteered=(4, 0))):
+    for policy in (
+        POLICY,
+        replace(POLICY, apps=(ANY,), uploads=(), metrics="none", record=True, volunteered=(4, 0)),
+        STRICT,
+    ):
         path.write_text(policy.text())
         assert Policy.read(path) == policy
     assert all("#" in line for line in POLICY.text().splitlines())
@@ -49,7 +54,7 @@ def test_the_file_says_what_the_policy_is(tmp_path: Path) -> None:
 def test_what_is_not_said_is_the_stricter_choice(tmp_path: Path) -> None:
     (tmp_path / "policy.toml").write_text(SOUND)
     result = Policy.read(tmp_path / "policy.toml")
-    assert (result.largest_upload_mb, result.least_noise, result.record) == (5, 0.0, False)
+    assert (result.largest_upload_mb, result.budget, result.record) == (5, None, False)
 
 
 DAMAGED = {
@@ -64,8 +69,17 @@ DAMAGED = {
     SOUND.replace("= 5", "= true"): "a number for largest_upload_mb",
     SOUND.replace("= 5", "= 0"): "0 < largest_upload_mb < inf",
     SOUND.replace("= 5", "= nan"): "0 < largest_upload_mb < inf",
-    SOUND + "least_noise = -1\n": "0 <= least_noise < inf",
-    SOUND + "least_noise = inf\n": "0 <= least_noise < inf",
+    SOUND + "least_noise = 8.0\n": "epsilon, delta and unit in ",
+    SOUND + 'epsilon = 0\nmetrics = "none"\n': "epsilon > 0",
+    SOUND + 'epsilon = nan\nmetrics = "none"\n': "epsilon > 0, got",
+    SOUND + 'epsilon = "2"\n': "a number for epsilon",
+    SOUND + 'epsilon = 2\ndelta = 1.0\nmetrics = "none"\n': "0 < delta < 1",
+    SOUND + 'epsilon = 2\nunit = "server"\nmetrics = "none"\n': "unit among example, patient, client",
+    SOUND + 'epsilon = 2\nunit = "patient"\nmetrics = "none"\n': "patient_examples >= 1",
+    SOUND + 'epsilon = 2\nunit = "patient"\npatient_examples = 1.5\nmetrics = "none"\n': "a whole number in",
+    SOUND + "epsilon = 2\n": "metrics=private or none with an epsilon",
+    SOUND + 'metrics = "few"\n': "metrics among all, private, none",
+    SOUND.replace(POLICY.apps[0], ANY) + 'epsilon = 2\nmetrics = "none"\n': "apps as SHA-256 with an epsilon",
     SOUND + 'record = "no"\n': "true or false",
     SOUND + "volunteered = [1]\n": "record = true with volunteered",
     SOUND + "record = true\nvolunteered = 1\n": "a list of whole numbers for volunteered",
@@ -119,48 +133,17 @@ def config(**changed: Any) -> dict[str, Any]:
     return dict(Experiment(**changed).to_run_config())
 
 
-SYSTEM = "noise_source=secure"
-NOISE = {
-    ("fed_cdp", (SYSTEM,)): 6.0,  # the method's own default
-    ("fed_cdp", (SYSTEM, "noise_multiplier=1.5")): 1.5,
-    ("fed_cdp", (SYSTEM, "fed_cdp.noise_multiplier=2")): 2.0,
-    ("fed_cdp", ("noise_multiplier=9",)): 0.0,  # the server has its seed
-    ("fed_cdp", (SYSTEM, "noise_multiplier=nan")): 0.0,
-    ("fed_sdp", (SYSTEM, "noised_by=client")): 6.0,
-    ("fed_sdp", (SYSTEM, "noised_by=server")): 0.0,
-    ("fedavg", ()): 0.0,
-    ("fedavg", ("fed_cdp.noise_multiplier=9", f"fed_cdp.{SYSTEM}")): 0.0,  # of a method that does not run
-    ("fed_cdp", (SYSTEM, "no_such=1")): 0.0,
-    ("nothing", (SYSTEM,)): 0.0,
-    ("tests.support.toys:Toy", (SYSTEM,)): 0.0,
-}
-
-
-@pytest.mark.parametrize(("method", "assignments"), NOISE)
-def test_noise_is_the_methods_and_nobody_elses(method: str, assignments: tuple[str, ...]) -> None:
-    assert noise_of(config(method=method, set=assignments)) == NOISE[method, assignments]
-
-
-@pytest.mark.parametrize("broken", [{}, {"method": "fed_cdp"}, {**config(), "rounds": "many"}, {**config(), "lr": nan}])
-def test_what_is_no_experiment_has_no_noise(broken: dict[str, Any]) -> None:
-    assert noise_of(broken) == 0.0
-
-
-def test_a_name_from_the_server_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "planted.py").write_text("raise SystemExit('it ran')\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert noise_of(config(method="planted:Method")) == 0.0
-
-
-def test_a_run_without_the_least_noise_is_refused() -> None:
-    strict = replace(POLICY, least_noise=2.0)
-    enough = config(method="fed_cdp", set=(SYSTEM, "noise_multiplier=2"))
-    less = config(method="fed_cdp", set=(SYSTEM, "noise_multiplier=1.99"))
-    assert strict.refuses_run(enough) is None
-    assert POLICY.refuses_run(less) is None
-    assert strict.refuses_run(less) == (
-        "this site's policy asks for noise_multiplier >= 2 with noise_source=secure, the run has 1.99"
-    )
+def test_a_run_that_sends_more_numbers_than_the_policy_accepts_is_refused() -> None:
+    accepted = {"all": ("all", "private", "none"), "private": ("private", "none"), "none": ("none",)}
+    for most, fitting in accepted.items():
+        chosen = replace(POLICY, metrics=most)  # type: ignore[arg-type]
+        allowed = [
+            one for one in ("all", "private", "none") if chosen.refuses_run({**config(), "metrics": one}) is None
+        ]
+        assert tuple(allowed) == fitting
+    unspoken = {name: value for name, value in config().items() if name != "metrics"}
+    assert STRICT.refuses_run(unspoken) == "this site's policy accepts at most metrics=none, the run has metrics=all"
+    assert "metrics=x" in str(POLICY.refuses_run({"metrics": "x"}))
 
 
 def test_recording_needs_the_sites_consent() -> None:
@@ -225,6 +208,27 @@ def test_a_reason_is_a_line_and_no_more() -> None:
     assert POLICY.refuses_answer(answer(error="disk full"), "train", 100) is None
     assert POLICY.refuses_answer(answer(error="x" * 1000), "train", 100) is None
     assert "so long" in str(POLICY.refuses_answer(answer(error="x" * 1001), "train", 100))
+
+
+def test_without_numbers_only_tensors_leave() -> None:
+    for records in ((arrays("net.w"), MetricRecord({"num-examples": 3})), (MetricRecord({"loss": 0.5}),)):
+        assert "lets no numbers leave beside the tensors" in str(STRICT.refuses_answer(answer(*records), "train", 900))
+    assert STRICT.refuses_answer(answer(arrays("net.w"), MetricRecord({})), "train", 900) is None
+
+
+UNSAID = "lets no other reason of a failure leave; its log has it"
+BUDGETED = "this site's budget: epsilon 2 at delta 1e-05 for one example; 1 is spent, and this message would make it 3"
+FLOWER = "\nException ClientAppException occurred. Message: "
+REASONS = {BUDGETED: True, f"{FLOWER}{BUDGETED}": True, "this site's policy does not accept app 0": True, DIED: True}
+REASONS |= {"index 7 of 'the patient in bed 4'": False, f"bed 4\n{BUDGETED}": False, f"{BUDGETED}\nbed 4": False}
+REASONS |= {f"{FLOWER}bed 4": False, f"{DIED} of bed 4": False, "": False}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_under_a_budget_no_exceptions_words_leave(reason: str) -> None:
+    refused = STRICT.refuses_answer(answer(error=reason), "train", 100)
+    assert refused == (None if REASONS[reason] else f"this site's policy {UNSAID}")
+    assert replace(STRICT, epsilon=inf).refuses_answer(answer(error=reason), "train", 100) is None
 
 
 def test_a_limit_is_a_number() -> None:

@@ -16,8 +16,9 @@ from torch import nn
 import sim
 from flfw import nets
 from flfw.data.splits.partition import Split
-from flfw.dp.ledger import Ledger, course, settle
+from flfw.dp.ledger import Ledger, course
 from flfw.dp.settings import NoisySteps
+from flfw.dp.settlement import settle
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.nets import Net

@@ -13,7 +13,8 @@ import pytest
 from scipy.stats import binom
 
 import sim
-from flfw.dp.ledger import Ledger, settle
+from flfw.dp.ledger import Ledger
+from flfw.dp.settlement import settle
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
@@ -177,6 +178,14 @@ def test_nobody_with_the_seed_knows_the_cohorts_of_secure_noise(small: Experimen
     (key,) = (tmp_path / "secure" / "checkpoint").glob("cohort-key-*.bin")
     assert len(key.read_bytes()) == 32 and key.stat().st_mode & 0o777 == 0o600
     assert not list((tmp_path / "seed" / "checkpoint").glob("cohort-key-*"))
+
+
+def test_cohorts_are_drawn_from_the_seed_where_no_claim_rests_on_them(small: Experiment, tmp_path: Path) -> None:
+    """Then the rounds of one client are known beforehand, and the claim counts these."""
+    changes = {"method": "fed_cdp", "net": "mlp", "split": "sampled", "rounds": 8, "attack": ("none",), "clients": 6}
+    chosen = ("sampled.train=10", "noise_source=secure")
+    run.run(dataclasses.replace(small, **changes, sample=3, sampling="poisson", set=chosen, out=tmp_path / "run"))
+    assert cohorts(tmp_path / "run") == [drawn(range(6), 3, "poisson", small.seed, r) for r in range(1, 9)]
 
 
 def test_no_message_holds_the_key(small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

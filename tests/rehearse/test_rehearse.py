@@ -343,13 +343,15 @@ def test_nothing_leaves_the_machine(chosen: Path, tmp_path: Path) -> None:
 def test_a_policy_that_the_settings_break_is_warned_of(
     chosen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    policy = Policy(("any",), ("extractor.*",), largest_upload_mb=1e-3, least_noise=0.5)
+    policy = Policy(("any",), ("extractor.*",), largest_upload_mb=1e-3, metrics="none")
     (tmp_path / "policy.toml").write_text(policy.text())
     flags = [*FLAGS, "--audit-rounds", "0", "--most-steps", "1", "--policy", str(tmp_path / "policy.toml")]
     assert main("--dataset", f"folder:{chosen}", *flags, "--out", tmp_path / "run") == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: The policy")]
     noise, kept, size = lines
-    assert noise.startswith("warning: The policy refuses these settings: this site's policy asks for noise_multiplier")
+    assert noise.startswith(
+        "warning: The policy refuses these settings: this site's policy accepts at most metrics=none"
+    )
     assert re.fullmatch(
         r"warning: The policy does not let classifier\.\S+( and \d+ more)? leave, which fedavg .*", kept
     )

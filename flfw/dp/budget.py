@@ -1,0 +1,81 @@
+"""Budget of a site: the epsilon that all messages of one site may take together, over all runs and servers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+from flfw.errors import require
+from flfw.privacy.claims import Unit
+from flfw.privacy.mechanism import Mechanism
+
+Metrics: TypeAlias = Literal["all", "private", "none"]
+METRICS: tuple[Metrics, ...] = get_args(Metrics)
+
+UNSPOKEN = "this site's budget: "
+"""Beginning of every refusal for a budget, which holds no word of an exception."""
+
+
+class OverBudget(RuntimeError):
+    """Error: a site does not answer, since its budget does not allow it or the answer cannot be counted."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(UNSPOKEN + reason)
+
+
+@dataclass(frozen=True)
+class EpsilonBudget:
+    """Epsilon that a site gives away at most.
+
+    Attributes:
+        epsilon: > 0, finite.
+        delta: probability in (0, 1) with which epsilon may fail.
+        unit: whose presence is protected; a site is one client.
+        patient_examples: largest number of examples of a patient, >= 1; counts for unit=patient alone.
+    """
+
+    epsilon: float
+    delta: float = 1e-5
+    unit: Unit = "example"
+    patient_examples: int = 0
+
+    def __post_init__(self) -> None:
+        require(0 < self.epsilon < inf, "0 < epsilon < inf", epsilon=self.epsilon)
+        require(0 < self.delta < 1, "0 < delta < 1", delta=self.delta)
+        require(self.unit in get_args(Unit), f"unit among {', '.join(get_args(Unit))}", unit=self.unit)
+        known = self.unit != "patient" or self.patient_examples >= 1
+        require(known, "patient_examples >= 1 with unit=patient", patient_examples=self.patient_examples)
+
+    def __str__(self) -> str:
+        return f"epsilon {self.epsilon:g} at delta {self.delta:g} for one {self.unit}"
+
+    def copies(self, mechanism: Mechanism, examples: int, repeated: int) -> int:
+        """Return how many clipped vectors of one unit can be in a sum of the site's.
+
+        An example or a patient can exchange a whole clipped update for another, which counts as two.
+
+        Args:
+            mechanism: of a message.
+            examples: number of the site's training examples.
+            repeated: largest number of times that the same example is among them.
+        """
+        if mechanism.clipped == "client":
+            return 1 if self.unit == "client" else 2
+        return {"example": repeated, "patient": self.patient_examples * repeated, "client": examples}[self.unit]
+
+    def to_node_config(self, ledger: Path) -> dict[str, str]:
+        """Return the entries of the site's node config that name the budget and the ledger's path."""
+        words = (repr(self.epsilon), repr(self.delta), self.unit, str(self.patient_examples))
+        return {"budget": " ".join(words), "ledger": str(ledger)}
+
+
+def budgeted(node_config: Mapping[str, Any]) -> tuple[EpsilonBudget, Path] | None:
+    """Return the budget and the ledger's path of a node config, which no server can change; None: no budget."""
+    if "budget" not in node_config:
+        return None
+    epsilon, delta, unit, patient_examples = str(node_config["budget"]).split()
+    known: Any = unit
+    return EpsilonBudget(float(epsilon), float(delta), known, int(patient_examples)), Path(str(node_config["ledger"]))

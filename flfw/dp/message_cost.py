@@ -1,0 +1,118 @@
+"""Cost of one message: the mechanism of a site's answer, by the site's own numbers and its own copy of the settings.
+
+An answer that cannot be counted is refused. What is counted is one client alone, this site: the sampling of clients
+gives no credit here, and copies of an example at other sites are those sites' to count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+from typing import Any
+
+from flfw import plugins
+from flfw.dp.budget import METRICS, OverBudget
+from flfw.dp.ledger import mechanism_in
+from flfw.errors import BadInput
+from flfw.experiment import Experiment
+from flfw.privacy.course import Course
+from flfw.privacy.mechanism import Mechanism
+from flfw.resolve import Resolved, check
+
+TRAIN, PROBE, EVALUATE = "train", "train.probe", "evaluate"
+_TARGET = "target"  # the rung of a probe that answers as training does
+
+
+def cost(resolved: Resolved, kind: str, config: Mapping[str, Any], examples: int) -> Mechanism | None:
+    """Return the mechanism of an answer; None: it says nothing of the data.
+
+    Args:
+        resolved: the experiment, as the message's run has it.
+        kind: type of the message.
+        config: the message's scalars.
+        examples: number of this site's training examples, >= 1.
+
+    Raises:
+        OverBudget: the answer has no epsilon, or none that this site can count.
+    """
+    _require_own_code(resolved.experiment)
+    _require_no_metrics(resolved.experiment)
+    try:
+        check(resolved)  # by the server's own check: what is sent is what is clipped, such as no buffers
+        if kind == EVALUATE:
+            return None
+        course = _course_of_probe(resolved, config) if kind == PROBE else _course(resolved, examples)
+        mechanism = mechanism_in(resolved, course)
+    except BadInput as error:
+        raise OverBudget(str(error)) from error
+    return _counted(resolved, mechanism, probed=kind == PROBE)
+
+
+def metrics_of(experiment: Experiment) -> str:
+    """Return which numbers a run's clients send beside the tensors: all, private or none."""
+    return str(getattr(experiment, "metrics", METRICS[0]))
+
+
+def _require_own_code(experiment: Experiment) -> None:
+    """Refuse plug-ins that only the server names: what they do is not known here, and so not what it costs."""
+    named = [(plugins.METHOD, experiment.method), *((plugins.DEFENCE, name) for name in experiment.defences)]
+    for kind, name in named:
+        if name not in plugins.names(kind):
+            raise OverBudget(f"{name} is no plug-in of this project, so that its messages cannot be counted")
+
+
+def _require_no_metrics(experiment: Experiment) -> None:
+    """Refuse numbers beside the tensors; the one place to count private ones."""
+    if (metrics := metrics_of(experiment)) != "none":
+        raise OverBudget(f"metrics={metrics} cannot be counted; run with metrics=none")
+
+
+def _course(resolved: Resolved, examples: int) -> Course:
+    """Return one round of this site alone."""
+    experiment = resolved.experiment
+    return _alone(resolved, examples, experiment.batch_size, experiment.local_epochs)
+
+
+def _course_of_probe(resolved: Resolved, config: Mapping[str, Any]) -> Course:
+    """Return the steps of a probe, all on the same examples, as a pass over them each."""
+    if config.get("rung") != _TARGET:
+        raise OverBudget("a probe is answered only as training answers, so on the audit's target rung")
+    batch, steps = config.get("batch"), config.get("steps")
+    if not (isinstance(batch, int) and isinstance(steps, int) and batch >= 1 and steps >= 1):
+        raise OverBudget("a probe is of one example or more, and of one step or more")
+    return _alone(resolved, batch, batch, steps)
+
+
+def _alone(resolved: Resolved, examples: int, batch: int, epochs: int) -> Course:
+    trained = {name: p.numel() for name, p in resolved.model.named_parameters() if p.requires_grad}
+    return Course(
+        rounds=1,
+        participations=1,
+        clients=1,
+        cohort=1,
+        poisson=False,
+        fewest=examples,
+        most=examples,
+        batch=batch,
+        epochs=epochs,
+        replication=1,
+        tensors=trained,
+    )
+
+
+def _counted(resolved: Resolved, mechanism: Mechanism | None, probed: bool) -> Mechanism:
+    """Return a mechanism for which an epsilon can be counted here, or refuse."""
+    method, source = resolved.experiment.method, getattr(resolved.settings, "noise_source", "secure")
+    if mechanism is None:
+        raise OverBudget(f"{method} adds no noise that can be counted")
+    if mechanism.void:
+        raise OverBudget(mechanism.void[0].lower() + mechanism.void[1:])
+    if mechanism.noised_by != "client":
+        raise OverBudget(f"the server is to add the noise of {method}, so the message leaves without any")
+    if source != "secure":
+        raise OverBudget(f"the server can repeat the noise with noise_source={source}; run with noise_source=secure")
+    if mechanism.clip == inf:
+        raise OverBudget(f"{method} clips nothing")
+    if probed and mechanism.draws == "example":
+        raise OverBudget("a probe with a draw of noise for each example is not counted")
+    return mechanism

@@ -1,0 +1,171 @@
+"""Settlement of what an experiment asks of privacy: the noise for a target, the last round of a budget, its source.
+
+A target is met by the least noise, a budget by the last round that keeps it. Both apply to the unit that the method
+protects, an example or a client, against the server, or against an outsider where the server adds the noise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from flfw.data.splits.partition import Split
+from flfw.dp.ledger import Ledger, is_known
+from flfw.errors import BadInput, require
+from flfw.experiment import Experiment
+from flfw.plugins import short_name, split_assignment
+from flfw.privacy.accountants import Accountant, account, noise_for
+from flfw.privacy.mechanism import Mechanism, phases
+from flfw.resolve import Resolved
+
+_NOISE, _SOURCE = "noise_multiplier", "noise_source"
+_IN_THEIR_OWN = (
+    "No epsilon is claimed here, as only each site knows its number of examples: a site with a budget counts for "
+    "itself (python -m flfw.deploy status)."
+)
+
+
+def settle(resolved: Resolved, split: Split) -> tuple[Resolved, list[str]]:
+    """Find the noise for a target, and the last round within a budget.
+
+    Args:
+        resolved: the experiment. Settings that were found before stay as they are.
+        split: of its data.
+
+    Returns:
+        The experiment with the noise among its settings and with no more rounds than the budget allows; notes.
+
+    Raises:
+        BadInput: the method claims nothing, the noise was set as well, not even one round keeps the budget, or only
+            sites know their numbers of examples and the settings need them.
+    """
+    resolved = _with_secret_noise(resolved)
+    notes, experiment = [*_of_sites(resolved, split), *_remarks(resolved, split)], resolved.experiment
+    if experiment.target_epsilon and experiment.epsilon_budget:
+        raise BadInput(
+            "Expected either --target-epsilon or --epsilon-budget, got both; a target is met by the last round."
+        )
+    if experiment.target_epsilon:
+        resolved = _with_noise_for(resolved, split)
+    if experiment.epsilon_budget:
+        resolved = _within_budget(resolved, split)
+        last = resolved.experiment.rounds
+        if last < experiment.rounds:
+            notes.append(
+                f"Training ends after round {last} of {experiment.rounds}: another one would exceed "
+                f"--epsilon-budget {experiment.epsilon_budget:g}."
+            )
+    return resolved, notes
+
+
+def _of_sites(resolved: Resolved, split: Split) -> list[str]:
+    """Return notes on data of sites, for which nothing is claimed here: their numbers of examples are not known.
+
+    Raises:
+        BadInput: a target or a budget, which would need these numbers, or noise that the server can repeat.
+    """
+    experiment = resolved.experiment
+    one_each = replace(split, train=tuple(np.array([client]) for client in range(experiment.clients)))
+    if is_known(split) or Ledger(resolved, one_each).mechanism is None:
+        return []
+    for name in ("target_epsilon", "epsilon_budget"):
+        flag = name.replace("_", "-")
+        way = f"no --{flag} for {experiment.dataset}, as only each site knows its number of examples"
+        require(not getattr(experiment, name), f"{way}; let the sites set budgets", **{name: getattr(experiment, name)})
+    source = getattr(resolved.settings, "noise_source", "secure")
+    require(source == "secure", f"noise_source=secure for {experiment.dataset}", noise_source=source)
+    return [_IN_THEIR_OWN]
+
+
+def _remarks(resolved: Resolved, split: Split) -> list[str]:
+    experiment = resolved.experiment
+    if Ledger(resolved, split).mechanism is None:
+        return []
+    notes, examples = [], sum(map(len, split.train))
+    if experiment.audited:
+        notes.append("Epsilons do not count the audit's probes, which are for whoever runs the experiment.")
+    if experiment.delta * examples >= 1:
+        notes.append(
+            f"delta={experiment.delta:g} is not below one over the {examples} examples: with such a probability one of "
+            "them may be given away whole."
+        )
+    return notes
+
+
+def require_settled(experiment: Experiment) -> None:
+    """Refuse to train for a target epsilon whose noise was not computed: other noise would be used.
+
+    Raises:
+        BadInput: naming the program that computes it.
+    """
+    is_set = any(split_assignment(one)[0].rpartition(".")[2] == _NOISE for one in experiment.set)
+    way = f"a run started by sim.py, which finds the noise for --target-epsilon, or {_NOISE}=... in set"
+    require(not experiment.target_epsilon or is_set, way, target_epsilon=experiment.target_epsilon)
+
+
+def _with_noise_for(resolved: Resolved, split: Split) -> Resolved:
+    experiment = resolved.experiment
+    names = (_NOISE, f"{short_name(experiment.method)}.{_NOISE}")
+    given = [one for one in experiment.set if split_assignment(one)[0] in names]
+    unset = tuple(one for one in experiment.set if one not in given)
+    counted, accountant = _goal(resolved.replaced(set=unset), split, "target-epsilon")
+    least = noise_for(experiment.target_epsilon, counted, experiment.delta, accountant)[0]
+    noise = f"{_NOISE}={least!r}"
+    if given and given != [noise]:
+        raise BadInput(f"Expected either --target-epsilon or --set {_NOISE}, got both; leave one out.")
+    return resolved.replaced(set=(*unset, noise))
+
+
+def _with_secret_noise(resolved: Resolved) -> Resolved:
+    """Choose secret noise for real clients, in words that the run's record shows, unless a source was chosen."""
+    experiment = resolved.experiment
+    names = (_SOURCE, f"{short_name(experiment.method)}.{_SOURCE}")
+    chosen = any(split_assignment(one)[0] in names for one in experiment.set)
+    if experiment.federation is None or chosen or not hasattr(resolved.settings, _SOURCE):
+        return resolved
+    return resolved.replaced(set=(*experiment.set, f"{_SOURCE}=secure"))
+
+
+def within_budget(resolved: Resolved, split: Split, rounds: int, again: int) -> bool:
+    """Return whether a run keeps its budget after so many rounds, with some asked for again."""
+    return _spent(resolved, split, rounds, again) <= resolved.experiment.epsilon_budget
+
+
+def _spent(resolved: Resolved, split: Split, rounds: int, again: int = 0) -> float:
+    fewer = resolved.replaced(rounds=rounds, audit_rounds="0")
+    counted, accountant = _goal(fewer, split, "epsilon-budget", again)
+    return account(phases(counted), resolved.experiment.delta, accountant).epsilon
+
+
+def _within_budget(resolved: Resolved, split: Split) -> Resolved:
+    experiment = resolved.experiment
+
+    def spent(rounds: int) -> float:
+        return _spent(resolved, split, rounds)
+
+    budget, least = experiment.epsilon_budget, spent(1)
+    require(least <= budget, f"epsilon-budget >= {least:.4g}, which one round takes", epsilon_budget=budget)
+    if spent(experiment.rounds) <= budget:
+        return resolved
+    low, high = 1, experiment.rounds
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if spent(middle) <= budget else (low, middle)
+    return resolved.replaced(rounds=low)
+
+
+def _goal(resolved: Resolved, split: Split, flag: str, again: int = 0) -> tuple[Mechanism, Accountant]:
+    """Return the mechanism and the accountant of a target or a budget, for the unit that is clipped."""
+    ledger, experiment = Ledger(resolved, split, again), resolved.experiment
+    mechanism = ledger.mechanism
+    if mechanism is None:
+        raise BadInput(f"Expected a method that claims privacy for --{flag}, got method={experiment.method}.")
+    published = ledger.published if experiment.accounting == "paper" else None
+    if published and mechanism.clipped in published.units:
+        return published.units[mechanism.clipped], published.accountant
+    if mechanism.void:
+        raise BadInput(f"Expected settings with which something can be claimed for --{flag}. {mechanism.void}")
+    if mechanism.clipped == "client":  # copies of an example in other clients belong to those clients
+        mechanism = replace(mechanism, replication=1)
+    return mechanism, experiment.accountant

@@ -1,0 +1,129 @@
+"""Ledger of a site: what each of its messages takes of the site's budget, on its own disk, before anything leaves.
+
+A line is appended and forced to disk before training starts. So a message that is asked for again, a run that is
+restarted or lengthened, a probe, and a process that is killed before it answered, all count; nothing is given back. One
+ledger counts for all runs and servers of a site. The epsilon is by `flfw.privacy.filter`, as the server may choose each
+message after it has seen the answers so far.
+
+The accepted app's code keeps the ledger, as the site's user. Who may write the folder can bring back an older copy.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from flfw.dp.budget import EpsilonBudget, OverBudget
+from flfw.errors import BadInput
+from flfw.privacy.filter import spent
+from flfw.privacy.mechanism import Mechanism
+from flfw.storage.chain import Chain
+
+FILE = Path("ledger") / "messages.jsonl"
+"""Path of the ledger in a site's folder."""
+
+
+@final
+@dataclass(frozen=True)
+class Entry:
+    """One message that is about to be answered.
+
+    Attributes:
+        run: id of the experiment, by the server.
+        round: number of the round, by the server.
+        kind: type of the message.
+        method: name of the method.
+        mechanism: mechanism of the answer; None: it says nothing of the data.
+        examples: number of the site's training examples.
+        repeated: largest number of times that the same example is among them.
+        sends: patterns of the tensors that are sent.
+        time: seconds since the epoch.
+    """
+
+    run: str
+    round: int
+    kind: str
+    method: str
+    mechanism: Mechanism | None
+    examples: int
+    repeated: int = 1
+    sends: tuple[str, ...] = ()
+    time: float = 0.0
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Entry:
+        """Read an entry from a line of the ledger.
+
+        Raises:
+            BadInput: it is none.
+        """
+        known = {name: value for name, value in row.items() if name != "before"}
+        try:
+            mechanism = Mechanism(**known["mechanism"]) if known["mechanism"] else None
+            return cls(**{**known, "mechanism": mechanism, "sends": tuple(known["sends"])})
+        except (KeyError, TypeError) as error:
+            raise BadInput(f"Expected a line of a site's ledger, got another: {error}.") from error
+
+
+@final
+@dataclass(frozen=True)
+class Spent:
+    """What a ledger has.
+
+    Attributes:
+        epsilon: spent of the budget, >= 0.
+        messages: number of messages.
+        runs: number of runs.
+    """
+
+    epsilon: float
+    messages: int
+    runs: int
+
+    def of(self, budget: EpsilonBudget) -> str:
+        """Return a line on what is spent of a budget."""
+        return f"{budget}; {self.epsilon:.3g} is spent, by {self.messages} messages in {self.runs} runs"
+
+
+def epsilon_of(entries: Sequence[Entry], budget: EpsilonBudget) -> float:
+    """Return what entries take of a budget, in its unit and at its delta."""
+    counted = [(e.mechanism, budget.copies(e.mechanism, e.examples, e.repeated)) for e in entries if e.mechanism]
+    return spent(counted, budget.epsilon, budget.delta)
+
+
+def charge(path: Path, budget: EpsilonBudget, entry: Entry) -> None:
+    """Append an entry, if the budget allows the message; when this returns, the entry is on disk.
+
+    Raises:
+        OverBudget: it does not, or the ledger is damaged; nothing is appended.
+    """
+    try:
+        with Chain(path).held() as held:
+            before = [Entry.from_row(row) for row in held.rows]
+            after = epsilon_of([*before, entry], budget)
+            if not after <= budget.epsilon:
+                so_far = f"{epsilon_of(before, budget):.3g} is spent, and this message would make it {after:.3g}"
+                raise OverBudget(f"{budget}; {so_far}")
+            held.append({**asdict(entry), "time": round(time.time(), 3)})
+    except BadInput as error:
+        raise OverBudget("its ledger is damaged, and nothing is answered until it is restored") from error
+
+
+def read(path: Path, budget: EpsilonBudget) -> Spent:
+    """Return what is spent; nothing is made or changed.
+
+    Raises:
+        BadInput: the ledger is damaged.
+    """
+    entries = [Entry.from_row(row) for row in Chain(path).rows()]
+    return Spent(epsilon_of(entries, budget), len(entries), len({entry.run for entry in entries}))
+
+
+def most_repeated(indices: np.ndarray) -> int:
+    """Return the largest number of times that an index is among these, >= 1."""
+    return int(np.unique(indices, return_counts=True)[1].max(initial=1))

@@ -1,0 +1,349 @@
+"""A site's ledger: what each message costs by the site's own numbers, and what is refused before anything leaves."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from math import ceil, exp, inf, sqrt
+from pathlib import Path
+from subprocess import PIPE, Popen
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+from scipy.stats import norm
+
+from flfw import apps
+from flfw.dp import message_cost, site_ledger
+from flfw.dp.budget import EpsilonBudget, OverBudget, budgeted
+from flfw.dp.message_cost import EVALUATE, PROBE, TRAIN, cost
+from flfw.dp.site_ledger import Entry, charge, epsilon_of, read
+from flfw.errors import BadInput, RunFailed
+from flfw.experiment import Experiment
+from flfw.messages.inprocess import InProcessGrid
+from flfw.privacy.mechanism import Mechanism
+from flfw.resolve import Resolved, resolve
+from flfw.storage.checkpoint import Checkpoints
+
+DELTA = 1e-5
+BUDGET = EpsilonBudget(10.0, DELTA)
+ONE = Entry("run1", 1, TRAIN, "fed_cdp", Mechanism(1.0, 1), examples=50)
+
+
+def mu_of(entries: list[Entry], budget: EpsilonBudget = BUDGET) -> float:
+    """The mu of the Gaussian with the epsilon of these entries, at half of delta."""
+    epsilon = epsilon_of(entries, budget)
+    low, high = 0.0, 1000.0
+    for _ in range(100):
+        mu = (low + high) / 2
+        delta = norm.cdf(mu / 2 - epsilon / mu) - exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
+        low, high = (mu, high) if delta < budget.delta / 2 else (low, mu)
+    return low
+
+
+# --- sums ----------------------------------------------------------------------------------------------------------
+
+
+def test_messages_of_all_runs_and_kinds_add_up() -> None:
+    """Four times z = 1 is mu = 2; an evaluation adds nothing."""
+    entries = [ONE, replace(ONE, run="run2"), replace(ONE, kind=PROBE), replace(ONE, method="dp_fedavg")]
+    assert mu_of(entries) == pytest.approx(2.0, rel=1e-6)
+    assert mu_of([*entries, replace(ONE, kind=EVALUATE, mechanism=None)]) == pytest.approx(2.0, rel=1e-6)
+
+
+UPDATE = Mechanism(1.0, 1, clipped="client")
+UNITS = {
+    # an example of a sum of 5: once; a patient with 3: three times; all 5: five times
+    ("example", "steps"): 1,
+    ("patient", "steps"): 3,
+    ("client", "steps"): 5,
+    # another update in place of one: twice; an update or none: once
+    ("example", "update"): 2,
+    ("patient", "update"): 2,
+    ("client", "update"): 1,
+}
+
+
+@pytest.mark.parametrize(("unit", "what"), UNITS)
+def test_a_unit_counts_as_often_as_it_is_in_a_sum(unit: Any, what: str) -> None:
+    entry = replace(ONE, mechanism=ONE.mechanism if what == "steps" else UPDATE, examples=5)
+    budget = EpsilonBudget(1e4, DELTA, unit, patient_examples=3)
+    assert mu_of([entry] * 4, budget) == pytest.approx(2.0 * UNITS[unit, what], rel=1e-4)
+
+
+def test_an_example_that_a_site_has_twice_counts_twice() -> None:
+    assert site_ledger.most_repeated(np.array([3, 5, 3, 4])) == 2
+    assert mu_of([replace(ONE, repeated=2)]) == pytest.approx(2.0, rel=1e-6)
+
+
+# --- what a message costs ------------------------------------------------------------------------------------------
+
+
+def asked(method: str = "fed_cdp", *assignments: str, **changes: Any) -> Resolved:
+    chosen: dict[str, Any] = {"net": "mlp", "split": "iid", "batch_size": 10, "local_epochs": 2, "attack": ("none",)}
+    settings = ("noise_source=secure", *assignments) if method != "fedavg" else assignments
+    return resolve(Experiment(method=method, set=settings, **{**chosen, **changes}))
+
+
+@pytest.fixture(autouse=True)
+def _no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs whose clients send no numbers beside the tensors."""
+    monkeypatch.setattr(message_cost, "metrics_of", lambda experiment: "none")
+
+
+def test_a_round_costs_what_its_steps_do() -> None:
+    """2 passes over 25 examples in batches of 10: 6 steps, of which an example is in 2; each of 3 layers is clipped."""
+    result = cost(asked(), TRAIN, {}, 25)
+    assert result is not None
+    assert (result.steps, result.participations, result.groups, result.sampling_rate) == (6, 2, 3, 1.0)
+    assert mu_of([replace(ONE, mechanism=result)]) == pytest.approx(sqrt(2 * 3) / 6, rel=1e-6)
+    by_coins = cost(asked("fed_cdp", "batches=poisson"), TRAIN, {}, 25)
+    assert by_coins is not None
+    assert (by_coins.steps, by_coins.participations, by_coins.sampling_rate) == (6, None, 10 / 25)
+
+
+def test_the_servers_cohorts_and_rounds_give_no_credit() -> None:
+    few, many = (cost(asked(clients=100, sample=drawn, rounds=9), TRAIN, {}, 25) for drawn in (10, 100))
+    assert few == many == cost(asked(clients=1, rounds=1), TRAIN, {}, 25)
+    update = cost(asked("fed_sdp", clients=100, sample=10, rounds=9, sampling="poisson"), TRAIN, {}, 25)
+    assert update is not None
+    assert (update.steps, update.clipped, update.amplified) == (1, "client", False)
+
+
+def test_a_probe_costs_each_of_its_steps() -> None:
+    """3 steps on the same 4 examples, without credit for coins, which nobody throws there."""
+    for method in ("fed_cdp", "dp_fedavg"):
+        for batches in ("shuffled", "poisson"):
+            result = cost(asked(method, f"batches={batches}"), PROBE, {"rung": "target", "batch": 4, "steps": 3}, 25)
+            assert result is not None
+            assert (result.phase().rate, result.phase().steps) == (1.0, 3)
+    update = cost(asked("fed_sdp"), PROBE, {"rung": "target", "batch": 4, "steps": 3}, 25)
+    assert update is not None and update.phase().steps == 1
+
+
+def test_an_evaluation_without_numbers_costs_nothing() -> None:
+    assert cost(asked(), EVALUATE, {}, 25) is None
+
+
+AROUND = {
+    "the server's own noise": (
+        "dp_fedavg",
+        ("unit=client", "noise_multiplier=100", "clip=1e6"),
+        "the server is to add",
+    ),
+    "fed_sdp's server": ("fed_sdp", ("noised_by=server",), "the server is to add the noise of fed_sdp"),
+    "centaur": ("centaur", (), "the head learns from the same examples without noise"),
+    "ppsgd": ("ppsgd", (), "the head learns from the same examples without noise"),
+    "a median": ("fed_cdp", ("bound=median",), "the bound is the median of a client's own gradient norms"),
+    "zeroes": ("fed_cdp", ("compress=before",), "which entries are zeroed before the noise"),
+    "the seed": ("fed_cdp", ("noise_source=seed",), "the server can repeat the noise with noise_source=seed"),
+    "no noise at all": ("fedavg", (), "fedavg adds no noise that can be counted"),
+}
+
+
+@pytest.mark.parametrize(("method", "assignments", "message"), AROUND.values(), ids=AROUND.keys())
+@pytest.mark.parametrize("kind", [TRAIN, PROBE])
+def test_the_ways_around_least_noise_are_closed(
+    method: str, assignments: tuple[str, ...], message: str, kind: str
+) -> None:
+    with pytest.raises(OverBudget, match=f"^this site's budget: {message}") as caught:
+        cost(asked(method, *assignments), kind, {"rung": "target", "batch": 1, "steps": 1}, 25)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_million_rounds_end_where_the_budget_does(tmp_path: Path) -> None:
+    """At z = 6 / sqrt(6) a round, mu reaches 2 after 24 rounds, however many the server asks for."""
+    resolved, path = asked(rounds=10**6), tmp_path / "lines.jsonl"
+    entry = replace(ONE, mechanism=cost(resolved, TRAIN, {}, 25))
+    budget = EpsilonBudget(epsilon_of([replace(ONE, mechanism=Mechanism(1.0, 4))], BUDGET) * (1 + 1e-9), DELTA)
+    answered = 0
+    with pytest.raises(OverBudget):
+        for number in range(1, 10**6):
+            charge(path, budget, replace(entry, round=number))
+            answered = number
+    assert answered == 24
+
+
+REFUSED: dict[str, tuple[Any, str, dict[str, Any], str]] = {
+    "buffers": (lambda: asked("fed_sdp", net="resnet18"), TRAIN, {}, "Expected layers without buffers"),
+    "a plug-in": (lambda: asked("strategies.fed_cdp:FedCDP"), TRAIN, {}, "strategies.fed_cdp:FedCDP is no plug-in of "),
+    "a voiding defence": (lambda: asked(defence="ats"), TRAIN, {}, "ats changes batches"),
+    "the control rung": (lambda: asked(), PROBE, {"rung": "control", "batch": 1, "steps": 1}, "a probe is answered"),
+    "the matched rung": (lambda: asked(), PROBE, {"rung": "matched", "batch": 1, "steps": 1}, "a probe is answered"),
+    "the told rung": (lambda: asked(), PROBE, {"rung": "told", "batch": 1, "steps": 1}, "a probe is answered"),
+    "no steps": (lambda: asked(), PROBE, {"rung": "target", "batch": 1, "steps": 0}, "a probe is of one example"),
+    "half an example": (lambda: asked(), PROBE, {"rung": "target", "batch": 0.5, "steps": 1}, "a probe is of one"),
+    "a draw for each": (lambda: asked("fed_cdp", "draws=example"), PROBE, {"rung": "target", "batch": 4, "steps": 1},
+                        "a probe with a draw of noise for each example"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("made", "kind", "config", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_cannot_be_counted_is_refused(made: Any, kind: str, config: dict[str, Any], message: str) -> None:
+    with pytest.raises(OverBudget, match=f"^this site's budget: {message}"):
+        cost(made(), kind, config, 25)
+
+
+def test_numbers_beside_the_tensors_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for metrics in ("all", "private"):
+        monkeypatch.setattr(message_cost, "metrics_of", lambda experiment, chosen=metrics: chosen)
+        for kind in (TRAIN, EVALUATE):
+            with pytest.raises(OverBudget, match=f"metrics={metrics} cannot be counted; run with metrics=none"):
+                cost(asked(), kind, {}, 25)
+
+
+# --- the budget ----------------------------------------------------------------------------------------------------
+
+
+def test_a_message_beyond_the_budget_is_refused_and_not_entered(tmp_path: Path) -> None:
+    path = tmp_path / "ledger" / "lines.jsonl"
+    four, five = (epsilon_of([ONE] * times, BUDGET) for times in (4, 5))
+    budget = EpsilonBudget((four + five) / 2, DELTA)
+    for _ in range(4):
+        charge(path, budget, ONE)
+    for _ in range(3):  # again and again
+        with pytest.raises(OverBudget) as caught:
+            charge(path, budget, ONE)
+    whole = f"this site's budget: epsilon {budget.epsilon:g} at delta 1e-05 for one example; "
+    assert str(caught.value) == f"{whole}{four:.3g} is spent, and this message would make it {five:.3g}"
+    assert read(path, budget) == site_ledger.Spent(four, 4, 1)
+    charge(path, budget, replace(ONE, run="run2", kind=EVALUATE, mechanism=None))
+    line = read(path, budget).of(budget)
+    assert line == f"{budget}; {four:.3g} is spent, by 5 messages in 2 runs"
+    with pytest.raises(OverBudget):  # a lower budget than what is spent
+        charge(path, EpsilonBudget(four / 2, DELTA), replace(ONE, kind=EVALUATE, mechanism=None))
+
+
+def test_the_unit_of_the_policy_counts_also_for_earlier_messages(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    charge(path, BUDGET, ONE)
+    assert read(path, replace(BUDGET, epsilon=1e4, unit="client")).epsilon > 50 * read(path, BUDGET).epsilon
+
+
+def test_a_damaged_ledger_answers_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    for _ in range(2):
+        charge(path, BUDGET, ONE)
+    path.write_bytes(path.read_bytes().replace(b'"steps": 1', b'"steps": 0', 1))
+    with pytest.raises(OverBudget, match="its ledger is damaged, and nothing is answered until it is restored"):
+        charge(path, BUDGET, ONE)
+    with pytest.raises(BadInput, match="it is damaged"):
+        read(path, BUDGET)
+
+
+def test_a_budget_goes_through_the_node_config(tmp_path: Path) -> None:
+    for budget in (BUDGET, EpsilonBudget(0.1 + 0.2, 1e-7, "patient", 12)):
+        assert budgeted(budget.to_node_config(tmp_path / "a b")) == (budget, tmp_path / "a b")
+    assert budgeted({"partition-id": 0}) is None
+
+
+def test_two_processes_never_spend_the_same_epsilon(tmp_path: Path) -> None:
+    """Of a budget for 5 messages two processes that try 5 each get 5 in all."""
+    path, started = tmp_path / "lines.jsonl", multiprocessing.get_context("spawn")
+    budget = EpsilonBudget(epsilon_of([ONE] * 5, BUDGET) * (1 + 1e-9), DELTA)
+    both = [started.Process(target=_charge_many, args=(path, budget)) for _ in range(2)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join(120)
+        assert process.exitcode == 0
+    assert read(path, budget).messages == 5
+
+
+def _charge_many(path: Path, budget: EpsilonBudget) -> None:
+    for _ in range(5):
+        try:
+            charge(path, budget, ONE)
+        except OverBudget:
+            return
+
+
+# --- the app -------------------------------------------------------------------------------------------------------
+
+
+def run(folder: Path, out: str, budget: EpsilonBudget | None = BUDGET, resolved: Resolved | None = None) -> None:
+    """A run of one site in this process, up to ``training.json``."""
+    chosen = (resolved or asked("fed_cdp", **SMALL)).experiment
+    experiment = replace(chosen, out=folder / out, engine="inproc")
+    (folder / out).mkdir(exist_ok=True)
+    Checkpoints(folder / out, experiment)
+    node = budget.to_node_config(folder / "lines.jsonl") if budget else {}
+    config = experiment.to_run_config()
+    server = Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=dict(config))
+    grid = InProcessGrid(apps.client, 1, config, [{"state": str(folder / "state"), **node}])
+    apps.server(grid=grid, context=server)
+
+
+SMALL: dict[str, Any] = {"dataset": "digits", "net": "linear", "clients": 1, "rounds": 2, "local_epochs": 1,
+                         "batch_size": 500}  # fmt: skip
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "lines.jsonl").read_text().splitlines()]
+
+
+def test_each_message_of_a_run_is_a_line(tmp_path: Path) -> None:
+    run(tmp_path, "a")
+    first = rows(tmp_path)
+    assert [(row["round"], row["kind"]) for row in first] == [(1, TRAIN), (2, TRAIN), (3, EVALUATE)]
+    assert [row["mechanism"] is None for row in first] == [False, False, True]
+    assert first[0]["sends"] == ["*"] and first[2]["sends"] == [] and first[0]["method"] == "fed_cdp"
+    n = first[0]["examples"]
+    assert n > 500 and first[0]["mechanism"]["steps"] == ceil(n / 500)
+    assert abs(first[0]["time"] - time.time()) < 600
+    run(tmp_path, "b")  # another run of the same settings
+    assert len(rows(tmp_path)) == 6 and len({row["run"] for row in rows(tmp_path)}) == 2
+    run(tmp_path, "c", budget=None)
+    assert len(rows(tmp_path)) == 6
+
+
+def test_a_run_ends_with_the_sites_line(tmp_path: Path) -> None:
+    one = epsilon_of([replace(ONE, mechanism=cost(asked("fed_cdp", **SMALL), TRAIN, {}, 1000))], BUDGET)
+    with pytest.raises(RunFailed, match=r"client 0 failed in round 2: this site's budget: epsilon \S+ at delta 1e-05 "):
+        run(tmp_path, "a", EpsilonBudget(1.01 * one, DELTA))
+    with pytest.raises(RunFailed, match="client 0 failed in round 1: this site's budget: the server is to add the"):
+        run(tmp_path, "b", resolved=asked("dp_fedavg", "unit=client", **SMALL))
+    assert [(row["round"], row["kind"]) for row in rows(tmp_path)] == [(1, TRAIN)]
+
+
+KILLED = """
+import os, sys, time
+from pathlib import Path
+from flfw import apps
+from flfw.client.federated_client import FederatedClient
+from tests.dp import test_site_ledger as here
+here.message_cost.metrics_of = lambda experiment: "none"
+
+def waits(self, *_):
+    print("training", flush=True)
+    time.sleep(600)
+
+FederatedClient.fit_named = waits
+here.run(Path(sys.argv[1]), "a")
+"""
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Iterator[Popen[str]]:
+    """A process that has begun to train."""
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    with Popen(command, stdout=PIPE, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == "training\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_what_was_killed_before_it_answered_is_counted(tmp_path: Path, training: Popen[str]) -> None:
+    os.kill(training.pid, signal.SIGKILL)
+    training.wait(60)
+    assert [(row["round"], row["kind"]) for row in rows(tmp_path)] == [(1, TRAIN)]
+    assert 0 < read(tmp_path / "lines.jsonl", BUDGET).epsilon < inf
