@@ -17,15 +17,16 @@ from typing import Any
 
 from flwr.app import Message
 
-from flfw.dp.budget import METRICS, UNSPOKEN, EpsilonBudget, Metrics
+from flfw.dp.budget import METRICS, UNSPOKEN, EpsilonBudget, Metrics, OverBudget
 from flfw.errors import DIED, BadInput, require
 from flfw.messages.sharing import matches
 from flfw.privacy.claims import Unit
 
 ANY = "any"
 _OWN = "this site's policy "  # beginning of every reason of a policy
-_OF_THE_SITE = re.compile(rf"{re.escape(DIED)}|(\nException \w+ occurred\. Message: )?({_OWN}|{UNSPOKEN})[^\n]*")
-"""Reasons of a failure that hold no word of another exception; Flower puts its own words before an app's."""
+_COUNTED = f"<class '{OverBudget.__module__}.{OverBudget.__name__}'>:<'{UNSPOKEN}"  # as Flower puts an app's exception
+_OF_THE_SITE = re.compile(rf"{re.escape(DIED)}|{_OWN}[^\n]*|{re.escape(_COUNTED)}[^\n]*'>")
+"""Reasons of a failure that hold no word of another exception."""
 _SHOWN = 80  # characters of a name that an app chose
 _NUMBERS_AT_MOST = 100
 _WORDS_AT_MOST = 1000  # characters of the words that introduce a site, of a reason, and of the names of numbers

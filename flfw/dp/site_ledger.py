@@ -96,6 +96,15 @@ def epsilon_of(entries: Sequence[Entry], budget: EpsilonBudget) -> float:
     return spent(counted, budget.epsilon, budget.delta)
 
 
+def rounds_within(entry: Entry, budget: EpsilonBudget, rounds: int) -> int:
+    """Return how many of ``rounds`` such messages a budget allows, if nothing is spent."""
+    low, high = 0, rounds + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if epsilon_of([entry] * middle, budget) <= budget.epsilon else (low, middle)
+    return low
+
+
 def charge(path: Path, budget: EpsilonBudget, entry: Entry) -> None:
     """Append an entry, if the budget allows the message; when this returns, the entry is on disk.
 

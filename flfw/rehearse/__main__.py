@@ -72,6 +72,32 @@ def breaches(policy: Policy, asked: Experiment, sends: Sequence[str]) -> list[st
     return sentences
 
 
+def over_budget(policy: Policy, experiment: Experiment, examples: int) -> list[str]:
+    """Return what the policy's budget forbids of a run, of which nothing is spent yet, in at most one sentence.
+
+    Args:
+        policy: the site's policy.
+        experiment: the settings of the run.
+        examples: number of the site's training examples.
+    """
+    from flfw.dp.budget import OverBudget
+    from flfw.dp.message_cost import TRAIN, cost
+    from flfw.dp.site_ledger import Entry, rounds_within
+    from flfw.resolve import resolve
+
+    if (budget := policy.budget) is None or policy.refuses_run(experiment.to_run_config()):
+        return []
+    try:
+        mechanism = cost(resolve(experiment), TRAIN, {}, examples)
+    except OverBudget as error:
+        return [f"The policy refuses these settings: {error}."]
+    entry = Entry("", 0, TRAIN, experiment.method, mechanism, examples)
+    allowed = rounds_within(entry, budget, experiment.rounds)
+    if allowed == experiment.rounds:
+        return []
+    return [f"The policy's budget, {budget}, allows {allowed} of {experiment.rounds} rounds."]
+
+
 def sent(experiment: Experiment) -> list[str]:
     """Return the names of the tensors that the method's clients may send."""
     from flfw.messages.sharing import matches
@@ -98,6 +124,7 @@ def rehearse(command: RehearsalCommand) -> Path:
     rehearsal = plan(command.experiment, command.most_steps)
     experiment, rungs = rehearsal.experiment, rehearsal.rungs
     warned = breaches(policy, command.experiment, sent(experiment)) if policy else []
+    warned += over_budget(policy, experiment, rehearsal.examples) if policy else []
     _warn(warned)
     where = f"{experiment.method} on {data.title(experiment.dataset)}, at one client"
     print(f"Rehearsal of {where}, up to {words(*rungs[-1])}; nothing leaves this machine.")

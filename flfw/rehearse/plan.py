@@ -24,12 +24,14 @@ class Rehearsal:
         experiment: the run, resolved: one client, with the ladder as a curve.
         rungs: batch and local steps of each rung, from the easiest up.
         real: batch and local steps of real training at this site.
+        examples: number of training examples of this site.
         messages: the differences from the requested settings, a sentence each.
     """
 
     experiment: Experiment
     rungs: tuple[tuple[int, int], ...]
     real: tuple[int, int]
+    examples: int
     messages: tuple[str, ...]
 
 
@@ -93,7 +95,7 @@ def plan(asked: Experiment, most_steps: int) -> Rehearsal:
         )
     if climb.images < asked.images:
         messages.append(f"Probes on each rung: {climb.images} and not {asked.images}; the client's data fill no more.")
-    return Rehearsal(climb, rungs, real, tuple(messages))
+    return Rehearsal(climb, rungs, real, held, tuple(messages))
 
 
 def _at_one_site(asked: Experiment) -> Experiment:

@@ -389,6 +389,7 @@ def spends(layout: Layout, number: int) -> str:
 
 def ask_again(out: Path) -> None:
     """As a server does that forgets the first round: its checkpoint is gone, and so is what followed from it."""
+    (out / "checkpoint" / "history.jsonl").unlink()
     for path in [*out.glob("checkpoint/round-*"), *out.glob("*.json"), *out.glob("*.html"), *out.glob("*.csv")]:
         path.unlink()
     call("sim.py", "--resume", str(out))

@@ -218,10 +218,12 @@ def test_without_numbers_only_tensors_leave() -> None:
 
 UNSAID = "lets no other reason of a failure leave; its log has it"
 BUDGETED = "this site's budget: epsilon 2 at delta 1e-05 for one example; 1 is spent, and this message would make it 3"
-FLOWER = "\nException ClientAppException occurred. Message: "
-REASONS = {BUDGETED: True, f"{FLOWER}{BUDGETED}": True, "this site's policy does not accept app 0": True, DIED: True}
-REASONS |= {"index 7 of 'the patient in bed 4'": False, f"bed 4\n{BUDGETED}": False, f"{BUDGETED}\nbed 4": False}
-REASONS |= {f"{FLOWER}bed 4": False, f"{DIED} of bed 4": False, "": False}
+FLOWER = "<class '{}'>:<'{}'>"  # an exception of an app
+MINE = "flfw.dp.budget.OverBudget"
+REASONS = {FLOWER.format(MINE, BUDGETED): True, "this site's policy does not accept app 0": True, DIED: True}
+REASONS |= {FLOWER.format("ValueError", BUDGETED): False, FLOWER.format(MINE, f"{BUDGETED}\nbed 4"): False}
+REASONS |= {FLOWER.format("ValueError", "index 7 of 'bed 4'"): False, f"bed 4\n{FLOWER.format(MINE, BUDGETED)}": False}
+REASONS |= {FLOWER.format(MINE, "bed 4"): False, f"{DIED} of bed 4": False, BUDGETED: False, "": False}
 
 
 @pytest.mark.parametrize("reason", REASONS)

@@ -208,11 +208,11 @@ def test_a_message_beyond_the_budget_is_refused_and_not_entered(tmp_path: Path) 
     budget = EpsilonBudget((four + five) / 2, DELTA)
     for _ in range(4):
         charge(path, budget, ONE)
+    whole = f"this site's budget: epsilon {budget.epsilon:g} at delta 1e-05 for one example; "
     for _ in range(3):  # again and again
         with pytest.raises(OverBudget) as caught:
             charge(path, budget, ONE)
-    whole = f"this site's budget: epsilon {budget.epsilon:g} at delta 1e-05 for one example; "
-    assert str(caught.value) == f"{whole}{four:.3g} is spent, and this message would make it {five:.3g}"
+        assert str(caught.value) == f"{whole}{four:.3g} is spent, and this message would make it {five:.3g}"
     assert read(path, budget) == site_ledger.Spent(four, 4, 1)
     charge(path, budget, replace(ONE, run="run2", kind=EVALUATE, mechanism=None))
     line = read(path, budget).of(budget)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,8 +24,11 @@ from flfw.adversary.attack import Attack, Budget
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.curves import Point
 from flfw.deploy.policy import Policy
+from flfw.dp import message_cost
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
+from flfw.privacy.filter import spent
+from flfw.privacy.mechanism import Mechanism
 from flfw.rehearse import __main__ as rehearse
 from flfw.rehearse.answers import RungAttack, answers, attempts, table
 from flfw.rehearse.plan import Rehearsal, growth, ladder, plan
@@ -368,6 +372,22 @@ def test_a_policy_that_is_kept_is_not_spoken_of() -> None:
     )
     assert one == ["The policy does not let b.weight leave, which fedavg sends."]
     assert more == ["The policy does not let a.weight and 1 more leave, which fedavg sends."]
+
+
+def test_the_round_in_which_a_budget_ends_is_spoken_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds of mu = 1 / 6, of which the budget allows three."""
+    monkeypatch.setattr(message_cost, "metrics_of", lambda experiment: "none")
+    limit = 1.001 * spent([(Mechanism(6.0, 3), 1)], 100.0, 1e-5)
+    policy = Policy(("0" * 64,), ("*",), largest_upload_mb=100, epsilon=limit, metrics="none")
+    monkeypatch.setattr(Policy, "refuses_run", lambda self, config: None)
+    settings = {"method": "fed_cdp", "net": "linear", "split": "iid", "local_epochs": 1, "attack": ("none",)}
+    asked = Experiment(**settings, set=("noise_source=secure",), rounds=9)  # type: ignore[arg-type]
+    allowed = f"epsilon {limit:g} at delta 1e-05 for one example, allows 3 of 9 rounds."
+    assert rehearse.over_budget(policy, asked, 50) == [f"The policy's budget, {allowed}"]
+    assert rehearse.over_budget(policy, replace(asked, rounds=3), 50) == []
+    assert rehearse.over_budget(replace(policy, epsilon=inf), asked, 50) == []
+    (refused,) = rehearse.over_budget(policy, replace(asked, set=()), 50)
+    assert refused.startswith("The policy refuses these settings: this site's budget: the server can repeat the noise")
 
 
 def test_no_policy_is_no_rehearsal(chosen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
