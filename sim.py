@@ -70,7 +70,9 @@ def _do(arguments: list[str]) -> int:
         return 0
     _refuse_two_tasks(command)
     if command.estimate:
-        print(_estimate(command.experiment))
+        from flfw.runs.run import defaults_for_federation
+
+        print(_estimate(defaults_for_federation(command.experiment, arguments)))
         return 0
     if command.show_split:
         print(_show_split(command.experiment))
@@ -137,7 +139,7 @@ def _run(command: Command, arguments: list[str]) -> Path:
         earlier = replace(run.stored(command.from_), out=None)
         return run.audit_again(command.from_, earlier, parse(arguments, earlier).experiment)
     if not command.resume:
-        return run.run(command.experiment)
+        return run.run(run.defaults_for_federation(command.experiment, arguments))
     stored = run.stored(command.resume)
     asked = parse(arguments, stored).experiment
     if asked.out != stored.out:
@@ -201,9 +203,11 @@ def _summary(folder: os.PathLike[str]) -> str:
 
     result = json.loads((Path(folder) / "result.json").read_text())
     final = result["final"]
-    lines = (
-        [f"accuracy {final['acc_global']:.3f} as received, {final['acc_local']:.3f} after training"] if final else []
-    )
+    lines = []
+    if final and final["acc_global"] is not None:
+        lines = [f"accuracy {final['acc_global']:.3f} as received, {final['acc_local']:.3f} after training"]
+    elif final and final["acc_central"] is not None:
+        lines = [f"accuracy {final['acc_central']:.3f} as sent, on the server's own test data"]
     lines += _claimed(result["privacy"])
     for entry in result["audit"]:
         where = f"{setting_name(entry, result['audit'])} at round {entry['round']}"

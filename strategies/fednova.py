@@ -73,6 +73,7 @@ class FedNova(FederatedStrategy):
     Settings = FedNovaSettings
     downloads = ("*",)
     uploads = ("*",)
+    needed_metric = "steps"
 
     @classmethod
     def local_steps(cls, settings: FedNovaSettings, lr: float, steps: int) -> LocalSteps | None:

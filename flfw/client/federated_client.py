@@ -80,12 +80,12 @@ class FederatedClient(Probing, NumPyClient, ABC):
         """
         sent, metrics = self.fit_named(self._named(parameters), int(config["version"]))
         self.border.leave(sent)
-        return [value.numpy() for value in sent.values()], metrics["num-examples"], metrics
+        return [value.numpy() for value in sent.values()], metrics.get("num-examples", 1), metrics
 
     def evaluate(self, parameters: NDArrays, config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
         """Evaluate on the client's own test data; see `evaluate_named`."""
         metrics = self.evaluate_named(self._named(parameters), int(config["version"]))
-        return metrics["loss"], metrics["num-examples"], metrics
+        return metrics.get("loss", 0.0), metrics.get("num-examples", 1), metrics
 
     def _named(self, parameters: NDArrays) -> dict[str, np.ndarray]:
         """Name the arrays by their positions, and check them."""
@@ -112,7 +112,7 @@ class FederatedClient(Probing, NumPyClient, ABC):
         sent = self.leaving()
         examples = len(self.indices("train"))
         metrics |= self.at.defence.measures if self.at.defence else {}
-        return sent, {**metrics, "num-examples": examples, "seconds": time.monotonic() - started}
+        return sent, self._reported({**metrics, "num-examples": examples, "seconds": time.monotonic() - started})
 
     def evaluate_named(self, received: Mapping[str, np.ndarray], version: int) -> dict[str, Any]:
         """Evaluate the received model, and again after a local training whose result is not kept.
@@ -123,7 +123,11 @@ class FederatedClient(Probing, NumPyClient, ABC):
         if self.at.defence is not None:
             self.install(received, version)
             metrics["acc_protected"] = self.accuracy("train")
-        return {**metrics, "num-examples": len(self.indices("test"))}
+        return self._reported({**metrics, "num-examples": len(self.indices("test"))})
+
+    def _reported(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        """Choose the metrics that may leave: with ``metrics=none`` not one, since each depends on the client's data."""
+        return {} if self.at.experiment.metrics == "none" else metrics
 
     def install(self, received: Mapping[str, np.ndarray], version: int) -> None:
         """Load the received tensors into the model, and the private tensors of an earlier round if there are any.

@@ -7,7 +7,7 @@ the client too, so a round without the client is not the round without the examp
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import isinf
+from math import inf, isinf
 from typing import Any, final
 
 import numpy as np
@@ -34,6 +34,10 @@ _KNOWN_SEED = (
     "can take the noise off. Use noise_source=secure."
 )
 _COHORTS = "Nobody but the server learns who was drawn: it keeps its folder, with clients.csv in it, to itself."
+_RECEIVED = (
+    "The server of this federation receives losses, accuracies and numbers of examples without noise (metrics=all), "
+    "and they tell presence: against it nothing is claimed. Use metrics=none."
+)
 _ENDS_EARLY = (
     "When training ends follows from the validation accuracies that clients report: the figure is of all the rounds "
     "there may be, and what the end itself tells is outside the count."
@@ -166,7 +170,9 @@ class Ledger:
 
     def _claim(self, mechanism: Mechanism, unit: Unit, adversary: Adversary, examples: int | None) -> Claim:
         asked = self.experiment
-        result = claim(mechanism, unit, adversary, asked.delta, asked.rounds, asked.accountant, examples)
+        result = claim(mechanism, unit, adversary, asked.delta, asked.rounds, asked.accountant, examples, asked.metrics)
+        if adversary == "server" and asked.federation and asked.metrics == "all" and not isinf(result.epsilon):
+            return replace(result, epsilon=inf, accountant="none", assumptions=(_RECEIVED,))
         settings = self.resolved.settings
         if isinf(result.epsilon):
             return result

@@ -28,6 +28,7 @@ from flfw.recording.client_examples import forget_after
 from flfw.recording.grid import RecordingGrid, carries_arrays
 from flfw.resolve import Resolved
 from flfw.rng import initialising
+from flfw.server.central import central_accuracy
 from flfw.server.faults import Failure, Tolerance
 from flfw.server.history import is_out_of_patience
 from flfw.server.place import ServerPlace
@@ -114,8 +115,10 @@ class Federation:
         with Steps("round", self._experiment.rounds, strategy.rounds_before) as self._steps:
             done, arrays = self._train(last.arrays if last else self._first())
         final, failed = strategy.evaluate_all(self._grid, arrays, done)
+        silent = self._experiment.metrics == "none" and strategy.at is not None
         self._write(
             final=final,
+            central=central_accuracy(strategy.at, arrays) if silent and strategy.at else None,
             final_failed=[asdict(failure) for failure in failed],
             code=self._checkpoints.code,
             resumed=self._checkpoints.resumed,

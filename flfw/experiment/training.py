@@ -122,8 +122,12 @@ class PrivacySettings:
     """The most examples that one patient has at a client, for the privacy of patients; 0: not known."""
     canaries: int = 0
     """Examples that are left out by a coin, to measure from one run how much is certainly lost; 0: none."""
+    metrics: Literal["all", "none"] = "all"
+    """Numbers that clients report beside tensors. none: no loss, accuracy, count or time leaves a client; all count
+    alike in the mean, and accuracy is measured by the server, where it has test data."""
 
     def __post_init__(self) -> None:
         require(0 < self.delta < 1, "0 < delta < 1", delta=self.delta)
         require_finite(self, ("target_epsilon", "epsilon_budget"), zero=True)
         require_at_least(self, 0, ("patient_examples", "canaries"))
+        require(self.metrics in ("all", "none"), "metrics=all or none", metrics=self.metrics)

@@ -138,7 +138,9 @@ class Finished:
     def accuracy(self) -> tuple[float, float] | None:
         """Final accuracy, mean over the clients: after local training, and as received; None: there is none."""
         final = self.result.get("final")
-        return (float(final["acc_local"]), float(final["acc_global"])) if final else None
+        if not final or final["acc_local"] is None:  # clients of a run with metrics=none report no accuracy
+            return None
+        return float(final["acc_local"]), float(final["acc_global"])
 
     @property
     def entries(self) -> list[tuple[AttackSetting, Mapping[str, Any]]]:

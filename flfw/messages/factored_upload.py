@@ -103,9 +103,13 @@ class FactorReader:
         form: settings of the method's factored upload.
         uploads: patterns of the names that a client may send.
         broadcast: the tensors sent to all clients.
+        counted: see `read_update`.
     """
 
-    def __init__(self, form: FactoredUpload, uploads: Sequence[str], broadcast: ArrayRecord) -> None:
+    def __init__(
+        self, form: FactoredUpload, uploads: Sequence[str], broadcast: ArrayRecord, *, counted: bool = True
+    ) -> None:
+        self._counted = counted
         self._pattern, self._uploads, self._broadcast = form.pattern, uploads, broadcast
         self._received = views(broadcast)
         self._layers = _layers(form.pattern, self._received)
@@ -120,11 +124,11 @@ class FactorReader:
         records = reply.content.array_records if reply.has_content() else {}
         rest, parts = _apart(records.get("arrays", {}), self._pattern)
         if not parts:
-            return read_update(reply, self._uploads, self._broadcast)
+            return read_update(reply, self._uploads, self._broadcast, counted=self._counted)
         content = RecordDict({**reply.content, "arrays": ArrayRecord(rest)})
         beside = Message(content, reply.metadata.src_node_id, reply.metadata.message_type)
         others = ArrayRecord({name: array for name, array in self._broadcast.items() if name not in self._layers.names})
-        tensors, metrics, _ = read_update(beside, self._uploads, others)
+        tensors, metrics, _ = read_update(beside, self._uploads, others, counted=self._counted)
         tensors |= self._expanded(ArrayRecord(parts))
         return {n: tensors[n] for n in self._broadcast if n in tensors}, metrics, nbytes(records["arrays"])
 

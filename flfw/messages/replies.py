@@ -29,7 +29,7 @@ class Unusable(RuntimeError):
 
 
 def read_update(
-    reply: Message, uploads: Sequence[str], broadcast: ArrayRecord, *, whole: bool = True
+    reply: Message, uploads: Sequence[str], broadcast: ArrayRecord, *, whole: bool = True, counted: bool = True
 ) -> tuple[Tensors, dict[str, Any], int]:
     """Read a reply's tensors, metrics and bytes, with every check that the server can make.
 
@@ -38,13 +38,16 @@ def read_update(
         uploads: patterns of the names that the client may send.
         broadcast: the tensors sent to the client: a reply holds only these names, with the same shape and type.
         whole: whether the reply must hold all tensors that the client may send.
+        counted: whether it must tell the client's number of examples; False: the run has ``metrics=none``, and what is
+            told all the same is dropped unread.
 
     Raises:
         Unusable: the reply is an error, is malformed, or holds values that are not finite.
     """
     metrics = read_metrics(reply)
+    metrics = metrics if counted else {}
     examples = metrics.get("num-examples")
-    if not (isinstance(examples, int) and examples > 0):
+    if counted and not (isinstance(examples, int) and examples > 0):
         raise Unusable(f"expected num-examples >= 1, got {examples}")
     records = reply.content.array_records
     if list(records) != ["arrays"]:

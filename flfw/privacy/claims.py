@@ -30,11 +30,23 @@ _SEES = {
 }
 _ALWAYS = (
     "Nobody can repeat the noise: who knows the seed it is drawn from can take it off again.",
-    "Outside the count: the losses, accuracies, gradient norms and numbers of examples that clients report, and the"
-    " answers to an audit's probes. Nothing else that depends on the data leaves a client, such as buffers; nor does it"
-    " decide which run is shown.",
+    "Outside the count: the answers to an audit's probes. Nothing else that depends on the data leaves a client, such"
+    " as buffers; nor does it decide which run is shown.",
     "Inside a client the gradients are bare before the noise is added; nothing is claimed against one who reads there.",
 )
+_REPORTED = (
+    "Outside the count: the losses, accuracies, gradient norms, times and numbers of examples that clients report,"
+    " which this adversary is not shown. Who sees them can tell presence: a number of examples is n or n - 1."
+)
+_IGNORED = (
+    "The server ignores the losses, accuracies, gradient norms, times and numbers of examples that it receives:"
+    " they have no noise, and tell presence. With metrics=none nobody sends them."
+)
+_UNREPORTED = (
+    "Clients report no number beside the tensors: no loss, accuracy, gradient norm, time or number of examples."
+)
+
+Metrics: TypeAlias = Literal["all", "none"]
 
 
 @final
@@ -83,6 +95,7 @@ def claim(
     rounds: int,
     accountant: Accountant = "prv",
     examples: int | None = None,
+    metrics: Metrics = "all",
 ) -> Claim:
     """Compute the claim of a run for a unit and an adversary.
 
@@ -96,6 +109,7 @@ def claim(
         accountant: as for `flfw.privacy.accountants.account`.
         examples: largest number of examples of a patient in one client, or of a client, >= 1; None: not known. It
             counts if examples are clipped.
+        metrics: numbers that clients report without noise: all, which the server must be trusted to ignore, or none.
 
     Raises:
         BadInput: a value out of range.
@@ -117,7 +131,10 @@ def claim(
         mechanisms = tuple(replace(part, hidden=False) for part in mechanisms)
     result, counted = _accounted(mechanisms, unit, delta, accountant, examples or 1)
     first = result.notes if isinf(result.epsilon) else ()
-    sentences = (*first, *counted, *_of_the_run(mechanisms), _SEES[adversary], *_ALWAYS, *result.notes)
+    reported = _REPORTED if metrics == "all" else _UNREPORTED
+    trusted = (_IGNORED,) if metrics == "all" and adversary == "server" else ()
+    sentences = (*first, *trusted, *counted, *_of_the_run(mechanisms), _SEES[adversary])
+    sentences += (*(() if trusted else (reported,)), *_ALWAYS, *result.notes)
     return Claim(unit, adversary, result.epsilon, delta, result.accountant, tuple(dict.fromkeys(sentences)), rounds)
 
 

@@ -26,6 +26,10 @@ from flfw.storage.provenance import code_hash, environment, requirements_hash
 from flfw.storage.sealed import write_whole
 from flfw.task import Task
 
+_SILENT = (
+    "Clients reported no numbers (metrics=none): there is no loss and no accuracy of theirs, and all of them count "
+    "alike in a mean, as their numbers of examples are not known."
+)
 _TRANSPORT = {
     "ray": "Flower simulation engine on Ray",
     "inproc": "in process",
@@ -69,7 +73,8 @@ def finish(resolved: Resolved, task: Task, notes: list[str], auditor: Auditor | 
     assert folder is not None, "the experiment was checked"
     training = json.loads((folder / "training.json").read_text())
     last = last_round(training, experiment)
-    notes = [*notes, *_remarks(training), *_ended_early(experiment, last, training["budget_spent"])]
+    silence = [_SILENT] if experiment.metrics == "none" else []
+    notes = [*notes, *silence, *_remarks(training), *_ended_early(experiment, last, training["budget_spent"])]
     audited: dict[str, Any] = {"audit": [], "recordings": None, "weights": None, "tuned_on": []}
     stopped = None
     if auditor:
@@ -243,7 +248,7 @@ def _write(
         "environment": environment(_transport(resolved.experiment, training)),
         "notes": notes,
         "rounds": training["rounds"],
-        "final": _final(training["final"], training["clients"]),
+        "final": _final(training["final"], training["clients"], training.get("central")),
         "privacy": privacy,
         "audit": audited["audit"],
         "recordings": audited["recordings"],
@@ -273,10 +278,10 @@ def _privacy(resolved: Resolved, task: Task, training: dict[str, Any]) -> tuple[
     return canary_audit.beside_the_claims(entries, bound, experiment, ledger.mechanism)
 
 
-def _final(rows: list[dict[str, Any]], history: list[dict[str, Any]]) -> dict[str, Any]:
-    mean = {key: fmean(row[key] for row in rows) for key in ("acc_global", "acc_local")}
+def _final(rows: list[dict[str, Any]], history: list[dict[str, Any]], central: float | None) -> dict[str, Any]:
+    mean = {key: fmean(row[key] for row in rows) if rows else None for key in ("acc_global", "acc_local")}
     protected = [row["acc_protected"] for row in rows if "acc_protected" in row]
-    further = {"acc_central": None, "acc_protected": fmean(protected) if protected else None}
+    further = {"acc_central": central, "acc_protected": fmean(protected) if protected else None}
     return {**mean, **further, "best_validation": best_validation(history), "per_client": rows}
 
 

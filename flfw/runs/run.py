@@ -7,10 +7,11 @@ import re
 import sys
 import time
 import warnings
+from collections.abc import Collection
 from itertools import count
 from pathlib import Path
 
-from flfw import data
+from flfw import data, plugins
 from flfw.audit.auditor import auditing
 from flfw.client.site import Site
 from flfw.dp.canary_audit import refuse_canaries
@@ -18,6 +19,7 @@ from flfw.dp.settlement import settle
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
 from flfw.inversion.compute import compiler
+from flfw.method import Method
 from flfw.plugins import short_name
 from flfw.resolve import Resolved, resolve, without_auto
 from flfw.resolve import check as check_names
@@ -152,6 +154,7 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[Resolved, Task, 
         resolved.defence.check_data(task.held(sorted(experiment.defended_partitions), experiment.batch_size))
     for partition in range(experiment.clients if task.has_data else 0):  # else each client checks itself
         resolved.method.check_client(task, partition, resolved.settings)
+    _require_metrics(resolved)
     if experiment.patience and task.has_data and not all(map(len, task.split.validation)):
         without = f"split={experiment.split} without; choose another --split, such as sampled"
         raise BadInput(f"Expected validation data at each client for --patience {experiment.patience}, got {without}.")
@@ -186,6 +189,38 @@ def _require_sites(experiment: Experiment) -> None:
     require(experiment.federation is not None, sites, federation=experiment.federation)
     unaudited = f"--attack none with {name}, as no truth leaves a site to be compared with"
     require(not experiment.attacks, unaudited, attack=" ".join(experiment.attacks))
+
+
+def _require_metrics(resolved: Resolved) -> None:
+    """Refuse ``metrics=none`` where the server needs a number of the clients."""
+    experiment, needed = resolved.experiment, resolved.method.needed_metric
+    if experiment.metrics == "all":
+        return
+    silent = f"--metrics all for --patience {experiment.patience}, which follows validation accuracies of clients"
+    require(not experiment.patience, silent, metrics=experiment.metrics)
+    numbered = f"--metrics all for method={experiment.method}, whose server needs {needed} of each client"
+    require(not needed, numbered, metrics=experiment.metrics)
+
+
+def defaults_for_federation(experiment: Experiment, given: Collection[str]) -> Experiment:
+    """Return the experiment with ``metrics=none`` for a method with a mechanism on real clients.
+
+    The server of a federation receives what clients report, so that with ``metrics=all`` nothing can be claimed
+    against it.
+
+    Args:
+        experiment: as asked for.
+        given: words of the command line; a flag that is among them is left as it is.
+
+    Raises:
+        BadInput: the method is unknown.
+    """
+    named = any(word.partition("=")[0] == "--metrics" for word in given)
+    if experiment.federation is None or named:
+        return experiment
+    method = plugins.find(plugins.METHOD, experiment.method, Method)
+    claims = method.mechanism.__func__ is not Method.mechanism.__func__
+    return dataclasses.replace(experiment, metrics="none") if claims else experiment
 
 
 def _site(experiment: Experiment, folder: Path) -> Site:

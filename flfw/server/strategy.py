@@ -212,17 +212,18 @@ class FederatedStrategy(Method, Strategy, ABC):
         sent = self.broadcasted if self.watch else {}
         form = self.factored_upload(self.settings)
         uploads = self.sharing.uploads
-        reader = FactorReader(form, uploads, arrays) if form else None
+        counted = self.at is None or self.at.experiment.metrics != "none"
+        reader = FactorReader(form, uploads, arrays, counted=counted) if form else None
 
         def checked(reply: Message) -> tuple[Tensors, dict[str, Any], int]:
-            tensors, metrics, size = reader(reply) if reader else read_update(reply, uploads, arrays)
+            tensors, metrics, size = reader(reply) if reader else read_update(reply, uploads, arrays, counted=counted)
             self.check_metrics(metrics)
             return tensors, metrics, size
 
         for partition, (tensors, metrics, size) in self.roster.receive(messages, replies, when, checked, failed):
             rows.append({"round": server_round, "client": partition, **metrics, "upload_bytes": size})
             self.last_round[partition] = server_round
-            update = Update(partition, metrics["num-examples"], tensors, metrics)
+            update = Update(partition, metrics.get("num-examples", 1), tensors, metrics)
             if self.watch:
                 self.watch(sent, update)
             yield update
@@ -266,9 +267,13 @@ class FederatedStrategy(Method, Strategy, ABC):
     def evaluate_all(self, grid: Grid, arrays: ArrayRecord, last: int) -> tuple[list[dict[str, Any]], list[Failure]]:
         """Evaluate every client with the last aggregate; return the metrics, ordered by partition, and the failures.
 
+        With ``metrics=none`` nobody is asked, and both lists are empty.
+
         Raises:
             RunFailed: a client failed and the run does not tolerate it, or too few are left.
         """
+        if self.at and self.at.experiment.metrics == "none":
+            return [], []  # an answer would hold nothing
         when, everyone = "the final evaluation", sorted(self.roster.nodes)
         failed = self.roster.unfit_among(everyone)
         fit = [p for p in everyone if p not in self.roster.unfit]

@@ -1,0 +1,47 @@
+"""Accuracy of the broadcast model on the server's own test data, for runs whose clients report no numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord
+
+from flfw.messages.sharing import matches
+from flfw.messages.wire import unpack
+from flfw.server.place import ServerPlace
+from flfw.server.strategy import FederatedStrategy
+from flfw.training.threads import one_thread
+
+_AT_ONCE = 500
+
+
+def central_accuracy(place: ServerPlace, arrays: ArrayRecord) -> float | None:
+    """Compute the last model's accuracy on all test examples of the server's data set, in [0, 1].
+
+    In a simulation these are the test data from which clients have theirs; in a federation, what lies on the server's
+    machine. No client is asked.
+
+    Args:
+        place: resources of the run's server.
+        arrays: the last broadcast.
+
+    Returns:
+        The accuracy; None where the server has no test data, or the method does not send all clients one whole model.
+    """
+    names, sharing = list(place.blank.state_dict()), place.sharing
+    whole = all(matches(name, sharing.downloads) for name in names)
+    own = getattr(place.method, "message_for", None) is not FederatedStrategy.message_for
+    task = place.task
+    count = len(task.dataset.test_y)
+    if not whole or own or not count:
+        return None
+    model = place.model()
+    model.load_state_dict(unpack(arrays))
+    model.to(place.device).eval()
+    right = 0
+    with torch.no_grad(), one_thread():
+        for start in range(0, count, _AT_ONCE):
+            x, y = task.examples("test", np.arange(start, min(count, start + _AT_ONCE)))
+            scores = model(task.inputs.normalise(x.to(place.device)))
+            right += int((scores.argmax(1).cpu() == y).sum())
+    return right / count
