@@ -1,8 +1,9 @@
 """Accountants: the epsilon of composed Gaussian mechanisms, and the noise or the rounds for a given epsilon.
 
     prv      Opacus' composition of privacy loss distributions (Gopi, Lee and Wutschitz, NeurIPS 2021): the tightest.
-             It reports an upper bound that is about 0.01 above its estimate. If no phase is sampled, the sum of
-             Gaussian losses is one Gaussian, and its epsilon is computed exactly (Balle and Wang, ICML 2018).
+             It reports an upper bound that is about 0.01 above its estimate: where that of rdp is smaller, it is taken
+             instead, as both hold at the same delta. If no phase is sampled, the sum of Gaussian losses is one
+             Gaussian, and its epsilon is computed exactly (Balle and Wang, ICML 2018).
     rdp      Opacus' Renyi divergences (Mironov, Talwar and Zhang, 2019) and conversion (Balle et al., AISTATS 2020).
     moments  the same divergences with the conversion of 2017, min over a of RDP(a) + log(1/delta) / (a - 1), and the
              orders of that time: valid, looser, and reported in many papers.
@@ -59,7 +60,8 @@ def account(parts: Sequence[Phase], delta: float, accountant: Accountant = "prv"
     Args:
         parts: the phases; their order does not matter.
         delta: probability in (0, 1) with which epsilon may fail; it should be below one over the number of units.
-        accountant: name of the accountant. If PRV cannot compute it, RDP takes its place and a note gives the reason.
+        accountant: name of the accountant. If PRV cannot compute it, or its bound is not the smaller one, RDP takes
+            its place and a note gives the reason.
 
     Raises:
         BadInput: delta is out of range, the accountant is unknown, or Opacus is not installed.
@@ -268,7 +270,10 @@ def _prv(composed: Composed, delta: float) -> Accounted:
         why = f"it would take {points / error:.1g} points"
     else:
         try:
-            return Accounted(_prv_epsilon(composed, delta, error), "prv", _coarser(error))
+            bound = _prv_epsilon(composed, delta, error)
+            if bound <= rough.epsilon:
+                return Accounted(bound, "prv", _coarser(error))
+            why = f"its bound of {bound:.3g}, which includes an error of {error:g}, is the larger one"
         except (RuntimeError, ValueError, ArithmeticError, Warning) as failure:
             why = f"it failed ({' '.join(str(failure).split())[:80].rstrip('.')})"
     return replace(rough, notes=(f"The RDP accountant took the place of PRV: {why}.", *rough.notes))
