@@ -90,13 +90,6 @@ def account(parts: Sequence[Phase], delta: float, accountant: Accountant = "prv"
     return _rdp(composed, delta) if accountant == "rdp" else _prv(composed, delta)
 
 
-def renyi(parts: Sequence[Phase], order: float) -> float:
-    """Compute the Renyi divergence of composed phases at one order > 1; inf: there is no bound."""
-    if any(part.multiplier < _LEAST for part in parts if part.steps):
-        return inf
-    return sum(part.steps * _divergence(min(part.multiplier, _MOST), part.rate, order) for part in parts if part.steps)
-
-
 def epsilon(mechanism: Mechanisms, delta: float, accountant: Accountant = "prv") -> float:
     """Compute the epsilon of one clipped example or client under one or several mechanisms: `account` in short.
 
@@ -277,10 +270,10 @@ def _prv(composed: Composed, delta: float) -> Accounted:
         why = f"it would take {points / error:.1g} points"
     else:
         try:
-            found = _prv_epsilon(composed, delta, error)
-            if found <= rough.epsilon:
-                return Accounted(found, "prv", _coarser(error))
-            why = f"its bound of {found:.3g}, which includes an error of {error:g}, is the larger one"
+            bound = _prv_epsilon(composed, delta, error)
+            if bound <= rough.epsilon:
+                return Accounted(bound, "prv", _coarser(error))
+            why = f"its bound of {bound:.3g}, which includes an error of {error:g}, is the larger one"
         except (RuntimeError, ValueError, ArithmeticError, Warning) as failure:
             why = f"it failed ({' '.join(str(failure).split())[:80].rstrip('.')})"
     return replace(rough, notes=(f"The RDP accountant took the place of PRV: {why}.", *rough.notes))

@@ -263,11 +263,11 @@ def test_the_smaller_bound_is_never_below_the_truth(q, sigma) -> None:
     from opacus.accountants import PRVAccountant
 
     for steps in (1, 30):
-        own = PRVAccountant()
-        own.history = [(sigma, q, steps)]
+        opacus = PRVAccountant()
+        opacus.history = [(sigma, q, steps)]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            losses = own._get_dprv(eps_error=1e-3, delta_error=DELTA / 1000)
+            losses = opacus._get_dprv(eps_error=1e-3, delta_error=DELTA / 1000)
             lower = losses.compute_epsilon(DELTA, DELTA / 1000, 1e-3)[0]
         for accountant in ("prv", "rdp"):
             assert found(sigma, q, steps, accountant) >= lower
