@@ -170,7 +170,9 @@ class Ledger:
 
     def _claim(self, mechanism: Mechanism, unit: Unit, adversary: Adversary, examples: int | None) -> Claim:
         asked = self.experiment
-        result = claim(mechanism, unit, adversary, asked.delta, asked.rounds, asked.accountant, examples, asked.metrics)
+        secure = bool(getattr(self.resolved.settings, "secure", False))
+        how = (asked.delta, asked.rounds, asked.accountant, examples, asked.metrics, secure)
+        result = claim(mechanism, unit, adversary, *how)
         if adversary == "server" and asked.federation and asked.metrics == "all" and not isinf(result.epsilon):
             return replace(result, epsilon=inf, accountant="none", assumptions=(_RECEIVED,))
         settings = self.resolved.settings

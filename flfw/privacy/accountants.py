@@ -90,6 +90,13 @@ def account(parts: Sequence[Phase], delta: float, accountant: Accountant = "prv"
     return _rdp(composed, delta) if accountant == "rdp" else _prv(composed, delta)
 
 
+def renyi(parts: Sequence[Phase], order: float) -> float:
+    """Compute the Renyi divergence of composed phases at one order > 1; inf: there is no bound."""
+    if any(part.multiplier < _LEAST for part in parts if part.steps):
+        return inf
+    return sum(part.steps * _divergence(min(part.multiplier, _MOST), part.rate, order) for part in parts if part.steps)
+
+
 def epsilon(mechanism: Mechanisms, delta: float, accountant: Accountant = "prv") -> float:
     """Compute the epsilon of one clipped example or client under one or several mechanisms: `account` in short.
 

@@ -28,10 +28,16 @@ _SEES = {
     "another client": "Another client sees the models that it is sent, and does not work together with the server.",
     "outsider": "An outsider sees the models that are published, and nothing of the traffic.",
 }
+_SEEDED = ("Nobody can repeat the noise: who knows the seed it is drawn from can take it off again.",)
+_SECURE = (
+    "The noise is of real numbers, rounded to a grid after the sum, from bits that nobody can predict: AES-256 under"
+    " keys of the operating system.",
+    "Sums of clipped vectors are computed with rounding errors, and the noise allows for 0.1 % of the bound. Weights"
+    " that a server makes for it can cause larger ones.",
+)
 _ALWAYS = (
-    "Nobody can repeat the noise: who knows the seed it is drawn from can take it off again.",
-    "Outside the count: the answers to an audit's probes. Nothing else that depends on the data leaves a client, such"
-    " as buffers; nor does it decide which run is shown.",
+    "Outside the count: the answers to an audit's probes, and the time at which an answer comes. Nothing else that"
+    " depends on the data leaves a client, such as buffers; nor does it decide which run is shown.",
     "Inside a client the gradients are bare before the noise is added; nothing is claimed against one who reads there.",
 )
 _REPORTED = (
@@ -96,6 +102,7 @@ def claim(
     accountant: Accountant = "prv",
     examples: int | None = None,
     metrics: Metrics = "all",
+    secure: bool = False,
 ) -> Claim:
     """Compute the claim of a run for a unit and an adversary.
 
@@ -110,6 +117,7 @@ def claim(
         examples: largest number of examples of a patient in one client, or of a client, >= 1; None: not known. It
             counts if examples are clipped.
         metrics: numbers that clients report without noise: all, which the server must be trusted to ignore, or none.
+        secure: whether the noise is that of `flfw.training.secure_gaussian`; else that nobody repeats it is assumed.
 
     Raises:
         BadInput: a value out of range.
@@ -134,7 +142,7 @@ def claim(
     reported = _REPORTED if metrics == "all" else _UNREPORTED
     trusted = (_IGNORED,) if metrics == "all" and adversary == "server" else ()
     sentences = (*first, *trusted, *counted, *_of_the_run(mechanisms), _SEES[adversary])
-    sentences += (*(() if trusted else (reported,)), *_ALWAYS, *result.notes)
+    sentences += (*(() if trusted else (reported,)), *(_SECURE if secure else _SEEDED), *_ALWAYS, *result.notes)
     return Claim(unit, adversary, result.epsilon, delta, result.accountant, tuple(dict.fromkeys(sentences)), rounds)
 
 
