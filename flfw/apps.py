@@ -28,7 +28,7 @@ from flfw.client.workplace import Workplace
 from flfw.dp import message_cost
 from flfw.dp.budget import budgeted
 from flfw.dp.settlement import require_settled
-from flfw.dp.site_ledger import Entry, charge, most_repeated
+from flfw.dp.site_ledger import MessageEntry, charge, most_repeated
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.messages.sharing import Border, Sharing
@@ -184,7 +184,7 @@ def _at_work(
 
 
 def _charge(context: Context, asked: Resolved, kind: str, config: dict[str, Any], at: Workplace) -> None:
-    """Enter a message into the site's ledger before any work on it, or refuse it; without a budget nothing is entered.
+    """Append a message to the site's ledger before any work on it, or refuse it; without a budget nothing is entered.
 
     Args:
         context: context of this node.
@@ -193,13 +193,13 @@ def _charge(context: Context, asked: Resolved, kind: str, config: dict[str, Any]
         config: the message's scalars.
         at: the client's data.
     """
-    if (own := budgeted(context.node_config)) is None:
+    if (granted := budgeted(context.node_config)) is None:
         return
-    budget, ledger = own
+    budget, ledger = granted
     mine, sent = at.task.split.train[at.partition], () if kind == message_cost.EVALUATE else asked.sharing.uploads
     mechanism = message_cost.cost(asked, kind, config, len(mine))
-    about = str(config["experiment"])[:_SHOWN], at.round, kind, asked.experiment.method
-    charge(ledger, budget, Entry(*about, mechanism, len(mine), most_repeated(mine), tuple(sent)))
+    names = str(config["experiment"])[:_SHOWN], at.round, kind, asked.experiment.method
+    charge(ledger, budget, MessageEntry(*names, mechanism, len(mine), most_repeated(mine), tuple(sent)))
 
 
 def _on_rung(resolved: Resolved, rung: str) -> Resolved:

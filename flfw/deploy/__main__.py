@@ -174,7 +174,7 @@ def _status(asked: argparse.Namespace) -> int:
 
 
 def _spent(site: Path, number: int) -> Iterator[str]:
-    """Yield a line on what is spent of a site's budget, if it has one and its folder is here."""
+    """Yield a line on the spent part of a site's budget, if it has one and its folder is here."""
     file = site / "policy.toml"
     if file.is_file() and (budget := Policy.read(file).budget):
         yield f"budget      site {number}: {site_ledger.read(site / site_ledger.FILE, budget).of(budget)}"

@@ -54,7 +54,7 @@ def metrics_of(experiment: Experiment) -> str:
 
 
 def _require_own_code(experiment: Experiment) -> None:
-    """Refuse plug-ins that only the server names: what they do is not known here, and so not what it costs."""
+    """Refuse plug-ins that only the server names: their deeds are not known here, and so neither is their cost."""
     named = [(plugins.METHOD, experiment.method), *((plugins.DEFENCE, name) for name in experiment.defences)]
     for kind, name in named:
         if name not in plugins.names(kind):

@@ -30,8 +30,8 @@ FILE = Path("ledger") / "messages.jsonl"
 
 @final
 @dataclass(frozen=True)
-class Entry:
-    """One message that is about to be answered.
+class MessageEntry:
+    """Message that is about to be answered.
 
     Attributes:
         run: id of the experiment, by the server.
@@ -56,7 +56,7 @@ class Entry:
     time: float = 0.0
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Entry:
+    def from_row(cls, row: Mapping[str, Any]) -> MessageEntry:
         """Read an entry from a line of the ledger.
 
         Raises:
@@ -73,7 +73,7 @@ class Entry:
 @final
 @dataclass(frozen=True)
 class Spent:
-    """What a ledger has.
+    """Epsilon and messages of a ledger.
 
     Attributes:
         epsilon: spent of the budget, >= 0.
@@ -86,17 +86,17 @@ class Spent:
     runs: int
 
     def of(self, budget: EpsilonBudget) -> str:
-        """Return a line on what is spent of a budget."""
+        """Return a line on the part of a budget that is spent."""
         return f"{budget}; {self.epsilon:.3g} is spent, by {self.messages} messages in {self.runs} runs"
 
 
-def epsilon_of(entries: Sequence[Entry], budget: EpsilonBudget) -> float:
-    """Return what entries take of a budget, in its unit and at its delta."""
+def epsilon_of(entries: Sequence[MessageEntry], budget: EpsilonBudget) -> float:
+    """Return the part of a budget that entries take, in its unit and at its delta."""
     counted = [(e.mechanism, budget.copies(e.mechanism, e.examples, e.repeated)) for e in entries if e.mechanism]
     return spent(counted, budget.epsilon, budget.delta)
 
 
-def rounds_within(entry: Entry, budget: EpsilonBudget, rounds: int) -> int:
+def rounds_within(entry: MessageEntry, budget: EpsilonBudget, rounds: int) -> int:
     """Return how many of ``rounds`` such messages a budget allows, if nothing is spent."""
     low, high = 0, rounds + 1
     while high - low > 1:
@@ -105,7 +105,7 @@ def rounds_within(entry: Entry, budget: EpsilonBudget, rounds: int) -> int:
     return low
 
 
-def charge(path: Path, budget: EpsilonBudget, entry: Entry) -> None:
+def charge(path: Path, budget: EpsilonBudget, entry: MessageEntry) -> None:
     """Append an entry, if the budget allows the message; when this returns, the entry is on disk.
 
     Raises:
@@ -113,7 +113,7 @@ def charge(path: Path, budget: EpsilonBudget, entry: Entry) -> None:
     """
     try:
         with Chain(path).held() as held:
-            before = [Entry.from_row(row) for row in held.rows]
+            before = [MessageEntry.from_row(row) for row in held.rows]
             after = epsilon_of([*before, entry], budget)
             if not after <= budget.epsilon:
                 so_far = f"{epsilon_of(before, budget):.3g} is spent, and this message would make it {after:.3g}"
@@ -124,12 +124,12 @@ def charge(path: Path, budget: EpsilonBudget, entry: Entry) -> None:
 
 
 def read(path: Path, budget: EpsilonBudget) -> Spent:
-    """Return what is spent; nothing is made or changed.
+    """Return the sums of a ledger; nothing is made or changed.
 
     Raises:
         BadInput: the ledger is damaged.
     """
-    entries = [Entry.from_row(row) for row in Chain(path).rows()]
+    entries = [MessageEntry.from_row(row) for row in Chain(path).rows()]
     return Spent(epsilon_of(entries, budget), len(entries), len({entry.run for entry in entries}))
 
 

@@ -73,7 +73,7 @@ def breaches(policy: Policy, asked: Experiment, sends: Sequence[str]) -> list[st
 
 
 def over_budget(policy: Policy, experiment: Experiment, examples: int) -> list[str]:
-    """Return what the policy's budget forbids of a run, of which nothing is spent yet, in at most one sentence.
+    """Return the limit that the policy's budget sets for a run if nothing is spent yet, in at most one sentence.
 
     Args:
         policy: the site's policy.
@@ -82,7 +82,7 @@ def over_budget(policy: Policy, experiment: Experiment, examples: int) -> list[s
     """
     from flfw.dp.budget import OverBudget
     from flfw.dp.message_cost import TRAIN, cost
-    from flfw.dp.site_ledger import Entry, rounds_within
+    from flfw.dp.site_ledger import MessageEntry, rounds_within
     from flfw.resolve import resolve
 
     if (budget := policy.budget) is None or policy.refuses_run(experiment.to_run_config()):
@@ -91,7 +91,7 @@ def over_budget(policy: Policy, experiment: Experiment, examples: int) -> list[s
         mechanism = cost(resolve(experiment), TRAIN, {}, examples)
     except OverBudget as error:
         return [f"The policy refuses these settings: {error}."]
-    entry = Entry("", 0, TRAIN, experiment.method, mechanism, examples)
+    entry = MessageEntry("", 0, TRAIN, experiment.method, mechanism, examples)
     allowed = rounds_within(entry, budget, experiment.rounds)
     if allowed == experiment.rounds:
         return []

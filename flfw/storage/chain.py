@@ -72,7 +72,7 @@ class Chain:
 
     @contextmanager
     def held(self) -> Iterator[Held]:
-        """Lock the chain against other processes, make it if there is none, and check it.
+        """Hold the chain against other processes; make it if there is none, and check it.
 
         Raises:
             BadInput: a line was changed or removed.

@@ -32,7 +32,7 @@ from flfw.deploy.certificates import Pair
 from flfw.deploy.layout import Layout, environment, transport
 from flfw.deploy.policy import Policy
 from flfw.dp.budget import EpsilonBudget
-from flfw.dp.site_ledger import FILE, Entry, charge
+from flfw.dp.site_ledger import FILE, MessageEntry, charge
 from flfw.errors import BadInput, RunFailed
 from flfw.privacy.filter import spent
 from flfw.privacy.mechanism import Mechanism
@@ -259,7 +259,7 @@ def test_init_writes_a_budget_and_status_says_what_is_spent(tmp_path: Path, caps
     budgets = [Policy.read(site / "policy.toml").budget for site in sites]
     assert budgets == [EpsilonBudget(2.0, 1e-6, "patient", 3)] * 2
     assert budgets[1] is not None
-    charge(sites[1] / FILE, budgets[1], Entry("run1", 1, "train", "fed_cdp", Mechanism(9.0, 1), 50))
+    charge(sites[1] / FILE, budgets[1], MessageEntry("run1", 1, "train", "fed_cdp", Mechanism(9.0, 1), 50))
     capsys.readouterr()
     assert main(["status", str(tmp_path / "fed")]) == 1
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("budget")]

@@ -24,7 +24,7 @@ from flfw import apps
 from flfw.dp import message_cost, site_ledger
 from flfw.dp.budget import EpsilonBudget, OverBudget, budgeted
 from flfw.dp.message_cost import EVALUATE, PROBE, TRAIN, cost
-from flfw.dp.site_ledger import Entry, charge, epsilon_of, read
+from flfw.dp.site_ledger import MessageEntry, charge, epsilon_of, read
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
@@ -34,10 +34,10 @@ from flfw.storage.checkpoint import Checkpoints
 
 DELTA = 1e-5
 BUDGET = EpsilonBudget(10.0, DELTA)
-ONE = Entry("run1", 1, TRAIN, "fed_cdp", Mechanism(1.0, 1), examples=50)
+ONE = MessageEntry("run1", 1, TRAIN, "fed_cdp", Mechanism(1.0, 1), examples=50)
 
 
-def mu_of(entries: list[Entry], budget: EpsilonBudget = BUDGET) -> float:
+def mu_of(entries: list[MessageEntry], budget: EpsilonBudget = BUDGET) -> float:
     """The mu of the Gaussian with the epsilon of these entries, at half of delta."""
     epsilon = epsilon_of(entries, budget)
     low, high = 0.0, 1000.0

@@ -139,13 +139,13 @@ while True:
 
 
 def test_a_process_that_is_killed_loses_no_line_that_it_spoke_of(tmp_path: Path) -> None:
-    path, said = tmp_path / "lines.jsonl", tmp_path / "said"
-    with said.open("w") as out, Popen([sys.executable, "-c", KILLED, str(path)], stdout=out) as process:
+    path, printed = tmp_path / "lines.jsonl", tmp_path / "printed"
+    with printed.open("w") as out, Popen([sys.executable, "-c", KILLED, str(path)], stdout=out) as process:
         deadline = time.monotonic() + 60
-        while len(said.read_text().split()) < 20 and time.monotonic() < deadline:
+        while len(printed.read_text().split()) < 20 and time.monotonic() < deadline:
             time.sleep(0.01)
         os.kill(process.pid, signal.SIGKILL)
-    spoken = [int(word) for word in said.read_text().split("\n")[:-1]]
+    spoken = [int(word) for word in printed.read_text().split("\n")[:-1]]
     append(path, -1)
     *kept, last = numbers(path)
     assert last == -1 and kept == list(range(len(kept))) and 20 <= len(spoken) <= len(kept) <= len(spoken) + 1
