@@ -12,23 +12,29 @@ This is the linear estimate of least mean square error, up to a factor. It separ
 few canaries, or much noise, it is the plain inner product a G y / s^2. A canary's score is the sum over the rounds of
 its client.
 
-The bound does not depend on these assumptions. For any scores, a guess from them is right no more often than epsilon
-allows, since the coins are fair and the scores do not use them. Poor scores only make the bound small.
+The bound from guesses does not depend on these assumptions. For any scores, a guess from them is right no more often
+than epsilon allows, since the coins are fair and the scores do not use them. Poor scores only make the bound small.
+
+The mean difference of the scores is a far sharper bound if they are independent of each other, see
+`flfw.privacy.mean_difference`. They are nearly so: a score is a linear function of y, that is of Gaussian noise and of
+many coins. It does not matter that canaries are told unequally well. If row i of W makes score i, canary i moves it by
+at most mu s |w_i|, and the spread is at least s times the root mean square of |w_i|. What all scores have in common
+moves both means alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import ceil, inf, isinf, sqrt
 from typing import Any, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
-from torch.nn.functional import cross_entropy
 
 from flfw.data.canaries import Canaries
+from flfw.dp.clipped_gradients import ClippedGradients
+from flfw.dp.residual_test import ResidualTest, is_testable
 from flfw.dp.settings import Noise, NoisySteps
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
@@ -36,19 +42,26 @@ from flfw.messages.sharing import matches
 from flfw.nets.net import Tensors
 from flfw.privacy.accountants import account
 from flfw.privacy.lower_bound import correct_guesses, gaussian_lower_bound, lower_bound
+from flfw.privacy.mean_difference import shift_of, standardised_mean_difference
 from flfw.privacy.mechanism import Mechanism, Phase, phases
 from flfw.rng import initialising
 from flfw.server.aggregation import Update
 from flfw.server.strategy import FederatedStrategy
 from flfw.task import Task
 from flfw.training.optimisers import LastingTraining, LocalTraining
-from flfw.training.per_example import grouped
 from flfw.training.threads import one_thread
 
 CONFIDENCE = 0.95
 GUESSED = (0.5, 0.1, 0.03, 0.01)
 """Shares of the canaries that are guessed, half of them at either end of the scores, fixed before any run. Each is a
 test of its own at its share of the error probability, so that the best of them still has the confidence."""
+
+ASSUMPTION = (
+    "A canary's score is independent of the others' scores and coins, as far as the variance of the mean difference "
+    "goes. It is so for linear scores of Gaussian noise if the canaries' gradients span many dimensions. The interval "
+    "is exact for normal scores, and otherwise right for many canaries."
+)
+"""What ``mean_difference`` rests on, beside the claim of a Gaussian mechanism."""
 
 _AT_ONCE = 20_000_000  # numbers in the gradients of the canaries that are separated together
 _LEAST_NOISE = 1e-2  # relative to a canary's share in y, where no noise is added: the effect of steps away from W_t
@@ -65,19 +78,21 @@ class Listener:
         settings: settings of the method; for noisy steps, clipping and noise are taken into account.
 
     Attributes:
+        model: network of the run, at its first weights.
+        gradients: clipped gradients of the task's examples.
         scores: (M,) float64, the higher, the likelier the canary was in the training data.
+        residual: test of the noise itself; None: not of such rounds. Unlike the scores it uses the coins.
     """
 
     def __init__(self, experiment: Experiment, task: Task, method: type[FederatedStrategy], settings: Any) -> None:
         assert task.canaries is not None, "the experiment asks for canaries"
         self._experiment, self._task, self._canaries, self._settings = experiment, task, task.canaries, settings
         with initialising(experiment.seed, "model"):
-            self._model = method.build_model(task.build_net(), settings).eval()
-        self._names = [name for name, p in self._model.named_parameters() if p.requires_grad]
-        noisy = isinstance(settings, NoisySteps)
-        self._clip = settings.clip if noisy else inf
-        self._groups = tuple(grouped(self._names, settings.grouping if noisy else "flat").values())
+            self.model = method.build_model(task.build_net(), settings).eval()
+        self.gradients = ClippedGradients(task, self.model, settings)
         self.scores = torch.zeros(len(self._canaries.indices), dtype=torch.float64)
+        tested = is_testable(experiment, task, self.model, settings)
+        self.residual = ResidualTest(experiment, task, self.gradients, settings) if tested else None
 
     def __call__(self, sent: Tensors, update: Update) -> None:
         """Add to the scores of a client's canaries.
@@ -87,25 +102,45 @@ class Listener:
             update: the client's W_k. Its number of examples is not used: no claim covers it.
         """
         places = np.flatnonzero(self._canaries.holders == update.partition)
-        if len(places):
-            with one_thread():  # a resumed run must compute the same scores
+        with one_thread():  # a resumed run must compute the same scores
+            if len(places):
                 self._add(sent, update, places)
+            if self.residual:
+                self.residual(sent, update)
+
+    def restore(self, scores: Tensor, noise: Tensor | None) -> None:
+        """Go on from the scores, and the memory of the test of the noise, that a checkpoint holds."""
+        self.scores = scores
+        if self.residual and noise is not None:
+            self.residual.noise.state = noise
+
+    @property
+    def noise(self) -> Tensor | None:
+        """Memory of the test of the noise, for a checkpoint."""
+        return self.residual.noise.state if self.residual else None
+
+    @property
+    def noise_found(self) -> dict[str, float] | None:
+        """Outcome of the test of the noise, as in result.json; None: nothing was tested."""
+        found = self.residual.noise.result() if self.residual else None
+        return found._asdict() if found else None
 
     def _add(self, sent: Tensors, update: Update, places: np.ndarray) -> None:
         indices = self._canaries.indices[places]
         others = np.setdiff1d(self._task.split.train[update.partition], indices)
         weight, steps, deviation = self._steps(len(others) + len(places) / 2)
-        change = torch.cat([((sent[n] - update.tensors[n]) / self._experiment.lr).flatten() for n in self._names])
+        names, row_of, rows_of = self.gradients.names, self.gradients.row_of, self.gradients.rows
+        change = row_of({n: (sent[n] - update.tensors[n]) / self._experiment.lr for n in names})
         decay = steps * getattr(self._settings, "weight_decay", 0.0)
-        change -= decay * torch.cat([sent[n].flatten() for n in self._names])
+        change -= decay * row_of(sent)
         change /= self._gain(steps)
         examples = max(1, _AT_ONCE // len(change))
-        for rows in self._gradients(sent, others, examples):
+        for rows in rows_of(sent, others, examples):
             change -= weight * rows.sum(0)
-        blocks = list(self._gradients(sent, indices, examples)) if len(places) <= examples else []
-        for rows in blocks or self._gradients(sent, indices, examples):
+        blocks = list(rows_of(sent, indices, examples)) if len(places) <= examples else []
+        for rows in blocks or rows_of(sent, indices, examples):
             change -= weight / 2 * rows.sum(0)
-        for start, rows in enumerate(blocks or self._gradients(sent, indices, examples)):
+        for start, rows in enumerate(blocks or rows_of(sent, indices, examples)):
             block = places[start * examples : (start + 1) * examples]
             scores = _told(rows, change, weight, deviation)
             self.scores[block] += scores
@@ -126,26 +161,6 @@ class Listener:
         plain = not isinstance(settings, LocalTraining) or settings.optimiser == "adam"
         m = 0.0 if plain else settings.momentum
         return sum((1 - m**left) / (1 - m) for left in range(1, steps + 1)) / steps
-
-    def _gradients(self, sent: Tensors, indices: np.ndarray, at_once: int) -> Iterator[Tensor]:
-        """Compute rows (B, numbers), the clipped gradients of training examples at a model, in blocks."""
-        fixed = {n: v for n, v in sent.items() if n not in self._names}
-        moving = {n: sent[n] for n in self._names}
-
-        def loss(parameters: Tensors, x: Tensor, y: Tensor) -> Tensor:
-            scores = functional_call(self._model, {**parameters, **fixed}, (x.unsqueeze(0),))
-            return cross_entropy(scores, y.unsqueeze(0))
-
-        each = vmap(grad(loss), in_dims=(None, 0, 0))
-        for start in range(0, len(indices), at_once):
-            x, y = self._task.examples("train", indices[start : start + at_once])
-            gradients: Tensors = each(moving, self._task.inputs.normalise(x), y)
-            flat = {name: gradients[name].flatten(1) for name in self._names}
-            for members in self._groups if self._clip < inf else ():
-                norms = torch.linalg.vector_norm(torch.cat([flat[name] for name in members], 1), dim=1, keepdim=True)
-                scale = (self._clip / norms).clamp(max=1.0)
-                flat |= {name: flat[name] * scale for name in members}
-            yield torch.cat([flat[name] for name in self._names], 1)
 
 
 def _told(rows: Tensor, change: Tensor, weight: float, deviation: float) -> Tensor:
@@ -172,7 +187,9 @@ def lower(scores: np.ndarray, canaries: Canaries, delta: float) -> dict[str, Any
     Returns:
         ``epsilon``, ``confidence``, ``canaries``, ``guesses``, ``correct`` and ``delta``. It holds for every algorithm.
         ``gaussian`` is the sharper bound for a Gaussian mechanism: ``mu`` with its own guesses, and the ``epsilon`` of
-        such a mechanism. Each of the two bounds by itself has the confidence.
+        such a mechanism. ``mean_difference`` is by far the sharpest, but needs its ``assumption``: ``mu``, ``epsilon``
+        and the ``estimate``, in standard deviations; None: there is none. Each of the bounds by itself has the
+        confidence.
     """
     count, each = len(scores), 1 - (1 - CONFIDENCE) / len(GUESSED)
     bounds, shifts = [], []
@@ -184,11 +201,23 @@ def lower(scores: np.ndarray, canaries: Canaries, delta: float) -> dict[str, Any
     epsilon, guesses, correct = max(bounds, key=_first)
     summary = {"epsilon": epsilon, "confidence": CONFIDENCE, "canaries": count, "guesses": guesses, "correct": correct}
     mu, guesses, correct = max(shifts, key=_first)
-    shifted = account((Phase(1 / mu, 1.0, 1),), delta).epsilon if mu else 0.0
     return summary | {
         "delta": delta,
-        "gaussian": {"mu": mu, "epsilon": shifted, "guesses": guesses, "correct": correct},
+        "gaussian": {"mu": mu, "epsilon": _shifted(mu, delta), "guesses": guesses, "correct": correct},
+        "mean_difference": _mean_difference(scores, canaries.included, delta),
     }
+
+
+def _mean_difference(scores: np.ndarray, included: np.ndarray, delta: float) -> dict[str, Any]:
+    found = standardised_mean_difference(scores, included, CONFIDENCE)
+    mu = shift_of(found.low, len(scores), CONFIDENCE) if found else 0.0
+    estimate = found.estimate if found else None
+    return {"mu": mu, "estimate": estimate, "epsilon": _shifted(mu, delta), "assumption": ASSUMPTION}
+
+
+def _shifted(mu: float, delta: float) -> float:
+    """Compute the epsilon of one Gaussian mechanism that shifts a standard normal variable by ``mu``."""
+    return account((Phase(1 / mu, 1.0, 1),), delta).epsilon if mu else 0.0
 
 
 def _first(bound: tuple[float, int, int]) -> float:
@@ -224,22 +253,33 @@ def beside_the_claims(
         f"{bound['canaries']} training examples were canaries: they got wrong labels, and a coin for each decided "
         "whether its client had it at all. Accuracies are those of such a training."
     ]
-    shift, gaussian = claimed_shift(mechanism), bound["gaussian"]
-    tail = f"with {CONFIDENCE:.0%} confidence, from {{correct}} right ones of {{guesses}} guesses. Less noise is added,"
-    tail += " or less is clipped, than is said."
+    shift = claimed_shift(mechanism)
+    guessed = "from {correct} right ones of {guesses} guesses"
+    between = "from mean scores that are {estimate:.3g} standard deviations apart"
     for place, entry in enumerate(entries):
         if not _compared(entry):
             continue
         entries[place] = {**entry, "lower": bound}
         claimed = inf if entry["epsilon"] == "inf" else entry["epsilon"]
         if bound["epsilon"] > claimed:
-            text = f"THE CLAIM IS VIOLATED: epsilon {claimed:.3g} is claimed, and it is at least {bound['epsilon']:.3g}"
-            notes.append(f"{text}, {tail.format(**bound)}")
-        if shift is not None and gaussian["mu"] > shift:
-            text = f"THE CLAIM IS VIOLATED: a Gaussian mechanism of mu {shift:.3g} (epsilon {claimed:.3g}) is claimed, "
-            text += f"and mu is at least {gaussian['mu']:.3g} (epsilon {gaussian['epsilon']:.3g})"
-            notes.append(f"{text}, {tail.format(**gaussian)}")
+            text = f"epsilon {claimed:.3g} is claimed, and it is at least {bound['epsilon']:.3g}"
+            notes.append(_violation(text, guessed.format(**bound)))
+        for sharper, source in (("gaussian", guessed), ("mean_difference", between)):
+            found = bound[sharper]
+            if shift is not None and found["mu"] > shift:
+                text = f"a Gaussian mechanism of mu {shift:.3g} (epsilon {claimed:.3g}) is claimed, and mu is at least "
+                text += f"{found['mu']:.3g} (epsilon {found['epsilon']:.3g})"
+                notes.append(_violation(text, source.format(**found)))
+        if (noise := bound.get("residual")) and noise["p"] < 1 - CONFIDENCE:
+            measured = "measured entry by entry it is {scale:.4g} of its scale, between {low:.4g} and {high:.4g}"
+            text = f"THE NOISE IS NOT AS CLAIMED: {measured.format(**noise)}, and noise as claimed differs as much from"
+            notes.append(f"{text} independent normal numbers with probability {noise['p']:.2g} at most.")
     return entries, notes
+
+
+def _violation(text: str, source: str) -> str:
+    confident = f"with {CONFIDENCE:.0%} confidence, {source}"
+    return f"THE CLAIM IS VIOLATED: {text}, {confident}. Less noise is added, or less is clipped, than is said."
 
 
 def _compared(entry: dict[str, Any]) -> bool:

@@ -108,7 +108,7 @@ class Federation:
         if last := self._checkpoints.last:
             strategy.restore(last, self._checkpoints.history)
             if self._listener and last.scores is not None:
-                self._listener.scores = last.scores
+                self._listener.restore(last.scores, last.noise)
             self._announce_again(last.round)
         if self._recorder and self._experiment.record:
             _warn(f"what clients send in rounds {self._experiment.audit_rounds} is recorded in {self._folder}")
@@ -127,6 +127,7 @@ class Federation:
             engine=self._experiment.engine,
             without_gpu=blind,
             scores=self._listener.scores.tolist() if self._listener else None,
+            residual=self._listener.noise_found if self._listener else None,
         )
 
     def _progress(self, title: str, steps: int) -> AbstractContextManager[Callable[[], None]]:
@@ -234,7 +235,7 @@ class Federation:
                     self._note_probes(done, sent)
         snapshot = self._strategy.snapshot(done, arrays, self._recorder.mark if self._recorder else None)
         if self._listener:
-            snapshot = replace(snapshot, scores=self._listener.scores)
+            snapshot = replace(snapshot, scores=self._listener.scores, noise=self._listener.noise)
         self._checkpoints.save(snapshot, self._strategy.history.rows_of(done))
         if done < self._experiment.rounds and self._is_last(done):
             raise _Ended(done, arrays)

@@ -275,6 +275,7 @@ def _privacy(resolved: Resolved, task: Task, training: dict[str, Any]) -> tuple[
 
     experiment = resolved.experiment
     bound = canary_audit.lower(np.array(training["scores"]), task.canaries, experiment.delta)
+    bound |= {"residual": training["residual"]}
     return canary_audit.beside_the_claims(entries, bound, experiment, ledger.mechanism)
 
 

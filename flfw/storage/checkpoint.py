@@ -34,6 +34,7 @@ from flfw.storage.sealed import seal, sealed, unseal
 
 _FORMAT = 1
 _SCORES = "canaries/scores"
+_NOISE = "canaries/noise"
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Snapshot:
         last_round: for each client the version of its private state that belongs to ``arrays``.
         recordings: mark at the end of the recordings; None: there are none.
         scores: (M,) scores of the run's canaries so far, see `flfw.dp.canary_audit`; None: there are no canaries.
+        noise: memory of the test of the noise beside them, see `flfw.dp.residual_test`; None: there is no such test.
     """
 
     round: int
@@ -55,6 +57,7 @@ class Snapshot:
     last_round: dict[int, int]
     recordings: Mark | None
     scores: Tensor | None = None
+    noise: Tensor | None = None
 
 
 class Checkpoints:
@@ -113,6 +116,7 @@ class Checkpoints:
         tensors = {f"model/{name}": value for name, value in unpack(snapshot.arrays).items()}
         tensors |= {f"server/{name}": value.detach().cpu().contiguous() for name, value in snapshot.state.items()}
         tensors |= {} if snapshot.scores is None else {_SCORES: snapshot.scores.clone()}
+        tensors |= {} if snapshot.noise is None else {_NOISE: snapshot.noise.clone()}
         data = save(tensors, {"flfw": json.dumps(metadata)})
         self._drop_all_but(seal(self._folder, f"round-{snapshot.round:05d}", ".safetensors", data))
 
@@ -142,6 +146,7 @@ class Checkpoints:
                 last_round={int(p): int(r) for p, r in metadata["last_round"].items()},
                 recordings=metadata["recordings"],
                 scores=tensors.get(_SCORES),
+                noise=tensors.get(_NOISE),
             )
             self.resumed = list(metadata["resumed"])
             self._drop_all_but(path)

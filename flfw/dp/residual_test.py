@@ -1,0 +1,150 @@
+"""Test of a client's noise that needs no canary: what is left of an update once all that is known is taken away.
+
+The lab of a simulation knows W_t, W_k and every example. If a round is one local step on all of a client's data, it
+knows the sum of the clipped gradients too, and with the divisor n
+
+    n (W_t - W_k) / lr - n weight_decay W_t - sum of clipped gradients
+
+is the noise itself, entry by entry. Divided by its claimed deviation, sigma C, it must be independent numbers from
+N(0, 1). Tested are, each in both directions:
+
+- for each tensor, the sum of squares, a chi-square variable: too little noise, too much, or none in one layer;
+- the noise along the sum of clipped gradients: noise that depends on the data, and gradients that are not clipped;
+- the noise along the sum of all noise before it, of any client and round: noise that is used again;
+- the mean of its cosine, exp(-1/2) for N(0, 1): another distribution with the same variance.
+
+The p-value is the least of theirs, times their number (Bonferroni). The clipped gradients are computed apart from the
+clients' code. After a second step nobody knows the gradients without the noise of the first: longer rounds are not
+tested. Nor is an update where the rounding of W_k to float32 would count.
+"""
+
+from __future__ import annotations
+
+from math import exp, sqrt
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+
+from flfw.dp.clipped_gradients import ClippedGradients
+from flfw.dp.settings import EitherUnit
+from flfw.experiment import Experiment
+from flfw.nets.net import Tensors
+from flfw.server.aggregation import Update
+from flfw.task import Task
+
+_AT_ONCE = 20_000_000  # numbers in the gradients that are computed together
+_ROUNDING = 0.05  # most that rounding may add to a sum of squares, in its deviations
+_COSINE = exp(-0.5)
+_COSINE_SPREAD = sqrt((1 + exp(-2)) / 2 - exp(-1))  # deviation of cos N(0, 1)
+
+
+class Residual(NamedTuple):
+    """Outcome: noise over its claimed scale with a 95 % interval, and the p-value of "noise as claimed"."""
+
+    scale: float
+    low: float
+    high: float
+    p: float
+
+
+@final
+class NoiseTest:
+    """Test of rows of numbers that should be independent and from N(0, 1).
+
+    Args:
+        sizes: entries of each tensor in a row.
+
+    Attributes:
+        state: float64, all that the test remembers: sums of squares of each tensor, five further numbers, and the sum
+            of all rows.
+    """
+
+    def __init__(self, sizes: list[int]) -> None:
+        self._sizes = sizes
+        self.state = torch.zeros(len(sizes) + 5 + sum(sizes), dtype=torch.float64)
+
+    def add(self, row: Tensor, along: Tensor) -> None:
+        """Add a row.
+
+        Args:
+            row: (numbers,) in claimed deviations.
+            along: (numbers,) what the noise was added to.
+        """
+        row, along, tensors = row.double(), along.double(), len(self._sizes)
+        squares, counted, before = self.state[:tensors], self.state[tensors : tensors + 5], self.state[tensors + 5 :]
+        squares += torch.stack([part @ part for part in row.split_with_sizes(self._sizes)])
+        counted[0] += 1
+        counted[1] += row.cos().sum()
+        counted[2] += _along(row, along)
+        if before.any():
+            counted[3] += _along(row, before)
+            counted[4] += 1
+        before += row
+
+    def result(self) -> Residual | None:
+        """Return the outcome; None: there was no row."""
+        from scipy.stats import chi2, norm
+
+        tensors = len(self._sizes)
+        rows, cosines, along, again, repeats = self.state[tensors : tensors + 5].tolist()
+        if not rows:
+            return None
+        squares, total = self.state[:tensors].tolist(), rows * sum(self._sizes)
+        sums = [(square, rows * size) for square, size in zip(squares, self._sizes, strict=True)]
+        sums += [(along, rows), *([(again, repeats)] if repeats else [])]
+        values = [2 * min(chi2.cdf(value, freedom), chi2.sf(value, freedom)) for value, freedom in sums]
+        values.append(2 * norm.sf(abs(cosines - total * _COSINE) / (sqrt(total) * _COSINE_SPREAD)))
+        low, high = (sqrt(sum(squares) / chi2.ppf(share, total)) for share in (0.975, 0.025))
+        return Residual(sqrt(sum(squares) / total), low, high, min(1.0, float(len(values) * min(values))))
+
+
+def _along(row: Tensor, other: Tensor) -> Tensor:
+    """Compute the square of a row's part along another: a chi-square variable of one degree of freedom."""
+    return (row @ other) ** 2 / (other @ other).clamp(min=torch.finfo(torch.float64).tiny)
+
+
+@final
+class ResidualTest:
+    """Test of every update that a server receives.
+
+    Args:
+        experiment: resolved; `is_testable` is true of it.
+        task: what the clients train on.
+        gradients: clipped gradients of the task's examples.
+        settings: of the method.
+
+    Attributes:
+        noise: test of the noise so far.
+    """
+
+    def __init__(self, experiment: Experiment, task: Task, gradients: ClippedGradients, settings: EitherUnit) -> None:
+        self._experiment, self._task, self._gradients, self._settings = experiment, task, gradients, settings
+        self.noise = NoiseTest(gradients.sizes)
+
+    def __call__(self, sent: Tensors, update: Update) -> None:
+        """Add the noise of an update, unless the rounding of its numbers would count."""
+        gradients, asked = self._gradients, self._experiment
+        mine = self._task.split.train[update.partition]
+        deviation = self._settings.deviation(self._settings.clip, asked.batch_size)
+        start, end = gradients.row_of(sent).double(), gradients.row_of(update.tensors).double()
+        unit = len(mine) / asked.lr / deviation
+        rounding = torch.maximum(start.abs(), end.abs()) * torch.finfo(torch.float32).eps / sqrt(12) * unit
+        if float(rounding @ rounding) > _ROUNDING * sqrt(2 * len(start)):
+            return
+        total = torch.zeros_like(start)
+        for rows in gradients.rows(sent, mine, max(1, _AT_ONCE // len(start))):
+            total += rows.sum(0)
+        decayed = start * (1 - asked.lr * self._settings.weight_decay)
+        row = (decayed - end) * unit - total / deviation
+        self.noise.add(row, total)
+
+
+def is_testable(experiment: Experiment, task: Task, model: nn.Module, settings: Any) -> bool:
+    """Return whether each client's round is one step of SGD on all its data whose noise can be computed."""
+    if type(settings) is not EitherUnit or not settings.on_steps or settings.noise_multiplier == 0:
+        return False  # other settings may change the bound or the step size from round to round
+    whole = experiment.local_epochs == 1 and max(map(len, task.split.train)) <= experiment.batch_size
+    dropout = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+    varied = task.augment != "none" or any(isinstance(layer, dropout) for layer in model.modules())
+    return whole and not varied and settings.optimiser == "sgd" and experiment.defence == "none"

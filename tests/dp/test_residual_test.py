@@ -1,0 +1,185 @@
+"""The noise of a client's step, taken out of its update: honest clients pass, every way of cheating is found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from clients.dp_fedavg import DPFedAvgClient
+from flfw.client.workplace import Workplace
+from flfw.dp.canary_audit import beside_the_claims
+from flfw.dp.client import NoisyClient
+from flfw.dp.clipped_gradients import ClippedGradients
+from flfw.dp.residual_test import NoiseTest, Residual, ResidualTest, is_testable
+from flfw.experiment import Experiment
+from flfw.resolve import resolve, without_auto
+from flfw.server.aggregation import Update
+from flfw.task import Task
+from flfw.training.per_example import Bound, ClippedSum
+
+
+class LessNoise(NoisyClient):
+    """Adds two thirds."""
+
+    def summed(self, x: Tensor, y: Tensor, deviation: float) -> tuple[Tensor, dict[str, Tensor]]:
+        return super().summed(x, y, deviation * 2 / 3)
+
+
+class MoreNoise(NoisyClient):
+    """Adds three halves."""
+
+    def summed(self, x: Tensor, y: Tensor, deviation: float) -> tuple[Tensor, dict[str, Tensor]]:
+        return super().summed(x, y, deviation * 3 / 2)
+
+
+class BareBias(NoisyClient):
+    """Adds none to the last bias."""
+
+    def summed(self, x: Tensor, y: Tensor, deviation: float) -> tuple[Tensor, dict[str, Tensor]]:
+        losses, total = super().summed(x, y, deviation)
+        clipped = self.clipped(x, y, self.bound()).sums
+        last = list(total)[-1]
+        return losses, {**total, last: clipped[last]}
+
+
+class SameNoise(NoisyClient):
+    """Draws the noise of round 1 in every round."""
+
+    @property
+    def noise(self) -> torch.Generator:  # pyright: ignore
+        return self.privacy.generator(self.at.experiment.seed, "noise", 1, self.at.partition)
+
+
+class Uniform(NoisyClient):
+    """Draws from a uniform distribution of the right variance."""
+
+    def summed(self, x: Tensor, y: Tensor, deviation: float) -> tuple[Tensor, dict[str, Tensor]]:
+        losses, total = super().summed(x, y, 0.0)
+        for value in total.values():
+            value += (torch.rand(value.shape, generator=self.noise) - 0.5) * 12**0.5 * deviation * self.privacy.clip
+        return losses, total
+
+
+class Unclipped(NoisyClient):
+    """Forgets to clip."""
+
+    def clipped(self, x: Tensor, y: Tensor, bound: Bound) -> ClippedSum:
+        return super().clipped(x, y, inf)
+
+
+def asked(seed: int = 0, **others: Any) -> Experiment:
+    fields = ("noise_multiplier=2", "clip=0.5", "momentum=0.5", "weight_decay=0.01")
+    usual = {"method": "dp_fedavg", "dataset": "digits", "net": "mlp", "clients": 3, "rounds": 3, "local_epochs": 1}
+    return without_auto(Experiment(**(usual | {"batch_size": 2000, "lr": 0.1, "seed": seed, "set": fields} | others)))
+
+
+def outcome(client: type[NoisyClient], seed: int = 0, **others: Any) -> Residual:
+    """The outcome after three rounds of three clients."""
+    experiment = asked(seed, **others)
+    task, method, settings = Task.load(experiment, None), resolve(experiment).method, resolve(experiment).settings
+    start = method.build_model(task.build_net(), settings).eval()
+    assert is_testable(experiment, task, start, settings)
+    gradients = ClippedGradients(task, start, settings)
+    test = ResidualTest(experiment, task, gradients, settings)
+    sent = {name: value.clone() for name, value in start.state_dict().items()}
+    for number in range(1, experiment.rounds + 1):
+        for partition in range(experiment.clients):
+            worker = client(Workplace(experiment, task, method, settings, partition, number, None, None))
+            update, _ = worker.fit_named({name: value.numpy().copy() for name, value in sent.items()}, 0)
+            test(sent, Update(partition, 1, {name: value.clone() for name, value in update.items()}))
+        sent = {name: value.clone() for name, value in update.items()}  # pyright: ignore
+    result = test.noise.result()
+    assert result is not None
+    return result
+
+
+def test_honest_noise_passes() -> None:
+    many = [outcome(DPFedAvgClient, seed) for seed in range(4)]
+    assert min(result.p for result in many) > 0.01
+    assert all(0.99 < result.scale < 1.01 and result.low < result.scale < result.high for result in many)
+
+
+def test_noise_for_each_example_and_by_layer_passes_too() -> None:
+    fields = ("draws=example", "grouping=layer", "noise_multiplier=1", "clip=0.1", "momentum=0", "weight_decay=0")
+    assert outcome(DPFedAvgClient, rounds=1, batch_size=2000, set=fields).p > 0.01
+
+
+@pytest.mark.parametrize(("client", "scale"), [(LessNoise, 2 / 3), (MoreNoise, 3 / 2)])
+def test_a_wrong_scale_is_measured(client: type[NoisyClient], scale: float) -> None:
+    result = outcome(client)
+    assert result.p < 1e-6 and result.low < scale < result.high
+
+
+@pytest.mark.parametrize("client", [BareBias, SameNoise, Uniform, Unclipped])
+def test_other_ways_to_cheat_are_found(client: type[NoisyClient]) -> None:
+    assert outcome(client).p < 1e-4
+
+
+def rows_tested(seed: int, rows: int, sizes: list[int]) -> Residual:
+    rng = torch.Generator().manual_seed(seed)
+    test = NoiseTest(sizes)
+    for _ in range(rows):
+        test.add(torch.randn(sum(sizes), generator=rng), torch.randn(sum(sizes), generator=rng))
+    result = test.result()
+    assert result is not None
+    return result
+
+
+def test_of_honest_noise_as_many_runs_as_stated_fail() -> None:
+    """Of 1,000 runs 5 % are 50, with a deviation of 6.9; Bonferroni leaves a little less. The interval covers 95 %."""
+    many = [rows_tested(seed, 4, [50, 3, 200]) for seed in range(1000)]
+    assert 20 < sum(result.p < 0.05 for result in many) < 72
+    assert 928 < sum(result.low < 1 < result.high for result in many) < 972
+
+
+def test_a_statistic_is_its_loop() -> None:
+    """One tensor of two numbers, two rows: sums of squares 25 and 4; the part of (0, 2) along (3, 4) is 8 / 5."""
+    test = NoiseTest([2])
+    test.add(torch.tensor([3.0, 4.0]), torch.tensor([1.0, 0.0]))
+    test.add(torch.tensor([0.0, 2.0]), torch.tensor([1.0, 1.0]))
+    squares, rows, cosines, along, again, repeats = test.state[:6].tolist()
+    assert (squares, rows, repeats) == (29, 2, 1)
+    assert cosines == pytest.approx(np.cos([3, 4, 0, 2]).sum())
+    assert along == pytest.approx(9 + 2) and again == pytest.approx(2.56)
+    assert test.state[6:].tolist() == [3, 6]
+    assert NoiseTest([2]).result() is None
+
+
+def test_an_update_of_which_rounding_hides_the_noise_is_not_tested() -> None:
+    experiment = asked(lr=1e-9)
+    task, settings = Task.load(experiment, None), resolve(experiment).settings
+    start = resolve(experiment).method.build_model(task.build_net(), settings).eval()
+    test = ResidualTest(experiment, task, ClippedGradients(task, start, settings), settings)
+    sent = {name: value.clone() for name, value in start.state_dict().items()}
+    test(sent, Update(0, 1, sent))
+    assert test.noise.result() is None
+
+
+def test_what_can_be_tested() -> None:
+    def can(experiment: Experiment, **fields: Any) -> bool:
+        settings = replace(resolve(experiment).settings, **fields)
+        task = Task.load(experiment, None)
+        return is_testable(experiment, task, task.build_net(), settings)
+
+    assert can(asked())
+    assert not can(asked(), optimiser="adam") and not can(asked(), noise_multiplier=0.0)
+    assert not can(asked(), unit="client")
+    assert not can(asked(local_epochs=2)) and not can(asked(batch_size=50))
+    assert not can(asked(method="fed_cdp", set=("noise_multiplier=1",)))
+
+
+def test_a_wrong_scale_is_said() -> None:
+    noise = {"scale": 0.66, "low": 0.65, "high": 0.67, "p": 1e-9}
+    nothing = {"mu": 0.0, "epsilon": 0.0}
+    bound = {"epsilon": 0.0, "canaries": 8, "gaussian": nothing, "mean_difference": nothing, "residual": noise}
+    claim = {"unit": "example", "adversary": "server", "counted": "exact", "epsilon": 1.0}
+    notes = beside_the_claims([claim], bound, Experiment(), None)[1]
+    assert notes[1].startswith("THE NOISE IS NOT AS CLAIMED: measured entry by entry it is 0.66 of its scale, between")
+    assert len(beside_the_claims([claim], bound | {"residual": noise | {"p": 0.06}}, Experiment(), None)[1]) == 1
+    assert len(beside_the_claims([claim], bound | {"residual": None}, Experiment(), None)[1]) == 1
