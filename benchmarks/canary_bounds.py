@@ -1,4 +1,4 @@
-"""How often a canary audit catches too little noise: ``python -m benchmarks.canary_bounds [--quick] [--only ideal]``.
+"""Rates of canary audits that catch too little noise: ``python -m benchmarks.canary_bounds [--quick] [--only ideal]``.
 
 Each run claims a Gaussian mechanism of mu 1 and is caught if its lower bound on mu is above that. Counted are the runs
 caught by the bound from guesses (``gaussian``) and by that from the mean difference of the scores.
@@ -155,24 +155,24 @@ def measure(run: output.BenchmarkRun) -> dict[str, Any]:
     """Measure the chosen parts: numbers of runs that were caught."""
     results: dict[str, Any] = {}
     for name in run.parts():
-        found: dict[str, Any] = {}
+        rates: dict[str, Any] = {}
         if name == "ideal":
             for canaries, usual in _IDEAL:
                 runs = run.amount(usual, 2)
-                found[f"{canaries} canaries"] = _counted(_sum(independent(canaries, 1.5, s) for s in range(runs)), runs)
+                rates[f"{canaries} canaries"] = _counted(_sum(independent(canaries, 1.5, s) for s in range(runs)), runs)
         elif name == "honest":
             runs = run.amount(1000, 5)
-            for shape, of in SHAPES.items():
+            for shape, scores in SHAPES.items():
                 for canaries in (200, 1000):
                     drawn = (independent(canaries, 1.0, seed) for seed in range(runs))
-                    found[f"{shape}, {canaries}"] = _counted(_sum((of(s), coins) for s, coins in drawn), runs)
+                    rates[f"{shape}, {canaries}"] = _counted(_sum((scores(s), coins) for s, coins in drawn), runs)
         else:
             makers = {f"{c} clients, {p} canaries each": _pixels(c, p) for c, p in _PIXELS}
             makers = makers if name == "pixels" else {words: _digits(fields) for words, fields in _DIGITS.items()}
             for words, make in makers.items():
-                found[f"{words}, two thirds"] = _of_clients(make, _LESS, run.amount(20, 1))
-                found[f"{words}, honest"] = _of_clients(make, 1.0, run.amount(200, 1))
-        results[name] = found
+                rates[f"{words}, two thirds"] = _of_clients(make, _LESS, run.amount(20, 1))
+                rates[f"{words}, honest"] = _of_clients(make, 1.0, run.amount(200, 1))
+        results[name] = rates
     return results
 
 
@@ -186,8 +186,8 @@ def main() -> None:
     results = measure(run)
     lines = [
         f"{name}, {words}: of {row['runs']} runs caught {row['guesses']} by guesses, {row['mean_difference']} by means"
-        for name, found in results.items()
-        for words, row in found.items()
+        for name, rates in results.items()
+        for words, row in rates.items()
     ]
     run.report(results, lines)
 

@@ -129,7 +129,8 @@ def answer_probe(message: Message, context: Context) -> Message:
         site = Site.from_config(context.node_config, config["experiment"])
         asked = config, received, at.task, at.experiment, at.partition, site
         sent = probe.answer(*asked, worker.stored, target, example)
-        return _reply(message, border, sent, {"num-examples": config["batch"], "partition": at.partition})
+        metrics = {"num-examples": config["batch"], "partition": at.partition}  # both as the server knows them
+        return _reply(message, border, sent, {} if at.experiment.metrics == "none" else metrics)
 
 
 @client.evaluate()

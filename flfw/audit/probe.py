@@ -101,7 +101,7 @@ def is_sound(message: Message, reply: Message) -> bool:
 
 def _checked(arrays: ArrayRecord) -> Callable[[Message], object]:
     """Return a reader of the answer to a probe with these arrays: gradients of some of them."""
-    return lambda reply: read_update(reply, ("*",), arrays, whole=False)
+    return lambda reply: read_update(reply, ("*",), arrays, whole=False, counted=False)
 
 
 def _nothing(reply: Message) -> None:

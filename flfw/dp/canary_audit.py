@@ -122,8 +122,8 @@ class Listener:
     @property
     def noise_found(self) -> dict[str, float] | None:
         """Outcome of the test of the noise, as in result.json; None: nothing was tested."""
-        found = self.residual.noise.result() if self.residual else None
-        return found._asdict() if found else None
+        residual = self.residual.noise.result() if self.residual else None
+        return residual._asdict() if residual else None
 
     def _add(self, sent: Tensors, update: Update, places: np.ndarray) -> None:
         indices = self._canaries.indices[places]
@@ -209,9 +209,9 @@ def lower(scores: np.ndarray, canaries: Canaries, delta: float) -> dict[str, Any
 
 
 def _mean_difference(scores: np.ndarray, included: np.ndarray, delta: float) -> dict[str, Any]:
-    found = standardised_mean_difference(scores, included, CONFIDENCE)
-    mu = shift_of(found.low, len(scores), CONFIDENCE) if found else 0.0
-    estimate = found.estimate if found else None
+    difference = standardised_mean_difference(scores, included, CONFIDENCE)
+    mu = shift_of(difference.low, len(scores), CONFIDENCE) if difference else 0.0
+    estimate = difference.estimate if difference else None
     return {"mu": mu, "estimate": estimate, "epsilon": _shifted(mu, delta), "assumption": ASSUMPTION}
 
 
@@ -265,11 +265,11 @@ def beside_the_claims(
             text = f"epsilon {claimed:.3g} is claimed, and it is at least {bound['epsilon']:.3g}"
             notes.append(_violation(text, guessed.format(**bound)))
         for sharper, source in (("gaussian", guessed), ("mean_difference", between)):
-            found = bound[sharper]
-            if shift is not None and found["mu"] > shift:
+            sharp_bound = bound[sharper]
+            if shift is not None and sharp_bound["mu"] > shift:
                 text = f"a Gaussian mechanism of mu {shift:.3g} (epsilon {claimed:.3g}) is claimed, and mu is at least "
-                text += f"{found['mu']:.3g} (epsilon {found['epsilon']:.3g})"
-                notes.append(_violation(text, source.format(**found)))
+                text += f"{sharp_bound['mu']:.3g} (epsilon {sharp_bound['epsilon']:.3g})"
+                notes.append(_violation(text, source.format(**sharp_bound)))
         if (noise := bound.get("residual")) and noise["p"] < 1 - CONFIDENCE:
             measured = "measured entry by entry it is {scale:.4g} of its scale, between {low:.4g} and {high:.4g}"
             text = f"THE NOISE IS NOT AS CLAIMED: {measured.format(**noise)}, and noise as claimed differs as much from"

@@ -32,7 +32,7 @@ Accountant: TypeAlias = Literal["prv", "rdp", "moments"]
 _MOMENTS_ORDERS = (1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0, 4.5, *map(float, range(5, 64)), 128.0, 256.0, 512.0)
 _FEW = (1.01, 1.02, 1.05)  # added to Opacus' orders, 1.1 to 63, for very large epsilons
 _MANY = (*range(64, 128, 4), *range(128, 256, 16), *range(256, 512, 32), 512, 640, 768, 1000)  # for very small ones
-_LEAST, _MOST = 1e-3, 1e6  # multipliers: below the first, epsilon exceeds 500000; above the second, it is cut to that
+LEAST, LARGEST = 1e-3, 1e6  # multipliers: below the first, epsilon exceeds 500000; above the second, it is cut to that
 _POINTS, _REACH = 4e6, 300.0  # limits of a PRV: grid points in total (about 8 s), and range of the privacy loss
 _ERROR, _ERROR_MOST, _ERROR_SHARE = 0.01, 0.08, 0.005  # error of a PRV: Opacus' default; the largest; share of epsilon
 _GOAL = 1e-3  # noise_for ends at most this far below its target
@@ -75,26 +75,17 @@ def account(parts: Sequence[Phase], delta: float, accountant: Accountant = "prv"
         return Accounted(0.0, "none")
     if min(part.multiplier for part in used) == 0:
         return Accounted(inf, "none", ("There is no noise on what is bounded, so no epsilon holds.",))
-    if min(part.multiplier for part in used) < _LEAST:
-        little = (
-            f"The noise is less than {_LEAST:g} of what one unit can change: an epsilon that large is not computed."
-        )
+    if min(part.multiplier for part in used) < LEAST:
+        little = f"The noise is less than {LEAST:g} of what one unit can change: an epsilon that large is not computed."
         return Accounted(inf, "none", (little,))
     merged: dict[tuple[float, float], int] = {}
     for part in used:
-        key = min(part.multiplier, _MOST), part.rate
+        key = min(part.multiplier, LARGEST), part.rate
         merged[key] = merged.get(key, 0) + part.steps
     composed = tuple((z, q, steps) for (z, q), steps in merged.items())
     if accountant == "moments":
         return _moments(composed, delta)
     return _rdp(composed, delta) if accountant == "rdp" else _prv(composed, delta)
-
-
-def renyi(parts: Sequence[Phase], order: float) -> float:
-    """Compute the Renyi divergence of composed phases at one order > 1; inf: there is no bound."""
-    if any(part.multiplier < _LEAST for part in parts if part.steps):
-        return inf
-    return sum(part.steps * _divergence(min(part.multiplier, _MOST), part.rate, order) for part in parts if part.steps)
 
 
 def epsilon(mechanism: Mechanisms, delta: float, accountant: Accountant = "prv") -> float:
@@ -145,7 +136,7 @@ def _bisected(
     high, enough = start, spent(start)
     while enough.epsilon > target:
         least, high = enough.epsilon, 2 * high
-        require(high <= _MOST, "a target_epsilon that the accountant can show", target_epsilon=target, least=least)
+        require(high <= LARGEST, "a target_epsilon that the accountant can show", target_epsilon=target, least=least)
         enough = spent(high)
     low = high / factor
     while (lower := spent(low)).epsilon <= target:
@@ -218,7 +209,7 @@ def _opacus() -> tuple[Any, Any, Any]:
 
 
 @lru_cache(maxsize=65536)
-def _divergence(z: float, q: float, order: float) -> float:
+def renyi_divergence(z: float, q: float, order: float) -> float:
     """Compute the RDP of one step at an order > 1; inf if Opacus' series fails, which only makes the bound looser."""
     module = _opacus()[0]
     try:
@@ -228,7 +219,7 @@ def _divergence(z: float, q: float, order: float) -> float:
 
 
 def _divergences(composed: Composed, orders: Sequence[float]) -> np.ndarray:
-    return np.array([sum(steps * _divergence(z, q, order) for z, q, steps in composed) for order in orders])
+    return np.array([sum(steps * renyi_divergence(z, q, order) for z, q, steps in composed) for order in orders])
 
 
 def _moments(composed: Composed, delta: float) -> Accounted:

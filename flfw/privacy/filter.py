@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf, log
 
-from flfw.privacy.accountants import account, renyi
+from flfw.privacy.accountants import LARGEST, LEAST, account, renyi_divergence
 from flfw.privacy.mechanism import Mechanism, Phase
 
 _SHARES = (1.0, 0.8, 0.65, 0.5)  # of the best order without sampling; with it, higher orders diverge
@@ -50,6 +50,14 @@ def order(limit: float, delta: float) -> float:
     10.2
     """
     return max(_ORDERS, key=lambda alpha: (limit - _offset(alpha, delta)) / alpha)
+
+
+def renyi(parts: Sequence[Phase], alpha: float) -> float:
+    """Compute the Renyi divergence of composed phases at one order > 1; inf: there is no bound."""
+    used = [part for part in parts if part.steps]
+    if any(part.multiplier < LEAST for part in used):
+        return inf
+    return sum(part.steps * renyi_divergence(min(part.multiplier, LARGEST), part.rate, alpha) for part in used)
 
 
 def _at_order(parts: Sequence[Phase], alpha: float, delta: float) -> float:

@@ -86,7 +86,7 @@ def standardised_mean_difference(
 
 
 def _exact(d: float, first: int, second: int, confidence: float) -> float:
-    """Invert the noncentral t distribution: the true value under which an estimate >= d has probability 1 - confidence.
+    """Compute by noncentral t the true value under which an estimate >= d has probability 1 - confidence.
 
     T = (Z + nc) / sqrt(V / df), so P(T >= t) = E[Phi(nc - t sqrt(V / df))] over V, a chi-square variable.
     """

@@ -30,10 +30,10 @@ def central_accuracy(place: ServerPlace, arrays: ArrayRecord) -> float | None:
     """
     names, sharing = list(place.blank.state_dict()), place.sharing
     whole = all(matches(name, sharing.downloads) for name in names)
-    own = getattr(place.method, "message_for", None) is not FederatedStrategy.message_for
+    different = getattr(place.method, "message_for", None) is not FederatedStrategy.message_for
     task = place.task
     count = len(task.dataset.test_y)
-    if not whole or own or not count:
+    if not whole or different or not count:
         return None
     model = place.model()
     model.load_state_dict(unpack(arrays))

@@ -396,7 +396,6 @@ def ask_again(out: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(Experiment, "metrics"), reason="needs runs that send no numbers beside the tensors")
 def test_a_budget_ends_what_a_server_asks_for_in_every_way(federation: Layout, tmp_path: Path) -> None:
     """Of rounds with mu = 1 / 6 the site allows three: one, the same again, and the first of a thousand."""
     three, four = (spent([(Mechanism(6.0, rounds), 1)], 100.0, 1e-5) for rounds in (3, 4))

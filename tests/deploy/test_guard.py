@@ -197,7 +197,7 @@ def test_a_site_with_a_damaged_ledger_does_not_start(tmp_path: Path, capsys: pyt
 
 def test_under_a_budget_the_words_of_an_exception_stay_in_the_log(capsys: pytest.CaptureFixture[str]) -> None:
     app = fab({"pyproject.toml": PYPROJECT + toml_lines({**Experiment().to_run_config(), "metrics": "none"})})
-    one = site(replace(STRICT, apps=(hashlib.sha256(app).hexdigest(),)), app=app)
+    one = site(replace(STRICT, apps=(hashlib.sha256(app).hexdigest(),)), app=app, metrics="none")
     one.pull()
     one.answered(Message(Error(2, f"index 7 of {SECRET}"), reply_to=one.link.message))
     one.push()

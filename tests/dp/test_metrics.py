@@ -33,14 +33,14 @@ def answers(metrics: Any, method: str, fewer: int) -> tuple[Mapping[str, Any], M
     asked = Experiment(method=method, net="mlp", clients=2, local_epochs=1, batch_size=500, attack=("none",))
     resolved = resolve(without_auto(dataclasses.replace(asked, engine="inproc", metrics=metrics)))
     task = Task.load(resolved.experiment, None)
-    cut = tuple(own[: len(own) - fewer] for own in task.split.train)
-    test = tuple(own[: len(own) - fewer] for own in task.split.test)
+    cut = tuple(indices[: len(indices) - fewer] for indices in task.split.train)
+    test = tuple(indices[: len(indices) - fewer] for indices in task.split.test)
     task = replace(task, split=replace(task.split, train=cut, test=test))
     at = Workplace(resolved.experiment, task, resolved.method, resolved.settings, 0, 1, None, None)
     trained, evaluated = resolved.client(at), resolved.client(at)
     received = {n: v.numpy().copy() for n, v in at.fresh_model().state_dict().items()}
-    sent, told = trained.fit_named(received, 0)
-    return told, evaluated.evaluate_named(received, 0), set(sent)
+    sent, reported = trained.fit_named(received, 0)
+    return reported, evaluated.evaluate_named(received, 0), set(sent)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "dp_fedavg", "fed_sdp", "fed_cdp"])
@@ -144,7 +144,7 @@ def test_a_federation_reports_nothing_unless_told_to_and_then_claims_nothing_aga
     assert defaults_for_federation(replace(asked, federation=None), []).metrics == "all"
     claimed = {}
     for metrics in ("all", "none"):
-        resolved = resolve(without_auto(replace(asked, metrics=metrics)))
+        resolved = resolve(without_auto(replace(asked, metrics=metrics, set=("noise_source=secure",))))
         ledger = Ledger(resolved, Task.load(resolved.experiment, None).split)
         claimed[metrics] = {one.adversary: one.epsilon for one in ledger.claims() if one.unit == "example"}
     assert claimed["all"]["server"] == inf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from math import inf
 from typing import Any
 
@@ -19,8 +20,10 @@ from flfw.dp.clipped_gradients import ClippedGradients
 from flfw.dp.residual_test import NoiseTest, Residual, ResidualTest, is_testable
 from flfw.experiment import Experiment
 from flfw.resolve import resolve, without_auto
+from flfw.rng import torch_generator
 from flfw.server.aggregation import Update
 from flfw.task import Task
+from flfw.training.gaussian import GaussianNoise
 from flfw.training.per_example import Bound, ClippedSum
 
 
@@ -52,17 +55,21 @@ class SameNoise(NoisyClient):
     """Draws the noise of round 1 in every round."""
 
     @property
-    def noise(self) -> torch.Generator:  # pyright: ignore
-        return self.privacy.generator(self.at.experiment.seed, "noise", 1, self.at.partition)
+    def noise(self) -> GaussianNoise:  # pyright: ignore
+        return self.privacy.noise(self.at.experiment.seed, "noise", 1, self.at.partition)
 
 
 class Uniform(NoisyClient):
     """Draws from a uniform distribution of the right variance."""
 
+    @cached_property
+    def uniform(self) -> torch.Generator:
+        return torch_generator(self.at.experiment.seed, "uniform", self.at.round, self.at.partition)
+
     def summed(self, x: Tensor, y: Tensor, deviation: float) -> tuple[Tensor, dict[str, Tensor]]:
         losses, total = super().summed(x, y, 0.0)
         for value in total.values():
-            value += (torch.rand(value.shape, generator=self.noise) - 0.5) * 12**0.5 * deviation * self.privacy.clip
+            value += (torch.rand(value.shape, generator=self.uniform) - 0.5) * 12**0.5 * deviation * self.privacy.clip
         return losses, total
 
 

@@ -24,8 +24,8 @@ def drawn(seed: int, m: int, mu: float) -> tuple[np.ndarray, np.ndarray]:
 
 def shown(scores: np.ndarray, included: np.ndarray) -> float:
     """The lower bound on mu."""
-    found = standardised_mean_difference(scores, included)
-    return shift_of(found.low, len(scores)) if found else 0.0
+    result = standardised_mean_difference(scores, included)
+    return shift_of(result.low, len(scores)) if result else 0.0
 
 
 # --- the estimate and its interval ---
@@ -34,10 +34,10 @@ def shown(scores: np.ndarray, included: np.ndarray) -> float:
 def test_the_estimate_is_cohens_d_by_hand() -> None:
     """Scores 1 ... 10 and 3 ... 12: the means are 2 apart, and each has a sum of squares of 82.5 about its mean."""
     scores, included = np.array([*range(1, 11), *range(3, 13)]), np.arange(20) >= 10
-    found = standardised_mean_difference(scores, included)
-    assert found is not None and found.estimate == pytest.approx(2 / sqrt(165 / 18))
+    result = standardised_mean_difference(scores, included)
+    assert result is not None and result.estimate == pytest.approx(2 / sqrt(165 / 18))
     moved = standardised_mean_difference(7 - 0.5 * scores, ~included)
-    assert moved is not None and moved == pytest.approx(found)
+    assert moved is not None and moved == pytest.approx(result)
 
 
 @pytest.mark.parametrize(("m", "mu"), [(30, 0.0), (100, 0.7), (1000, 2.0)])
@@ -47,18 +47,18 @@ def test_the_interval_inverts_the_noncentral_t(m: int, mu: float) -> None:
 
     grid = norm.ppf((np.arange(m) + 0.5) / m)
     scores, included = np.concatenate([grid, grid + mu]), np.arange(2 * m) >= m
-    found = standardised_mean_difference(scores, included)
-    assert found is not None
+    result = standardised_mean_difference(scores, included)
+    assert result is not None
     scale, freedom = sqrt(m / 2), 2 * m - 2
     # P(T >= t) at the bound is 5 % if it is the exact one, and less if the other is lower.
-    tail = nct.sf(found.estimate * scale, freedom, found.low * scale)
+    tail = nct.sf(result.estimate * scale, freedom, result.low * scale)
     assert 0.04 < tail < 0.0501
 
 
 def test_the_interval_covers_as_often_as_stated() -> None:
     """Of 600 runs 5 % are 30, with a deviation of 5.3; the lower of two bounds is a little below."""
     below = [standardised_mean_difference(*drawn(seed, 60, 1.2)) for seed in range(600)]
-    missed = sum(found is not None and found.low > 1.2 for found in below)
+    missed = sum(result is not None and result.low > 1.2 for result in below)
     assert 12 < missed < 42
 
 
@@ -152,7 +152,7 @@ def test_canaries_that_disturb_each_other_raise_no_alarm(
 
 
 def test_two_thirds_of_the_noise_show_with_200_canaries() -> None:
-    """Scores 1.5 deviations apart where 1 is claimed: found in nearly all of 100 runs, and 1.0 in hardly any."""
+    """Scores 1.5 deviations apart where 1 is claimed: result in nearly all of 100 runs, and 1.0 in hardly any."""
     assert level(lambda seed: drawn(seed, 200, 1.5), 1.0, 100) >= 0.85
     assert level(lambda seed: drawn(seed, 1000, 1.5), 1.0, 40) == 1
     assert level(lambda seed: drawn(seed, 1000, 1.0), 1.0, 200) <= 0.09
