@@ -6,6 +6,7 @@ of the shapes of MNIST and CIFAR, and CNN 1 of HyperFL; batches of 5 and 64; ran
 
 - P1: our clipped and noised step over a plain step.
 - P2: the step of Opacus with its hooks and clipping "per layer" (each tensor by itself), over ours.
+- secure: our step with noise that holds (``noise_source=secure``), over our step with seeded noise; batches of 64.
 
 First our clipped sums are compared with a loop over examples in float32, with bounds that clip some of them: a tensor
 further than 3e-5 of its norm from the loop's ends this with exit code 1, and nothing is timed. Then the sides take
@@ -31,7 +32,7 @@ from torch.nn.functional import cross_entropy
 from benchmarks import output
 from flfw import nets
 from flfw.rng import initialising, torch_generator
-from flfw.training.gaussian import gaussian
+from flfw.training.gaussian import GaussianNoise, SecureNoise, SeededNoise
 from flfw.training.optimisers import SGD
 from flfw.training.per_example import ClippedSum, PerExample
 
@@ -88,23 +89,22 @@ def clipped(tested: PerExample, model: nn.Module, x: Tensor, y: Tensor, bound: f
     return tested.clipped_sum(lambda: cross_entropy(model(x), y, reduction="none"), bound)
 
 
-def ours(case: ClippingCase) -> Step:
-    """Return a step of SGD with the clipped and noised sum; the step size makes it the mean."""
+def ours(case: ClippingCase, noise: GaussianNoise | None = None) -> Step:
+    """Return a step of SGD with the clipped and noised sum, seeded by default; the step size makes it the mean."""
     model, (x, y), optimiser = case.model(), case.examples(), SGD(_LR / case.batch)
-    parameters, tested, rng = (
-        dict(model.named_parameters()),
-        PerExample(model, way="fixed"),
-        torch_generator(0, "noise"),
-    )
-    shapes = {name: parameter.shape for name, parameter in parameters.items()}
+    parameters, tested = dict(model.named_parameters()), PerExample(model, way="fixed")
+    source = noise or SeededNoise(torch_generator(0, "noise"))
 
     def step() -> None:
-        sums = clipped(tested, model, x, y, _CLIP).sums
-        for name, noise in gaussian(shapes, _SIGMA * _CLIP, rng).items():
-            sums[name].add_(noise)
+        sums = source.added(clipped(tested, model, x, y, _CLIP).sums, _SIGMA * _CLIP)
         optimiser.step(parameters, sums)
 
     return step
+
+
+def secured(case: ClippingCase) -> Step:
+    """Return our step with secure noise."""
+    return ours(case, SecureNoise())
 
 
 def opacus(case: ClippingCase) -> Step:
@@ -181,6 +181,7 @@ class DPSection:
         lower: the denominator's side.
         goal: for every case.
         at_most: whether the goal is an upper bound; else a lower one.
+        cases: names of the measured cases.
     """
 
     title: str
@@ -188,6 +189,7 @@ class DPSection:
     lower: Callable[[ClippingCase], Step]
     goal: float
     at_most: bool
+    cases: tuple[str, ...] = tuple(CASES)
 
     def measure(self, case: ClippingCase, turns: int) -> tuple[float, float, float]:
         """Measure the ratio and the milliseconds of a step on both sides; return medians."""
@@ -206,6 +208,9 @@ class DPSection:
 _SECTIONS = {
     "P1": DPSection("clipped and noised step over a plain step", ours, plain, 1.20, at_most=True),
     "P2": DPSection("step of Opacus, clipped per layer by hooks, over ours", opacus, ours, 1.6, at_most=False),
+    "secure": DPSection(
+        "step with secure noise over one with seeded noise", secured, ours, 1.15, True, ("mnist_64", "cifar_64")
+    ),
 }
 
 
@@ -213,6 +218,7 @@ GATE = output.BenchmarkPart("both sides compared: our clipped sums and a loop's"
 PARTS = {
     "P1": output.BenchmarkPart(_SECTIONS["P1"].title, 20, 2),
     "P2": output.BenchmarkPart(_SECTIONS["P2"].title, 30, 3),
+    "secure": output.BenchmarkPart(_SECTIONS["secure"].title, 10, 1),
 }
 
 
@@ -234,7 +240,9 @@ def main() -> None:
     run.begin_gate()
     exact = gate(CASES)
     turns = run.amount(15, 1)
-    rows = {name: {key: _SECTIONS[name].measure(case, turns) for key, case in CASES.items()} for name in run.parts()}
+    rows = {
+        name: {key: _SECTIONS[name].measure(CASES[key], turns) for key in _SECTIONS[name].cases} for name in run.parts()
+    }
     sections = {name: _SECTIONS[name] for name in rows}
     ratios = {name: {case: row[0] for case, row in values.items()} for name, values in rows.items()}
     text = [f"exact: {', '.join(f'{name} {error:.1e}' for name, error in exact.items())} (goal <= {_EXACT:g})"]
