@@ -30,7 +30,6 @@ import sim
 from flfw.deploy import __main__ as deployment
 from flfw.deploy import certificates, processes
 from flfw.deploy.layout import Layout, environment, transport
-from flfw.experiment import Experiment
 from flfw.privacy.filter import spent
 from flfw.privacy.mechanism import Mechanism
 from flfw.training.threads import one_thread
