@@ -87,7 +87,7 @@ class Spent:
 
     def of(self, budget: EpsilonBudget) -> str:
         """Return a line on the part of a budget that is spent."""
-        return f"{budget}; {self.epsilon:.3g} is spent, by {self.messages} messages in {self.runs} runs"
+        return f"{budget}; {self.epsilon:.3g} is spent, messages {self.messages}, runs {self.runs}"
 
 
 def epsilon_of(entries: Sequence[MessageEntry], budget: EpsilonBudget) -> float:

@@ -265,8 +265,8 @@ def test_init_writes_a_budget_and_status_says_what_is_spent(tmp_path: Path, caps
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("budget")]
     whole, taken = "epsilon 2 at delta 1e-06 for one patient", spent([(Mechanism(3.0, 1), 1)], 2.0, 1e-6)
     assert lines == [
-        f"budget      site 0: {whole}; 0 is spent, by 0 messages in 0 runs",
-        f"budget      site 1: {whole}; {taken:.3g} is spent, by 1 messages in 1 runs",
+        f"budget      site 0: {whole}; 0 is spent, messages 0, runs 0",
+        f"budget      site 1: {whole}; {taken:.3g} is spent, messages 1, runs 1",
     ]
     assert not (sites[0] / FILE).exists()
 

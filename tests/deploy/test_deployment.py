@@ -402,9 +402,9 @@ def test_a_budget_ends_what_a_server_asks_for_in_every_way(federation: Layout, t
     with other_policy(federation, 1, lambda chosen: re.sub("(epsilon|metrics) = .*\n", "", chosen) + rules):
         first, long = tmp_path / "first", tmp_path / "long"
         call(*deployed(federation, first, "--method", "fed_cdp", "--rounds", "1", *NOISY)[1:])
-        assert spends(federation, 1).endswith("by 1 messages in 1 runs")  # nobody asks for numbers
+        assert spends(federation, 1).endswith("messages 1, runs 1")  # nobody asks for numbers
         ask_again(first)
-        assert spends(federation, 1).endswith("by 2 messages in 1 runs")
+        assert spends(federation, 1).endswith("messages 2, runs 1")
         done = call(*deployed(federation, long, "--method", "fed_cdp", "--rounds", "1000", *NOISY)[1:], code=1)
         refusal = (
             f"this site's budget: epsilon {1.001 * three:g} at delta 1e-05 for one example; {three:.3g} is spent, "
@@ -420,7 +420,7 @@ def test_a_budget_ends_what_a_server_asks_for_in_every_way(federation: Layout, t
         (row,) = json.loads((tmp_path / "around" / "result.json").read_text())["rounds"]
         reason = "this site's budget: the server is to add the noise of dp_fedavg, so the message leaves without any"
         assert [(failure["client"], failure["reason"]) for failure in row["failed"]] == [(1, reason)]
-        assert spends(federation, 1) == f"{three:.3g} is spent, by 3 messages in 2 runs"
+        assert spends(federation, 1) == f"{three:.3g} is spent, messages 3, runs 2"
 
 
 # --- what goes wrong -----------------------------------------------------------------------------------------------

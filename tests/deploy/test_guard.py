@@ -180,7 +180,7 @@ def test_a_site_says_what_its_budget_is_and_hands_it_to_the_app(
     node = parse_config_args([_with_budget(arguments, STRICT, tmp_path)[-1]])  # as Flower's SuperNode reads it
     assert node["partition-id"] == 1
     assert budgeted(node) == (EpsilonBudget(2.0), tmp_path / "ledger" / "messages.jsonl")
-    message = "budget epsilon 2 at delta 1e-05 for one example; 0 is spent, by 0 messages in 0 runs"
+    message = "budget epsilon 2 at delta 1e-05 for one example; 0 is spent, messages 0, runs 0"
     assert capsys.readouterr().err == f"flfw.deploy.guard: {message}\n"
 
 

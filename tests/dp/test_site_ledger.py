@@ -216,7 +216,7 @@ def test_a_message_beyond_the_budget_is_refused_and_not_entered(tmp_path: Path) 
     assert read(path, budget) == site_ledger.Spent(four, 4, 1)
     charge(path, budget, replace(ONE, run="run2", kind=EVALUATE, mechanism=None))
     line = read(path, budget).of(budget)
-    assert line == f"{budget}; {four:.3g} is spent, by 5 messages in 2 runs"
+    assert line == f"{budget}; {four:.3g} is spent, messages 5, runs 2"
     with pytest.raises(OverBudget):  # a lower budget than what is spent
         charge(path, EpsilonBudget(four / 2, DELTA), replace(ONE, kind=EVALUATE, mechanism=None))
 
