@@ -32,6 +32,7 @@ from flfw.experiment import Experiment
 from flfw.nets.net import Tensors
 from flfw.server.aggregation import Update
 from flfw.task import Task
+from flfw.training.secure_gaussian import MARGIN
 
 _AT_ONCE = 20_000_000  # numbers in the gradients that are computed together
 _ROUNDING = 0.05  # most that rounding may add to a sum of squares, in its deviations
@@ -127,6 +128,7 @@ class ResidualTest:
         gradients, asked = self._gradients, self._experiment
         mine = self._task.split.train[update.partition]
         deviation = self._settings.deviation(self._settings.clip, asked.batch_size)
+        deviation *= 1 + MARGIN if self._settings.secure else 1
         start, end = gradients.row_of(sent).double(), gradients.row_of(update.tensors).double()
         unit = len(mine) / asked.lr / deviation
         rounding = torch.maximum(start.abs(), end.abs()) * torch.finfo(torch.float32).eps / sqrt(12) * unit

@@ -112,6 +112,13 @@ def test_honest_noise_passes() -> None:
     assert all(0.99 < result.scale < 1.01 and result.low < result.scale < result.high for result in many)
 
 
+def test_secure_noise_passes_as_what_it_is() -> None:
+    """It is a little larger than claimed, as it should be, and differs in each run of this test."""
+    fields = ("noise_multiplier=2", "clip=0.5", "momentum=0", "weight_decay=0", "noise_source=secure")
+    result = outcome(DPFedAvgClient, set=fields)
+    assert result.p > 1e-6 and 0.99 < result.scale < 1.01
+
+
 def test_noise_for_each_example_and_by_layer_passes_too() -> None:
     fields = ("draws=example", "grouping=layer", "noise_multiplier=1", "clip=0.1", "momentum=0", "weight_decay=0")
     assert outcome(DPFedAvgClient, rounds=1, batch_size=2000, set=fields).p > 0.01
