@@ -54,6 +54,7 @@ def grid_step(deviation: float) -> float:
     4.0
     """
     require(0 < deviation < inf, "0 < deviation < inf", deviation=deviation)
+    require(1e-250 < deviation < 1e250, "a step in the range of float64", deviation=deviation)
     return 2.0 ** (frexp(deviation)[1] - 1 - _STEPS)
 
 

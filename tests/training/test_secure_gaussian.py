@@ -145,6 +145,12 @@ def test_a_deviation_out_of_range_is_refused(deviation: float) -> None:
         add_secure_gaussian({"w": torch.zeros(1)}, deviation)
 
 
+@pytest.mark.parametrize("deviation", [5e-324, 1e-251, 1e251])
+def test_a_deviation_whose_grid_float64_cannot_hold_is_refused(deviation: float) -> None:
+    with pytest.raises(BadInput, match="a step in the range of float64"):
+        add_secure_gaussian({"w": torch.zeros(1)}, deviation)
+
+
 def test_nothing_stays_nothing() -> None:
     assert add_secure_gaussian({}, 1.0) == {}
     assert add_secure_gaussian({"w": torch.zeros(0, 3)}, 1.0)["w"].shape == (0, 3)
