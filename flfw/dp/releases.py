@@ -45,7 +45,7 @@ class Releases:
         """
         experiment = self._resolved.experiment
         if experiment.epsilon_budget:
-            again = max(0, len(self._asked.rounds) + 1 - server_round)
+            again = self._asked.again + (server_round in self._asked.rounds)
             split = Task.at_server(experiment, experiment.data_root).split
             if not within_budget(self._resolved, split, server_round, again):
                 raise BudgetSpent(f"round {server_round} would exceed epsilon {experiment.epsilon_budget:g}")

@@ -38,9 +38,10 @@ class AskedRounds:
         self.rounds.append(server_round)
         return before
 
-    def again_after(self, server_round: int) -> int:
-        """Return how many more rounds were asked for than the first ``server_round``, each of these once."""
-        return max(0, len(self.rounds) - server_round)
+    @property
+    def again(self) -> int:
+        """Number of times that a round was asked for again."""
+        return len(self.rounds) - len(set(self.rounds))
 
     def _write(self, text: str, how: int) -> None:
         file = os.open(self._path, os.O_WRONLY | os.O_CREAT | how, 0o600)
