@@ -71,7 +71,7 @@ class Policy:
         if self.budget:
             mine = "apps as SHA-256 with an epsilon, as the accepted app's code counts it"
             require(ANY not in self.apps, mine, apps=" ".join(self.apps))
-            counted = "metrics=private or none with an epsilon, as bare numbers cannot be counted"
+            counted = "metrics=none with an epsilon, as bare numbers cannot be counted"
             require(self.metrics != "all", counted, metrics=self.metrics)
         places = all(place >= 0 for place in self.volunteered) and len(set(self.volunteered)) == len(self.volunteered)
         require(places, "volunteered >= 0, each once", volunteered=" ".join(map(str, self.volunteered)))
@@ -96,7 +96,7 @@ class Policy:
             f"delta = {self.delta}  # probability with which that epsilon may fail\n"
             f"unit = {json.dumps(self.unit)}  # whose presence it is for: example, patient or client (the whole site)\n"
             f"patient_examples = {self.patient_examples}  # largest number of examples of a patient, for unit=patient\n"
-            f"metrics = {json.dumps(self.metrics)}  # numbers that may leave beside the tensors: all, private or none\n"
+            f"metrics = {json.dumps(self.metrics)}  # numbers that may leave beside the tensors: all or none\n"
             f"record = {json.dumps(self.record)}  # whether the server may record what this site sends\n"
             f"volunteered = {list(self.volunteered)}  # own training examples to give away for an audit, as places\n"
         )

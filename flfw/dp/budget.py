@@ -12,7 +12,7 @@ from flfw.errors import require
 from flfw.privacy.claims import Unit
 from flfw.privacy.mechanism import Mechanism
 
-Metrics: TypeAlias = Literal["all", "private", "none"]
+Metrics: TypeAlias = Literal["all", "none"]
 METRICS: tuple[Metrics, ...] = get_args(Metrics)
 
 UNSPOKEN = "this site's budget: "

@@ -18,7 +18,7 @@ from flfw.client.workplace import Workplace
 from flfw.dp.settings import Noise, NoisySteps, clipped_change
 from flfw.messages.sharing import matches
 from flfw.nets.net import Tensors
-from flfw.rng import secret_coins, torch_generator
+from flfw.rng import secret_coins, secret_generator, torch_generator
 from flfw.training.gaussian import GaussianNoise
 from flfw.training.per_example import Bound, ClippedSum, PerExample
 
@@ -73,6 +73,14 @@ class NoisyClient(FederatedClient, ABC):
         if self.privacy.secure:
             return secret_coins(count, probability)
         return torch.rand(count, generator=self._coins).numpy() < probability
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """Return a generator of this client for one purpose in this round; with secure noise nobody can repeat it.
+
+        From a known seed, one example more or less would change how the others of its batch are augmented, and by that
+        their gradients, which no noise for one example hides.
+        """
+        return secret_generator() if self.privacy.secure else super().generator(purpose)
 
     def bound(self) -> Bound:
         """Return the clipping bound C of this round."""

@@ -49,7 +49,7 @@ def cost(resolved: Resolved, kind: str, config: Mapping[str, Any], examples: int
 
 
 def metrics_of(experiment: Experiment) -> str:
-    """Return which numbers a run's clients send beside the tensors: all, private or none."""
+    """Return which numbers a run's clients send beside the tensors: all or none."""
     return str(getattr(experiment, "metrics", METRICS[0]))
 
 

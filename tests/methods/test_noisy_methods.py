@@ -656,6 +656,20 @@ def test_coins_are_as_secret_as_the_noise(tiny: Experiment, tmp_path: Path) -> N
         assert (one == two) == (source == "seed")
 
 
+def test_how_images_are_varied_is_as_secret_as_the_noise(tiny: Experiment, tmp_path: Path) -> None:
+    """From the seed, an example that is left out changes how the others are varied, and so their gradients."""
+    varied: dict[str, list[Tensor]] = {}
+    for source in ("seed", "secure"):
+        experiment = of(tiny, "fed_cdp", f"noise_source={source}", augment="flip", order="fixed", batch_size=20)
+        many = [client_of(experiment, 0, tmp_path / source) for _ in range(2)]
+        varied[source] = [next(client.batches(client.generator("batches")))[0] for client in many]
+        indices = many[0].indices("train")
+        if source == "seed":
+            whole, fewer = (many[0].examples("train", i, many[0].generator("x"))[0] for i in (indices, indices[1:]))
+            assert not torch.equal(whole[1:], fewer)
+    assert torch.equal(*varied["seed"]) and not torch.equal(*varied["secure"])
+
+
 # --- who takes part ---
 
 
