@@ -13,7 +13,7 @@ from scipy.stats import chi2, kstest, norm
 
 from flfw.errors import BadInput
 from flfw.rng import secret_bytes, secret_coins
-from flfw.training import secure_gaussian
+from flfw.training import gaussian, secure_gaussian
 from flfw.training.gaussian import SecureNoise
 from flfw.training.secure_gaussian import MARGIN, add_secure_gaussian, grid_step
 
@@ -162,6 +162,19 @@ def test_secure_noise_is_a_little_larger_and_has_a_scale_for_each_tensor() -> No
     for name, deviation in (("a", 2.0), ("b", 6.0)):
         assert float(result[name].std()) == pytest.approx(deviation * (1 + MARGIN), rel=5 / sqrt(2 * 400_000))
     assert list(SecureNoise().added({"b": torch.ones(1), "a": torch.ones(1)}, 0.0)) == ["b", "a"]
+
+
+def test_the_margin_is_in_every_deviation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousandth is too little for a sample to show."""
+    asked: list[float] = []
+
+    def noted(values: dict[str, torch.Tensor], deviation: float) -> dict[str, torch.Tensor]:
+        asked.append(deviation)
+        return values
+
+    monkeypatch.setattr(gaussian, "add_secure_gaussian", noted)
+    SecureNoise().added({"a": torch.zeros(1), "b": torch.zeros(1)}, 2.0, {"a": 1.0, "b": 3.0})
+    assert asked == [2.0 * (1 + 2**-10), 6.0 * (1 + 2**-10)]
 
 
 def test_secret_bytes_differ_in_each_call_and_coins_have_their_probability() -> None:
