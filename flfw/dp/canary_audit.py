@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from flfw.data.canaries import Canaries
 from flfw.dp.clipped_gradients import ClippedGradients
-from flfw.dp.residual_test import ResidualTest, is_testable
+from flfw.dp.noise_residual import ResidualTest, is_testable
 from flfw.dp.settings import Noise, NoisySteps
 from flfw.errors import BadInput
 from flfw.experiment import Experiment

@@ -48,7 +48,7 @@ class Snapshot:
         last_round: for each client the version of its private state that belongs to ``arrays``.
         recordings: mark at the end of the recordings; None: there are none.
         scores: (M,) scores of the run's canaries so far, see `flfw.dp.canary_audit`; None: there are no canaries.
-        noise: memory of the test of the noise beside them, see `flfw.dp.residual_test`; None: there is no such test.
+        noise: memory of the test of the noise beside them, see `flfw.dp.noise_residual`; None: there is no such test.
     """
 
     round: int

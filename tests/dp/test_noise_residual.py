@@ -17,7 +17,7 @@ from flfw.client.workplace import Workplace
 from flfw.dp.canary_audit import beside_the_claims
 from flfw.dp.client import NoisyClient
 from flfw.dp.clipped_gradients import ClippedGradients
-from flfw.dp.residual_test import NoiseTest, Residual, ResidualTest, is_testable
+from flfw.dp.noise_residual import NoiseTest, Residual, ResidualTest, is_testable
 from flfw.experiment import Experiment
 from flfw.resolve import resolve, without_auto
 from flfw.rng import torch_generator
