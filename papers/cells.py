@@ -230,10 +230,10 @@ def _values(runs: Iterable[Experiment], figure: Figure) -> list[float]:
     values = []
     for experiment in runs:
         value = _under(_result(experiment), figure.name.split("."))
-        if value is None and ".lpips." in figure.name and not experiment.lpips_weights:
-            raise NotMeasured("LPIPS is not measured without the weights of its network: give --lpips-weights FILE")
         if value is None and figure.absent is not None:
             return []
+        if value is None and ".lpips." in figure.name and not experiment.lpips_weights:
+            raise NotMeasured("LPIPS is not measured without the weights of its network: give --lpips-weights FILE")
         if value == "inf":  # as result.json writes it
             value = inf
         if not isinstance(value, int | float):

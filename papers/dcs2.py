@@ -16,7 +16,8 @@ Quick       1 seed, 4 images, 300 iterations; 100 steps of DCS^2's search, and 2
             distances of 38 to 121 (CIFAR-10: 178): the rows "no stop" and "threshold" mostly repeat DCS^2's.
 Figures     PSNR and SSIM of the attack that is not told, before training. Beside it the adaptive one, told of the
             defence; for DCS^2 and without a defence attacks/dcs2.py, with as many iterations. Then the share of its
-            results that identify their image among others, and the PSNR of the class's mean image, which needs no
+            results that identify their image among others, the errors of both results' features, their LPIPS (with
+            --lpips-weights FILE), and the PSNR of the class's mean image, which needs no
             gradient; for DCS^2 also the paper's "adaptive" attack, which begins at that mean. Accuracy of the last
             model as it is received; accuracy_protected is that on the defended client's training data.
 Departures  1. The learning rate does not fall; the last round counts, where the code prints the best.
@@ -102,6 +103,10 @@ def attacked(cell: Cell, scale: Scale) -> Preset:
     also = (
         Figure(f"{adaptive}.{name}", f"the same of the {strongest}", 1, absent="none"),
         Figure(f"{adaptive}.identification_rate", "share of its results that identify their image", 1, absent="none"),
+        Figure(f"{adaptive}.feature_error.mean", "relative error of its results' features", 1, absent="none"),
+        Figure(f"{_UNTOLD}.feature_error.mean", "the same of the attack not told", 1, absent="none"),
+        Figure(f"{adaptive}.lpips.mean", f"LPIPS of the {strongest}", 1, absent="not measured"),
+        Figure(f"{_UNTOLD}.lpips.mean", "LPIPS of the attack not told", 1, absent="not measured"),
         Figure(f"{_UNTOLD}.floors.class_mean", "PSNR of the class's mean image, with no leak at all", 1),
     )
     words = f"{cell.metric.upper()} of a search that is not told of the defence, before training"

@@ -20,6 +20,7 @@ from flfw.audit.jobs import Job, Solution, Ticket
 from flfw.audit.judge import Judge
 from flfw.audit.ladder import control, easy
 from flfw.audit.measures import perceptual
+from flfw.audit.measures.feature_error import Extractors
 from flfw.audit.measures.public import Public
 from flfw.audit.plan import Plan
 from flfw.audit.queue import Queue
@@ -121,6 +122,10 @@ class Auditor(AbstractContextManager["Auditor"]):
     @cached_property
     def _public(self) -> Public:
         return Public.from_arrays(*(part.numpy() for part in self._public_data()))
+
+    @cached_property
+    def _extractors(self) -> Extractors:
+        return Extractors(self._resolved, Recordings(self.source / "observations"), self._task.inputs)
 
     def _public_data(self) -> tuple[Tensor, Tensor]:
         return self._task.examples("test", evenly(self._task.split.public, _PUBLIC_AT_MOST))
@@ -226,7 +231,9 @@ class Auditor(AbstractContextManager["Auditor"]):
             where |= {"client": exchange.client, "victim": exchange.slot, "seed": seed}
             place = exchange.client if ticket.source == "update" else exchange.slot
             name = key(ticket.round, ticket.point, place)
-            rows += self._scorer.rows(job, exchange, common | where, name, reconstruction)
+            attacked = reconstruction is not None and not ticket.fresh
+            extractor = self._extractors.behind(exchange.id) if attacked else None
+            rows += self._scorer.rows(job, exchange, common | where, name, reconstruction, extractor)
         groups = [[row for row in rows if row["defence"] == name] for name in {row["defence"]: None for row in rows}]
         controlled = [row for group in groups for row in self._scorer.controlled(job, group)]
         return sorted(controlled, key=lambda row: (row["victim"], row["image"]))

@@ -139,6 +139,7 @@ def _closeness(rows: Sequence[ScoreRow], seed: int) -> dict[str, Any]:
     return {
         **{name: _spread(rows, name, seed) if images else None for name in ("psnr", "ssim")},
         "lpips": _spread(rows, "lpips", seed, end="min"),
+        "feature_error": _spread(rows, "feature_error", seed, end="min"),
         "gain": _spread(rows, "gain", seed),
         "exact_match": _exact(rows) if tabular else None,
     }

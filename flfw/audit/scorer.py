@@ -21,6 +21,7 @@ from flfw.audit.measures import metrics, recovery
 from flfw.audit.measures.arrangements import GuessedBatch, exchanged
 from flfw.audit.measures.columns import column_chance, column_rates
 from flfw.audit.measures.exchange import Fitting, exchange
+from flfw.audit.measures.feature_error import Extractor
 from flfw.audit.measures.identification import CONTROLLED, Identified, against_controls, identify
 from flfw.audit.measures.perceptual import Perceptual
 from flfw.audit.measures.public import Public
@@ -65,7 +66,13 @@ class Scorer:
         self._batches: dict[tuple[str, int], GuessedBatch] = {}
 
     def rows(
-        self, job: Job, exchange: Exchange, columns: ScoreRow, key: str, reconstruction: Reconstruction | None
+        self,
+        job: Job,
+        exchange: Exchange,
+        columns: ScoreRow,
+        key: str,
+        reconstruction: Reconstruction | None,
+        extractor: Extractor | None = None,
     ) -> list[ScoreRow]:
         """Return a row for each example of one probe, with or without a result of the attack.
 
@@ -75,6 +82,7 @@ class Scorer:
             columns: columns that are the same for all rows.
             key: the name of the truth's file.
             reconstruction: the attack's result.
+            extractor: of the attacked network, for errors of features; None: it is not known.
         """
         truth = Truth.read(self._truth, key)
         samples = (
@@ -93,6 +101,9 @@ class Scorer:
         distances: Sequence[float | None] = [None] * len(truth.labels)
         if self._perceptual and samples is not None and truth.samples.dim() == 4:
             distances = self._perceptual.many(truth.samples.numpy(), samples).tolist()
+        errors: Sequence[float | None] = [None] * len(truth.labels)
+        if extractor is not None and samples is not None:
+            errors = extractor.errors(truth.samples, _tensor(samples))
         alike = [
             self._lookalikes(int(label), int(index)) for label, index in zip(truth.labels, truth.indices, strict=True)
         ]
@@ -103,7 +114,8 @@ class Scorer:
         for i in range(len(truth.labels)):
             guess = None if samples is None else samples[i]
             floors = self._floors_of(truth, i, centre)
-            rows.append(shared | {"image": i, "lpips": distances[i]} | self._scores(truth, i, guess, alike[i], floors))
+            row = shared | {"image": i, "lpips": distances[i], "feature_error": errors[i]}
+            rows.append(row | self._scores(truth, i, guess, alike[i], floors))
         if len(rows) > 1 and truth.samples.dim() == 4:
             rng = numpy_generator(self._seed, "assignment", int(truth.indices[0]))
             null = recovery.assignment_null(truth.samples.numpy(), self._public.samples, rng)

@@ -45,6 +45,7 @@ class Recordings:
     skipped: list[Line] = field(init=False)
     forgotten: list[int] = field(init=False)
     refused: list[str] = field(init=False)
+    _last: tuple[str, Tensors] | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
         rows, self.lines, self.refused = [], [], []
@@ -150,6 +151,20 @@ class Recordings:
         by_id = {line["id"]: line for line in self.lines}
         received: _Received = {}
         return [self._or_refused(by_id.get(exchange), exchange, received) for exchange in exchanges]
+
+    def received(self, exchange: str, names: Sequence[str]) -> Tensors | None:
+        """Read some of the tensors that a client received; None: not all of them were sent, or the file is damaged."""
+        line = next((line for line in self.lines if line["id"] == exchange), None)
+        if line is None:
+            return None
+        if self._last is None or self._last[0] != line["sent_to_client"]["sha256"]:
+            try:
+                tensors = read(self.folder / line["place"], line["sent_to_client"], line["compression"])
+            except Damaged:  # it is in `refused`: the attack could not read it either
+                return None
+            self._last = line["sent_to_client"]["sha256"], tensors
+        held = self._last[1]
+        return {name: held[name] for name in names} if all(name in held for name in names) else None
 
     def _observations(self, lines: Sequence[Line]) -> list[Observation]:
         received: _Received = {}

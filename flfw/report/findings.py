@@ -29,13 +29,13 @@ _KEYS = GRANT | {
     "exact_match", "share_recovered", "share_interval", "gain", "worst", "floors", "ladder", "verdict", "reason",
     "curve", "assignment", "tries", "stopped", "seconds", "scoring_seconds", "labels_found",
     "knowing_gains", "label_presence", "cause", "messages", "identification_p", "objective",
-    "candidates",
+    "candidates", "feature_error",
 }  # fmt: skip
 FLOORS = ("noise", "grey", "normalisation", "mean", "class_mean", "random_public", "nearest_public")
 _BESIDE = ("matched", "told")  # rungs that belong to one target; the others belong to an attack
 _SCORES = (
-    "psnr", "ssim", "lpips", "rmsd", "gain", "rank", "candidates", "exact_features", "iterations", "matching_loss",
-    "labels_found", *(f"floor_{floor}" for floor in FLOORS),
+    "psnr", "ssim", "lpips", "feature_error", "rmsd", "gain", "rank", "candidates", "exact_features", "iterations",
+    "matching_loss", "labels_found", *(f"floor_{floor}" for floor in FLOORS),
 )  # fmt: skip
 
 
