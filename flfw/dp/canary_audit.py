@@ -120,7 +120,7 @@ class Listener:
         return self.residual.noise.state if self.residual else None
 
     @property
-    def noise_found(self) -> dict[str, float] | None:
+    def noise_found(self) -> dict[str, float | None] | None:
         """Outcome of the test of the noise, as in result.json; None: nothing was tested."""
         residual = self.residual.noise.result() if self.residual else None
         return residual._asdict() if residual else None
@@ -274,6 +274,10 @@ def beside_the_claims(
             measured = "measured entry by entry it is {scale:.4g} of its scale, between {low:.4g} and {high:.4g}"
             text = f"THE NOISE IS NOT AS CLAIMED: {measured.format(**noise)}, and noise as claimed differs as much from"
             notes.append(f"{text} independent normal numbers with probability {noise['p']:.2g} at most.")
+        if noise and noise["alarm"]:
+            notes.append(
+                f"The test after every update found it after {noise['alarm']}: the run could have ended there."
+            )
     return entries, notes
 
 

@@ -13,9 +13,12 @@ N(0, 1). Tested are, each in both directions:
 - the noise along the sum of all noise before it, of any client and round: noise that is used again;
 - the mean of its cosine, exp(-1/2) for N(0, 1): another distribution with the same variance.
 
-The p-value is the least of theirs, times their number (Bonferroni). The clipped gradients are computed apart from the
-clients' code. After a second step nobody knows the gradients without the noise of the first: longer rounds are not
-tested. Nor is an update where the rounding of W_k to float32 would count.
+The p-value is the least of theirs, times their number (Bonferroni). Beside the test of the whole run there is a look
+after every update: look t raises the alarm if its p-value is below 0.05 / (t (t + 1)). These shares of 0.05 add up to
+0.05 over any number of looks, so honest noise ever raises it in at most 5 % of runs.
+
+The clipped gradients are computed apart from the clients' code. After a second step nobody knows the gradients without
+the noise of the first: longer rounds are not tested. Nor is an update where the rounding of W_k to float32 would count.
 """
 
 from __future__ import annotations
@@ -36,17 +39,23 @@ from flfw.training.secure_gaussian import MARGIN
 
 _AT_ONCE = 20_000_000  # numbers in the gradients that are computed together
 _ROUNDING = 0.05  # most that rounding may add to a sum of squares, in its deviations
+_LEVEL = 0.05  # probability that honest noise ever raises the alarm, at most
+_COUNTED = 6  # numbers in the state: rows, cosines, parts along the gradients and along earlier noise, those, the alarm
 _COSINE = exp(-0.5)
 _COSINE_SPREAD = sqrt((1 + exp(-2)) / 2 - exp(-1))  # deviation of cos N(0, 1)
 
 
 class Residual(NamedTuple):
-    """Outcome: noise over its claimed scale with a 95 % interval, and the p-value of "noise as claimed"."""
+    """Outcome: noise over its claimed scale with a 95 % interval, and the p-value of "noise as claimed".
+
+    ``alarm`` is the number of updates after which the evidence was enough for the first time; None: it never was.
+    """
 
     scale: float
     low: float
     high: float
     p: float
+    alarm: int | None
 
 
 @final
@@ -57,13 +66,13 @@ class NoiseTest:
         sizes: entries of each tensor in a row.
 
     Attributes:
-        state: float64, all that the test remembers: sums of squares of each tensor, five further numbers, and the sum
+        state: float64, all that the test remembers: sums of squares of each tensor, six further numbers, and the sum
             of all rows.
     """
 
     def __init__(self, sizes: list[int]) -> None:
         self._sizes = sizes
-        self.state = torch.zeros(len(sizes) + 5 + sum(sizes), dtype=torch.float64)
+        self.state = torch.zeros(len(sizes) + _COUNTED + sum(sizes), dtype=torch.float64)
 
     def add(self, row: Tensor, along: Tensor) -> None:
         """Add a row.
@@ -73,7 +82,8 @@ class NoiseTest:
             along: (numbers,) what the noise was added to.
         """
         row, along, tensors = row.double(), along.double(), len(self._sizes)
-        squares, counted, before = self.state[:tensors], self.state[tensors : tensors + 5], self.state[tensors + 5 :]
+        squares, before = self.state[:tensors], self.state[tensors + _COUNTED :]
+        counted = self.state[tensors : tensors + _COUNTED]
         squares += torch.stack([part @ part for part in row.split_with_sizes(self._sizes)])
         counted[0] += 1
         counted[1] += row.cos().sum()
@@ -82,22 +92,27 @@ class NoiseTest:
             counted[3] += _along(row, before)
             counted[4] += 1
         before += row
+        looks = int(counted[0])
+        if not counted[5] and self._whole().p < _LEVEL / (looks * (looks + 1)):
+            counted[5] = looks
 
     def result(self) -> Residual | None:
         """Return the outcome; None: there was no row."""
+        return self._whole() if self.state[len(self._sizes)] else None
+
+    def _whole(self) -> Residual:
         from scipy.stats import chi2, norm
 
         tensors = len(self._sizes)
-        rows, cosines, along, again, repeats = self.state[tensors : tensors + 5].tolist()
-        if not rows:
-            return None
+        rows, cosines, along, again, repeats, alarm = self.state[tensors : tensors + _COUNTED].tolist()
         squares, total = self.state[:tensors].tolist(), rows * sum(self._sizes)
         sums = [(square, rows * size) for square, size in zip(squares, self._sizes, strict=True)]
         sums += [(along, rows), *([(again, repeats)] if repeats else [])]
         values = [2 * min(chi2.cdf(value, freedom), chi2.sf(value, freedom)) for value, freedom in sums]
         values.append(2 * norm.sf(abs(cosines - total * _COSINE) / (sqrt(total) * _COSINE_SPREAD)))
         low, high = (sqrt(sum(squares) / chi2.ppf(share, total)) for share in (0.975, 0.025))
-        return Residual(sqrt(sum(squares) / total), low, high, min(1.0, float(len(values) * min(values))))
+        p = min(1.0, float(len(values) * min(values)))
+        return Residual(sqrt(sum(squares) / total), low, high, p, int(alarm) or None)
 
 
 def _along(row: Tensor, other: Tensor) -> Tensor:

@@ -152,16 +152,34 @@ def test_of_honest_noise_as_many_runs_as_stated_fail() -> None:
     assert 928 < sum(result.low < 1 < result.high for result in many) < 972
 
 
+def test_of_honest_noise_at_most_as_many_runs_as_stated_ever_raise_the_alarm() -> None:
+    """Of 400 runs of 12 looks at most 5 % are 20, with a deviation of 4.4."""
+    many = [rows_tested(seed, 12, [30, 3]) for seed in range(400)]
+    assert sum(result.alarm is not None for result in many) < 20 + 3 * 4.4
+    assert all(result.alarm is not None for result in many if result.p < 0.05 / (12 * 13))
+
+
+def test_the_alarm_is_raised_when_noise_gets_too_small() -> None:
+    """Honest for 10 updates, and two thirds after them: the alarm names an update in which it had begun."""
+    rng, test = torch.Generator().manual_seed(3), NoiseTest([400])
+    for number in range(1, 31):
+        test.add(torch.randn(400, generator=rng) * (1 if number <= 10 else 2 / 3), torch.randn(400, generator=rng))
+        result = test.result()
+        assert result is not None and (result.alarm is None or result.alarm <= number)
+        assert number > 10 or result.alarm is None
+    assert result.alarm is not None and 10 < result.alarm < 25
+
+
 def test_a_statistic_is_its_loop() -> None:
     """One tensor of two numbers, two rows: sums of squares 25 and 4; the part of (0, 2) along (3, 4) is 8 / 5."""
     test = NoiseTest([2])
     test.add(torch.tensor([3.0, 4.0]), torch.tensor([1.0, 0.0]))
     test.add(torch.tensor([0.0, 2.0]), torch.tensor([1.0, 1.0]))
-    squares, rows, cosines, along, again, repeats = test.state[:6].tolist()
-    assert (squares, rows, repeats) == (29, 2, 1)
+    squares, rows, cosines, along, again, repeats, alarm = test.state[:7].tolist()
+    assert (squares, rows, repeats, alarm) == (29, 2, 1, 1)  # 25 is too much of two squares
     assert cosines == pytest.approx(np.cos([3, 4, 0, 2]).sum())
     assert along == pytest.approx(9 + 2) and again == pytest.approx(2.56)
-    assert test.state[6:].tolist() == [3, 6]
+    assert test.state[7:].tolist() == [3, 6]
     assert NoiseTest([2]).result() is None
 
 
@@ -189,11 +207,15 @@ def test_what_can_be_tested() -> None:
 
 
 def test_a_wrong_scale_is_said() -> None:
-    noise = {"scale": 0.66, "low": 0.65, "high": 0.67, "p": 1e-9}
+    noise = {"scale": 0.66, "low": 0.65, "high": 0.67, "p": 1e-9, "alarm": 3}
     nothing = {"mu": 0.0, "epsilon": 0.0}
     bound = {"epsilon": 0.0, "canaries": 8, "gaussian": nothing, "mean_difference": nothing, "residual": noise}
     claim = {"unit": "example", "adversary": "server", "counted": "exact", "epsilon": 1.0}
     notes = beside_the_claims([claim], bound, Experiment(), None)[1]
     assert notes[1].startswith("THE NOISE IS NOT AS CLAIMED: measured entry by entry it is 0.66 of its scale, between")
-    assert len(beside_the_claims([claim], bound | {"residual": noise | {"p": 0.06}}, Experiment(), None)[1]) == 1
+    assert notes[2] == "THE NOISE IS NOT AS CLAIMED: a test after every update had evidence enough after 3."
+    assert (
+        len(beside_the_claims([claim], bound | {"residual": noise | {"p": 0.06, "alarm": None}}, Experiment(), None)[1])
+        == 1
+    )
     assert len(beside_the_claims([claim], bound | {"residual": None}, Experiment(), None)[1]) == 1
