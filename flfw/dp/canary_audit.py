@@ -275,9 +275,8 @@ def beside_the_claims(
             text = f"THE NOISE IS NOT AS CLAIMED: {measured.format(**noise)}, and noise as claimed differs as much from"
             notes.append(f"{text} independent normal numbers with probability {noise['p']:.2g} at most.")
         if noise and noise["alarm"]:
-            notes.append(
-                f"The test after every update found it after {noise['alarm']}: the run could have ended there."
-            )
+            enough = "a test after every update had evidence enough after"
+            notes.append(f"THE NOISE IS NOT AS CLAIMED: {enough} {noise['alarm']}.")
     return entries, notes
 
 
