@@ -82,7 +82,7 @@ def test_a_bound_among_the_least_floats_would_bound_nothing() -> None:
 
 
 def test_sums_of_the_largest_bounds_would_overflow_for_one_example_more() -> None:
-    """The client's failure tells with certainty; at the largest bound that is allowed ten million examples have room."""
+    """The client's failure tells it with certainty; at the largest bound allowed, ten million examples have room."""
     x = torch.zeros(13, 2000)
     x[:, 0] = 1e38
     sums = [clipped_sum(x[:examples], 4e37) for examples in (12, 13)]
