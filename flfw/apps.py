@@ -174,7 +174,8 @@ def _at_work(
             round=int(config["round"]),
             defence=resolved.defence_of(partition),
             store=ClientStore(site.state, config["experiment"], partition) if site.state else None,
-            probe=tuple(int(config[name]) for name in ("slot", "batch", "steps") if name in config),
+            # The server may put these numbers into any message, and probes are not counted as training is.
+            probe=tuple(int(config[name]) for name in ("slot", "batch", "steps")) if probed else (),
         )
         resolved.method.check_client(at.task, partition, resolved.settings)
         worker, received = resolved.client(at), views(message.content.array_records["arrays"])

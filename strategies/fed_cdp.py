@@ -36,7 +36,7 @@ from typing import ClassVar, Literal, final
 
 from torch import nn
 
-from flfw.dp.settings import NoisySteps
+from flfw.dp.settings import LEAST_CLIP, NoisySteps, require_in_float32
 from flfw.errors import require
 from flfw.nets import Tensors
 from flfw.privacy.course import Course
@@ -62,6 +62,7 @@ class FedCDPSettings(NoisySteps):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(0 < self.last_clip < inf, "0 < last_clip < inf", last_clip=self.last_clip)
+        require_in_float32(last_clip=self.last_clip)
         require(0 < self.lr_decay <= 1, "0 < lr_decay <= 1", lr_decay=self.lr_decay)
         require(0 <= self.compress_ratio < 1, "0 <= compress_ratio < 1", compress_ratio=self.compress_ratio)
 
@@ -82,7 +83,7 @@ class FedCDPSettings(NoisySteps):
         done = max(0, min(server_round, rounds) - 1)
         if self.bound == "decay":
             return self.clip + (self.last_clip - self.clip) * done / max(1, rounds - 1)
-        return self.clip * self.lr_decay**done if self.bound == "lr" else self.clip
+        return max(LEAST_CLIP, self.clip * self.lr_decay**done) if self.bound == "lr" else self.clip
 
     @property
     def void(self) -> str:

@@ -42,6 +42,7 @@ __all__ = [
     "absolute",
     "describe",
     "fetch",
+    "has_public_constants",
     "here",
     "is_at_sites",
     "is_here",
@@ -102,6 +103,14 @@ def describe(name: str) -> DatasetCard:
 def is_at_sites(name: str) -> bool:
     """Return whether each site of a federation has its own data (``site:...``); no file is opened."""
     return name.partition(":")[0] == "site"
+
+
+def has_public_constants(name: str) -> bool:
+    """Return whether a data set's own normalisation constants are known to everybody.
+
+    Those of a user's own images are computed from the very images, so that each of them changes all inputs.
+    """
+    return name.partition(":")[0] not in ("folder", "hf")
 
 
 def here(name: str, data_root: Path | None) -> DatasetCard:

@@ -12,6 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
+from flfw import data
 from flfw.data.splits.partition import Split
 from flfw.experiment import Experiment
 from flfw.privacy.claims import ADVERSARIES, Adversary, Claim, Unit, claim
@@ -32,6 +33,10 @@ _FROM_THE_SEED = (
 _KNOWN_SEED = (
     "The noise comes from the seed, which the server and every client have, and which others can guess: who knows it "
     "can take the noise off. Use noise_source=secure."
+)
+_OWN_CONSTANTS = (
+    "Inputs are normalised with the mean and deviation of these very examples, so that each of them changes the "
+    "gradients of all others. Use --normalise half or none."
 )
 _COHORTS = "Nobody but the server learns who was drawn: it keeps its folder, with clients.csv in it, to itself."
 _RECEIVED = (
@@ -72,7 +77,7 @@ def course(resolved: Resolved, split: Split) -> Course:
 
 
 def mechanism_in(resolved: Resolved, course: Course) -> Mechanism | None:
-    """Return the mechanism of an experiment in a course; it is void beside a defence that undoes it.
+    """Return the mechanism of an experiment in a course; void beside a defence or constants that undo it.
 
     None: the method claims nothing.
     """
@@ -81,6 +86,8 @@ def mechanism_in(resolved: Resolved, course: Course) -> Mechanism | None:
         return None
     if resolved.experiment.federation is not None and not getattr(resolved.settings, "secure", True):
         return replace(mechanism, void=_KNOWN_SEED)
+    if resolved.experiment.normalise == "own" and not data.has_public_constants(resolved.experiment.dataset):
+        return replace(mechanism, void=_OWN_CONSTANTS)
     if not resolved.experiment.defended_partitions:
         return mechanism
     for hook, deed in _VOIDING.items():

@@ -23,6 +23,10 @@ from flfw.training.per_example import Grouping, PerExample, grouped
 NoiseSource: TypeAlias = Literal["seed", "secure"]
 Unit: TypeAlias = Literal["example", "client"]
 
+LEAST_CLIP, LARGEST_CLIP = 1e-30, 1e30
+"""Range of clipping bounds. Below it, float32 may round what is clipped up to twice the bound; above it, sums overflow,
+and that a client fails tells of its data."""
+
 _WIDE = 1e9  # a bound that no gradient or update reaches
 _FAINT = 1e-6  # noise multiplier; with a bound of 4 the noise is far below the change of one step's weights
 
@@ -32,7 +36,7 @@ class Noise(LocalTraining):
     """Settings of clipping and noise that are the same for local steps and whole updates."""
 
     noise_multiplier: float = 6.0  # sigma >= 0: the noise on a sum has deviation sigma C in each entry; 0: none
-    clip: float = 4.0  # C > 0, the L2 bound of each group of tensors
+    clip: float = 4.0  # C, the L2 bound of each group of tensors; from 1e-30 to 1e30
     grouping: Grouping = "layer"  # clipped together: a layer's tensors, each tensor, or all that are sent (flat)
     noise_source: NoiseSource = "seed"  # seed: whoever has it can take the noise off; secure: nobody can
 
@@ -40,6 +44,7 @@ class Noise(LocalTraining):
         super().__post_init__()
         require(0 <= self.noise_multiplier < inf, "0 <= noise_multiplier < inf", noise_multiplier=self.noise_multiplier)
         require(0 < self.clip < inf, "0 < clip < inf", clip=self.clip)
+        require_in_float32(clip=self.clip)
 
     def bare(self) -> Self:
         """Return settings that clip nothing and add no noise."""
@@ -208,6 +213,16 @@ def mechanism_of_updates(noise: Noise, course: Course, chosen: Sequence[str], no
         participations=course.participations,
         replication=course.replication,
     )
+
+
+def require_in_float32(**bound: float) -> None:
+    """Refuse a clipping bound that float32 cannot keep.
+
+    Raises:
+        BadInput: naming the bound.
+    """
+    ((name, value),) = bound.items()
+    require(LEAST_CLIP <= value <= LARGEST_CLIP, f"{LEAST_CLIP:g} <= {name} <= {LARGEST_CLIP:g}", **bound)
 
 
 def clipped_change(change: Tensors, bound: float, grouping: Grouping) -> Tensors:

@@ -40,6 +40,11 @@ _ALWAYS = (
     " depends on the data leaves a client, such as buffers; nor does it decide which run is shown.",
     "Inside a client the gradients are bare before the noise is added; nothing is claimed against one who reads there.",
 )
+_KNOWN = (
+    "Everybody is taken to know each client's number of training examples, and the constants that inputs are normalised"
+    " with. The size of the noise tells that number: a client with one example fewer, and no empty place for it, can"
+    " be told from the one with it.",
+)
 _REPORTED = (
     "Outside the count: the losses, accuracies, gradient norms, times and numbers of examples that clients report,"
     " which this adversary is not shown. Who sees them can tell presence: a number of examples is n or n - 1."
@@ -142,6 +147,7 @@ def claim(
     reported = _REPORTED if metrics == "all" else _UNREPORTED
     trusted = (_IGNORED,) if metrics == "all" and adversary == "server" else ()
     sentences = (*first, *trusted, *counted, *_of_the_run(mechanisms), _SEES[adversary])
+    sentences += _KNOWN if mechanisms[0].clipped == "example" else ()
     sentences += (*(() if trusted else (reported,)), *(_SECURE if secure else _SEEDED), *_ALWAYS, *result.notes)
     return Claim(unit, adversary, result.epsilon, delta, result.accountant, tuple(dict.fromkeys(sentences)), rounds)
 

@@ -1,0 +1,125 @@
+"""Neighbouring data sets of a claim: what one example more or less changes beside its own gradient."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from flfw import data
+from flfw.client.workplace import Workplace
+from flfw.dp.budget import OverBudget
+from flfw.dp.client import NoisyClient
+from flfw.dp.ledger import Ledger
+from flfw.dp.message_cost import TRAIN, cost
+from flfw.experiment import Experiment
+from flfw.privacy.claims import claim
+from flfw.privacy.mechanism import Mechanism
+from flfw.resolve import Resolved, resolve, without_auto
+from flfw.task import Task
+from tests.support.method_rounds import initial_tensors, make_client
+from tests.support.pictures import save
+
+BATCH, LR, SIGMA, CLIP = 20, 0.1, 10.0, 0.01
+
+
+def private(**changes: Any) -> Resolved:
+    """A client of DP-FedAvg that reports no numbers."""
+    chosen = ("noise_source=secure", f"noise_multiplier={SIGMA:g}", f"clip={CLIP:g}", "momentum=0", "weight_decay=0")
+    fields: dict[str, Any] = {"method": "dp_fedavg", "net": "linear", "clients": 1, "local_epochs": 1, "lr": LR}
+    fields |= {"batch_size": BATCH, "metrics": "none", "attack": ("none",), "engine": "inproc", **changes}
+    return resolve(without_auto(Experiment(**{**fields, "set": (*fields.pop("set", ()), *chosen)})))
+
+
+# --- the number of examples ---
+
+
+def size_of_change(examples: int, batches: str) -> float:
+    """Deviation of a client's change of the model over its 650 entries; the client has so many examples."""
+    resolved = private(split="sampled", set=("sampled.train=100", f"batches={batches}"))
+    task = Task.load(resolved.experiment, None)
+    task = replace(task, split=replace(task.split, train=(task.split.train[0][:examples],)))
+    client = resolved.client(Workplace(resolved.experiment, task, resolved.method, resolved.settings, 0, 1, None, None))
+    start = initial_tensors(resolved.experiment)
+    sent, metrics = client.fit_named(start, 0)
+    assert metrics == {}
+    return float(torch.cat([(sent[name] - torch.tensor(value)).flatten() for name, value in start.items()]).std())
+
+
+def steps_tell(examples: int, batches: str) -> float:
+    """The size as the settings give it: noise is divided by each batch, or by the expected one."""
+    whole, rest = divmod(examples, BATCH)
+    sizes = [BATCH] * whole + [rest if batches == "shuffled" else BATCH] * bool(rest)
+    return LR * SIGMA * CLIP * sqrt(sum(1 / size**2 for size in sizes))
+
+
+@pytest.mark.parametrize("batches", ["shuffled", "poisson"])
+def test_the_size_of_the_noise_tells_40_examples_from_41(batches: str) -> None:
+    """With metrics=none, and a batch that is full with 40: in 60 of 60 messages."""
+    sizes = {examples: steps_tell(examples, batches) for examples in (40, 41)}
+    for examples in sizes:
+        for _ in range(30):
+            size = size_of_change(examples, batches)
+            assert min(sizes, key=lambda n: abs(sizes[n] - size)) == examples
+
+
+def test_a_claim_for_examples_says_that_their_number_is_known() -> None:
+    for unit in ("example", "patient", "client"):
+        words = " ".join(claim(Mechanism(8.0, 10), unit, "server", 1e-5, 1, examples=3, metrics="none").assumptions)
+        assert "Everybody is taken to know each client's number of training examples" in words
+    words = " ".join(claim(Mechanism(8.0, 10, clipped="client"), "client", "server", 1e-5, 1).assumptions)
+    assert "number of training examples" not in words
+
+
+# --- the constants of normalisation ---
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> dict[bool, Path]:
+    """Folders of 41 images, 39 of them of one class: all are black, or one of them is white."""
+    folders = {}
+    for white in (False, True):
+        root = folders[white] = tmp_path / f"white-{white}"
+        for label, count in (("a", 39), ("b", 2)):
+            for place in range(count):
+                level = 255 if white and (label, place) == ("a", 0) else 0
+                save(root / "train" / label / f"{place:02}.png", np.full((28, 28), level, np.uint8))
+            save(root / "test" / label / "0.png", np.zeros((28, 28), np.uint8))
+    return folders
+
+
+def clipped_sum(folder: Path, normalise: str) -> Tensor:
+    resolved = private(dataset=f"folder:{folder}", split="iid", normalise=normalise)
+    client = make_client(resolved.experiment, 0, folder)
+    assert isinstance(client, NoisyClient)
+    client.install(initial_tensors(resolved.experiment), 0)
+    sums = client.clipped(*client.examples("train", client.indices("train")), CLIP).sums
+    return torch.cat([value.flatten() for value in sums.values()])
+
+
+def test_an_example_changes_all_gradients_by_the_constants_of_its_own_data(pictures: dict[bool, Path]) -> None:
+    """One image for another may change a sum by twice the bound: here it is more than thirty times the bound."""
+    changed = {n: clipped_sum(pictures[True], n) - clipped_sum(pictures[False], n) for n in ("own", "half", "none")}
+    assert float(changed["own"].norm()) > 30 * CLIP
+    assert max(float(changed[normalise].norm()) for normalise in ("half", "none")) < 2.00001 * CLIP
+
+
+def test_nothing_is_claimed_or_counted_with_constants_of_the_same_data(pictures: dict[bool, Path]) -> None:
+    resolved = {n: private(dataset=f"folder:{pictures[True]}", split="iid", normalise=n) for n in ("own", "half")}
+    split = Task.load(resolved["own"].experiment, None).split
+    epsilons = {n: {one.epsilon for one in Ledger(chosen, split).claims()} for n, chosen in resolved.items()}
+    assert epsilons["own"] == {inf} and max(epsilons["half"]) < inf
+    with pytest.raises(OverBudget, match=r"^this site's budget: inputs are normalised with the mean and deviation of"):
+        cost(resolved["own"], TRAIN, {}, 40)
+    assert cost(resolved["half"], TRAIN, {}, 40) is not None
+
+
+def test_published_sets_and_those_of_sites_have_public_constants() -> None:
+    assert all(map(data.has_public_constants, ("mnist", "digits", "digit5:usps,mnist", "site:1x28x28:10")))
+    assert not any(map(data.has_public_constants, ("folder:/data/scans", "hf:someone/something")))
