@@ -125,11 +125,11 @@ class Ledger:
     @property
     def reported(self) -> Mechanism | None:
         """Mechanism of the whole run's private metrics: in each round of a client, and in one evaluation; else None."""
-        own, asked = self.mechanism, self.experiment
-        if own is None or asked.metrics != "private":
+        mechanism, asked = self.mechanism, self.experiment
+        if mechanism is None or asked.metrics != "private":
             return None
         answers = self._course(self.resolved.settings).participations + 1
-        return metrics_mechanism(asked.metrics_noise, answers, own.clipped, most_held(self.split))
+        return metrics_mechanism(asked.metrics_noise, answers, mechanism.clipped, most_held(self.split))
 
     @property
     def hides_cohorts(self) -> bool:

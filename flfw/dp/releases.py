@@ -48,15 +48,18 @@ class Releases:
         """
         return self._note(server_round, server_round, f"round {server_round}")
 
-    def ask_to_evaluate(self, last: int) -> None:
-        """Note an evaluation, as the round after the last one, where its answers are releases, too.
+    def may_evaluate(self, last: int) -> bool:
+        """Return whether the budget allows for the evaluation after the last round; its answers may be releases, too.
 
-        The first is counted with the run's mechanism; one that is asked for again counts as a round.
-
-        Raises:
-            BudgetSpent: as for `ask`.
+        With private metrics it is noted, as the round after the last one. The claim has one evaluation in it; one that
+        is asked for again counts as a round.
         """
-        self._note(last + 1, last, "the evaluation")
+        try:
+            if self._resolved.experiment.metrics == "private":
+                self._note(last + 1, last, "the evaluation")
+        except BudgetSpent:
+            return False
+        return True
 
     def _note(self, server_round: int, rounds: int, what: str) -> int:
         experiment = self._resolved.experiment

@@ -49,7 +49,8 @@ class PrivatelyReporting(FederatedClient, ABC):
         self._keep_private(version)
         noisy = self._released(parts, "metrics of training")
         (loss,), count = noisy["train"]
-        metrics = dict(zip(("acc_global", "acc_local"), noisy["test"].means, strict=True))
+        (accuracy_before, accuracy_after), _ = noisy["test"]
+        metrics = {"acc_global": accuracy_before, "acc_local": accuracy_after}
         metrics |= {"acc_validation": noisy["validation"].means[0]} if validated else {}
         metrics["loss"] = loss * loss_bound(self.at.task.dataset.classes)
         return self.leaving(), {**metrics, "num-examples": count}

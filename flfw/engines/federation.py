@@ -114,7 +114,8 @@ class Federation:
             _warn(f"what clients send in rounds {self._experiment.audit_rounds} is recorded in {self._folder}")
         with Steps("round", self._experiment.rounds, strategy.rounds_before) as self._steps:
             done, arrays = self._train(last.arrays if last else self._first())
-        final, failed = strategy.evaluate_all(self._grid, arrays, done) if self._may_evaluate(done) else ([], [])
+        allowed = self._releases.may_evaluate(done)
+        final, failed = strategy.evaluate_all(self._grid, arrays, done) if allowed else ([], [])
         silent = self._experiment.metrics != "all" and strategy.at is not None
         self._write(
             final=final,
@@ -206,15 +207,6 @@ class Federation:
                 raise RunFailed(f"The run cannot begin again: {spent}.") from spent
             self._spent = True
             raise _Ended(server_round - 1, arrays) from spent
-
-    def _may_evaluate(self, done: int) -> bool:
-        """Note the final evaluation where its answers are counted; return whether the budget allows for it."""
-        try:
-            if self._experiment.metrics == "private":
-                self._releases.ask_to_evaluate(done)
-        except BudgetSpent:
-            return False
-        return True
 
     def _is_last(self, server_round: int) -> bool:
         """Return whether no round follows; for a round under way, whether it may be the last."""

@@ -136,7 +136,7 @@ def claim(
     require(rounds >= 0, "rounds >= 0", rounds=rounds)
     require(examples is None or examples >= 1, "examples >= 1", examples=examples)
     require((reported is not None) == (metrics == "private"), "reported with metrics=private alone", metrics=metrics)
-    own, mechanisms = mechanisms, (*mechanisms, *([reported] if reported else []))
+    of_tensors, mechanisms = mechanisms, (*mechanisms, *([reported] if reported else []))
     kinds = {(part.clipped, part.noised_by) for part in mechanisms}
     require(len(kinds) == 1, "mechanisms that agree on what is clipped and who adds noise", different=len(kinds))
     why = _unsupported(mechanisms, unit, adversary, examples)
@@ -153,7 +153,7 @@ def claim(
         thing, answers = reported.clipped, reported.steps
         beside = _NOISY.format(noise=reported.noise_multiplier, thing=thing, answers=answers)
     trusted = (_IGNORED,) if metrics == "all" and adversary == "server" else ()
-    sentences = (*first, *trusted, *counted, *_of_the_run(own), _SEES[adversary])
+    sentences = (*first, *trusted, *counted, *_of_the_run(of_tensors), _SEES[adversary])
     sentences += (*(() if trusted else (beside,)), *(_SECURE if secure else _SEEDED), *_ALWAYS, *result.notes)
     return Claim(unit, adversary, result.epsilon, delta, result.accountant, tuple(dict.fromkeys(sentences)), rounds)
 

@@ -196,7 +196,8 @@ def _require_metrics(resolved: Resolved) -> None:
     experiment, needed = resolved.experiment, resolved.method.needed_metric
     if experiment.metrics == "all":
         return
-    silent = f"--metrics all or private for --patience {experiment.patience}, which follows clients' accuracies"
+    follows = "which follows validation accuracies of clients"
+    silent = f"--metrics all or private for --patience {experiment.patience}, {follows}"
     require(not (experiment.patience and experiment.metrics == "none"), silent, metrics=experiment.metrics)
     numbered = f"--metrics all for method={experiment.method}, whose server needs {needed} of each client"
     require(not needed, numbered, metrics=experiment.metrics)

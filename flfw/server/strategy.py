@@ -274,8 +274,8 @@ class FederatedStrategy(Method, Strategy, ABC):
         Raises:
             RunFailed: a client failed and the run does not tolerate it, or too few are left.
         """
-        told = self.at.experiment.metrics if self.at else "all"
-        if told == "none":
+        metrics = self.at.experiment.metrics if self.at else "all"
+        if metrics == "none":
             return [], []  # an answer would hold nothing
         when, everyone = "the final evaluation", sorted(self.roster.nodes)
         failed = self.roster.unfit_among(everyone)
@@ -285,8 +285,8 @@ class FederatedStrategy(Method, Strategy, ABC):
         for start in range(0, len(fit), at_once):
             asked = [self.ask(p, arrays, "evaluate", last + 1) for p in fit[start : start + at_once]]
             replies = grid.send_and_receive(asked, timeout=self.roster.tolerance.deadline)
-            taken = self.roster.receive(asked, replies, when, _ACCURACIES[told], failed)
-            rows += [{"client": partition, **metrics} for partition, metrics in taken]
+            taken = self.roster.receive(asked, replies, when, _ACCURACIES[metrics], failed)
+            rows += [{"client": partition, **answer} for partition, answer in taken]
         self.roster.check_enough(len(rows), failed, when)
         return rows, failed
 
