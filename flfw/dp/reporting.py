@@ -41,11 +41,11 @@ class PrivatelyReporting(FederatedClient, ABC):
         if self.at.experiment.metrics != "private":
             return super().fit_named(received, version)
         self.install(received, version)
-        before = self._right("test")
+        before = self.right("test")
         self.train()
         validated = self.at.experiment.patience > 0  # not whether there are such examples, which would tell
-        parts = {"train": self._losses(), "test": torch.cat([before, self._right("test")], 1)}
-        parts |= {"validation": self._right("validation")} if validated else {}
+        parts = {"train": self.losses(), "test": torch.cat([before, self.right("test")], 1)}
+        parts |= {"validation": self.right("validation")} if validated else {}
         self._keep_private(version)
         noisy = self._released(parts, "metrics of training")
         (loss,), count = noisy["train"]
@@ -60,7 +60,7 @@ class PrivatelyReporting(FederatedClient, ABC):
         if self.at.experiment.metrics != "private":
             return super().evaluate_named(received, version)
         self.install(received, version)
-        (accuracy,), count = self._released({"test": self._right("test")}, "metrics of evaluation")["test"]
+        (accuracy,), count = self._released({"test": self.right("test")}, "metrics of evaluation")["test"]
         return {"acc_global": accuracy, "num-examples": count}
 
     def _released(self, parts: Mapping[str, Tensor], purpose: str) -> dict[str, NoisyMeans]:
@@ -70,11 +70,11 @@ class PrivatelyReporting(FederatedClient, ABC):
         noise = settings.noise(self.at.experiment.seed, purpose, self.at.round, self.at.partition)
         return released(parts, clipped, self.at.experiment.metrics_noise, noise)
 
-    def _right(self, part: str) -> Tensor:
+    def right(self, part: str) -> Tensor:
         """Tell of each of n examples whether the model is right: (n, 1) of 0 and 1."""
-        return self._measured(part, lambda scores, y: scores.argmax(1) == y)
+        return self.measured(part, lambda scores, y: scores.argmax(1) == y)
 
-    def _losses(self) -> Tensor:
+    def losses(self) -> Tensor:
         """Compute the loss of each of n training examples, as a share (n, 1) of its bound; 1 where it is no number."""
         bound = loss_bound(self.at.task.dataset.classes)
 
@@ -82,9 +82,9 @@ class PrivatelyReporting(FederatedClient, ABC):
             losses = cross_entropy(scores, y, reduction="none").double()
             return losses.nan_to_num(bound, bound).clamp(0, bound) / bound
 
-        return self._measured("train", shares)
+        return self.measured("train", shares)
 
-    def _measured(self, part: str, measure: Any) -> Tensor:
+    def measured(self, part: str, measure: Any) -> Tensor:
         """Apply a function of scores (B, classes) and labels (B,) to a part's examples, in batches of `ROWS`."""
         self.model.eval()
         mine, values = self.indices(part), [torch.empty(0, dtype=torch.float64)]

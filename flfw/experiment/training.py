@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Literal
 
@@ -134,4 +135,5 @@ class PrivacySettings:
         require_finite(self, ("target_epsilon", "epsilon_budget"), zero=True)
         require_at_least(self, 0, ("patient_examples", "canaries"))
         require(self.metrics in ("all", "private", "none"), "metrics=all, private or none", metrics=self.metrics)
-        require_finite(self, ("metrics_noise",))
+        fits = 1e-3 <= self.metrics_noise < inf  # with less no epsilon is computed
+        require(fits, "0.001 <= metrics-noise < inf", metrics_noise=self.metrics_noise)
