@@ -204,10 +204,12 @@ def _summary(folder: os.PathLike[str]) -> str:
     result = json.loads((Path(folder) / "result.json").read_text())
     final = result["final"]
     lines = []
-    if final and final["acc_global"] is not None:
+    if final and final["acc_local"] is not None:
         lines = [f"accuracy {final['acc_global']:.3f} as received, {final['acc_local']:.3f} after training"]
-    elif final and final["acc_central"] is not None:
-        lines = [f"accuracy {final['acc_central']:.3f} as sent, on the server's own test data"]
+    elif final:
+        noisy, central = final["acc_global"], final["acc_central"]
+        lines = [f"accuracy {noisy:.3f} as received, by clients' numbers with noise"] if noisy is not None else []
+        lines += [f"accuracy {central:.3f} as sent, on the server's own test data"] if central is not None else []
     lines += _claimed(result["privacy"])
     for entry in result["audit"]:
         where = f"{setting_name(entry, result['audit'])} at round {entry['round']}"

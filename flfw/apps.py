@@ -130,7 +130,7 @@ def answer_probe(message: Message, context: Context) -> Message:
         asked = config, received, at.task, at.experiment, at.partition, site
         sent = probe.answer(*asked, worker.stored, target, example)
         metrics = {"num-examples": config["batch"], "partition": at.partition}  # both as the server knows them
-        return _reply(message, border, sent, {} if at.experiment.metrics == "none" else metrics)
+        return _reply(message, border, sent, metrics if at.experiment.metrics == "all" else {})
 
 
 @client.evaluate()
@@ -198,10 +198,21 @@ def _charge(context: Context, asked: Resolved, kind: str, config: dict[str, Any]
     if (granted := budgeted(context.node_config)) is None:
         return
     budget, ledger = granted
-    mine, sent = at.task.split.train[at.partition], () if kind == message_cost.EVALUATE else asked.sharing.uploads
-    mechanism = message_cost.cost(asked, kind, config, len(mine))
-    names = str(config["experiment"])[:_SHOWN], at.round, kind, asked.experiment.method
-    charge(ledger, budget, MessageEntry(*names, mechanism, len(mine), most_repeated(mine), tuple(sent)))
+    split, me = at.task.split, at.partition
+    mine, others = split.train[me], (split.test[me], split.validation[me])
+    entry = MessageEntry(
+        run=str(config["experiment"])[:_SHOWN],
+        round=at.round,
+        kind=kind,
+        method=asked.experiment.method,
+        mechanism=message_cost.cost(asked, kind, config, len(mine)),
+        examples=len(mine),
+        repeated=max(most_repeated(mine), most_repeated(*others)),
+        sends=() if kind == message_cost.EVALUATE else tuple(asked.sharing.uploads),
+        metrics=message_cost.cost_of_metrics(asked, kind),
+        held=sum(map(len, (mine, *others))),
+    )
+    charge(ledger, budget, entry)
 
 
 def _on_rung(resolved: Resolved, rung: str) -> Resolved:

@@ -126,8 +126,8 @@ class FederatedClient(Probing, NumPyClient, ABC):
         return self._reported({**metrics, "num-examples": len(self.indices("test"))})
 
     def _reported(self, metrics: dict[str, Any]) -> dict[str, Any]:
-        """Choose the metrics that may leave: with ``metrics=none`` not one, since each depends on the client's data."""
-        return {} if self.at.experiment.metrics == "none" else metrics
+        """Choose the metrics that may leave as they are: not one unless all may, since each depends on the data."""
+        return metrics if self.at.experiment.metrics == "all" else {}
 
     def install(self, received: Mapping[str, np.ndarray], version: int) -> None:
         """Load the received tensors into the model, and the private tensors of an earlier round if there are any.

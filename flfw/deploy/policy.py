@@ -18,6 +18,7 @@ from typing import Any
 from flwr.app import Message
 
 from flfw.dp.budget import METRICS, UNSPOKEN, EpsilonBudget, Metrics, OverBudget
+from flfw.dp.private_metrics import NAMES
 from flfw.errors import DIED, BadInput, require
 from flfw.messages.sharing import matches
 from flfw.privacy.claims import Unit
@@ -71,8 +72,11 @@ class Policy:
         if self.budget:
             mine = "apps as SHA-256 with an epsilon, as the accepted app's code counts it"
             require(ANY not in self.apps, mine, apps=" ".join(self.apps))
-            counted = "metrics=none with an epsilon, as bare numbers cannot be counted"
+            counted = "metrics=none or private with an epsilon, as bare numbers cannot be counted"
             require(self.metrics != "all", counted, metrics=self.metrics)
+        else:
+            known = "an epsilon with metrics=private, whose noise nothing else bounds"
+            require(self.metrics != "private", known, epsilon=self.epsilon)
         places = all(place >= 0 for place in self.volunteered) and len(set(self.volunteered)) == len(self.volunteered)
         require(places, "volunteered >= 0, each once", volunteered=" ".join(map(str, self.volunteered)))
         agreed = self.record or not self.volunteered
@@ -96,7 +100,7 @@ class Policy:
             f"delta = {self.delta}  # probability with which that epsilon may fail\n"
             f"unit = {json.dumps(self.unit)}  # whose presence it is for: example, patient or client (the whole site)\n"
             f"patient_examples = {self.patient_examples}  # largest number of examples of a patient, for unit=patient\n"
-            f"metrics = {json.dumps(self.metrics)}  # numbers that may leave beside the tensors: all or none\n"
+            f"metrics = {json.dumps(self.metrics)}  # numbers that may leave beside the tensors: all, private or none\n"
             f"record = {json.dumps(self.record)}  # whether the server may record what this site sends\n"
             f"volunteered = {list(self.volunteered)}  # own training examples to give away for an audit, as places\n"
         )
@@ -174,6 +178,8 @@ class Policy:
         numbers = [item for record in content.metric_records.values() for item in record.items()]
         if numbers and self.metrics == "none":
             return f"{_OWN}lets no numbers leave beside the tensors, such as {numbers[0][0][:_SHOWN]}"
+        if self.metrics == "private" and (others := [name for name, _ in numbers if name not in NAMES]):
+            return f"{_OWN}lets no number leave that has no noise, such as {others[0][:_SHOWN]}"
         if len(numbers) > _NUMBERS_AT_MOST:
             return f"{_OWN}lets at most {_NUMBERS_AT_MOST} numbers leave beside the tensors"
         if any(isinstance(value, list) for _, value in numbers):

@@ -12,8 +12,9 @@ from flfw.errors import require
 from flfw.privacy.claims import Unit
 from flfw.privacy.mechanism import Mechanism
 
-Metrics: TypeAlias = Literal["all", "none"]
+Metrics: TypeAlias = Literal["all", "private", "none"]
 METRICS: tuple[Metrics, ...] = get_args(Metrics)
+"""Numbers beside the tensors that may leave; each word allows those after it, too."""
 
 UNSPOKEN = "this site's budget: "
 """Beginning of every refusal for a budget, which holds no word of an exception."""

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from flfw.client.federated_client import FederatedClient
 from flfw.client.workplace import Workplace
+from flfw.dp.reporting import PrivatelyReporting
 from flfw.dp.settings import Noise, NoisySteps, clipped_change
 from flfw.messages.sharing import matches
 from flfw.nets.net import Tensors
@@ -23,7 +23,7 @@ from flfw.training.gaussian import GaussianNoise
 from flfw.training.per_example import Bound, ClippedSum, PerExample
 
 
-class NoisyClient(FederatedClient, ABC):
+class NoisyClient(PrivatelyReporting, ABC):
     """Base of clients that clip and add noise to the uploaded tensors; tensors that stay are not clipped.
 
     A Poisson batch holds each example with the same probability, independently. Its sum of gradients is divided by the

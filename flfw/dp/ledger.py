@@ -14,6 +14,7 @@ import numpy as np
 
 from flfw import data
 from flfw.data.splits.partition import Split
+from flfw.dp.private_metrics import metrics_mechanism, most_examples, most_held
 from flfw.experiment import Experiment
 from flfw.privacy.claims import ADVERSARIES, Adversary, Claim, Unit, claim
 from flfw.privacy.course import Course
@@ -41,7 +42,7 @@ _OWN_CONSTANTS = (
 _COHORTS = "Nobody but the server learns who was drawn: it keeps its folder, with clients.csv in it, to itself."
 _RECEIVED = (
     "The server of this federation receives losses, accuracies and numbers of examples without noise (metrics=all), "
-    "and they tell presence: against it nothing is claimed. Use metrics=none."
+    "and they tell presence: against it nothing is claimed. Use metrics=private or none."
 )
 _ENDS_EARLY = (
     "When training ends follows from the validation accuracies that clients report: the figure is of all the rounds "
@@ -129,6 +130,15 @@ class Ledger:
         return mechanism
 
     @property
+    def reported(self) -> Mechanism | None:
+        """Mechanism of the whole run's private metrics: in each round of a client, and in one evaluation; else None."""
+        mechanism, asked = self.mechanism, self.experiment
+        if mechanism is None or asked.metrics != "private":
+            return None
+        answers = self._course(self.resolved.settings).participations + 1
+        return metrics_mechanism(asked.metrics_noise, answers, mechanism.clipped, most_held(self.split))
+
+    @property
     def hides_cohorts(self) -> bool:
         """True where claims rest on cohorts that nobody but the server knows."""
         mechanism = self.mechanism
@@ -152,7 +162,8 @@ class Ledger:
         if mechanism is None:
             return []
         patients = self.experiment.patient_examples
-        sizes: dict[Unit, int | None] = {"example": 1, "client": max(map(len, self.split.train))}
+        whole = most_examples(self.split) if self.experiment.metrics == "private" else max(map(len, self.split.train))
+        sizes: dict[Unit, int | None] = {"example": 1, "client": whole}
         sizes |= {"patient": patients} if patients else {}
         return [
             self._claim(mechanism, unit, adversary, size) for unit, size in sizes.items() for adversary in ADVERSARIES
@@ -179,13 +190,13 @@ class Ledger:
         asked = self.experiment
         secure = bool(getattr(self.resolved.settings, "secure", False))
         how = (asked.delta, asked.rounds, asked.accountant, examples, asked.metrics, secure)
-        result = claim(mechanism, unit, adversary, *how)
+        result = claim(mechanism, unit, adversary, *how, self.reported)
         if adversary == "server" and asked.federation and asked.metrics == "all" and not isinf(result.epsilon):
             return replace(result, epsilon=inf, accountant="none", assumptions=(_RECEIVED,))
         settings = self.resolved.settings
         if isinf(result.epsilon):
             return result
-        if asked.patience:  # a figure of the actual rounds would hold only for an end that depends on no data
+        if asked.patience and asked.metrics == "all":  # by accuracies with counted noise the end tells nothing more
             result = replace(result, assumptions=(*result.assumptions, _ENDS_EARLY))
         if _hides_cohorts(mechanism):
             result = replace(result, assumptions=(*result.assumptions, _COHORTS))

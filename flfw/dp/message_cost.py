@@ -13,6 +13,8 @@ from typing import Any
 from flfw import plugins
 from flfw.dp.budget import METRICS, OverBudget
 from flfw.dp.ledger import mechanism_in
+from flfw.dp.private_metrics import metrics_mechanism
+from flfw.dp.reporting import PrivatelyReporting
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.privacy.course import Course
@@ -24,7 +26,7 @@ _TARGET = "target"  # the rung of a probe that answers as training does
 
 
 def cost(resolved: Resolved, kind: str, config: Mapping[str, Any], examples: int) -> Mechanism | None:
-    """Return the mechanism of an answer; None: it says nothing of the data.
+    """Return the mechanism of an answer's tensors; None: they say nothing of the data.
 
     Args:
         resolved: the experiment, as the message's run has it.
@@ -36,7 +38,7 @@ def cost(resolved: Resolved, kind: str, config: Mapping[str, Any], examples: int
         OverBudget: the answer has no epsilon, or none that this site can count.
     """
     _require_own_code(resolved.experiment)
-    _require_no_metrics(resolved.experiment)
+    _require_no_bare_metrics(resolved.experiment)
     try:
         check(resolved)  # by the server's own check: what is sent is what is clipped, such as no buffers
         if kind == EVALUATE:
@@ -48,8 +50,22 @@ def cost(resolved: Resolved, kind: str, config: Mapping[str, Any], examples: int
     return _counted(resolved, mechanism, probed=kind == PROBE)
 
 
+def cost_of_metrics(resolved: Resolved, kind: str) -> Mechanism | None:
+    """Return the mechanism of the numbers that an answer has beside its tensors; None: it has none.
+
+    Raises:
+        OverBudget: they have no noise that this site can count.
+    """
+    if kind == PROBE or metrics_of(resolved.experiment) == "none":
+        return None
+    counted = cost(resolved, TRAIN, {}, 1)  # refused where nobody adds noise, or the server can repeat it
+    if counted is None or not issubclass(resolved.client, PrivatelyReporting):
+        raise OverBudget(f"metrics of {resolved.experiment.method} have no noise that can be counted")
+    return metrics_mechanism(resolved.experiment.metrics_noise, 1, counted.clipped)
+
+
 def metrics_of(experiment: Experiment) -> str:
-    """Return which numbers a run's clients send beside the tensors: all or none."""
+    """Return which numbers a run's clients send beside the tensors: all, private or none."""
     return str(getattr(experiment, "metrics", METRICS[0]))
 
 
@@ -61,10 +77,10 @@ def _require_own_code(experiment: Experiment) -> None:
             raise OverBudget(f"{name} is no plug-in of this project, so that its messages cannot be counted")
 
 
-def _require_no_metrics(experiment: Experiment) -> None:
-    """Refuse numbers beside the tensors; the one place to count private ones."""
-    if (metrics := metrics_of(experiment)) != "none":
-        raise OverBudget(f"metrics={metrics} cannot be counted; run with metrics=none")
+def _require_no_bare_metrics(experiment: Experiment) -> None:
+    """Refuse numbers without noise beside the tensors."""
+    if (metrics := metrics_of(experiment)) not in ("private", "none"):
+        raise OverBudget(f"metrics={metrics} cannot be counted; run with metrics=private or none")
 
 
 def _course(resolved: Resolved, examples: int) -> Course:

@@ -34,7 +34,10 @@ class Releases:
 
     @property
     def rounds(self) -> list[int]:
-        """Rounds that were asked for, in their order; one that was asked for again stands there again."""
+        """Rounds that were asked for, in their order; one that was asked for again stands there again.
+
+        With private metrics the evaluation is among them, as the round after the last one.
+        """
         return list(self._asked.rounds)
 
     def ask(self, server_round: int) -> int:
@@ -43,12 +46,28 @@ class Releases:
         Raises:
             BudgetSpent: with this round the run would exceed its budget; nothing was noted.
         """
+        return self._note(server_round, server_round, f"round {server_round}")
+
+    def may_evaluate(self, last: int) -> bool:
+        """Return whether the budget allows for the evaluation after the last round; its answers may be releases, too.
+
+        With private metrics it is noted, as the round after the last one. The claim has one evaluation in it; one that
+        is asked for again counts as a round.
+        """
+        try:
+            if self._resolved.experiment.metrics == "private":
+                self._note(last + 1, last, "the evaluation")
+        except BudgetSpent:
+            return False
+        return True
+
+    def _note(self, server_round: int, rounds: int, what: str) -> int:
         experiment = self._resolved.experiment
         if experiment.epsilon_budget:
             again = self._asked.again + (server_round in self._asked.rounds)
             split = Task.at_server(experiment, experiment.data_root).split
-            if not within_budget(self._resolved, split, server_round, again):
-                raise BudgetSpent(f"round {server_round} would exceed epsilon {experiment.epsilon_budget:g}")
+            if not within_budget(self._resolved, split, rounds, again):
+                raise BudgetSpent(f"{what} would exceed epsilon {experiment.epsilon_budget:g}")
         return self._asked.note(server_round)
 
     def cohort_key(self) -> bytes:

@@ -12,6 +12,7 @@ import numpy as np
 
 from flfw.data.splits.partition import Split
 from flfw.dp.ledger import Ledger, is_known
+from flfw.dp.reporting import PrivatelyReporting
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
 from flfw.plugins import short_name, split_assignment
@@ -37,10 +38,11 @@ def settle(resolved: Resolved, split: Split) -> tuple[Resolved, list[str]]:
         The experiment with the noise among its settings and with no more rounds than the budget allows; notes.
 
     Raises:
-        BadInput: the method claims nothing, the noise was set as well, not even one round keeps the budget, or only
-            sites know their numbers of examples and the settings need them.
+        BadInput: the method claims nothing, the noise was set as well, not even one round keeps the budget, only sites
+            know their numbers of examples and the settings need them, or private metrics would protect nothing.
     """
     resolved = _with_secret_noise(resolved)
+    _require_noise_for_metrics(resolved, split)
     notes, experiment = [*_of_sites(resolved, split), *_remarks(resolved, split)], resolved.experiment
     if experiment.target_epsilon and experiment.epsilon_budget:
         raise BadInput(
@@ -66,8 +68,7 @@ def _of_sites(resolved: Resolved, split: Split) -> list[str]:
         BadInput: a target or a budget, which would need these numbers, or noise that the server can repeat.
     """
     experiment = resolved.experiment
-    one_each = replace(split, train=tuple(np.array([client]) for client in range(experiment.clients)))
-    if is_known(split) or Ledger(resolved, one_each).mechanism is None:
+    if is_known(split) or _mechanism(resolved, split) is None:
         return []
     for name in ("target_epsilon", "epsilon_budget"):
         flag = name.replace("_", "-")
@@ -76,6 +77,26 @@ def _of_sites(resolved: Resolved, split: Split) -> list[str]:
     source = getattr(resolved.settings, "noise_source", "secure")
     require(source == "secure", f"noise_source=secure for {experiment.dataset}", noise_source=source)
     return [_IN_THEIR_OWN]
+
+
+def _mechanism(resolved: Resolved, split: Split) -> Mechanism | None:
+    """Return the method's mechanism; of data that only sites have, as if each had one example."""
+    one_each = tuple(np.array([client]) for client in range(resolved.experiment.clients))
+    return Ledger(resolved, split if is_known(split) else replace(split, train=one_each)).mechanism
+
+
+def _require_noise_for_metrics(resolved: Resolved, split: Split) -> None:
+    """Refuse private metrics beside a method that protects nothing against the server, or whose clients have none."""
+    if resolved.experiment.metrics != "private":
+        return
+    mechanism, method = _mechanism(resolved, split), resolved.experiment.method
+    noisy = mechanism is not None and issubclass(resolved.client, PrivatelyReporting)
+    require(noisy, "a method whose clients add noise for --metrics private", method=method)
+    assert mechanism is not None
+    if mechanism.void:
+        raise BadInput(f"Expected settings with which something can be claimed for --metrics private. {mechanism.void}")
+    server = "noise at the clients for --metrics private; the server adds it, so use --metrics all or none"
+    require(mechanism.noised_by == "client", server, method=method)
 
 
 def _remarks(resolved: Resolved, split: Split) -> list[str]:
@@ -109,8 +130,12 @@ def _with_noise_for(resolved: Resolved, split: Split) -> Resolved:
     names = (_NOISE, f"{short_name(experiment.method)}.{_NOISE}")
     given = [one for one in experiment.set if split_assignment(one)[0] in names]
     unset = tuple(one for one in experiment.set if one not in given)
-    counted, accountant = _goal(resolved.replaced(set=unset), split, "target-epsilon")
-    least = noise_for(experiment.target_epsilon, counted, experiment.delta, accountant)[0]
+    (counted, *beside), accountant = _goal(resolved.replaced(set=unset), split, "target-epsilon")
+    target, delta = experiment.target_epsilon, experiment.delta
+    if beside:
+        taken = account(phases(beside), delta, accountant).epsilon
+        require(taken < target, f"target-epsilon > {taken:.4g}, which the private metrics take", target_epsilon=target)
+    least = noise_for(target, counted, delta, accountant, beside)[0]
     noise = f"{_NOISE}={least!r}"
     if given and given != [noise]:
         raise BadInput(f"Expected either --target-epsilon or --set {_NOISE}, got both; leave one out.")
@@ -155,17 +180,21 @@ def _within_budget(resolved: Resolved, split: Split) -> Resolved:
     return resolved.replaced(rounds=low)
 
 
-def _goal(resolved: Resolved, split: Split, flag: str, again: int = 0) -> tuple[Mechanism, Accountant]:
-    """Return the mechanism and the accountant of a target or a budget, for the unit that is clipped."""
+def _goal(resolved: Resolved, split: Split, flag: str, again: int = 0) -> tuple[tuple[Mechanism, ...], Accountant]:
+    """Return the mechanisms and the accountant of a target or a budget, for the unit that is clipped.
+
+    The method's mechanism is the first. That of private metrics follows, if there are any and they are counted.
+    """
     ledger, experiment = Ledger(resolved, split, again), resolved.experiment
-    mechanism = ledger.mechanism
+    mechanism, reported = ledger.mechanism, ledger.reported
     if mechanism is None:
         raise BadInput(f"Expected a method that claims privacy for --{flag}, got method={experiment.method}.")
     published = ledger.published if experiment.accounting == "paper" else None
     if published and mechanism.clipped in published.units:
-        return published.units[mechanism.clipped], published.accountant
+        return (published.units[mechanism.clipped],), published.accountant
     if mechanism.void:
         raise BadInput(f"Expected settings with which something can be claimed for --{flag}. {mechanism.void}")
+    counted = (mechanism, reported) if reported else (mechanism,)
     if mechanism.clipped == "client":  # copies of an example in other clients belong to those clients
-        mechanism = replace(mechanism, replication=1)
-    return mechanism, experiment.accountant
+        counted = tuple(replace(part, replication=1) for part in counted)
+    return counted, experiment.accountant

@@ -38,11 +38,13 @@ class MessageEntry:
         round: number of the round, by the server.
         kind: type of the message.
         method: name of the method.
-        mechanism: mechanism of the answer; None: it says nothing of the data.
+        mechanism: mechanism of the answer's tensors; None: they say nothing of the data.
         examples: number of the site's training examples.
-        repeated: largest number of times that the same example is among them.
+        repeated: largest number of times that the same example is among its data.
         sends: patterns of the tensors that are sent.
         time: seconds since the epoch.
+        metrics: mechanism of the numbers beside the tensors; None: there are none.
+        held: number of the site's training, validation and test examples; for the metrics alone.
     """
 
     run: str
@@ -54,6 +56,13 @@ class MessageEntry:
     repeated: int = 1
     sends: tuple[str, ...] = ()
     time: float = 0.0
+    metrics: Mechanism | None = None
+    held: int = 0
+
+    def counted(self, budget: EpsilonBudget) -> list[tuple[Mechanism, int]]:
+        """Return the answer's mechanisms, each with the number of vectors of the budget's unit in it."""
+        both = ((self.mechanism, self.examples), (self.metrics, self.held))
+        return [(part, budget.copies(part, number, self.repeated)) for part, number in both if part]
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> MessageEntry:
@@ -64,8 +73,9 @@ class MessageEntry:
         """
         known = {name: value for name, value in row.items() if name != "before"}
         try:
-            mechanism = Mechanism(**known["mechanism"]) if known["mechanism"] else None
-            return cls(**{**known, "mechanism": mechanism, "sends": tuple(known["sends"])})
+            parts = {"mechanism": known["mechanism"], "metrics": known.get("metrics")}  # older lines have no metrics
+            read = {name: Mechanism(**part) if part else None for name, part in parts.items()}
+            return cls(**{**known, **read, "sends": tuple(known["sends"])})
         except (KeyError, TypeError) as error:
             raise BadInput(f"Expected a line of a site's ledger, got another: {error}.") from error
 
@@ -92,8 +102,7 @@ class Spent:
 
 def epsilon_of(entries: Sequence[MessageEntry], budget: EpsilonBudget) -> float:
     """Return the part of a budget that entries take, in its unit and at its delta."""
-    counted = [(e.mechanism, budget.copies(e.mechanism, e.examples, e.repeated)) for e in entries if e.mechanism]
-    return spent(counted, budget.epsilon, budget.delta)
+    return spent([part for entry in entries for part in entry.counted(budget)], budget.epsilon, budget.delta)
 
 
 def rounds_within(entry: MessageEntry, budget: EpsilonBudget, rounds: int) -> int:
@@ -133,6 +142,6 @@ def read(path: Path, budget: EpsilonBudget) -> Spent:
     return Spent(epsilon_of(entries, budget), len(entries), len({entry.run for entry in entries}))
 
 
-def most_repeated(indices: np.ndarray) -> int:
+def most_repeated(*indices: np.ndarray) -> int:
     """Return the largest number of times that an index is among these, >= 1."""
-    return int(np.unique(indices, return_counts=True)[1].max(initial=1))
+    return int(np.unique(np.concatenate(indices), return_counts=True)[1].max(initial=1))

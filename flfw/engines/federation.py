@@ -114,8 +114,9 @@ class Federation:
             _warn(f"what clients send in rounds {self._experiment.audit_rounds} is recorded in {self._folder}")
         with Steps("round", self._experiment.rounds, strategy.rounds_before) as self._steps:
             done, arrays = self._train(last.arrays if last else self._first())
-        final, failed = strategy.evaluate_all(self._grid, arrays, done)
-        silent = self._experiment.metrics == "none" and strategy.at is not None
+        allowed = self._releases.may_evaluate(done)
+        final, failed = strategy.evaluate_all(self._grid, arrays, done) if allowed else ([], [])
+        silent = self._experiment.metrics != "all" and strategy.at is not None
         self._write(
             final=final,
             central=central_accuracy(strategy.at, arrays) if silent and strategy.at else None,

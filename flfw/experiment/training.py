@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Literal
 
@@ -122,12 +123,17 @@ class PrivacySettings:
     """The most examples that one patient has at a client, for the privacy of patients; 0: not known."""
     canaries: int = 0
     """Examples that are left out by a coin, to measure from one run how much is certainly lost; 0: none."""
-    metrics: Literal["all", "none"] = "all"
-    """Numbers that clients report beside tensors. none: no loss, accuracy, count or time leaves a client; all count
-    alike in the mean, and accuracy is measured by the server, where it has test data."""
+    metrics: Literal["all", "private", "none"] = "all"
+    """Numbers that clients report beside tensors. private: loss, accuracies and number of examples, with noise that the
+    claims count. none: no loss, accuracy, count or time leaves a client; all count alike in the mean, and accuracy is
+    measured by the server, where it has test data."""
+    metrics_noise: float = 10.0
+    """Noise of metrics=private: its deviation over what one example, or client, can change in an answer's numbers."""
 
     def __post_init__(self) -> None:
         require(0 < self.delta < 1, "0 < delta < 1", delta=self.delta)
         require_finite(self, ("target_epsilon", "epsilon_budget"), zero=True)
         require_at_least(self, 0, ("patient_examples", "canaries"))
-        require(self.metrics in ("all", "none"), "metrics=all or none", metrics=self.metrics)
+        require(self.metrics in ("all", "private", "none"), "metrics=all, private or none", metrics=self.metrics)
+        fits = 1e-3 <= self.metrics_noise < inf  # with less no epsilon is computed
+        require(fits, "0.001 <= metrics-noise < inf", metrics_noise=self.metrics_noise)

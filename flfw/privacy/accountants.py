@@ -100,7 +100,11 @@ def epsilon(mechanism: Mechanisms, delta: float, accountant: Accountant = "prv")
 
 
 def noise_for(
-    target_epsilon: float, mechanism: Mechanisms, delta: float, accountant: Accountant = "prv"
+    target_epsilon: float,
+    mechanism: Mechanisms,
+    delta: float,
+    accountant: Accountant = "prv",
+    beside: Sequence[Mechanism] = (),
 ) -> tuple[float, Accounted]:
     """Return the smallest noise multiplier for a target, and its epsilon, at most 0.001 below the target.
 
@@ -109,6 +113,7 @@ def noise_for(
         mechanism: one or several in turn; their noise multipliers are all replaced by the same one.
         delta: as for `account`.
         accountant: as for `account`.
+        beside: further mechanisms that count against the target, with the noise that they have.
 
     Raises:
         BadInput: a value out of range, no clipping, or a target below the least epsilon of the accountant.
@@ -121,7 +126,7 @@ def noise_for(
         require(part.participations != 0, "participations >= 1", participations=part.participations)
 
     def spent(sigma: float, by: Accountant) -> Accounted:
-        return account(phases([replace(part, noise_multiplier=sigma) for part in mechanisms]), delta, by)
+        return account(phases([*(replace(part, noise_multiplier=sigma) for part in mechanisms), *beside]), delta, by)
 
     if accountant != "prv" or target_epsilon < 0.05:  # the error of PRV is then a large share of its epsilon
         return _bisected(target_epsilon, partial(spent, by=accountant), 1.0, 2.0)

@@ -56,8 +56,13 @@ _IGNORED = (
 _UNREPORTED = (
     "Clients report no number beside the tensors: no loss, accuracy, gradient norm, time or number of examples."
 )
+_NOISY = (
+    "Clients report a loss, accuracies and a number of examples with Gaussian noise of {noise:g} times what one {thing}"
+    " can change, in {answers} answers, which are counted; no gradient norm and no time. An example is in one of a"
+    " client's training, validation and test data."
+)
 
-Metrics: TypeAlias = Literal["all", "none"]
+Metrics: TypeAlias = Literal["all", "private", "none"]
 
 
 @final
@@ -108,6 +113,7 @@ def claim(
     examples: int | None = None,
     metrics: Metrics = "all",
     secure: bool = False,
+    reported: Mechanism | None = None,
 ) -> Claim:
     """Compute the claim of a run for a unit and an adversary.
 
@@ -121,8 +127,9 @@ def claim(
         accountant: as for `flfw.privacy.accountants.account`.
         examples: largest number of examples of a patient in one client, or of a client, >= 1; None: not known. It
             counts if examples are clipped.
-        metrics: numbers that clients report without noise: all, which the server must be trusted to ignore, or none.
+        metrics: numbers that clients report: all, which the server must be trusted to ignore, private or none.
         secure: whether the noise is that of `flfw.training.secure_gaussian`; else that nobody repeats it is assumed.
+        reported: mechanism of the private metrics, which every adversary may see; for metrics=private alone.
 
     Raises:
         BadInput: a value out of range.
@@ -133,6 +140,8 @@ def claim(
     require(0 < delta < 1, "0 < delta < 1", delta=delta)
     require(rounds >= 0, "rounds >= 0", rounds=rounds)
     require(examples is None or examples >= 1, "examples >= 1", examples=examples)
+    require((reported is not None) == (metrics == "private"), "reported with metrics=private alone", metrics=metrics)
+    of_tensors, mechanisms = mechanisms, (*mechanisms, *([reported] if reported else []))
     kinds = {(part.clipped, part.noised_by) for part in mechanisms}
     require(len(kinds) == 1, "mechanisms that agree on what is clipped and who adds noise", different=len(kinds))
     why = _unsupported(mechanisms, unit, adversary, examples)
@@ -144,11 +153,14 @@ def claim(
         mechanisms = tuple(replace(part, hidden=False) for part in mechanisms)
     result, counted = _accounted(mechanisms, unit, delta, accountant, examples or 1)
     first = result.notes if isinf(result.epsilon) else ()
-    reported = _REPORTED if metrics == "all" else _UNREPORTED
+    beside = _REPORTED if metrics == "all" else _UNREPORTED
+    if reported:
+        thing, answers = reported.clipped, reported.steps
+        beside = _NOISY.format(noise=reported.noise_multiplier, thing=thing, answers=answers)
     trusted = (_IGNORED,) if metrics == "all" and adversary == "server" else ()
-    sentences = (*first, *trusted, *counted, *_of_the_run(mechanisms), _SEES[adversary])
-    sentences += _KNOWN if mechanisms[0].clipped == "example" else ()
-    sentences += (*(() if trusted else (reported,)), *(_SECURE if secure else _SEEDED), *_ALWAYS, *result.notes)
+    sentences = (*first, *trusted, *counted, *_of_the_run(of_tensors), _SEES[adversary])
+    sentences += _KNOWN if of_tensors[0].clipped == "example" else ()
+    sentences += (*(() if trusted else (beside,)), *(_SECURE if secure else _SEEDED), *_ALWAYS, *result.notes)
     return Claim(unit, adversary, result.epsilon, delta, result.accountant, tuple(dict.fromkeys(sentences)), rounds)
 
 

@@ -78,20 +78,22 @@ def over_budget(policy: Policy, experiment: Experiment, examples: int) -> list[s
     Args:
         policy: the site's policy.
         experiment: the settings of the run.
-        examples: number of the site's training examples.
+        examples: number of the site's training examples; its others are not known here, which matters for unit=client
+            with private metrics alone.
     """
     from flfw.dp.budget import OverBudget
-    from flfw.dp.message_cost import TRAIN, cost
+    from flfw.dp.message_cost import TRAIN, cost, cost_of_metrics
     from flfw.dp.site_ledger import MessageEntry, rounds_within
     from flfw.resolve import resolve
 
     if (budget := policy.budget) is None or policy.refuses_run(experiment.to_run_config()):
         return []
     try:
-        mechanism = cost(resolve(experiment), TRAIN, {}, examples)
+        resolved = resolve(experiment)
+        mechanism, metrics = cost(resolved, TRAIN, {}, examples), cost_of_metrics(resolved, TRAIN)
     except OverBudget as error:
         return [f"The policy refuses these settings: {error}."]
-    entry = MessageEntry("", 0, TRAIN, experiment.method, mechanism, examples)
+    entry = MessageEntry("", 0, TRAIN, experiment.method, mechanism, examples, metrics=metrics, held=examples)
     allowed = rounds_within(entry, budget, experiment.rounds)
     if allowed == experiment.rounds:
         return []

@@ -30,6 +30,10 @@ _SILENT = (
     "Clients reported no numbers (metrics=none): there is no loss and no accuracy of theirs, and all of them count "
     "alike in a mean, as their numbers of examples are not known."
 )
+_NOISY = (
+    "Losses, accuracies and numbers of examples that clients reported have noise (metrics=private, metrics-noise={:g}) "
+    "and are cut to their ranges: those of one client may say little. In a mean over clients the noise is smaller."
+)
 _TRANSPORT = {
     "ray": "Flower simulation engine on Ray",
     "inproc": "in process",
@@ -73,8 +77,10 @@ def finish(resolved: Resolved, task: Task, notes: list[str], auditor: Auditor | 
     assert folder is not None, "the experiment was checked"
     training = json.loads((folder / "training.json").read_text())
     last = last_round(training, experiment)
-    silence = [_SILENT] if experiment.metrics == "none" else []
-    notes = [*notes, *silence, *_remarks(training), *_ended_early(experiment, last, training["budget_spent"])]
+    reported = {"none": [_SILENT], "private": [_NOISY.format(experiment.metrics_noise)]}.get(experiment.metrics, [])
+    if experiment.metrics == "private" and not training["final"]:
+        reported.append(f"No final evaluation: asked for again, it would exceed {_budget(experiment)}.")
+    notes = [*notes, *reported, *_remarks(training), *_ended_early(experiment, last, training["budget_spent"])]
     audited: dict[str, Any] = {"audit": [], "recordings": None, "weights": None, "tuned_on": []}
     stopped = None
     if auditor:
@@ -199,12 +205,16 @@ def _remarks(training: dict[str, Any]) -> list[str]:
     return notes + [f"Client {f['client']} has no final accuracy: {f['reason']}." for f in training["final_failed"]]
 
 
+def _budget(experiment: Experiment) -> str:
+    return f"--epsilon-budget {experiment.epsilon_budget:g}"
+
+
 def _ended_early(experiment: Experiment, last: int, spent: bool) -> list[str]:
     if last == experiment.rounds:
         return []
     why = f"no client's validation accuracy had risen above its best for {experiment.patience} rounds"
     if spent:
-        why = f"rounds were asked for again, and another would exceed --epsilon-budget {experiment.epsilon_budget:g}"
+        why = f"rounds were asked for again, and another would exceed {_budget(experiment)}"
     notes = [f"Training ended after round {last} of {experiment.rounds}: {why}."]
     words = experiment.audit_rounds.split(",") if experiment.attacks else []
     missed = sorted({int(word) for word in words if word != "last" and int(word) > last})
@@ -280,7 +290,8 @@ def _privacy(resolved: Resolved, task: Task, training: dict[str, Any]) -> tuple[
 
 
 def _final(rows: list[dict[str, Any]], history: list[dict[str, Any]], central: float | None) -> dict[str, Any]:
-    mean = {key: fmean(row[key] for row in rows) if rows else None for key in ("acc_global", "acc_local")}
+    accuracies = {key: [row[key] for row in rows if key in row] for key in ("acc_global", "acc_local")}
+    mean = {key: fmean(values) if values else None for key, values in accuracies.items()}
     protected = [row["acc_protected"] for row in rows if "acc_protected" in row]
     further = {"acc_central": central, "acc_protected": fmean(protected) if protected else None}
     return {**mean, **further, "best_validation": best_validation(history), "per_client": rows}

@@ -192,12 +192,13 @@ def _require_sites(experiment: Experiment) -> None:
 
 
 def _require_metrics(resolved: Resolved) -> None:
-    """Refuse ``metrics=none`` where the server needs a number of the clients."""
+    """Refuse ``metrics`` of private or none where the server needs another number of the clients."""
     experiment, needed = resolved.experiment, resolved.method.needed_metric
     if experiment.metrics == "all":
         return
-    silent = f"--metrics all for --patience {experiment.patience}, which follows validation accuracies of clients"
-    require(not experiment.patience, silent, metrics=experiment.metrics)
+    follows = "which follows validation accuracies of clients"
+    silent = f"--metrics all or private for --patience {experiment.patience}, {follows}"
+    require(not (experiment.patience and experiment.metrics == "none"), silent, metrics=experiment.metrics)
     numbered = f"--metrics all for method={experiment.method}, whose server needs {needed} of each client"
     require(not needed, numbered, metrics=experiment.metrics)
 

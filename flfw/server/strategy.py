@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -267,12 +268,14 @@ class FederatedStrategy(Method, Strategy, ABC):
     def evaluate_all(self, grid: Grid, arrays: ArrayRecord, last: int) -> tuple[list[dict[str, Any]], list[Failure]]:
         """Evaluate every client with the last aggregate; return the metrics, ordered by partition, and the failures.
 
-        With ``metrics=none`` nobody is asked, and both lists are empty.
+        With ``metrics=none`` nobody is asked, and both lists are empty. With ``metrics=private`` clients do not train,
+        and there is no accuracy after local training.
 
         Raises:
             RunFailed: a client failed and the run does not tolerate it, or too few are left.
         """
-        if self.at and self.at.experiment.metrics == "none":
+        metrics = self.at.experiment.metrics if self.at else "all"
+        if metrics == "none":
             return [], []  # an answer would hold nothing
         when, everyone = "the final evaluation", sorted(self.roster.nodes)
         failed = self.roster.unfit_among(everyone)
@@ -282,11 +285,13 @@ class FederatedStrategy(Method, Strategy, ABC):
         for start in range(0, len(fit), at_once):
             asked = [self.ask(p, arrays, "evaluate", last + 1) for p in fit[start : start + at_once]]
             replies = grid.send_and_receive(asked, timeout=self.roster.tolerance.deadline)
-            taken = self.roster.receive(asked, replies, when, _accuracies, failed)
-            rows += [{"client": partition, **metrics} for partition, metrics in taken]
+            taken = self.roster.receive(asked, replies, when, _ACCURACIES[metrics], failed)
+            rows += [{"client": partition, **answer} for partition, answer in taken]
         self.roster.check_enough(len(rows), failed, when)
         return rows, failed
 
 
-def _accuracies(reply: Message) -> dict[str, Any]:
-    return read_metrics(reply, ("acc_global", "acc_local"))
+_ACCURACIES = {
+    "all": partial(read_metrics, needed=("acc_global", "acc_local")),
+    "private": partial(read_metrics, needed=("acc_global",)),
+}

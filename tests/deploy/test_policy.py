@@ -77,8 +77,9 @@ DAMAGED = {
     SOUND + 'epsilon = 2\nunit = "server"\nmetrics = "none"\n': "unit among example, patient, client",
     SOUND + 'epsilon = 2\nunit = "patient"\nmetrics = "none"\n': "patient_examples >= 1",
     SOUND + 'epsilon = 2\nunit = "patient"\npatient_examples = 1.5\nmetrics = "none"\n': "a whole number in",
-    SOUND + "epsilon = 2\n": "metrics=none with an epsilon",
-    SOUND + 'metrics = "few"\n': "metrics among all, none",
+    SOUND + "epsilon = 2\n": "metrics=none or private with an epsilon",
+    SOUND + 'metrics = "private"\n': "an epsilon with metrics=private",
+    SOUND + 'metrics = "few"\n': "metrics among all, private, none",
     SOUND.replace(POLICY.apps[0], ANY) + 'epsilon = 2\nmetrics = "none"\n': "apps as SHA-256 with an epsilon",
     SOUND + 'record = "no"\n': "true or false",
     SOUND + "volunteered = [1]\n": "record = true with volunteered",
@@ -134,10 +135,12 @@ def config(**changed: Any) -> dict[str, Any]:
 
 
 def test_a_run_that_sends_more_numbers_than_the_policy_accepts_is_refused() -> None:
-    accepted = {"all": ("all", "none"), "none": ("none",)}
+    accepted = {"all": ("all", "private", "none"), "private": ("private", "none"), "none": ("none",)}
     for most, fitting in accepted.items():
-        chosen = replace(POLICY, metrics=most)  # type: ignore[arg-type]
-        allowed = [one for one in ("all", "none") if chosen.refuses_run({**config(), "metrics": one}) is None]
+        chosen = replace(POLICY, metrics=most, epsilon=2.0 if most == "private" else inf)  # type: ignore[arg-type]
+        allowed = [
+            one for one in ("all", "private", "none") if chosen.refuses_run({**config(), "metrics": one}) is None
+        ]
         assert tuple(allowed) == fitting
     unspoken = {name: value for name, value in config().items() if name != "metrics"}
     assert STRICT.refuses_run(unspoken) == "this site's policy accepts at most metrics=none, the run has metrics=all"

@@ -1,0 +1,131 @@
+"""Private metrics: a client's loss, accuracies and number of examples, as one Gaussian release in each answer.
+
+A part of a client's data, such as its test examples, has m numbers v in [0, 1] for each example: whether the model is
+right, or the loss as a share of its bound. An example adds to the part's sum
+
+    (2 v_1 - 1, ..., 2 v_m - 1, 1) / sqrt(m + 1)
+
+This vector is never longer than 1. An example is in one part, so that 1 is the L2 sensitivity of all sums of an answer
+together, and noise of deviation z on each entry is a Gaussian mechanism of multiplier z. Means follow from the noisy
+sums: 1/2 + 1/2 (sum of 2 v - 1) / (number of examples), where the number counts as 1 at least, and the mean is cut to
+[0, 1]. This is post-processing, which costs no privacy (Dwork and Roth, "The Algorithmic Foundations of Differential
+Privacy", 2014, proposition 2.1).
+
+Where whole clients are clipped, a client sends its means and no number of examples. With M means in all parts together
+the vector of all (2 mean - 1) / sqrt(M) is never longer than 1, and a client more or less changes the answer by that.
+
+The numbers that are averaged must depend on no example but their own: `flfw.dp.reporting` computes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import sqrt
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flfw.data.splits.partition import Split
+from flfw.privacy.mechanism import Clipped, Mechanism
+from flfw.training.gaussian import GaussianNoise
+
+NAMES = ("loss", "acc_global", "acc_local", "acc_validation", "num-examples")
+"""Names of the numbers that a client may report; each is noisy."""
+
+
+class NoisyMeans(NamedTuple):
+    """Means of a part's numbers, each in [0, 1], and its number of examples, >= 1; 1 where that is not told."""
+
+    means: tuple[float, ...]
+    examples: int
+
+
+def encoded(parts: Mapping[str, Tensor], clipped: Clipped) -> dict[str, Tensor]:
+    """Encode the numbers of each part as one vector; all together have the sensitivity 1.
+
+    Args:
+        parts: (n, m) float64 in [0, 1], the numbers of n >= 0 examples, by the name of the part.
+        clipped: whose presence the noise is to hide.
+
+    >>> encoded({"test": torch.tensor([[1.0], [0.0], [1.0]])}, "example")["test"] * sqrt(2)
+    tensor([1., 3.])
+    """
+    if clipped == "example":
+        return {name: _with_count(part).sum(0) / sqrt(part.shape[1] + 1) for name, part in parts.items()}
+    width = sum(part.shape[1] for part in parts.values())
+    return {name: (2 * part - 1).sum(0) / max(1, len(part)) / sqrt(width) for name, part in parts.items()}
+
+
+def decoded(noisy: Mapping[str, Tensor], clipped: Clipped) -> dict[str, NoisyMeans]:
+    """Compute the means, and the numbers of examples, from vectors of `encoded` plus noise.
+
+    >>> decoded({"test": torch.tensor([1.0, 3.0]) / sqrt(2)}, "example")
+    {'test': NoisyMeans(means=(0.6666666865348816,), examples=3)}
+    """
+    if clipped == "example":
+        return {name: _ratios(part * sqrt(len(part))) for name, part in noisy.items()}
+    width = sum(map(len, noisy.values()))
+    return {name: NoisyMeans(_cut(part * sqrt(width)), 1) for name, part in noisy.items()}
+
+
+def released(
+    parts: Mapping[str, Tensor], clipped: Clipped, multiplier: float, noise: GaussianNoise
+) -> dict[str, NoisyMeans]:
+    """Return the noisy means and numbers of examples of one answer; see `encoded`.
+
+    Args:
+        parts: as for `encoded`.
+        clipped: as for `encoded`.
+        multiplier: z > 0, deviation of the noise over the sensitivity.
+        noise: source of the noise.
+    """
+    return decoded(noise.added(encoded(parts, clipped), multiplier), clipped)
+
+
+def metrics_mechanism(multiplier: float, answers: int, clipped: Clipped, replication: int = 1) -> Mechanism:
+    """Return the mechanism of the private metrics in several answers of a client.
+
+    Args:
+        multiplier: z > 0.
+        answers: number of answers, >= 0; whole data are used in each, so sampling gives no credit.
+        clipped: whose presence the noise hides.
+        replication: from `most_held`.
+    """
+    return Mechanism(multiplier, answers, clip=1.0, clipped=clipped, replication=replication)
+
+
+def most_held(split: Split) -> int:
+    """Return how often an example counts at most, as it may be in several vectors of `encoded`.
+
+    An example that is c times in a part shifts the part's vector by up to c. Vectors of other parts and clients have
+    noise of their own, and squares of shifts add up: so each part counts as c^2 vectors with the example in them once.
+    """
+    return max(_squares(split.train), _squares((*split.test, *split.validation)))
+
+
+def most_examples(split: Split) -> int:
+    """Return the largest number of examples that one client has in all its parts."""
+    parts = zip(split.train, split.test, split.validation, strict=True)
+    return max(sum(map(len, mine)) for mine in parts)
+
+
+def _squares(parts: Iterable[np.ndarray]) -> int:
+    held = [np.unique(part, return_counts=True) for part in parts]
+    places = np.unique(np.concatenate([which for which, _ in held]), return_inverse=True)[1]
+    squares = np.concatenate([times for _, times in held]).astype(np.float64) ** 2
+    return int(np.bincount(places, squares).max(initial=1))
+
+
+def _with_count(part: Tensor) -> Tensor:
+    return torch.cat([2 * part - 1, torch.ones_like(part[:, :1])], 1)
+
+
+def _ratios(sums: Tensor) -> NoisyMeans:
+    count = max(1.0, float(sums[-1]))
+    return NoisyMeans(_cut(sums[:-1] / count), max(1, round(count)))
+
+
+def _cut(shifted: Tensor) -> tuple[float, ...]:
+    return tuple(((1 + shifted) / 2).clamp(0, 1).tolist())
