@@ -1,4 +1,4 @@
-"""Releases of a run while it goes on: the rounds that are asked for, their budget, and the key of the cohorts."""
+"""Releases of a run while it goes on: the rounds that are asked for, their sums and budget, the key of the cohorts."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import secrets
 from pathlib import Path
 from typing import final
 
-from flfw.dp.ledger import Ledger
+from flfw.dp.ledger import Ledger, least_summed
 from flfw.dp.settlement import within_budget
 from flfw.resolve import Resolved
 from flfw.storage.asked import AskedRounds
 from flfw.storage.sealed import seal, sealed, unseal
 from flfw.task import Task
 
-_KEY = "cohort-key"
+_KEY, _SUMMED = "cohort-key", "summed"
 
 
 class BudgetSpent(Exception):
@@ -37,6 +37,12 @@ class Releases:
         """Rounds that were asked for, in their order; one that was asked for again stands there again."""
         return list(self._asked.rounds)
 
+    @property
+    def summed(self) -> int:
+        """Least number of updates in a sum that any attempt at the run has allowed so far; a resumed run may change it."""
+        kept = [int(unseal(path)) for _, path in sealed(self._folder, _SUMMED)]
+        return min([least_summed(self._resolved.experiment), *kept])
+
     def ask(self, server_round: int) -> int:
         """Note a round before its first message is sent; return how often it was asked for before.
 
@@ -47,9 +53,16 @@ class Releases:
         if experiment.epsilon_budget:
             again = self._asked.again + (server_round in self._asked.rounds)
             split = Task.at_server(experiment, experiment.data_root).split
-            if not within_budget(self._resolved, split, server_round, again):
+            if not within_budget(self._resolved, split, server_round, again, self.summed):
                 raise BudgetSpent(f"round {server_round} would exceed epsilon {experiment.epsilon_budget:g}")
+        self._note_summed()
         return self._asked.note(server_round)
+
+    def _note_summed(self) -> None:
+        """Note the least number of updates in a sum, where the clients' noise adds up in it."""
+        adds_up = getattr(self._resolved.settings, "update_deviation", 0.0) > 0
+        if adds_up and not any(int(unseal(path)) == self.summed for _, path in sealed(self._folder, _SUMMED)):
+            seal(self._folder, _SUMMED, ".txt", str(self.summed).encode())
 
     def cohort_key(self) -> bytes:
         """Return the key of the cohorts, which stays with the server; empty: cohorts are drawn from the seed.

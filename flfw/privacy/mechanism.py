@@ -129,7 +129,7 @@ class Mechanism:
 
     @property
     def alone(self) -> Mechanism:
-        """The same for an adversary that may see a single update, or that knows other clients' noise, as one of them."""
+        """The same for an adversary that may see a single update, or may know the noise of others, as one of them."""
         return replace(self, summed=1)
 
     @property
