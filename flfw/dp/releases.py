@@ -39,7 +39,7 @@ class Releases:
 
     @property
     def summed(self) -> int:
-        """Least number of updates in a sum that any attempt at the run has allowed so far; a resumed run may change it."""
+        """Least number of updates in a sum that any attempt at the run has allowed; a resumed run may change it."""
         kept = [int(unseal(path)) for _, path in sealed(self._folder, _SUMMED)]
         return min([least_summed(self._resolved.experiment), *kept])
 

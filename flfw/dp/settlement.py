@@ -90,8 +90,8 @@ def _remarks(resolved: Resolved, split: Split) -> list[str]:
         notes.append("Epsilons do not count the audit's probes, which are for whoever runs the experiment.")
     if (experiment.target_epsilon or experiment.epsilon_budget) and getattr(resolved.settings, _SHARES, 1) > 1:
         notes.append(
-            "The epsilon that is asked for is kept against who sees sums alone (aggregate), as each client adds a share "
-            "of the noise; against the server, which sees every update, it is larger."
+            "The epsilon that is asked for is kept against who sees sums alone (aggregate), as each client adds a "
+            "share of the noise; against the server, which sees every update, it is larger."
         )
     if experiment.delta * examples >= 1:
         notes.append(
@@ -171,9 +171,7 @@ def _within_budget(resolved: Resolved, split: Split) -> Resolved:
     return resolved.replaced(rounds=low)
 
 
-def _goal(
-    resolved: Resolved, split: Split, flag: str, again: int = 0, summed: int = 0
-) -> tuple[Mechanism, Accountant]:
+def _goal(resolved: Resolved, split: Split, flag: str, again: int = 0, summed: int = 0) -> tuple[Mechanism, Accountant]:
     """Return the mechanism and the accountant of a target or a budget, for the unit that is clipped."""
     ledger, experiment = Ledger(resolved, split, again, summed), resolved.experiment
     mechanism = ledger.mechanism
