@@ -28,10 +28,10 @@ place as likely, up to
 by Poisson's summation formula: a rounded number's characteristic function is the sum of all shifts by 2 pi of that of
 its density. In the product of n of them those terms make the post-processed Gaussian that are shifted alike, and the
 bound is the integral of the others (for the discrete Gaussian see Kairouz, Liu and Steinke, "The Distributed Discrete
-Gaussian Mechanism for Federated Learning with Secure Aggregation", ICML 2021). V is 1/2 or more: for s of `PER_STEP` steps or more
-all of it is below n exp(-157). The grid must be the same for all clients, whatever their values, which float32's is
-not: its digits end earlier in larger numbers, so that the last digit of a sum tells how small the smallest of the
-numbers in it was. `shared_step` gives a grid that float32 holds.
+Gaussian Mechanism for Federated Learning with Secure Aggregation", ICML 2021). V is 1/2 or more: for s of `PER_STEP`
+steps or more all of it is below n exp(-157). The grid must be the same for all clients, whatever their values, which
+float32's is not: its digits end earlier in larger numbers, so that the last digit of a sum tells how small the smallest
+of the numbers in it was. `shared_step` gives a grid that float32 holds.
 
 Not covered: the time that a draw takes, in which a refinement can be seen (of one entry in some 350,000); and the
 rounding errors of the value itself, see `MARGIN`.
