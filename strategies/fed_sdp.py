@@ -3,14 +3,17 @@
 Paper       Wei et al., "Gradient-Leakage Resilient Federated Learning", ICDCS 2021, arXiv 2107.01154, algorithm 1;
             after McMahan et al., "Learning Differentially Private Recurrent Language Models", ICLR 2018, and Geyer et
             al., "Differentially Private Federated Learning: A Client Level Perspective", 2017.
-Symbols     C clip, sigma noise_multiplier, K clients, Kt of them in a round, T rounds, Delta_k = W_k - W.
+Symbols     C clip, sigma noise_multiplier, n noise_shares, K clients, Kt of them in a round, T rounds,
+            Delta_k = W_k - W.
 Down        all tensors of the model, W(t).
-Up          all tensors of the model after local training, W + the clipped Delta_k, with noise if the client adds it.
+Up          all tensors of the model after local training, W + the clipped Delta_k, with noise if the client adds it:
+            N(0, sigma^2 C^2 / n). With n > 1 the noise is distributed: n updates together have deviation sigma C.
 Private     nothing.
 Client      clients/fed_sdp.py
 A probe     the message of a local step, clipped as an update and with the client's noise, divided by minus the learning
             rate. The gradient of one example that is read on the client (type 2) is bare, as in the paper.
-Claims      for clients. With noised_by=server none against the server, which sees every update without noise.
+Claims      for clients. With noised_by=server none against the server, which sees every update without noise. Where
+            clients add it, a better one against who sees sums alone: of the updates that are surely in a sum.
 Departures  1. The printed algorithm adds noise for each client and divides by Kt twice; here it is
                W + 1/Kt (sum Delta_k + noise).
             2. In the paper noised_by=server protects against an attacker at the server. But the server sees each update
@@ -18,6 +21,7 @@ Departures  1. The printed algorithm adds noise for each client and divides by K
             3. Clients clip: the sent updates are bounded. A server that adds noise clips once more, by the same bound.
             4. A layer's tensors are clipped together, each layer to C: z = sigma / sqrt(M). The paper counts sigma.
             5. The authors' code multiplies the noise by 0 and has the clipping commented out.
+            6. The paper knows no noise_shares: there n = 1.
 
     client k: L steps of SGD from W;  Delta_km <- Delta_km / max(1, |Delta_km| / C)          layer m
     server:   W <- W + 1/Kt (sum_k Delta_k + N(0, sigma^2 C^2))
@@ -27,12 +31,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import sqrt
 from typing import final
 
 from torch import nn
 
 from flfw.dp.noisy_mean import noisy_mean
 from flfw.dp.settings import Noise, mechanism_of_updates
+from flfw.errors import require
 from flfw.nets import Tensors
 from flfw.privacy.course import Course
 from flfw.privacy.mechanism import Holder, Mechanism
@@ -48,11 +54,19 @@ class FedSDPSettings(Noise):
     momentum: float = 0.0
     weight_decay: float = 0.0
     noised_by: Holder = "client"  # client: each adds its own noise; server: one draw, on the sum
+    noise_shares: int = 1  # n >= 1: each client's noise has deviation sigma C / sqrt(n), the sum of n has sigma C
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.noise_shares >= 1, "noise_shares >= 1", noise_shares=self.noise_shares)
+        whole = self.noised_by == "client" or self.noise_shares == 1
+        require(whole, "noise_shares=1 with noised_by=server", noise_shares=self.noise_shares)
 
     @property
     def update_deviation(self) -> float:
         """Standard deviation of a client's own noise."""
-        return self.noise_multiplier * self.clip if self.noised_by == "client" else 0.0
+        own = self.noise_multiplier * self.clip / sqrt(self.noise_shares)
+        return own if self.noised_by == "client" else 0.0
 
 
 @final
@@ -70,8 +84,9 @@ class FedSDP(FederatedStrategy):
 
     @classmethod
     def mechanism(cls, settings: FedSDPSettings, course: Course) -> Mechanism:
-        """Return the mechanism: clipped updates of all tensors."""
-        return mechanism_of_updates(settings, course, cls.uploads, settings.noised_by)
+        """Return the mechanism: clipped updates of all tensors, which count alike in a round's sum."""
+        summed = course.summed if settings.noised_by == "client" else 1
+        return mechanism_of_updates(settings, course, cls.uploads, settings.noised_by, settings.noise_shares, summed)
 
     @classmethod
     def bare(cls, settings: FedSDPSettings) -> FedSDPSettings:
@@ -87,7 +102,8 @@ class FedSDP(FederatedStrategy):
     def as_published(cls, settings: FedSDPSettings, course: Course) -> Published:
         """Return the count of table VI: q2 = Kt / K, and one round more than there are; examples are not supported."""
         rate, rounds = course.client_rate, course.rounds + 1
-        counted = Mechanism(settings.noise_multiplier, rounds, sampling_rate=rate, poisson=True, hidden=True)
+        sigma = settings.noise_multiplier / sqrt(settings.noise_shares)
+        counted = Mechanism(sigma, rounds, sampling_rate=rate, poisson=True, hidden=True)
         remarks = (
             "The paper's: layers are not counted, though one client changes each of them by up to the bound.",
             "The paper's: a client takes part in a round by a coin of its own, and nobody knows in which.",

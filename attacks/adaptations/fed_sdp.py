@@ -3,12 +3,13 @@
 Paper       none has this adaptation; the mechanism is that of Wei et al., ICDCS 2021. See `flfw.inversion.clipped`.
 Knows       all settings and the learning rate, and so C and the noise's deviation; not the noise.
 Does        simulates the local steps of a guess, clips the change of each layer to C, and gives the deviation in
-            `noise` where each client adds its own (noised_by=client).
+            `noise` where each client adds its own (noised_by=client), an n-th of its variance with noise_shares=n.
 Departures  none. One example's gradient, read on the client, is unprotected: no adaptation is needed.
 """
 
 from __future__ import annotations
 
+from math import sqrt
 from typing import final
 
 from flfw.inversion.clipped import Clipped
@@ -26,5 +27,5 @@ class FedSDPAdaptation(Clipped):
     @property
     def update_deviation(self) -> float:
         """Deviation of the client's own noise."""
-        by_client = self.settings["noised_by"] == "client"
-        return self.settings["noise_multiplier"] * self.settings["clip"] if by_client else 0.0
+        own = self.settings["noise_multiplier"] * self.settings["clip"] / sqrt(self.settings["noise_shares"])
+        return own if self.settings["noised_by"] == "client" else 0.0

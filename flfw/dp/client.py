@@ -177,7 +177,8 @@ class NoisyClient(PrivatelyReporting, ABC):
         if not self.privacy.on_update:
             return super().gradient(x, y)
         lr, rng = self.at.experiment.lr, self.generator("probe")
-        change = self._sanitised({name: -lr * value for name, value in self.local_gradient(x, y, rng).items()})
+        change = self._clipped({name: -lr * value for name, value in self.local_gradient(x, y, rng).items()})
+        change = self.noise.added(change, self.privacy.update_deviation)
         gradient = {name: value / -lr for name, value in change.items()}
         return self.at.defence.update(gradient, rng) if self.at.defence else gradient  # after the noise, as in training
 
@@ -187,9 +188,8 @@ class NoisyClient(PrivatelyReporting, ABC):
         if not self.privacy.on_update:
             return sent
         before = {n: torch.tensor(self.received[n], device=v.device) for n, v in sent.items() if v.is_floating_point()}
-        change = self._sanitised({name: sent[name] - value for name, value in before.items()})
-        return {**sent, **{name: value + change[name] for name, value in before.items()}}
+        change = self._clipped({name: sent[name] - value for name, value in before.items()})
+        return {**sent, **self.noise.moved(before, change, self.privacy.clip, self.privacy.update_deviation)}
 
-    def _sanitised(self, change: Tensors) -> Tensors:
-        clipped = clipped_change(change, self.privacy.clip, self.privacy.grouping)
-        return self.noise.added(clipped, self.privacy.update_deviation)
+    def _clipped(self, change: Tensors) -> Tensors:
+        return clipped_change(change, self.privacy.clip, self.privacy.grouping)

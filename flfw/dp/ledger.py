@@ -44,6 +44,7 @@ _RECEIVED = (
     "The server of this federation receives losses, accuracies and numbers of examples without noise (metrics=all), "
     "and they tell presence: against it nothing is claimed. Use metrics=private or none."
 )
+_AFTER_THE_NOISE = "update"  # the hook at which a defence changes what has its noise
 _ENDS_EARLY = (
     "When training ends follows from the validation accuracies that clients report: the figure is of all the rounds "
     "there may be, and what the end itself tells is outside the count."
@@ -53,6 +54,16 @@ _ENDS_EARLY = (
 def is_known(split: Split) -> bool:
     """Return whether each client's number of examples is known here; for data of sites it is not."""
     return any(map(len, split.train))
+
+
+def least_summed(experiment: Experiment) -> int:
+    """Return how many updates there are in a round's sum at least: with fewer the run ends, and nothing is summed."""
+    everybody = experiment.on_client_failure == "fail" and not _is_poisson(experiment)
+    return experiment.cohort if everybody else experiment.min_clients
+
+
+def _is_poisson(experiment: Experiment) -> bool:
+    return experiment.sampling == "poisson" and experiment.cohort < experiment.clients
 
 
 def course(resolved: Resolved, split: Split) -> Course:
@@ -67,13 +78,14 @@ def course(resolved: Resolved, split: Split) -> Course:
         participations=most_participations(*drawing),
         clients=experiment.clients,
         cohort=experiment.cohort,
-        poisson=experiment.sampling == "poisson" and experiment.cohort < experiment.clients,
+        poisson=_is_poisson(experiment),
         fewest=min(sizes),
         most=max(sizes),
         batch=experiment.batch_size,
         epochs=experiment.local_epochs,
         replication=int(held.max()),
         tensors=trained,
+        summed=least_summed(experiment),
     )
 
 
@@ -95,7 +107,8 @@ def mechanism_in(resolved: Resolved, course: Course) -> Mechanism | None:
         voiding = [stage.name for stage in resolved.stages if hook in stage.acts_at]
         if voiding:
             return replace(mechanism, void=f"{voiding[0]} {deed}")
-    return mechanism
+    # What is left of a client's noise after a defence is not known: the noises no longer add up to a number.
+    return mechanism.alone if any(_AFTER_THE_NOISE in stage.acts_at for stage in resolved.stages) else mechanism
 
 
 @final
@@ -108,11 +121,14 @@ class Ledger:
         split: of its data.
         again: how often rounds were asked for again, after the server was killed. If nobody can repeat the noise, each
             time it was another one, and that many more rounds are counted.
+        summed: least number of updates in a sum that any attempt at the run allowed; 0: the experiment's is that of
+            all.
     """
 
     resolved: Resolved
     split: Split
     again: int = 0
+    summed: int = 0
 
     @property
     def experiment(self) -> Experiment:
@@ -147,7 +163,8 @@ class Ledger:
     def _course(self, settings: Any) -> Course:
         known = course(self.resolved, self.split)
         again = self.again if getattr(settings, "secure", False) else 0
-        return replace(known, rounds=known.rounds + again, participations=known.participations + again)
+        summed = min(known.summed, self.summed or known.summed)
+        return replace(known, rounds=known.rounds + again, participations=known.participations + again, summed=summed)
 
     @property
     def published(self) -> Published | None:
@@ -191,7 +208,8 @@ class Ledger:
         secure = bool(getattr(self.resolved.settings, "secure", False))
         how = (asked.delta, asked.rounds, asked.accountant, examples, asked.metrics, secure)
         result = claim(mechanism, unit, adversary, *how, self.reported)
-        if adversary == "server" and asked.federation and asked.metrics == "all" and not isinf(result.epsilon):
+        receives = adversary in ("server", "aggregate")
+        if receives and asked.federation and asked.metrics == "all" and not isinf(result.epsilon):
             return replace(result, epsilon=inf, accountant="none", assumptions=(_RECEIVED,))
         settings = self.resolved.settings
         if isinf(result.epsilon):

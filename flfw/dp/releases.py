@@ -1,4 +1,4 @@
-"""Releases of a run while it goes on: the rounds that are asked for, their budget, and the key of the cohorts."""
+"""Releases of a run while it goes on: the rounds that are asked for, their sums and budget, the key of the cohorts."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import secrets
 from pathlib import Path
 from typing import final
 
-from flfw.dp.ledger import Ledger
+from flfw.dp.ledger import Ledger, least_summed
 from flfw.dp.settlement import within_budget
 from flfw.resolve import Resolved
 from flfw.storage.asked import AskedRounds
 from flfw.storage.sealed import seal, sealed, unseal
 from flfw.task import Task
 
-_KEY = "cohort-key"
+_KEY, _SUMMED = "cohort-key", "summed"
 
 
 class BudgetSpent(Exception):
@@ -39,6 +39,12 @@ class Releases:
         With private metrics the evaluation is among them, as the round after the last one.
         """
         return list(self._asked.rounds)
+
+    @property
+    def summed(self) -> int:
+        """Least number of updates in a sum that any attempt at the run has allowed; a resumed run may change it."""
+        kept = [int(unseal(path)) for _, path in sealed(self._folder, _SUMMED)]
+        return min([least_summed(self._resolved.experiment), *kept])
 
     def ask(self, server_round: int) -> int:
         """Note a round before its first message is sent; return how often it was asked for before.
@@ -66,9 +72,16 @@ class Releases:
         if experiment.epsilon_budget:
             again = self._asked.again + (server_round in self._asked.rounds)
             split = Task.at_server(experiment, experiment.data_root).split
-            if not within_budget(self._resolved, split, rounds, again):
+            if not within_budget(self._resolved, split, rounds, again, self.summed):
                 raise BudgetSpent(f"{what} would exceed epsilon {experiment.epsilon_budget:g}")
+        self._note_summed()
         return self._asked.note(server_round)
+
+    def _note_summed(self) -> None:
+        """Note the least number of updates in a sum, where the clients' noise adds up in it."""
+        adds_up = getattr(self._resolved.settings, "update_deviation", 0.0) > 0
+        if adds_up and not any(int(unseal(path)) == self.summed for _, path in sealed(self._folder, _SUMMED)):
+            seal(self._folder, _SUMMED, ".txt", str(self.summed).encode())
 
     def cohort_key(self) -> bytes:
         """Return the key of the cohorts, which stays with the server; empty: cohorts are drawn from the seed.

@@ -191,7 +191,9 @@ class BesideOwnHead(EitherUnit):
         )
 
 
-def mechanism_of_updates(noise: Noise, course: Course, chosen: Sequence[str], noised_by: Holder) -> Mechanism:
+def mechanism_of_updates(
+    noise: Noise, course: Course, chosen: Sequence[str], noised_by: Holder, shares: int = 1, summed: int = 1
+) -> Mechanism:
     """Return the mechanism of a whole run for one client's updates, of which each is clipped.
 
     Args:
@@ -199,6 +201,8 @@ def mechanism_of_updates(noise: Noise, course: Course, chosen: Sequence[str], no
         course: of the run.
         chosen: patterns of the tensors that are sent.
         noised_by: party that adds the noise: each client to its own update, or the server to the sum.
+        shares: n, where a client's own noise has deviation sigma C / sqrt(n).
+        summed: least number of updates in a round's sum, of which none counts more than another; 1: they may.
     """
     return Mechanism(
         noise_multiplier=noise.noise_multiplier,
@@ -212,6 +216,8 @@ def mechanism_of_updates(noise: Noise, course: Course, chosen: Sequence[str], no
         hidden=True,  # from all but the server, for which `flfw.privacy.claims` changes it back
         participations=course.participations,
         replication=course.replication,
+        shares=shares,
+        summed=summed,
     )
 
 

@@ -1,7 +1,8 @@
 """Settlement of what an experiment asks of privacy: the noise for a target, the last round of a budget, its source.
 
 A target is met by the least noise, a budget by the last round that keeps it. Both apply to the unit that the method
-protects, an example or a client, against the server, or against an outsider where the server adds the noise.
+protects, an example or a client, against the server; against an outsider where the server adds the noise; and against
+who sees sums alone where each client adds a share of the noise.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from flfw.data.splits.partition import Split
-from flfw.dp.ledger import Ledger, is_known
+from flfw.dp.ledger import Ledger, is_known, least_summed
 from flfw.dp.reporting import PrivatelyReporting
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
@@ -20,7 +21,7 @@ from flfw.privacy.accountants import Accountant, account, noise_for
 from flfw.privacy.mechanism import Mechanism, phases
 from flfw.resolve import Resolved
 
-_NOISE, _SOURCE = "noise_multiplier", "noise_source"
+_NOISE, _SOURCE, _SHARES = "noise_multiplier", "noise_source", "noise_shares"
 _IN_THEIR_OWN = (
     "No epsilon is claimed here, as only each site knows its number of examples: a site with a budget counts for "
     "itself (python -m flfw.deploy status)."
@@ -38,10 +39,12 @@ def settle(resolved: Resolved, split: Split) -> tuple[Resolved, list[str]]:
         The experiment with the noise among its settings and with no more rounds than the budget allows; notes.
 
     Raises:
-        BadInput: the method claims nothing, the noise was set as well, not even one round keeps the budget, only sites
-            know their numbers of examples and the settings need them, or private metrics would protect nothing.
+        BadInput: the method claims nothing, the noise was set as well, not even one round keeps the budget, a sum may
+            hold fewer shares of the noise than make it up, only sites know their numbers of examples and the settings
+            need them, or private metrics would protect nothing.
     """
     resolved = _with_secret_noise(resolved)
+    _require_whole_noise(resolved)
     _require_noise_for_metrics(resolved, split)
     notes, experiment = [*_of_sites(resolved, split), *_remarks(resolved, split)], resolved.experiment
     if experiment.target_epsilon and experiment.epsilon_budget:
@@ -106,12 +109,25 @@ def _remarks(resolved: Resolved, split: Split) -> list[str]:
     notes, examples = [], sum(map(len, split.train))
     if experiment.audited:
         notes.append("Epsilons do not count the audit's probes, which are for whoever runs the experiment.")
+    if (experiment.target_epsilon or experiment.epsilon_budget) and getattr(resolved.settings, _SHARES, 1) > 1:
+        notes.append(
+            "The epsilon that is asked for is kept against who sees sums alone (aggregate), as each client adds a "
+            "share of the noise; against the server, which sees every update, it is larger."
+        )
     if experiment.delta * examples >= 1:
         notes.append(
             f"delta={experiment.delta:g} is not below one over the {examples} examples: with such a probability one of "
             "them may be given away whole."
         )
     return notes
+
+
+def _require_whole_noise(resolved: Resolved) -> None:
+    """Refuse more shares of the noise than there surely are in a sum; a single client is one of others elsewhere."""
+    experiment, shares = resolved.experiment, getattr(resolved.settings, _SHARES, 1)
+    summed = least_summed(experiment)
+    surely = f"{_SHARES} <= {summed}, the updates that are surely in a round's sum (--sample, --min-clients)"
+    require(experiment.clients == 1 or shares <= summed, surely, **{_SHARES: shares})
 
 
 def require_settled(experiment: Experiment) -> None:
@@ -152,14 +168,14 @@ def _with_secret_noise(resolved: Resolved) -> Resolved:
     return resolved.replaced(set=(*experiment.set, f"{_SOURCE}=secure"))
 
 
-def within_budget(resolved: Resolved, split: Split, rounds: int, again: int) -> bool:
-    """Return whether a run keeps its budget after so many rounds, with some asked for again."""
-    return _spent(resolved, split, rounds, again) <= resolved.experiment.epsilon_budget
+def within_budget(resolved: Resolved, split: Split, rounds: int, again: int, summed: int = 0) -> bool:
+    """Return whether a run keeps its budget after so many rounds, with some asked for again; see `Ledger`."""
+    return _spent(resolved, split, rounds, again, summed) <= resolved.experiment.epsilon_budget
 
 
-def _spent(resolved: Resolved, split: Split, rounds: int, again: int = 0) -> float:
+def _spent(resolved: Resolved, split: Split, rounds: int, again: int = 0, summed: int = 0) -> float:
     fewer = resolved.replaced(rounds=rounds, audit_rounds="0")
-    counted, accountant = _goal(fewer, split, "epsilon-budget", again)
+    counted, accountant = _goal(fewer, split, "epsilon-budget", again, summed)
     return account(phases(counted), resolved.experiment.delta, accountant).epsilon
 
 
@@ -180,12 +196,14 @@ def _within_budget(resolved: Resolved, split: Split) -> Resolved:
     return resolved.replaced(rounds=low)
 
 
-def _goal(resolved: Resolved, split: Split, flag: str, again: int = 0) -> tuple[tuple[Mechanism, ...], Accountant]:
+def _goal(
+    resolved: Resolved, split: Split, flag: str, again: int = 0, summed: int = 0
+) -> tuple[tuple[Mechanism, ...], Accountant]:
     """Return the mechanisms and the accountant of a target or a budget, for the unit that is clipped.
 
     The method's mechanism is the first. That of private metrics follows, if there are any and they are counted.
     """
-    ledger, experiment = Ledger(resolved, split, again), resolved.experiment
+    ledger, experiment = Ledger(resolved, split, again, summed), resolved.experiment
     mechanism, reported = ledger.mechanism, ledger.reported
     if mechanism is None:
         raise BadInput(f"Expected a method that claims privacy for --{flag}, got method={experiment.method}.")
@@ -197,4 +215,4 @@ def _goal(resolved: Resolved, split: Split, flag: str, again: int = 0) -> tuple[
     counted = (mechanism, reported) if reported else (mechanism,)
     if mechanism.clipped == "client":  # copies of an example in other clients belong to those clients
         counted = tuple(replace(part, replication=1) for part in counted)
-    return counted, experiment.accountant
+    return tuple(part if part.shares > 1 else part.alone for part in counted), experiment.accountant

@@ -159,7 +159,7 @@ class Clipped(MethodOperator, ABC):
     def known(self) -> str:
         """The clipping with its bound, and the noise."""
         what = "each example's gradient" if self.on_steps else "each update"
-        sigma = self.settings["noise_multiplier"]
+        sigma = self.settings["noise_multiplier"] if self.on_steps else self.update_deviation / self.bound
         noise = f" and adds noise (sigma={sigma:g})" if self.is_noisy else ""
         return f"clips {what} ({self.bound_words}){noise}"
 

@@ -1,33 +1,40 @@
 """Claims on a unit's privacy against an adversary, with all their assumptions in plain sentences.
 
-The possible claims depend on the clipped unit. If examples are clipped, a patient with several examples or a client
-with hundreds is a group, and a group's epsilon grows with its size; it is not the epsilon of one example. If clients
-are clipped, removing one client is covered; changing one of its examples exchanges an update for another, which counts
-as much as removing two.
+The possible claims depend on the clipped unit, see `flfw.privacy.groups`, and on what the adversary sees. The server
+sees each client's message. With secure aggregation it would see sums alone, in which the noises of all clients have
+added up: that adversary is called aggregate. Where the noise is in local steps, sums give no more credit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from math import exp, expm1, inf, isinf, log, sqrt
+from math import exp, inf, isinf, sqrt
 from typing import Any, Literal, TypeAlias, final, get_args
 
 from flfw.errors import require
-from flfw.privacy.accountants import Accountant, Accounted, account
-from flfw.privacy.mechanism import Mechanism, Mechanisms, Phase, phases
+from flfw.privacy.accountants import Accountant
+from flfw.privacy.groups import accounted
+from flfw.privacy.mechanism import Mechanism, Mechanisms
 
 Unit: TypeAlias = Literal["example", "patient", "client"]
-Adversary: TypeAlias = Literal["server", "another client", "outsider"]
+Adversary: TypeAlias = Literal["server", "aggregate", "another client", "outsider"]
 
 ADVERSARIES: tuple[Adversary, ...] = get_args(Adversary)
 
 _SEES = {
     "server": "The server sees every client's messages and knows who takes part; it keeps to the protocol.",
+    "aggregate": (
+        "The server is taken to see nothing of a round's updates but their sum, each update in one sum alone, as with"
+        " secure aggregation. It knows who takes part, and keeps to the protocol."
+    ),
     "another client": "Another client sees the models that it is sent, and does not work together with the server.",
     "outsider": "An outsider sees the models that are published, and nothing of the traffic.",
 }
+_PLAIN = (
+    "No secure aggregation runs here, so that the server of this run sees every update: what holds for it are the"
+    " claims against the server."
+)
 _SEEDED = ("Nobody can repeat the noise: who knows the seed it is drawn from can take it off again.",)
 _SECURE = (
     "The noise is of real numbers, rounded to a grid after the sum, from bits that nobody can predict: AES-256 under"
@@ -121,7 +128,7 @@ def claim(
         mechanism: one or several in turn, as this adversary sees them; ``clipped`` and ``noised_by`` must be the same
             in all.
         unit: the unit with the presence to protect.
-        adversary: the adversary; the sampling of whole clients is never hidden from the server.
+        adversary: the adversary; the sampling of whole clients is never hidden from the server, also if it sees sums.
         delta: probability in (0, 1) with which the bound may fail.
         rounds: number of rounds that the mechanism covers, >= 0.
         accountant: as for `flfw.privacy.accountants.account`.
@@ -141,7 +148,7 @@ def claim(
     require(rounds >= 0, "rounds >= 0", rounds=rounds)
     require(examples is None or examples >= 1, "examples >= 1", examples=examples)
     require((reported is not None) == (metrics == "private"), "reported with metrics=private alone", metrics=metrics)
-    of_tensors, mechanisms = mechanisms, (*mechanisms, *([reported] if reported else []))
+    tensors, mechanisms = len(mechanisms), (*mechanisms, *([reported] if reported else []))
     kinds = {(part.clipped, part.noised_by) for part in mechanisms}
     require(len(kinds) == 1, "mechanisms that agree on what is clipped and who adds noise", different=len(kinds))
     why = _unsupported(mechanisms, unit, adversary, examples)
@@ -149,17 +156,20 @@ def claim(
         return Claim(unit, adversary, inf, delta, "none", (why,), rounds)
     if unit == "client":  # copies of its examples elsewhere belong to other clients
         mechanisms = tuple(replace(part, replication=1) for part in mechanisms)
-    if adversary == "server" and mechanisms[0].clipped == "client":  # each drawn client sends the server a message
+    receives = adversary in ("server", "aggregate")
+    if receives and mechanisms[0].clipped == "client":  # each drawn client sends the server a message
         mechanisms = tuple(replace(part, hidden=False) for part in mechanisms)
-    result, counted = _accounted(mechanisms, unit, delta, accountant, examples or 1)
+    mechanisms = tuple(part if adversary == "aggregate" and part.adds_up else part.alone for part in mechanisms)
+    result, counted = accounted(mechanisms, unit, delta, accountant, examples or 1)
     first = result.notes if isinf(result.epsilon) else ()
     beside = _REPORTED if metrics == "all" else _UNREPORTED
     if reported:
         thing, answers = reported.clipped, reported.steps
         beside = _NOISY.format(noise=reported.noise_multiplier, thing=thing, answers=answers)
-    trusted = (_IGNORED,) if metrics == "all" and adversary == "server" else ()
-    sentences = (*first, *trusted, *counted, *_of_the_run(of_tensors), _SEES[adversary])
-    sentences += _KNOWN if of_tensors[0].clipped == "example" else ()
+    trusted = (_IGNORED,) if metrics == "all" and receives else ()
+    aggregated = (_SEES[adversary], _PLAIN) if adversary == "aggregate" else ()
+    sentences = (*first, *aggregated, *trusted, *counted, *_of_the_run(mechanisms[:tensors]), _SEES[adversary])
+    sentences += _KNOWN if mechanisms[0].clipped == "example" else ()
     sentences += (*(() if trusted else (beside,)), *(_SECURE if secure else _SEEDED), *_ALWAYS, *result.notes)
     return Claim(unit, adversary, result.epsilon, delta, result.accountant, tuple(dict.fromkeys(sentences)), rounds)
 
@@ -167,6 +177,8 @@ def claim(
 def _unsupported(mechanisms: Sequence[Mechanism], unit: Unit, adversary: Adversary, examples: int | None) -> str:
     if mechanisms[0].noised_by == "server" and adversary == "server":
         return "The server adds the noise itself and sees every message without it: against it nothing is claimed."
+    if mechanisms[0].noised_by == "server" and adversary == "aggregate":
+        return "The server adds the noise to the sum, which it sees without it: against it nothing is claimed."
     void = next((part.void for part in mechanisms if part.void), "")
     if void:
         return void
@@ -177,94 +189,12 @@ def _unsupported(mechanisms: Sequence[Mechanism], unit: Unit, adversary: Adversa
     return ""
 
 
-def _accounted(
-    mechanisms: Sequence[Mechanism], unit: Unit, delta: float, accountant: Accountant, examples: int
-) -> tuple[Accounted, tuple[str, ...]]:
-    """Compute the epsilon of a unit, with sentences on how it was counted."""
-    whole = f"Neighbours: one {unit} more or less, its places left empty. Exchanging one for another counts twice."
-    clients = mechanisms[0].clipped == "client"
-    if clients and unit != "client":
-        whole = f"Neighbours: all data of one {unit} added, taken away or exchanged for others."
-    copies = 1 if unit in (mechanisms[0].clipped, "example") else examples
-    if copies == 1 and (not clients or unit == "client"):
-        return account(phases(mechanisms), delta, accountant), (whole,)
-    if clients:
-        size, group = 2, f"Whole clients are clipped: one {unit} can exchange one update for another."
-        direct = account(phases(mechanisms, 2, amplified=False), delta, accountant)
-    else:
-        size, group = copies, f"Single examples are clipped: the {copies} examples of one {unit} count as a group."
-        direct = account(phases(mechanisms, copies), delta, accountant)
-    options = [(direct, "It is taken to change every step that it takes part in as much as the whole group can.")]
-    if any(part.amplified for part in mechanisms):
-        if not clients:
-            most, parts = _truncated(mechanisms, copies, delta)
-            options.append((
-                _raised(account(parts, delta / 2, accountant), delta),
-                f"No more than {most} of the group are drawn in one step; half of delta is set aside for the contrary.",
-            ))  # fmt: skip
-        # Many deltas are tried, so only the fast accountants are used.
-        one = partial(account, phases(mechanisms), accountant="moments" if accountant == "moments" else "rdp")
-        grouped, inner = _group_privacy(one, size, delta)
-        times = f"{size} times the epsilon of one {mechanisms[0].clipped} at delta {inner:.1e}"
-        options.append((grouped, f"It is counted by group privacy: {times}, by the accountant {grouped.accountant}."))
-    best, how = min(options, key=lambda one: one[0].epsilon)
-    return best, (whole, group, *([] if isinf(best.epsilon) else [how]))
-
-
-def _raised(accounted: Accounted, by: float) -> Accounted:
-    return replace(accounted, epsilon=accounted.epsilon + by)
-
-
-def _truncated(mechanisms: Sequence[Mechanism], copies: int, delta: float) -> tuple[int, list[Phase]]:
-    """Return phases as if no step drew more than m of n copies; this fails with total probability at most delta / 2.
-
-    Let each of T steps draw more than m with probability t <= delta / 2T. The truncated steps P' are within T t of the
-    true steps P in total variation, and P' <= P / (1 - t)^T. So a bound (e, delta / 2) for P' gives (e, delta) for P in
-    one direction and (e + T log(1 / (1 - t)), delta / 2) in the other, with T log(1 / (1 - t)) below delta.
-
-    Returns:
-        The largest m, and the phases.
-    """
-    from scipy.stats import binom
-
-    total = sum(part.phase(copies).steps for part in mechanisms)
-    largest, parts = 1, []
-    for part in mechanisms:
-        phase = part.phase(copies)
-        if part.amplified and total:
-            n = copies * (part.replication if part.noised_by == "server" else 1)
-            allowed = delta / (2 * total)
-            most = max(1, int(binom.isf(allowed, n, part.sampling_rate)))
-            while most < n and binom.sf(most, n, part.sampling_rate) > allowed:
-                most += 1
-            largest, phase = max(largest, most), replace(phase, multiplier=part.multiplier / min(most, n))
-        parts.append(phase)
-    return largest, parts
-
-
-def _group_privacy(one: Callable[[float], Accounted], size: int, delta: float) -> tuple[Accounted, float]:
-    """Return (size e, delta) and d, from (e, d) of one unit with d (1 + exp(e) + ... + exp((size - 1) e)) <= delta.
-
-    Vadhan, The Complexity of Differential Privacy, 2017, lemma 2.2. It is inf if a smaller d only makes e larger.
-    """
-    inner = delta
-    for _ in range(100):
-        single = one(inner)
-        e = single.epsilon
-        if size * e > 600:
-            break
-        growth = log(expm1(size * e) / expm1(e)) if e > 0 else log(size)
-        if log(inner) + growth <= log(delta):
-            return replace(single, epsilon=size * e), inner
-        inner = 0.99 * exp(log(delta) - growth)
-    return Accounted(inf, "none"), inner
-
-
 def _of_the_run(mechanisms: Sequence[Mechanism]) -> list[str]:
     """Describe clipping, noise and sampling in sentences, for each mechanism and in total."""
     sentences = [sentence for part in mechanisms for sentence in _of_a_mechanism(part)]
     steps = sum(part.steps for part in mechanisms)
-    sigmas, rates = ([getattr(part, name) for part in mechanisms] for name in ("noise_multiplier", "sampling_rate"))
+    sigmas = [part.noise_multiplier / sqrt(part.shares) for part in mechanisms]
+    rates = [part.sampling_rate for part in mechanisms]
     noise = f"Gaussian noise of {_span(sigmas)} times the bound is added"
     by = (
         "each client, to its own sum"
@@ -272,9 +202,23 @@ def _of_the_run(mechanisms: Sequence[Mechanism]) -> list[str]:
         else "the server, which is trusted, to the sum"
     )
     sentences.append(f"{noise} by {by}, in {steps} steps.")
+    sentences += _of_the_sums(mechanisms)
     if any(part.amplified for part in mechanisms):
         sentences.append(f"The probability to be drawn in a step is {_span(rates)}.")
     return sentences
+
+
+def _of_the_sums(mechanisms: Sequence[Mechanism]) -> list[str]:
+    """Describe the noise that adds up in a sum; nothing where each client's noise counts by itself."""
+    summed = [part.summed for part in mechanisms]
+    if max(summed) == 1:
+        return []
+    noises = [part.noise_multiplier * sqrt(part.summed / part.shares) for part in mechanisms]
+    return [
+        f"A sum is of {_span(summed)} updates or more, also where clients drop out, and each of its clients adds its"
+        f" noise, which nobody takes off: together {_span(noises)} times the bound. Of clients that add none, or that"
+        " work together with the adversary, the noise is missing.",
+    ]
 
 
 def _span(values: Sequence[float]) -> str:

@@ -25,6 +25,8 @@ class Course:
         epochs: passes over a client's examples in a round.
         replication: largest number of clients that hold the same example.
         tensors: number of entries of each trained tensor, by name.
+        summed: least number of clients whose updates are in a round's sum, also when others drop out; a round with
+            fewer has no sum.
     """
 
     rounds: int
@@ -38,6 +40,7 @@ class Course:
     epochs: int
     replication: int
     tensors: Mapping[str, int]
+    summed: int = 1
 
     @property
     def local_steps(self) -> int:

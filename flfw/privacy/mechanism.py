@@ -5,6 +5,7 @@ times the sensitivity makes the step a Gaussian mechanism of multiplier z, and i
 
     z = sigma / sqrt(M)            each of M groups of tensors clipped to C: the sensitivity is sqrt(M) C, not C
     z = sigma sqrt(B) / sqrt(M)    with a draw of noise for each of B examples: their sum has deviation sqrt(B) sigma C
+    z = sigma sqrt(S / n) / sqrt(M)    with an n-th of the noise's variance from each of S clients, seen as a sum alone
 
 Sampling amplifies privacy if each example is drawn by its own coin, with probability q (Poisson), and the adversary
 never learns which examples were drawn. Otherwise q counts as 1, for the steps in which an example takes part.
@@ -13,7 +14,7 @@ never learns which examples were drawn. Otherwise q counts as 1, for the steps i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, expm1, inf, log1p, sqrt
 from typing import Literal, TypeAlias, final
 
@@ -42,7 +43,7 @@ class Phase:
 @final
 @dataclass(frozen=True)
 class Mechanism:
-    """Clipping, noise and sampling as one adversary sees them; for another adversary, `hidden` may differ.
+    """Clipping, noise and sampling as one adversary sees them; for another, `hidden` and `summed` may differ.
 
     Attributes:
         noise_multiplier: sigma >= 0; the noise on the sum has deviation sigma C in each entry. 0: none.
@@ -60,10 +61,15 @@ class Mechanism:
         participations: largest number of steps in which one example (or client) takes part, at most ``steps``; None:
             all. It counts if sampling gives no credit: 1 a pass for passes in shuffled order.
         replication: r >= 1, number of clients that hold a copy of the same example.
+        shares: n >= 1; a client's own noise on its clipped update has deviation sigma C / sqrt(n), so that n of them
+            make sigma C together.
+        summed: S >= 1, the least number of updates in a sum, each with its client's noise, for an adversary that sees
+            nothing but these sums; 1: it may see a single update.
         void: a sentence on why no epsilon holds, if another message depends on the data; else empty.
 
     Raises:
-        BadInput: a value out of its range, or noise per example with a batch that is not known.
+        BadInput: a value out of its range, noise per example with a batch that is not known, or shares or sums of
+            noise that is not each client's own on its whole update.
     """
 
     noise_multiplier: float
@@ -80,13 +86,22 @@ class Mechanism:
     participations: int | None = None
     replication: int = 1
     void: str = ""
+    shares: int = 1
+    summed: int = 1
 
     def __post_init__(self) -> None:
         sigma, taken = self.noise_multiplier, self.participations
         require(0 <= sigma < inf, "0 <= noise_multiplier < inf", noise_multiplier=sigma)
         require(self.clip > 0, "clip > 0", clip=self.clip)
         require(0 < self.sampling_rate <= 1, "0 < sampling_rate <= 1", sampling_rate=self.sampling_rate)
-        for name, least in (("steps", 0), ("groups", 1), ("batch", 0), ("replication", 1)):
+        for name, least in (
+            ("steps", 0),
+            ("groups", 1),
+            ("batch", 0),
+            ("replication", 1),
+            ("shares", 1),
+            ("summed", 1),
+        ):
             value = getattr(self, name)
             require(isinstance(value, int) and value >= least, f"a whole number {name} >= {least}", **{name: value})
         require(
@@ -98,13 +113,32 @@ class Mechanism:
         require(self.draws in ("batch", "example"), "draws=batch or example", draws=self.draws)
         require(self.noised_by in ("client", "server"), "noised_by=client or server", noised_by=self.noised_by)
         require(self.draws == "batch" or self.batch >= 1, "batch >= 1 with draws=example", batch=self.batch)
+        alone = "shares=1 and summed=1 where clients do not add noise to their clipped updates"
+        parted = {"shares": self.shares, "summed": self.summed}
+        require(self.is_distributed or set(parted.values()) == {1}, alone, **parted)
+
+    @property
+    def is_distributed(self) -> bool:
+        """True where each client adds noise of its own to its clipped update, so that in a sum these noises add up."""
+        return self.clipped == "client" and self.noised_by == "client"
+
+    @property
+    def adds_up(self) -> bool:
+        """True if the noise of several clients counts, since there is more of it in a sum than copies of an example."""
+        return self.summed > self.replication
+
+    @property
+    def alone(self) -> Mechanism:
+        """The same for an adversary that may see a single update, or may know the noise of others, as one of them."""
+        return replace(self, summed=1)
 
     @property
     def multiplier(self) -> float:
         """Multiplier z: deviation of the noise on a step's sum over the L2 sensitivity of one clipped unit."""
         if self.clip == inf:
             return 0.0
-        return self.noise_multiplier * sqrt(self.batch if self.draws == "example" else 1) / sqrt(self.groups)
+        draws = self.summed * (self.batch if self.draws == "example" else 1)
+        return self.noise_multiplier * sqrt(draws) / sqrt(self.groups * self.shares)
 
     @property
     def amplified(self) -> bool:
@@ -112,8 +146,7 @@ class Mechanism:
 
         It does not if clients add their own noise: a client that is not drawn adds none, so the noise reveals the draw.
         """
-        silent = self.clipped == "client" and self.noised_by == "client"
-        return self.poisson and self.hidden and self.sampling_rate < 1 and not silent
+        return self.poisson and self.hidden and self.sampling_rate < 1 and not self.is_distributed
 
     def phase(self, copies: int = 1, amplified: bool = True) -> Phase:
         r"""Return the phase for a unit that counts several times in each client that holds it.
@@ -124,6 +157,11 @@ class Mechanism:
         each contains the unit: r runs of the mechanism, composed, i.e. r times the steps at the same multiplier (for
         q = 1 that is z / sqrt(r); group privacy, z / r, would count the r noises as one). If the server adds the noise
         once, to the sum over the clients, all copies are in one sum: n is r times as large, and the steps are not.
+
+        Sums: an adversary that sees sums of S or more noisy updates meets k of the r copies in a sum with the noise of
+        m >= S clients, k <= min(r, m), and each client is in p sums at most. Such a sum counts by k^2 / m in the sum of
+        squared shifts, so all of them by r (r p) / S at most, as k^2 <= r k: p steps with n = r and the noise of S. It
+        is also k at most, so all of them by r p: r runs, with one client's noise. The smaller of both is taken.
 
         Sampling: of n copies, each with its own coin, at least one is drawn with probability q' = 1 - (1 - q)^n, and at
         most n are drawn. (z / n, q') bounds that: the hockey-stick divergence is jointly convex, a shift by k <= n is a
@@ -139,17 +177,18 @@ class Mechanism:
             amplified: False: give no credit for sampling even if the property `amplified` is True.
         """
         require(copies >= 1, "copies >= 1", copies=copies)
-        at_server = self.noised_by == "server"
-        copied, runs = (self.replication, 1) if at_server else (1, self.replication)
+        at_once = self.noised_by == "server" or self.adds_up
+        copied, runs = (self.replication, 1) if at_once else (1, self.replication)
+        multiplier = self.multiplier if at_once else self.multiplier / sqrt(self.summed)
         if self.amplified and amplified:
             n = copies * copied
             rate = self.sampling_rate if n == 1 else -expm1(n * log1p(-self.sampling_rate))
-            return Phase(self.multiplier / n, rate, self.steps * runs)
+            return Phase(multiplier / n, rate, self.steps * runs)
         fixed = self.batch if self.clipped == "example" and not self.poisson else 0
         most = min(copies, fixed) if fixed else copies
         taken = self.steps if self.participations is None else self.participations
         together = min(self.steps, ceil(copies * taken / most))
-        return Phase(self.multiplier / (most * copied), 1.0, together * runs)
+        return Phase(multiplier / (most * copied), 1.0, together * runs)
 
 
 Mechanisms: TypeAlias = Mechanism | Sequence[Mechanism]

@@ -277,7 +277,7 @@ def _privacy(resolved: Resolved, task: Task, training: dict[str, Any]) -> tuple[
     last, asked = last_round(training, resolved.experiment), training["asked"]
     if training["budget_spent"]:  # by rounds that were asked for again; that these were few or many tells of no data
         resolved = resolved.replaced(rounds=last, audit_rounds="0")
-    ledger = Ledger(resolved, task.split, len(asked) - len(set(asked)))
+    ledger = Ledger(resolved, task.split, len(asked) - len(set(asked)), training.get("summed", 1))
     entries = ledger.entries()
     if task.canaries is None:
         return entries, []

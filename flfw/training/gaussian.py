@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from flfw.errors import require
-from flfw.training.secure_gaussian import MARGIN, add_secure_gaussian
+from flfw.training.secure_gaussian import MARGIN, add_secure_gaussian, shared_step
 
 
 def gaussian(
@@ -56,6 +56,19 @@ class GaussianNoise(ABC):
             scales: factor > 0 of the deviation for each tensor; None: 1.
         """
 
+    @abstractmethod
+    def moved(
+        self, start: Mapping[str, Tensor], change: Mapping[str, Tensor], bound: float, deviation: float
+    ) -> dict[str, Tensor]:
+        """Return ``start`` plus a client's change plus independent noise, as they are sent to be summed.
+
+        Args:
+            start: what all clients of the round were sent, by name, floating and of one type.
+            change: by the same names; it may be changed in place.
+            bound: on the magnitude of each entry of the change.
+            deviation: standard deviation of the noise, >= 0 and finite.
+        """
+
 
 @final
 @dataclass(frozen=True)
@@ -74,6 +87,13 @@ class SeededNoise(GaussianNoise):
         """Return the tensors plus numbers of `gaussian`; see the base."""
         noise = gaussian({name: value.shape for name, value in values.items()}, deviation, self.rng)
         return {n: v.add_(noise[n].to(v.device), alpha=scales[n] if scales else 1) for n, v in values.items()}
+
+    def moved(
+        self, start: Mapping[str, Tensor], change: Mapping[str, Tensor], bound: float, deviation: float
+    ) -> dict[str, Tensor]:
+        """Return the sums, each rounded to its own digits; see the base."""
+        noisy = self.added(change, deviation)
+        return {name: value + noisy[name] for name, value in start.items()}
 
 
 @final
@@ -94,3 +114,20 @@ class SecureNoise(GaussianNoise):
         for scale, members in alike.items():
             noisy |= add_secure_gaussian(members, (1 + MARGIN) * deviation * scale)
         return {name: noisy[name] for name in values}
+
+    def moved(
+        self, start: Mapping[str, Tensor], change: Mapping[str, Tensor], bound: float, deviation: float
+    ) -> dict[str, Tensor]:
+        """Return the sums on one grid for all clients, which depends on no client's change; see the base.
+
+        Raises:
+            BadInput: the numbers of ``start`` are so large that their digits end above the noise.
+        """
+        require(0 <= deviation < inf, "0 <= deviation < inf", deviation=deviation)
+        if not (deviation and start):
+            return {name: value + change[name] for name, value in start.items()}
+        dtype, larger = next(iter(start.values())).dtype, (1 + MARGIN) * deviation
+        largest = max((float(value.abs().max()) for value in start.values() if value.numel()), default=0.0)
+        step = shared_step(largest + (1 + MARGIN) * bound, larger, dtype)
+        ends = {name: value.double() + change[name].double() for name, value in start.items()}
+        return {n: v.to(dtype) for n, v in add_secure_gaussian(ends, larger, least_step=step).items()}

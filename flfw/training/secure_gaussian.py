@@ -17,6 +17,22 @@ of both are drawn, and the place is computed with as much precision: Haney, Desf
 "Precision-based Attacks and Interval Refining", TPDP 2022. What is left undecided has a probability below 2^-100 for
 each entry.
 
+Sums. Where each of n clients rounds a noisy value to the same grid, who sees nothing but their sum sees a rounded
+Gaussian of deviation sqrt(n) s, s that of one client, up to probabilities that no number here can hold. In steps of the
+grid, let X be N(m, n s^2), m the sum of the values, and let U_2 to U_n be uniform from -1/2 to 1/2, all independent.
+Then round(X + U_2 + ... + U_n) is post-processing of a Gaussian mechanism, and the sum of the rounded values is at each
+place as likely, up to
+
+    1 / (s sqrt(2 pi n)) * sum over integers k_2 to k_n, not all 0, of exp(-2 pi^2 s^2 V),   V = sum k^2 - (sum k)^2 / n
+
+by Poisson's summation formula: a rounded number's characteristic function is the sum of all shifts by 2 pi of that of
+its density. In the product of n of them those terms make the post-processed Gaussian that are shifted alike, and the
+bound is the integral of the others (for the discrete Gaussian see Kairouz, Liu and Steinke, "The Distributed Discrete
+Gaussian Mechanism for Federated Learning with Secure Aggregation", ICML 2021). V is 1/2 or more: for s of `PER_STEP`
+steps or more all of it is below n exp(-157). The grid must be the same for all clients, whatever their values, which
+float32's is not: its digits end earlier in larger numbers, so that the last digit of a sum tells how small the smallest
+of the numbers in it was. `shared_step` gives a grid that float32 holds.
+
 Not covered: the time that a draw takes, in which a refinement can be seen (of one entry in some 350,000); and the
 rounding errors of the value itself, see `MARGIN`.
 """
@@ -38,6 +54,9 @@ MARGIN = 2.0**-10
 changes them by up to the bound and the rounding errors: `tests/training/test_rounding_errors.py` has them below 1e-5 of
 the bound in batches of up to 4000."""
 
+PER_STEP = 4
+"""Least number of steps of a shared grid in a deviation."""
+
 Bits: TypeAlias = Callable[[int], bytes | bytearray]
 
 _DIGITS, _MORE = 53, 128  # of a uniform number at first, and in addition where these do not decide
@@ -45,6 +64,7 @@ _STEPS = 12  # the step is the deviation's power of two below, over 2^12
 _DOUBT = 2.0**-20  # of a step: above all errors of float64, which are below 2^-35 deviations for the numbers kept
 _LEAST, _MOST = 2.0**-20, 1 - 2.0**-36  # outside, the first uniform number does not give the radius well enough
 _LARGEST = 2.0**48  # steps; a value beyond is a billion deviations, which no noise of this size hides
+_FARTHEST = 17.0  # deviations: no uniform number of 53 + 128 digits gives more than 15.9
 
 
 def grid_step(deviation: float) -> float:
@@ -58,13 +78,39 @@ def grid_step(deviation: float) -> float:
     return 2.0 ** (frexp(deviation)[1] - 1 - _STEPS)
 
 
-def add_secure_gaussian(values: Mapping[str, Tensor], deviation: float, bits: Bits = secret_bytes) -> dict[str, Tensor]:
+def shared_step(largest: float, deviation: float, dtype: torch.dtype) -> float:
+    """Return the step of a grid on which a type holds every sum of a value and its noise exactly.
+
+    Args:
+        largest: bound on the magnitude of all values, >= 0. It must not depend on what the noise is to hide.
+        deviation: standard deviation of the noise, > 0 and finite.
+        dtype: floating type of what is sent.
+
+    Raises:
+        BadInput: the deviation is out of range, or the type's digits end above a quarter of it.
+
+    >>> shared_step(1.0, 6.0, torch.float32) == grid_step(6.0), shared_step(2.0**20, 6.0, torch.float32)
+    (True, 0.125)
+    """
+    require(0 <= largest < inf, "finite values to add noise to", largest=largest)
+    digits = torch.finfo(dtype)
+    end = 2.0 ** frexp(largest + _FARTHEST * deviation)[1]  # a power of two above all sums
+    step = max(grid_step(deviation), end * digits.eps / 2)
+    fits = f"values within {1 / (PER_STEP * digits.eps):.3g} deviations of the noise"
+    require(digits.tiny <= step <= deviation / PER_STEP, fits, largest=largest, deviation=deviation)
+    return step
+
+
+def add_secure_gaussian(
+    values: Mapping[str, Tensor], deviation: float, bits: Bits = secret_bytes, least_step: float = 0.0
+) -> dict[str, Tensor]:
     """Add independent noise of N(0, deviation^2) to all entries, and round the sums to the grid.
 
     Args:
         values: floating tensors by name, on any device; they are not changed.
         deviation: standard deviation of the noise, > 0 and finite.
         bits: source of n random bytes; another one than the system's is for tests.
+        least_step: a power of two; where it is above `grid_step`, it is the grid's step.
 
     Returns:
         New tensors in the types and on the devices of ``values``.
@@ -72,7 +118,7 @@ def add_secure_gaussian(values: Mapping[str, Tensor], deviation: float, bits: Bi
     Raises:
         BadInput: the deviation is out of range, or a value is not finite or so large that the noise hides nothing.
     """
-    step = grid_step(deviation)
+    step = max(grid_step(deviation), least_step)
     sizes = [prod(value.shape) for value in values.values()]
     scaled = torch.cat([v.detach().to("cpu", torch.float64).flatten() for v in values.values()]) if values else None
     if scaled is None or not len(scaled):

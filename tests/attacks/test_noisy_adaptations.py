@@ -213,6 +213,7 @@ NOISY = {
     "a median": exchange("fed_cdp", "bound=median", "noise_multiplier=0.5"),
     "an update": exchange("fed_sdp", "clip=0.1", "noise_multiplier=2", batch=2),
     "an update of steps": exchange("fed_sdp", "clip=0.1", "noise_multiplier=2", "momentum=0.5", steps=3),
+    "a share of an update's": exchange("fed_sdp", "clip=0.1", "noise_multiplier=2", "noise_shares=9", batch=2),
     "steps": exchange("dp_fedavg", "clip=0.0001", "noise_multiplier=2", "momentum=0.9", batch=2, steps=4),
     "an extractor": exchange("centaur", "noise_multiplier=2"),
 }
@@ -355,6 +356,8 @@ def test_an_attacker_is_adaptive_only_where_it_models_all_that_is_done() -> None
     assert any("fed_cdp's optimiser" in words for words in many.granted)
     assert stands(asked("fed_cdp", QUIET), ticket(steps=2), True).adaptive
     assert stands(sdp_, ticket(steps=2), True).adaptive  # its noise comes after all steps
+    of_its_own = stands(asked("fed_sdp", "noise_multiplier=3", "noise_shares=9"), ticket(), True).granted[-1]
+    assert "clips each update (C=4 a layer) and adds noise (sigma=1)" in of_its_own
     assert not stands(cdp_, ticket(), True, IDLG()).adaptive  # labels are read off a noisy layer
     assert not stands(asked("centaur"), ticket(), True).adaptive  # the head is hidden
     assert "(C=0.04 over all tensors)" in stands(asked("dp_fedavg", "unit=client"), ticket(), True).granted[-1]

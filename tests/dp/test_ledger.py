@@ -108,6 +108,7 @@ def test_the_course_by_hand() -> None:
         epochs=3,
         replication=3,  # example 0
         tensors=weights,
+        summed=2,
     )
     assert (result.local_steps, result.example_rate, result.client_rate) == (3 * 4, 1.0, 0.5)
     assert isinstance(result.participations, int) and isinstance(result.replication, int)
@@ -342,7 +343,8 @@ def test_the_papers_count_stands_beside_the_true_one(method: str) -> None:
     assert all(entry["epsilon"] == pytest.approx(value, abs=1e-4) for entry in informed.values())
     assert all(entry["accountant"] == "moments" and entry["assumptions"] for entry in informed.values())
     exact = [entry for entry in entries if entry["counted"] == "exact"]
-    assert len(exact) == 6 and all(entry["epsilon"] > 3 * value for entry in exact)
+    seen_singly = [entry for entry in exact if entry["adversary"] != "aggregate"]
+    assert len(exact) == 8 and len(seen_singly) == 6 and all(entry["epsilon"] > 3 * value for entry in seen_singly)
     without = Ledger(resolve(dataclasses.replace(experiment, accounting="exact")), split).entries()
     assert without == exact
 

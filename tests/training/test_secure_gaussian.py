@@ -9,13 +9,14 @@ import mpmath
 import numpy as np
 import pytest
 import torch
+from scipy.integrate import quad
 from scipy.stats import chi2, kstest, norm
 
 from flfw.errors import BadInput
 from flfw.rng import secret_bytes, secret_coins
 from flfw.training import gaussian, secure_gaussian
 from flfw.training.gaussian import SecureNoise
-from flfw.training.secure_gaussian import MARGIN, add_secure_gaussian, grid_step
+from flfw.training.secure_gaussian import MARGIN, PER_STEP, add_secure_gaussian, grid_step, shared_step
 
 DEVIATION = 24.0
 STEP = 2.0**-8  # 24 is above 2^4, and the step is 2^-12 of that
@@ -175,6 +176,103 @@ def test_the_margin_is_in_every_deviation(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(gaussian, "add_secure_gaussian", noted)
     SecureNoise().added({"a": torch.zeros(1), "b": torch.zeros(1)}, 2.0, {"a": 1.0, "b": 3.0})
     assert asked == [2.0 * (1 + 2**-10), 6.0 * (1 + 2**-10)]
+
+
+# --- sums of what several clients send ---
+
+
+def rounded(mean: float, deviation: float, places: np.ndarray) -> np.ndarray:
+    """Probabilities of a Gaussian's places on the grid of whole numbers."""
+    return np.diff(norm.cdf(np.append(places - 0.5, places[-1] + 0.5), mean, deviation))
+
+
+def sum_of_rounded(means: list[float], deviation: float, places: np.ndarray) -> np.ndarray:
+    """Probabilities of the sum of several such places, added up pair by pair."""
+    total = rounded(means[0], deviation, places)
+    for mean in means[1:]:
+        total = np.convolve(total, rounded(mean, deviation, places), mode="same")
+    return total
+
+
+def rounded_sum(means: list[float], deviation: float, places: np.ndarray) -> np.ndarray:
+    """Probabilities of the places of one Gaussian plus a uniform number for each client but one."""
+    uniforms = len(means) - 1
+    wide = deviation * sqrt(len(means))
+
+    def density(u: float) -> float:  # of the sum of one or two uniform numbers
+        return 1.0 if uniforms == 1 else 1 - abs(u)
+
+    def at(place: float) -> float:
+        def share(u: float) -> float:
+            low, high = norm.cdf([place - 0.5 - u, place + 0.5 - u], sum(means), wide)
+            return density(u) * (high - low)
+
+        end = uniforms / 2
+        return sum(quad(share, a, b, epsabs=1e-14)[0] for a, b in ((-end, 0), (0, end)))
+
+    return np.array([at(place) for place in places])
+
+
+def aliasing(deviation: float, clients: int) -> float:
+    """The bound on the difference of both, with every shift of up to 3 of up to two further clients."""
+    shifts = np.array(np.meshgrid(*[np.arange(-3, 4)] * (clients - 1))).reshape(clients - 1, -1)
+    v = (shifts**2).sum(0) - shifts.sum(0) ** 2 / clients
+    terms = np.exp(-2 * np.pi**2 * deviation**2 * v)[(shifts != 0).any(0)]
+    return terms.sum() / (deviation * sqrt(2 * np.pi * clients))
+
+
+@pytest.mark.parametrize("means", [[0.0, 0.0], [0.3, 0.45], [0.5, -0.2, 0.1]])
+def test_a_sum_of_rounded_noises_is_a_rounded_gaussian_up_to_its_bound(means: list[float]) -> None:
+    """The difference falls as exp(-pi^2 s^2) and faster: where a deviation has a step and more, nothing is left."""
+    places = np.arange(-30.0, 31.0)
+    found = {}
+    for deviation in (0.25, 0.5, 1.0, 2.0):
+        apart = np.abs(sum_of_rounded(means, deviation, places) - rounded_sum(means, deviation, places)).max()
+        assert apart <= aliasing(deviation, len(means)) + 1e-12
+        found[deviation] = apart
+    assert found[0.25] > found[0.5] > 1e-3 > 1e-4 > found[1.0]  # the test sees a grid that is too coarse
+    assert found[2.0] < 1e-12
+    assert aliasing(PER_STEP, len(means)) < 1e-60
+
+
+def test_a_shared_grid_is_held_exactly_and_has_four_steps_in_a_deviation() -> None:
+    for largest in (0.0, 1e-6, 1.0, 3.0, 5000.0, 1e6):
+        for deviation in (1.0, 24.0, 1e3):
+            step = shared_step(largest, deviation, torch.float32)
+            assert grid_step(deviation) <= step <= deviation / PER_STEP
+            last = torch.tensor((largest + 16 * deviation) / step).double().ceil()
+            farthest = step * (last - torch.arange(100))
+            assert torch.equal(farthest.float().double(), farthest)
+    assert shared_step(1e6, 1.0, torch.float64) == grid_step(1.0)
+
+
+@pytest.mark.parametrize("largest", [5e6, 1e30, inf, nan])
+def test_numbers_whose_digits_end_above_the_noise_are_refused(largest: float) -> None:
+    with pytest.raises(BadInput, match=r"values within 2.1e\+06 deviations|finite values to add noise to"):
+        shared_step(largest, 1.0, torch.float32)
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e4, 1e6])
+def test_what_all_clients_send_is_on_one_grid_whatever_their_changes(size: float) -> None:
+    rng = torch.Generator().manual_seed(0)
+    start = {"w": size * torch.rand(2000, generator=rng), "b": torch.rand(300, generator=rng)}
+    changes = [{n: scale * (torch.rand(v.shape, generator=rng) - 0.5) for n, v in start.items()} for scale in (0, 1, 8)]
+    step = shared_step(size + 4 * (1 + MARGIN), 2.0 * (1 + MARGIN), torch.float32)
+    for change in changes:
+        sent = SecureNoise().moved(start, change, 4.0, 2.0)
+        assert all(value.dtype == torch.float32 for value in sent.values())
+        for value in sent.values():
+            places = value.double() / step
+            assert torch.equal(places, places.round())
+        noise = torch.cat([(sent[n].double() - start[n] - change[n]).flatten() for n in start])
+        assert accepted(noise, 2.0) and not accepted(noise, 2.0 * 2 / 3) and not accepted(noise, 2.0 * 3 / 2)
+
+
+def test_without_noise_a_change_is_added_as_it_is() -> None:
+    start, change = {"w": torch.tensor([0.1, 7.0])}, {"w": torch.tensor([1e-3, -0.5])}
+    assert torch.equal(SecureNoise().moved(start, change, 1.0, 0.0)["w"], start["w"] + change["w"])
+    assert SecureNoise().moved({}, {}, 1.0, 1.0) == {}
+    assert SecureNoise().moved({"w": torch.zeros(0)}, {"w": torch.zeros(0)}, 1.0, 1.0)["w"].shape == (0,)
 
 
 def test_secret_bytes_differ_in_each_call_and_coins_have_their_probability() -> None:

@@ -1,0 +1,533 @@
+"""Who sees sums alone: noise that adds up, counted against loops, in what clients send, and over drop-outs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from itertools import combinations, product
+from math import exp, inf, isinf, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chi2, norm
+from torch import Tensor
+
+import sim
+from clients.fed_sdp import FedSDPClient
+from flfw.defence import Defence
+from flfw.dp.client import NoisyClient
+from flfw.dp.ledger import course, least_summed
+from flfw.dp.message_cost import TRAIN, cost
+from flfw.dp.settings import clipped_change
+from flfw.dp.settlement import settle
+from flfw.errors import BadInput, RunFailed
+from flfw.experiment import Experiment
+from flfw.nets.net import Tensors
+from flfw.privacy.accountants import account
+from flfw.privacy.claims import claim
+from flfw.privacy.mechanism import Mechanism, Phase
+from flfw.rehearse.plan import plan
+from flfw.resolve import resolve
+from flfw.runs import run
+from flfw.server.aggregation import Update
+from flfw.server.strategy import FederatedStrategy
+from flfw.training.gaussian import SecureNoise
+from flfw.training.secure_gaussian import MARGIN, PER_STEP
+from tests.dp.test_ledger import DELTA, OTHERS, apart, asked, claims, held
+from tests.support.method_rounds import initial_tensors, make_client
+
+TEN = apart(*[20] * 10)
+TRIES = 200
+
+
+def of_ten(*assignments: str, **changes: Any) -> Experiment:
+    """Ten clients, all in each of five rounds."""
+    chosen = {"clients": 10, **changes}
+    return asked("fed_sdp", "noise_multiplier=6", "grouping=flat", *assignments, **chosen)
+
+
+def gaussian(multiplier: float, steps: int) -> float:
+    return account((Phase(multiplier, 1.0, steps),), DELTA).epsilon
+
+
+def failing(epsilon: float, mu: float) -> float:
+    """The delta of Gaussian noise at an epsilon, in closed form (Balle and Wang, ICML 2018, theorem 8)."""
+    return float(norm.cdf(mu / 2 - epsilon / mu) - exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu))
+
+
+# --- how much is claimed ---
+
+
+@pytest.mark.parametrize(
+    ("changes", "surely"),
+    [
+        ({}, 10),
+        ({"sample": 4}, 4),
+        ({"on_client_failure": "drop"}, 1),
+        ({"on_client_failure": "drop", "min_clients": 7}, 7),
+        ({"min_clients": 7}, 10),  # who fails ends the run
+        ({"sample": 4, "sampling": "poisson"}, 1),
+        ({"sample": 4, "sampling": "poisson", "min_clients": 3}, 3),  # with fewer the run ends, whoever failed
+        ({"sampling": "poisson"}, 10),  # everybody
+    ],
+)
+def test_the_noise_of_all_that_are_surely_in_a_sum_counts(changes: dict[str, Any], surely: int) -> None:
+    experiment = of_ten(**changes)
+    assert least_summed(experiment) == surely
+    result, rounds = claims(experiment, TEN), course(resolve(experiment), TEN).participations
+    assert rounds == 5 or "sample" in changes
+    assert {result["client", adversary].epsilon for adversary in ("server", *OTHERS)} == {gaussian(6, rounds)}
+    epsilon = result["client", "aggregate"].epsilon
+    assert epsilon == pytest.approx(gaussian(6 * sqrt(surely), rounds), rel=1e-9)
+    assert failing(epsilon, sqrt(rounds) / 6 / sqrt(surely)) == pytest.approx(DELTA)
+
+
+def test_shares_of_the_noise_make_it_whole_in_the_sum_and_small_in_each_update() -> None:
+    for shares, surely in ((10, 10), (7, 7), (4, 10)):
+        changes = {"on_client_failure": "drop", "min_clients": surely}
+        result = claims(of_ten(f"noise_shares={shares}", **changes), TEN)
+        whole = sqrt(surely / shares)
+        assert result["client", "aggregate"].epsilon == pytest.approx(gaussian(6 * whole, 5), rel=1e-9)
+        for adversary in ("server", *OTHERS):
+            assert result["client", adversary].epsilon == gaussian(6 / sqrt(shares), 5)
+        assert any(f"A sum is of {surely} updates or more" in one for one in result["client", "aggregate"].assumptions)
+        assert not any("A sum is of" in one for one in result["client", "another client"].assumptions)
+
+
+def test_an_example_exchanges_an_update_also_in_a_sum() -> None:
+    result = claims(of_ten(), TEN)
+    assert result["example", "aggregate"].epsilon == pytest.approx(gaussian(6 * sqrt(10) / 2, 5), rel=1e-9)
+    assert result["example", "server"].epsilon == gaussian(6 / 2, 5)
+
+
+def worst(copies: int, participations: int, rounds: int, surely: int, clients: int) -> float:
+    """Largest sum of k^2 / m over the rounds, k copies among m >= surely updates, by trying all rounds of each."""
+    chosen = list(combinations(range(rounds), participations))
+    largest = 0.0
+    for rounds_of in product(chosen, repeat=copies):
+        k = [sum(r in mine for mine in rounds_of) for r in range(rounds)]
+        counted = (max(n * n / m for m in range(max(surely, n), clients + 1)) for n in k)
+        largest = max(largest, sum(counted))
+    return largest
+
+
+@pytest.mark.parametrize("surely", [1, 2, 3, 5])
+@pytest.mark.parametrize("copies", [1, 2, 3, 4])
+def test_copies_in_one_sum_are_never_more_than_is_counted(copies: int, surely: int) -> None:
+    """Multiplier 1: the sum of squared shifts is the number of steps over the multiplier's square."""
+    for participations, rounds in ((1, 1), (1, 3), (2, 3)):
+        one = Mechanism(1.0, rounds, clipped="client", participations=participations, replication=copies, summed=surely)
+        phase = one.phase()
+        counted = phase.steps / phase.multiplier**2
+        assert counted == pytest.approx(worst(copies, participations, rounds, surely, 6))
+        assert counted <= one.alone.phase().steps + 1e-9  # never more than for who sees each update
+
+
+def test_copies_of_an_example_meet_in_a_sum_only_as_far_as_there_is_noise() -> None:
+    copies = held(*[range(20)] * 3, *[range(20 * k, 20 * (k + 1)) for k in range(3, 10)])  # three clients hold the same
+    many = claims(of_ten(), copies)
+    assert many["example", "aggregate"].epsilon == pytest.approx(gaussian(6 * sqrt(10) / 6, 5), rel=1e-9)
+    assert many["client", "aggregate"].epsilon == pytest.approx(gaussian(6 * sqrt(10), 5), rel=1e-9)
+    few = claims(of_ten(on_client_failure="drop", min_clients=3), copies)
+    assert few["example", "aggregate"].epsilon == few["example", "server"].epsilon == gaussian(6 / 2, 15)
+
+
+@pytest.mark.parametrize(
+    ("method", "chosen"),
+    [("fed_cdp", ()), ("fed_cdp", ("batches=poisson",)), ("dp_fedavg", ()), ("fed_cdp", ("bound=median",))],
+)
+def test_noise_in_local_steps_counts_as_against_who_sees_each_update(method: str, chosen: tuple[str, ...]) -> None:
+    result = claims(asked(method, "noise_multiplier=6", *chosen, clients=10), TEN)
+    for unit in ("example", "client"):
+        assert result[unit, "aggregate"].epsilon == result[unit, "server"].epsilon
+        assert not any("A sum is of" in one for one in result[unit, "aggregate"].assumptions)
+
+
+@pytest.mark.parametrize(
+    ("method", "chosen"), [("fed_sdp", "noised_by=server"), ("dp_fedavg", "unit=client"), ("ppsgd", "unit=client")]
+)
+def test_who_adds_the_noise_to_the_sum_has_seen_it_without(method: str, chosen: str) -> None:
+    for sampling in ("fixed", "poisson"):
+        result = claims(asked(method, chosen, clients=10, sample=4, sampling=sampling), TEN)
+        for unit in ("example", "client"):
+            one = result[unit, "aggregate"]
+            assert isinf(one.epsilon) and one.assumptions[0].startswith("The server adds the noise to the sum")
+            assert result[unit, "outsider"].epsilon < inf
+
+
+def test_no_noise_adds_up_to_none() -> None:
+    one = claims(of_ten("noise_multiplier=0"), TEN)["client", "aggregate"]
+    assert isinf(one.epsilon) and "There is no noise" in one.assumptions[0]
+
+
+class Halved(Defence):
+    """Acts before the clipping and the noise."""
+
+    def gradients(self, gradients: Tensors, rng: torch.Generator) -> Tensors:
+        return {name: value / 2 for name, value in gradients.items()}
+
+
+def test_after_a_defence_noises_do_not_add_up() -> None:
+    """Of entries that one client alone sends, a sum has one client's noise."""
+    for defence, adds_up in (("prune", False), ("dp_gaussian", False), (f"{__name__}:Halved", True)):
+        result = claims(of_ten(defence=defence), TEN)
+        better = result["client", "aggregate"].epsilon < result["client", "server"].epsilon
+        assert better is adds_up and result["client", "server"].epsilon == gaussian(6, 5)
+    assert claims(of_ten(defence="prune", defended="3"), TEN)["client", "aggregate"].epsilon == gaussian(6, 5)
+
+
+def test_a_claim_on_sums_says_what_it_rests_on() -> None:
+    one = claims(of_ten("noise_source=secure", "noise_shares=10", metrics="none"), TEN)["client", "aggregate"]
+    told = " ".join(one.assumptions)
+    assert one.assumptions[0].startswith("The server is taken to see nothing of a round's updates but their sum")
+    assert "each update in one sum alone" in told and "No secure aggregation runs here" in told
+    assert "A sum is of 10 updates or more, also where clients drop out" in told
+    assert "together 6 times the bound" in told and "noise of 1.89737 times the bound" in told
+    assert "Of clients that add none, or that work together with the adversary, the noise is missing." in told
+    assert all(sentence[0].isupper() and sentence.endswith(".") for sentence in one.assumptions)
+    assert len(set(one.assumptions)) == len(one.assumptions)
+    seeded = claims(of_ten(), TEN)["client", "aggregate"]
+    assert seeded.assumptions[0].startswith("The noise of this run comes from its seed")
+
+
+def test_numbers_beside_the_sums_are_treated_as_the_servers(tmp_path: Path) -> None:
+    assert any(one.startswith("The server ignores") for one in claims(of_ten(), TEN)["client", "aggregate"].assumptions)
+    silent = claims(of_ten(metrics="none"), TEN)["client", "aggregate"].assumptions
+    assert any(one.startswith("Clients report no number") for one in silent)
+    for metrics in ("all", "none"):
+        sites = of_ten("noise_source=secure", federation=tmp_path, metrics=metrics)
+        result = claims(sites, TEN)
+        for adversary in ("server", "aggregate"):
+            assert isinf(result["client", adversary].epsilon) == (metrics == "all")
+    seeded = claims(of_ten("noise_source=seed", federation=tmp_path, metrics="none"), TEN)
+    assert isinf(seeded["client", "aggregate"].epsilon)
+
+
+def test_noise_that_is_not_on_whole_updates_has_no_shares_and_no_sums() -> None:
+    for wrong in ({"clipped": "example"}, {"clipped": "client", "noised_by": "server"}):
+        for name in ("shares", "summed"):
+            with pytest.raises(BadInput, match="shares=1 and summed=1 where clients do not add noise"):
+                Mechanism(6.0, 1, **{**wrong, name: 2})
+    with pytest.raises(BadInput, match="a whole number summed >= 1"):
+        Mechanism(6.0, 1, clipped="client", summed=0)
+    several = [Mechanism(6.0, 1, clipped="client", summed=4), Mechanism(3.0, 1, clipped="client", summed=9)]
+    result = claim(several, "client", "aggregate", DELTA, 2)
+    assert failing(result.epsilon, sqrt(1 / 12**2 + 1 / 9**2)) == pytest.approx(DELTA)
+    assert any("A sum is of 4 to 9 updates or more" in one for one in result.assumptions)
+
+
+# --- what a site and a rehearsal make of it ---
+
+
+def test_a_site_counts_its_own_message_and_no_sum() -> None:
+    for shares in (1, 100):
+        set_ = ("noise_source=secure", "noise_multiplier=6", "grouping=flat", f"noise_shares={shares}")
+        experiment = Experiment(method="fed_sdp", set=set_, net="mlp", split="iid", attack=("none",), clients=100)
+        result = cost(resolve(dataclasses.replace(experiment, metrics="none")), TRAIN, {}, 25)
+        assert result is not None
+        assert (result.summed, result.phase()) == (1, Phase(6 / sqrt(shares), 1.0, 1))
+
+
+def test_a_rehearsal_at_one_site_keeps_the_small_noise() -> None:
+    changes = {"clients": 4, "batch_size": 2, "attack": ("ig",), "split": "iid", "images": 1, "local_epochs": 1}
+    given = resolve(plan(asked("fed_sdp", "noise_shares=4", **changes), 1).experiment)
+    assert given.experiment.clients == 1 and given.settings.update_deviation == 6 * 4 / 2
+
+
+# --- what clients send ---
+
+
+@pytest.fixture
+def tiny(small: Experiment) -> Experiment:
+    """Four clients of 20 digits, one step each on a dense network."""
+    changes = {"method": "fed_sdp", "net": "mlp", "split": "sampled", "batch_size": 20, "lr": 1.0, "clients": 4}
+    secure = ("noise_source=secure", "noise_multiplier=3", "clip=0.5", "noise_shares=4")
+    return dataclasses.replace(small, **changes, set=("sampled.train=20", *secure))
+
+
+def client_of(experiment: Experiment, partition: int, folder: Path, server_round: int = 1) -> NoisyClient:
+    client = make_client(experiment, partition, folder, server_round)
+    assert isinstance(client, NoisyClient)
+    return client
+
+
+def flat(tensors: Tensors) -> Tensor:
+    return torch.cat([value.double().flatten() for value in tensors.values()])
+
+
+def answer(experiment: Experiment, partition: int, folder: Path) -> tuple[Tensor, Tensor]:
+    """A client's message, and its clipped change, both flat; computed by its own code."""
+    sent = initial_tensors(experiment)
+    client = client_of(experiment, partition, folder)
+    client.install(sent, 0)
+    client.train()
+    before = {name: torch.tensor(value) for name, value in sent.items()}
+    change = {n: client.model.state_dict()[n] - value for n, value in before.items()}
+    clipped = clipped_change(change, client.privacy.clip, client.privacy.grouping)
+    return flat(client.outgoing()) - flat(before), flat(clipped)
+
+
+def accepted(noise: Tensor, deviation: float) -> bool:
+    """Whether a sum of squares is one of this deviation, but for one in a million."""
+    return bool(chi2.ppf(5e-7, len(noise)) < float(noise @ noise) / deviation**2 < chi2.ppf(1 - 5e-7, len(noise)))
+
+
+@pytest.mark.parametrize(("source", "more"), [("secure", 1 + MARGIN), ("seed", 1.0)])
+def test_the_sum_has_the_whole_noise_and_each_update_its_share(
+    tiny: Experiment, tmp_path: Path, source: str, more: float
+) -> None:
+    chosen = dataclasses.replace(tiny, set=(*tiny.set, f"noise_source={source}"))
+    noises = [sent - change for sent, change in (answer(chosen, k, tmp_path) for k in range(4))]
+    for count, deviation in ((1, 1.5 / 2), (3, 1.5 * sqrt(3 / 4)), (4, 1.5)):  # also where one has dropped out
+        noise = torch.stack(noises[:count]).sum(0)
+        assert accepted(noise, deviation * more)
+        assert not accepted(noise, deviation * 2 / 3) and not accepted(noise, deviation * 3 / 2)
+    pairs = torch.corrcoef(torch.stack(noises))[~torch.eye(4, dtype=torch.bool)]
+    assert float(pairs.abs().max()) < 5 / sqrt(len(noises[0]))
+
+
+def test_all_clients_send_on_one_grid(tiny: Experiment, tmp_path: Path) -> None:
+    """Whatever they have learnt: the theorem on sums of rounded noise needs nothing else."""
+    for multiplier in (3.0, 1e-4):  # with little noise the digits of the weights end above its own grid
+        experiment = dataclasses.replace(tiny, set=(*tiny.set, f"noise_multiplier={multiplier}"))
+        deviation = multiplier * 0.5 / 2 * (1 + MARGIN)
+        sent, steps = initial_tensors(experiment), set[float]()
+        for partition, longer in enumerate((0.0, 1.0, 1e3, 1e-3)):
+            client = client_of(experiment, partition, tmp_path)
+            client.received = sent
+            with torch.no_grad():
+                for name, value in client.model.state_dict().items():
+                    value.copy_(torch.tensor(sent[name]) * (1 + longer))
+            message = flat(client.outgoing())
+            step = 2.0 ** np.floor(np.log2(deviation / PER_STEP))  # the coarsest that is allowed
+            fine = next(s for s in (step / 2**n for n in range(16)) if torch.equal((message / s).round(), message / s))
+            steps.add(fine)
+        assert len(steps) == 1 and max(steps) <= deviation / PER_STEP
+
+
+def test_weights_whose_digits_end_above_the_noise_are_refused_whatever_the_data(
+    tiny: Experiment, tmp_path: Path
+) -> None:
+    sent = {name: value * 1e8 for name, value in initial_tensors(tiny).items()}
+    for partition in range(2):
+        client = client_of(tiny, partition, tmp_path)
+        client.install(sent, 0)
+        with pytest.raises(BadInput, match=r"values within 2.1e\+06 deviations of the noise"):
+            client.outgoing()
+
+
+def finest_share(total: Tensor, digit: float) -> float:
+    """Share of the numbers whose digits go on below ``digit``."""
+    places = total / digit
+    return float((places != places.round()).double().mean())
+
+
+def two_worlds(experiment: Experiment, folder: Path, send: Callable[[NoisyClient], Tensor]) -> float:
+    """Share of pairs of messages of which the digits of their sum tell whether the changes were x and -x, or none.
+
+    The sums of real Gaussian noise have the same distribution in both: the server is to guess by a coin.
+    """
+    sent = initial_tensors(experiment)
+    clients = [client_of(experiment, partition, folder) for partition in range(2)]
+    three = 3 * clients[0].privacy.update_deviation
+    truths = np.random.default_rng(0).integers(0, 2, TRIES)
+    right = 0
+    for truth in truths:
+        messages = []
+        for client, sign in zip(clients, (1, -1), strict=True):
+            client.received = sent
+            with torch.no_grad():
+                for name, value in client.model.state_dict().items():
+                    value.copy_(torch.tensor(sent[name]) + sign * float(truth) * three)
+            messages.append(send(client))
+        guess = finest_share(messages[0] + messages[1], 2.0**-25) < 0.1  # sums of small numbers end later
+        right += guess == truth
+    return right / TRIES
+
+
+def rounded_as_usual(client: NoisyClient) -> Tensor:
+    """The same noise, and then the sum with the weights in float32, as a client without a shared grid sends it."""
+    before = {name: torch.tensor(value) for name, value in client.received.items()}
+    change = {n: client.model.state_dict()[n] - value for n, value in before.items()}
+    noisy = SecureNoise().added(change, client.privacy.update_deviation)
+    return flat({n: value + noisy[n] for n, value in before.items()})
+
+
+def test_the_last_digits_of_a_sum_tell_nothing_of_its_parts(tiny: Experiment, tmp_path: Path) -> None:
+    """A client's own message may show its digits; a sum of messages is claimed to show the sum of the noises alone."""
+    settings = ("noise_multiplier=0.002", "clip=1000", "grouping=flat", "noise_shares=4")  # a deviation of 1
+    experiment = dataclasses.replace(tiny, set=(*tiny.set, *settings))
+    assert two_worlds(experiment, tmp_path / "usual", rounded_as_usual) > 0.95
+    assert 0.4 < two_worlds(experiment, tmp_path / "shared", lambda client: flat(client.outgoing())) < 0.6
+
+
+# --- runs ---
+
+
+@pytest.fixture
+def running(tiny: Experiment) -> Experiment:
+    return dataclasses.replace(tiny, rounds=2, audit_rounds="0", set=(*tiny.set, "grouping=flat"))
+
+
+def entries(folder: Path, adversary: str = "aggregate", unit: str = "client") -> dict[str, Any]:
+    result = json.loads((folder / "result.json").read_text())
+    (entry,) = (e for e in result["privacy"] if (e["unit"], e["adversary"]) == (unit, adversary))
+    return entry
+
+
+def test_result_and_report_have_both_claims(running: Experiment, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = run.run(running)
+    assert entries(folder)["epsilon"] == pytest.approx(gaussian(3, 2), rel=1e-9)
+    assert entries(folder, "server")["epsilon"] == gaussian(1.5, 2)
+    assert [entry["adversary"] for entry in json.loads((folder / "result.json").read_text())["privacy"]] == [
+        "server",
+        "aggregate",
+        "another client",
+        "outsider",
+    ] * 2
+    page = (folder / "report.html").read_text()
+    assert '<td class="text">aggregate</td>' in page and "A sum is of 4 updates or more" in page
+    assert sim.main(["--resume", str(folder)]) == 0
+    assert f"epsilon at most {gaussian(3, 2):.3g} for one client against aggregate" in capsys.readouterr().out
+
+
+def dropping(monkeypatch: pytest.MonkeyPatch, partitions: Sequence[int]) -> None:
+    def failing(self: FedSDPClient) -> dict[str, float]:
+        if self.at.partition in partitions:
+            raise ValueError("has dropped out for the test")
+        return NoisyClient.train(self)
+
+    monkeypatch.setattr(FedSDPClient, "train", failing)
+
+
+def sums(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Tensor]]:
+    """The number of updates and the sum of their changes, in each round."""
+    seen: list[tuple[int, Tensor]] = []
+    whole = FederatedStrategy.aggregate_train
+
+    def watched(self: FederatedStrategy, flower_round: int, replies: Any) -> Any:
+        round_sum: list[Tensor] = []
+
+        def add(sent: Tensors, update: Update) -> None:
+            round_sum.append(flat(update.tensors) - flat(sent))
+
+        self.watch = add
+        result = whole(self, flower_round, replies)
+        seen.append((len(round_sum), torch.stack(round_sum).sum(0)))
+        return result
+
+    monkeypatch.setattr(FederatedStrategy, "aggregate_train", watched)
+    return seen
+
+
+def test_where_clients_drop_out_their_noise_is_missing_and_not_counted(
+    running: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = (*running.set, "noise_shares=3", "noise_multiplier=3e4")  # beside which the changes are nothing
+    experiment = dataclasses.replace(running, on_client_failure="drop", min_clients=3, set=chosen)
+    dropping(monkeypatch, [2])
+    seen = sums(monkeypatch)
+    folder = run.run(experiment)
+    assert [count for count, _ in seen] == [3, 3]
+    for _, noise in seen:
+        assert accepted(noise, 1.5e4 * (1 + MARGIN))
+        assert not accepted(noise, 1e4) and not accepted(noise, 2.25e4)
+    assert entries(folder)["epsilon"] == pytest.approx(gaussian(3e4, 2), rel=1e-9)
+
+
+def test_with_fewer_than_the_least_nothing_is_summed(running: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = dataclasses.replace(running, on_client_failure="drop", min_clients=4)
+    dropping(monkeypatch, [2])
+    with pytest.raises(RunFailed, match="Expected at least 4 clients in round 1, got 3"):
+        run.run(experiment)
+
+
+def killed(monkeypatch: pytest.MonkeyPatch, experiment: Experiment, server_round: int, resumed: bool) -> None:
+    whole = FederatedStrategy.aggregate_train
+
+    def dying(self: FederatedStrategy, flower_round: int, replies: Any) -> Any:
+        if flower_round + self.rounds_before == server_round:
+            list(replies)
+            raise RunFailed("killed for the test")
+        return whole(self, flower_round, replies)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FederatedStrategy, "aggregate_train", dying)
+        with pytest.raises(RunFailed, match="killed for the test"):
+            run.resume(experiment) if resumed else run.run(experiment)
+
+
+def test_the_least_that_any_attempt_allowed_is_counted(running: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round under the lower number may have been summed, though nothing of it is kept."""
+    strict = dataclasses.replace(running, set=(*running.set, "noise_shares=2"))
+    killed(monkeypatch, strict, 1, resumed=False)
+    killed(monkeypatch, dataclasses.replace(strict, on_client_failure="drop", min_clients=2), 1, resumed=True)
+    folder = run.resume(strict)
+    assert json.loads((folder / "result.json").read_text())["provenance"]["asked"] == [1, 1, 1, 2]
+    assert entries(folder)["epsilon"] == pytest.approx(gaussian(3, 4), rel=1e-9)
+    assert any("A sum is of 2 updates or more" in one for one in entries(folder)["assumptions"])
+
+
+def test_a_resumed_run_that_allows_fewer_claims_less(running: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    strict = dataclasses.replace(running, set=(*running.set, "noise_shares=1"))
+    killed(monkeypatch, strict, 2, resumed=False)
+    folder = run.resume(dataclasses.replace(strict, on_client_failure="drop", min_clients=3))
+    assert entries(folder)["epsilon"] == pytest.approx(gaussian(3 * sqrt(3), 3), rel=1e-9)
+
+
+# --- targets, budgets and refusals ---
+
+
+def test_a_target_is_for_the_sum_where_clients_add_shares() -> None:
+    for shares, adversary in ((10, "aggregate"), (1, "server")):
+        experiment = asked("fed_sdp", f"noise_shares={shares}", clients=10, target_epsilon=2.0)
+        resolved, notes = settle(resolve(experiment), TEN)
+        result = claims(resolved.experiment, TEN)
+        assert 2.0 - 1e-3 <= result["client", adversary].epsilon <= 2.0
+        assert any("is kept against who sees sums alone" in note for note in notes) is (shares > 1)
+    assert result["client", "aggregate"].epsilon < 1
+
+
+def test_a_budget_is_for_the_sum_where_clients_add_shares() -> None:
+    for shares, adversary in ((10, "aggregate"), (1, "server")):
+        experiment = of_ten(f"noise_shares={shares}", rounds=60, epsilon_budget=4.0)
+        resolved, _ = settle(resolve(experiment), TEN)
+        last = resolved.experiment.rounds
+
+        def spent(rounds: int, adversary: str = adversary, given: Experiment = experiment) -> float:
+            return claims(dataclasses.replace(given, rounds=rounds), TEN)["client", adversary].epsilon
+
+        assert 1 < last < 60 and spent(last) <= 4.0 < spent(last + 1)
+
+
+BAD = [
+    ("noise_shares=0", "", "Expected noise_shares >= 1, got noise_shares=0."),
+    ("noise_shares=2.5", "", "noise_shares"),
+    ("noise_shares=2 noised_by=server", "", "Expected noise_shares=1 with noised_by=server, got noise_shares=2."),
+    ("noise_shares=5", "", "Expected noise_shares <= 4, the updates that are surely in a round's sum"),
+    ("noise_shares=3", "--sample 2", "Expected noise_shares <= 2, the updates"),
+    ("noise_shares=3", "--on-client-failure drop --min-clients 2", "Expected noise_shares <= 2, the updates"),
+    ("noise_shares=2", "--on-client-failure drop", "Expected noise_shares <= 1, the updates"),
+    ("noise_shares=2", "--sample 3 --sampling poisson", "Expected noise_shares <= 1, the updates"),
+]
+
+
+@pytest.mark.parametrize(("chosen", "flags", "message"), BAD)
+def test_shares_that_no_sum_surely_holds_are_refused_in_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    chosen: str,
+    flags: str,
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = f"--method fed_sdp --net mlp --clients 4 --engine inproc --attack none {flags} --set {chosen}"
+    assert sim.main(words.split()) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and printed.err.count("\n") == 1 and message in printed.err
+    assert list(tmp_path.iterdir()) == []
