@@ -19,8 +19,9 @@ from flfw.dp.settings import Noise, NoisySteps, clipped_change
 from flfw.messages.sharing import matches
 from flfw.nets.net import Tensors
 from flfw.rng import secret_coins, secret_generator, torch_generator
+from flfw.training.clipping import Bound
 from flfw.training.gaussian import GaussianNoise
-from flfw.training.per_example import Bound, ClippedSum, PerExample
+from flfw.training.per_example import ClippedSum, PerExample
 
 
 class NoisyClient(FederatedClient, ABC):
@@ -56,7 +57,8 @@ class NoisyClient(FederatedClient, ABC):
     @cached_property
     def per_example(self) -> PerExample:
         """Clipped sums of the per-example gradients of the uploaded tensors."""
-        return PerExample(self.model, self.sharing.uploads, grouping=self.privacy.grouping, way="fixed")
+        rules = self.privacy.grouping, self.privacy.clipping
+        return PerExample(self.model, self.sharing.uploads, grouping=rules[0], clipping=rules[1], way="fixed")
 
     @cached_property
     def noise(self) -> GaussianNoise:
@@ -191,5 +193,5 @@ class NoisyClient(FederatedClient, ABC):
         return {**sent, **{name: value + change[name] for name, value in before.items()}}
 
     def _sanitised(self, change: Tensors) -> Tensors:
-        clipped = clipped_change(change, self.privacy.clip, self.privacy.grouping)
+        clipped = clipped_change(change, self.privacy.clip, self.privacy.grouping, self.privacy.clipping)
         return self.noise.added(clipped, self.privacy.update_deviation)

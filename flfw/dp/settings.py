@@ -16,9 +16,10 @@ from flfw.nets.net import Tensors
 from flfw.privacy.course import Course
 from flfw.privacy.mechanism import Holder, Mechanism
 from flfw.rng import torch_generator
+from flfw.training.clipping import WIDEST, Clipping, Grouping, factors, grouped
 from flfw.training.gaussian import GaussianNoise, SecureNoise, SeededNoise
 from flfw.training.optimisers import LocalTraining
-from flfw.training.per_example import Grouping, PerExample, grouped
+from flfw.training.per_example import PerExample
 
 NoiseSource: TypeAlias = Literal["seed", "secure"]
 Unit: TypeAlias = Literal["example", "client"]
@@ -34,16 +35,19 @@ class Noise(LocalTraining):
     noise_multiplier: float = 6.0  # sigma >= 0: the noise on a sum has deviation sigma C in each entry; 0: none
     clip: float = 4.0  # C > 0, the L2 bound of each group of tensors
     grouping: Grouping = "layer"  # clipped together: a layer's tensors, each tensor, or all that are sent (flat)
+    clipping: Clipping = "abadi"  # g min(1, C / |g|); or automatic: g C / (|g| + 0.01), so that C is only a step size
     noise_source: NoiseSource = "seed"  # seed: whoever has it can take the noise off; secure: nobody can
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(0 <= self.noise_multiplier < inf, "0 <= noise_multiplier < inf", noise_multiplier=self.noise_multiplier)
         require(0 < self.clip < inf, "0 < clip < inf", clip=self.clip)
+        automatic, words = self.clipping == "automatic", f"0 < clip <= {WIDEST:g} with clipping=automatic"
+        require(not automatic or self.clip <= WIDEST, words, clip=self.clip)
 
     def bare(self) -> Self:
         """Return settings that clip nothing and add no noise."""
-        return replace(self, noise_multiplier=0.0, clip=_WIDE)
+        return replace(self, noise_multiplier=0.0, clip=_WIDE, clipping="abadi")
 
     def mildest(self) -> Self:
         """Return settings with so little noise that a message leaks; the clipping stays."""
@@ -210,8 +214,8 @@ def mechanism_of_updates(noise: Noise, course: Course, chosen: Sequence[str], no
     )
 
 
-def clipped_change(change: Tensors, bound: float, grouping: Grouping) -> Tensors:
-    """Scale each group of a client's change down to an L2 norm of at most ``bound``.
+def clipped_change(change: Tensors, bound: float, grouping: Grouping, clipping: Clipping = "abadi") -> Tensors:
+    """Scale each group of a client's change to an L2 norm of at most ``bound``.
 
     A group whose norm is not a number, or is infinite, becomes 0, as no scale would make the bound hold.
 
@@ -219,6 +223,7 @@ def clipped_change(change: Tensors, bound: float, grouping: Grouping) -> Tensors
         change: by name, floating.
         bound: > 0.
         grouping: tensors that are clipped together.
+        clipping: the rule.
 
     >>> clipped_change({"a.w": torch.tensor([3.0]), "a.b": torch.tensor([4.0])}, 2.5, "layer")
     {'a.w': tensor([1.5000]), 'a.b': tensor([2.])}
@@ -226,7 +231,7 @@ def clipped_change(change: Tensors, bound: float, grouping: Grouping) -> Tensors
     clipped: Tensors = {}
     for members in grouped(change, grouping).values():
         squares = [change[name].double().square().sum() for name in members]
-        norm = float(torch.stack(squares).sum().sqrt())
-        scale = min(1.0, bound / norm) if norm else 1.0
+        norm = torch.stack(squares).sum().sqrt()
+        scale = float(factors(norm, torch.full_like(norm, bound), clipping))
         clipped |= {n: change[n] * scale if isfinite(norm) else torch.zeros_like(change[n]) for n in members}
     return {name: clipped[name] for name in change}
