@@ -15,11 +15,12 @@ from torch.nn.functional import cross_entropy
 
 from flfw.client.federated_client import FederatedClient
 from flfw.client.workplace import Workplace
+from flfw.dp.quantile import answer
 from flfw.dp.settings import Noise, NoisySteps, clipped_change
 from flfw.messages.sharing import matches
 from flfw.nets.net import Tensors
 from flfw.rng import secret_coins, secret_generator, torch_generator
-from flfw.training.clipping import Bound
+from flfw.training.clipping import FACTOR, Bound
 from flfw.training.gaussian import GaussianNoise
 from flfw.training.per_example import ClippedSum, PerExample
 
@@ -188,10 +189,25 @@ class NoisyClient(FederatedClient, ABC):
         sent = super().outgoing()
         if not self.privacy.on_update:
             return sent
-        before = {n: torch.tensor(self.received[n], device=v.device) for n, v in sent.items() if v.is_floating_point()}
-        change = self._sanitised({name: sent[name] - value for name, value in before.items()})
+        moved = {name: value for name, value in sent.items() if value.is_floating_point() and name != FACTOR}
+        before = {name: torch.tensor(self.received[name], device=value.device) for name, value in moved.items()}
+        change = {name: sent[name] - value for name, value in before.items()}
+        if self.privacy.follows_quantile:
+            norm = torch.stack([value.double().square().sum() for value in change.values()]).sum().sqrt()
+            sent = {**sent, FACTOR: torch.full_like(sent[FACTOR], answer(float(norm), self.update_bound))}
+        change = self._sanitised(change)
         return {**sent, **{name: value + change[name] for name, value in before.items()}}
 
+    @property
+    def update_bound(self) -> float:
+        """Bound C of this client's update in this round."""
+        moving = self.privacy.follows_quantile
+        return self.privacy.clip * (float(self.received[FACTOR].item()) if moving else 1.0)
+
     def _sanitised(self, change: Tensors) -> Tensors:
-        clipped = clipped_change(change, self.privacy.clip, self.privacy.grouping, self.privacy.clipping)
+        clipped = clipped_change(change, self.update_bound, self.privacy.grouping, self.privacy.clipping)
         return self.noise.added(clipped, self.privacy.update_deviation)
+
+    def _defended(self, sent: Tensors) -> Tensors:
+        """Apply the defence to all but the answer on the update's norm, which is no part of the model."""
+        return {**sent, **super()._defended({name: value for name, value in sent.items() if name != FACTOR})}

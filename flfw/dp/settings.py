@@ -10,13 +10,14 @@ from typing import Literal, Self, TypeAlias
 import torch
 from torch import nn
 
+from flfw.dp.quantile import update_multiplier
 from flfw.errors import BadInput, require
 from flfw.messages.sharing import matches
 from flfw.nets.net import Tensors
 from flfw.privacy.course import Course
 from flfw.privacy.mechanism import Holder, Mechanism
 from flfw.rng import torch_generator
-from flfw.training.clipping import WIDEST, Clipping, Grouping, factors, grouped
+from flfw.training.clipping import FACTOR, WIDEST, Clipping, Grouping, factors, grouped
 from flfw.training.gaussian import GaussianNoise, SecureNoise, SeededNoise
 from flfw.training.optimisers import LocalTraining
 from flfw.training.per_example import PerExample
@@ -77,6 +78,11 @@ class Noise(LocalTraining):
         """Deviation of the noise that a client adds to its clipped update; 0: none."""
         return 0.0
 
+    @property
+    def follows_quantile(self) -> bool:
+        """True where the bound of updates follows a quantile of their norms."""
+        return False
+
     def check_model(self, model: nn.Module, chosen: Sequence[str]) -> None:
         """Refuse a model with tensors that would be sent unclipped, or cannot be clipped.
 
@@ -90,7 +96,7 @@ class Noise(LocalTraining):
         if self.on_steps:
             PerExample(model, chosen, grouping=self.grouping)
         for name, _ in model.named_buffers():
-            if matches(name, chosen):
+            if matches(name, chosen) and name != FACTOR:
                 layer = type(model.get_submodule(name.rpartition(".")[0])).__name__
                 why = "its statistics follow no clipped gradient; choose a network without"
                 raise BadInput(f"Expected layers without buffers, got {layer} with {name}; {why}.")
@@ -98,6 +104,34 @@ class Noise(LocalTraining):
     def groups(self, names: Iterable[str], chosen: Sequence[str] = ("*",)) -> int:
         """Return M, the number of groups that the chosen tensors form."""
         return len(grouped([name for name in names if matches(name, chosen)], self.grouping))
+
+
+@dataclass(frozen=True)
+class MovingBound(Noise):
+    """Settings of a bound that may follow a quantile of the clients' update norms; see `flfw.dp.quantile`."""
+
+    quantile: float = 0.0  # share of the updates that the bound shall leave whole, in (0, 1); 0: the bound stays
+    quantile_lr: float = 0.2  # eta_C > 0, the rate at which the bound moves
+    quantile_noise: float = 2.0  # sigma_b, the noise on the count of short updates, over noise_multiplier; > 1/2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.quantile < 1, "0 <= quantile < 1", quantile=self.quantile)
+        require(0 < self.quantile_lr < inf, "0 < quantile_lr < inf", quantile_lr=self.quantile_lr)
+        require(0.5 < self.quantile_noise < inf, "1/2 < quantile_noise < inf", quantile_noise=self.quantile_noise)
+        flat = self.grouping == "flat" or not self.follows_quantile
+        require(flat, f"grouping=flat with quantile={self.quantile:g}", grouping=self.grouping)
+
+    @property
+    def follows_quantile(self) -> bool:
+        """True where the bound moves."""
+        return self.quantile > 0
+
+    @property
+    def server_multiplier(self) -> float:
+        """Multiplier of the server's noise on the sum of updates; larger than sigma where a count has noise beside."""
+        sigma = self.noise_multiplier
+        return update_multiplier(sigma, self.quantile_noise) if self.follows_quantile else sigma
 
 
 @dataclass(frozen=True)
@@ -143,7 +177,7 @@ class NoisySteps(Noise):
 
 
 @dataclass(frozen=True)
-class EitherUnit(NoisySteps):
+class EitherUnit(NoisySteps, MovingBound):
     """Settings of noisy local steps, to protect examples, or of updates with a server's noise, to protect clients.
 
     As for `LocalTraining`, the defaults are those of HyperFL's comparison, from its code.
@@ -153,6 +187,11 @@ class EitherUnit(NoisySteps):
     clip: float = 0.04
     grouping: Grouping = "flat"
     unit: Unit = "example"  # example: clipping and noise in each local step, at the client; client: on its whole update
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fixed = not (self.follows_quantile and self.on_steps)
+        require(fixed, "quantile=0 with unit=example, whose bound is the same in all steps", quantile=self.quantile)
 
     @property
     def on_steps(self) -> bool:
@@ -211,6 +250,7 @@ def mechanism_of_updates(noise: Noise, course: Course, chosen: Sequence[str], no
         hidden=True,  # from all but the server, for which `flfw.privacy.claims` changes it back
         participations=course.participations,
         replication=course.replication,
+        moving=noise.follows_quantile,
     )
 
 

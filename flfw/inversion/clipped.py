@@ -20,11 +20,12 @@ from collections.abc import Callable, Mapping
 from math import sqrt
 from typing import final
 
+import torch
 from torch import Tensor
 
 from flfw.inversion.matching import inner
 from flfw.nets.net import Tensors
-from flfw.training.clipping import STABILITY, Clipping, Grouping, grouped
+from flfw.training.clipping import FACTOR, STABILITY, Clipping, Grouping, grouped
 from flfw.victims.local_steps import LocalSteps
 from flfw.victims.operator import MethodOperator
 from flfw.victims.victim import PlainVictim, VictimModel
@@ -178,7 +179,8 @@ class Clipped(MethodOperator, ABC):
     def bound_words(self) -> str:
         """The bound, for `known`."""
         automatic = ", automatic" if self.stability else ""
-        return f"C={self.bound:g} {_PER[self.grouping]}{automatic}"
+        moving = ", times the factor that is sent" if self.settings.get("quantile") else ""
+        return f"C={self.bound:g} {_PER[self.grouping]}{automatic}{moving}"
 
     def bounds(self, observed: Tensors) -> Tensors:
         """Return C of each group by its name, where it has to be read off the observation; by default none."""
@@ -190,7 +192,8 @@ class Clipped(MethodOperator, ABC):
             plain = plain.after(lambda gradient: clipped(gradient, self.bound, self.grouping, self.stability))
             return super().victim(plain, received, local)
         unit = 1.0 if self.on_steps else self.lr * self.at.steps  # of an update, in steps along a gradient
-        bound, stability = self.bound / unit, self.stability and self.stability / unit
+        factor = 1.0 if self.on_steps else float(received.get(FACTOR, torch.ones(1)))
+        bound, stability = factor * self.bound / unit, self.stability and self.stability / unit
         victim = super().victim(plain, received, local)
         return ClippedVictim(victim, bound, self.grouping, self.bounds, stability)
 

@@ -60,6 +60,8 @@ class Mechanism:
         participations: largest number of steps in which one example (or client) takes part, at most ``steps``; None:
             all. It counts if sampling gives no credit: 1 a pass for passes in shuffled order.
         replication: r >= 1, number of clients that hold a copy of the same example.
+        moving: whether C is only the first bound of clients' updates and follows a quantile of their norms; sigma is
+            then that of the updates and the count of short ones together, see `flfw.dp.quantile`.
         void: a sentence on why no epsilon holds, if another message depends on the data; else empty.
 
     Raises:
@@ -80,6 +82,7 @@ class Mechanism:
     participations: int | None = None
     replication: int = 1
     void: str = ""
+    moving: bool = False
 
     def __post_init__(self) -> None:
         sigma, taken = self.noise_multiplier, self.participations

@@ -30,6 +30,9 @@ STABILITY = 0.01
 WIDEST = 1e30
 """Largest bound of automatic clipping: over `STABILITY` it is still a float32."""
 
+FACTOR = "extractor.clip_factor"
+"""Name of the entry of a model for C over the first round's C, where a bound moves; see `flfw.dp.quantile`."""
+
 
 def factors(norms: Tensor, bounds: Tensor, clipping: Clipping) -> Tensor:
     """Compute the factors >= 0 of vectors with some L2 norms; 0 for a norm of ``inf``.

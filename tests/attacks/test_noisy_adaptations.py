@@ -44,6 +44,7 @@ from flfw.runs import run as whole
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
 from flfw.task import Task
+from flfw.training.clipping import FACTOR
 from flfw.victims.local_steps import LocalSteps
 from flfw.victims.operator import Circumstances, MethodOperator
 from flfw.victims.victim import PlainVictim, VictimModel
@@ -78,6 +79,8 @@ class Exchange:
         with initialising(3, "client"):
             result = resolve(self.experiment).client(at)
         assert isinstance(result, NoisyClient)
+        if FACTOR in result.model.state_dict():  # of a later round
+            result.model.get_buffer(FACTOR).fill_(0.25)
         result.received = {n: v.numpy().copy() for n, v in tensors(result.model).items()}
         return result
 
@@ -184,6 +187,8 @@ EXACT = {
     "an automatic update": exchange("fed_sdp", QUIET, SHORT, AUTOMATIC),
     "an automatic update of steps": exchange("dp_fedavg", QUIET, SHORT, AUTOMATIC, "unit=client", steps=3),
     "an update": exchange("fed_sdp", QUIET, SHORT),
+    "a moving bound": exchange("dp_fedavg", "clip=0.1", "unit=client", "quantile=0.5"),
+    "a moving bound over steps": exchange("ppsgd", "clip=0.1", "unit=client", "quantile=0.5", steps=2),
     "an update of three": exchange("fed_sdp", QUIET, SHORT, "grouping=tensor", batch=3),
     "an update of steps": exchange("fed_sdp", QUIET, SHORT, "momentum=0.5", "weight_decay=0.1", steps=3),
     "a server's noise": exchange("fed_sdp", SHORT, "noised_by=server"),
