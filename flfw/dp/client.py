@@ -23,6 +23,7 @@ from flfw.rng import secret_coins, secret_generator, torch_generator
 from flfw.training.clipping import FACTOR, Bound
 from flfw.training.gaussian import GaussianNoise
 from flfw.training.per_example import ClippedSum, PerExample
+from flfw.training.physical_batches import accumulated, physical
 
 
 class NoisyClient(FederatedClient, ABC):
@@ -129,10 +130,13 @@ class NoisyClient(FederatedClient, ABC):
     def clipped(self, x: Tensor, y: Tensor, bound: Bound) -> ClippedSum:
         """Sum the clipped gradients of raw inputs (B, ...) with labels (B,), B >= 0, without noise."""
 
-        def losses() -> Tensor:
-            return cross_entropy(self.model(self.at.task.inputs.normalise(x)), y, reduction="none")
+        def summed(x: Tensor, y: Tensor) -> ClippedSum:
+            def losses() -> Tensor:
+                return cross_entropy(self.model(self.at.task.inputs.normalise(x)), y, reduction="none")
 
-        return self.per_example.clipped_sum(losses, bound)
+            return self.per_example.clipped_sum(losses, bound)
+
+        return accumulated(summed(*part) for part in physical(x, y, self.steps.physical_batch))
 
     def summed(self, x: Tensor, y: Tensor, deviation: float) -> tuple[Tensor, Tensors]:
         """Compute the losses of B >= 0 raw inputs (B, ...), and the sum of their clipped gradients with noise.

@@ -140,9 +140,16 @@ class NoisySteps(Noise):
 
     draws: Literal["batch", "example"] = "batch"  # noise: one draw on the sum of a batch, or one for each example in it
     batches: Literal["shuffled", "poisson"] = "shuffled"  # poisson: each step draws each example by its own coin
+    physical_batch: int = 0  # examples whose gradients are in memory at once, >= 0; 0: those of the whole batch
     observed: Literal["sanitised", "bare"] = (
         "sanitised"  # the gradient read on the client: after clipping and noise, or before
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.physical_batch >= 0, "physical_batch >= 0", physical_batch=self.physical_batch)
+        whole = self.on_steps or not self.physical_batch
+        require(whole, "physical_batch=0 where no single gradients are clipped", physical_batch=self.physical_batch)
 
     @property
     def on_steps(self) -> bool:
