@@ -11,8 +11,8 @@ from torch import Tensor
 
 from flfw.dp.client import NoisyClient
 from flfw.nets import Tensors
+from flfw.training.clipping import Bound
 from flfw.training.optimisers import Optimiser
-from flfw.training.per_example import Bound
 from flfw.training.pruning import keep_largest
 
 _LEAST = 1e-6  # least bound: a median of vanished gradients is 0, which would clip everything to 0

@@ -5,7 +5,8 @@ Paper       Shen et al., "Share Your Representation Only: Guaranteed Improvement
             clients (unit=example). unit=client is the original: a trusted server adds the noise.
 Symbols     C clip, sigma noise_multiplier, B batch.
 Down        extractor.*
-Up          extractor.* after local training; with unit=client the received one plus the clipped change.
+Up          extractor.* after local training; with unit=client the received one plus the clipped change, and with
+            quantile also whether the change was within the bound (`flfw.dp.quantile`).
 Private     classifier.*, kept by the client from round to round; it never leaves, so it takes no noise.
 Client      clients/centaur.py
 A probe     the noisy mean of the extractor's clipped gradients, with the head as it is.

@@ -5,7 +5,8 @@ Paper       unit=example: the baseline of Guo et al., AAAI 2025 (HyperFL), as it
             "Learning Differentially Private Recurrent Language Models", ICLR 2018.
 Symbols     C clip, sigma noise_multiplier, B batch.
 Down        all tensors of the model, w.
-Up          all tensors of the model after local training, w_k; with unit=client w + the clipped w_k - w.
+Up          all tensors of the model after local training, w_k; with unit=client w + the clipped w_k - w, and with
+            quantile also whether the change was within the bound (`flfw.dp.quantile`).
 Private     nothing.
 Client      clients/dp_fedavg.py
 A probe     the noisy mean of clipped gradients; with unit=client a clipped step, without noise.

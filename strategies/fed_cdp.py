@@ -65,6 +65,8 @@ class FedCDPSettings(NoisySteps):
         require_in_float32(last_clip=self.last_clip)
         require(0 < self.lr_decay <= 1, "0 < lr_decay <= 1", lr_decay=self.lr_decay)
         require(0 <= self.compress_ratio < 1, "0 <= compress_ratio < 1", compress_ratio=self.compress_ratio)
+        fixed = self.bound != "median" or self.clipping == "abadi"
+        require(fixed, "a bound other than median with clipping=automatic", bound=self.bound)
 
     def bare(self) -> FedCDPSettings:
         """Return settings that clip, zero and disturb nothing."""

@@ -7,7 +7,8 @@ Symbols     C clip, sigma noise_multiplier, n noise_shares, K clients, Kt of the
             Delta_k = W_k - W.
 Down        all tensors of the model, W(t).
 Up          all tensors of the model after local training, W + the clipped Delta_k, with noise if the client adds it:
-            N(0, sigma^2 C^2 / n). With n > 1 the noise is distributed: n updates together have deviation sigma C.
+            N(0, sigma^2 C^2 / n). With n > 1 the noise is distributed: n updates together have deviation sigma C. With
+            quantile also whether Delta_k was within the bound (`flfw.dp.quantile`).
 Private     nothing.
 Client      clients/fed_sdp.py
 A probe     the message of a local step, clipped as an update and with the client's noise, divided by minus the learning
@@ -36,10 +37,11 @@ from typing import final
 
 from torch import nn
 
-from flfw.dp.noisy_mean import noisy_mean
-from flfw.dp.settings import Noise, mechanism_of_updates
+from flfw.dp.noisy_mean import noisy_mean, quantile_mean
+from flfw.dp.quantile import with_factor
+from flfw.dp.settings import MovingBound, mechanism_of_updates
 from flfw.errors import require
-from flfw.nets import Tensors
+from flfw.nets import Net, Tensors
 from flfw.privacy.course import Course
 from flfw.privacy.mechanism import Holder, Mechanism
 from flfw.privacy.published import Published
@@ -48,7 +50,7 @@ from flfw.server.strategy import FederatedStrategy
 
 
 @dataclass(frozen=True)
-class FedSDPSettings(Noise):
+class FedSDPSettings(MovingBound):
     """Settings of Fed-SDP; C = 4 and sigma = 6 are the paper's defaults, plain SGD is its code's."""
 
     momentum: float = 0.0
@@ -61,6 +63,8 @@ class FedSDPSettings(Noise):
         require(self.noise_shares >= 1, "noise_shares >= 1", noise_shares=self.noise_shares)
         whole = self.noised_by == "client" or self.noise_shares == 1
         require(whole, "noise_shares=1 with noised_by=server", noise_shares=self.noise_shares)
+        counted = self.noised_by == "server" or not self.follows_quantile
+        require(counted, "quantile=0 with noised_by=client, where nobody counts", quantile=self.quantile)
 
     @property
     def update_deviation(self) -> float:
@@ -76,6 +80,11 @@ class FedSDP(FederatedStrategy):
     Settings = FedSDPSettings
     downloads = ("*",)
     uploads = ("*",)
+
+    @classmethod
+    def build_model(cls, net: Net, settings: FedSDPSettings) -> nn.Module:
+        """Return the network, with an entry for a bound that moves."""
+        return with_factor(net) if settings.follows_quantile else net
 
     @classmethod
     def check_model(cls, model: nn.Module, settings: FedSDPSettings) -> None:
@@ -115,6 +124,8 @@ class FedSDP(FederatedStrategy):
         noisy = self.settings.noised_by == "server"
         deviation = self.settings.noise_multiplier * self.settings.clip if noisy else 0.0
         noise = self.settings.noise(self.seed, "server noise", self.round)
+        if self.settings.follows_quantile:
+            return quantile_mean(updates, self.broadcasted, self.expected, self.settings, noise)
         bounds = self.settings if noisy else None
         return noisy_mean(updates, self.broadcasted, self.expected, bounds, deviation, noise)
 

@@ -21,7 +21,7 @@ import torch
 
 from flfw.inversion.clipped import Clipped
 from flfw.nets.net import Tensors
-from flfw.training.per_example import grouped
+from flfw.training.clipping import grouped
 
 
 @final

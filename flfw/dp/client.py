@@ -14,13 +14,16 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from flfw.client.workplace import Workplace
+from flfw.dp.quantile import answer
 from flfw.dp.reporting import PrivatelyReporting
 from flfw.dp.settings import Noise, NoisySteps, clipped_change
 from flfw.messages.sharing import matches
 from flfw.nets.net import Tensors
 from flfw.rng import secret_coins, secret_generator, torch_generator
+from flfw.training.clipping import FACTOR, Bound
 from flfw.training.gaussian import GaussianNoise
-from flfw.training.per_example import Bound, ClippedSum, PerExample
+from flfw.training.per_example import ClippedSum, PerExample
+from flfw.training.physical_batches import accumulated, physical
 
 
 class NoisyClient(PrivatelyReporting, ABC):
@@ -56,7 +59,8 @@ class NoisyClient(PrivatelyReporting, ABC):
     @cached_property
     def per_example(self) -> PerExample:
         """Clipped sums of the per-example gradients of the uploaded tensors."""
-        return PerExample(self.model, self.sharing.uploads, grouping=self.privacy.grouping, way="fixed")
+        rules = self.privacy.grouping, self.privacy.clipping
+        return PerExample(self.model, self.sharing.uploads, grouping=rules[0], clipping=rules[1], way="fixed")
 
     @cached_property
     def noise(self) -> GaussianNoise:
@@ -126,10 +130,13 @@ class NoisyClient(PrivatelyReporting, ABC):
     def clipped(self, x: Tensor, y: Tensor, bound: Bound) -> ClippedSum:
         """Sum the clipped gradients of raw inputs (B, ...) with labels (B,), B >= 0, without noise."""
 
-        def losses() -> Tensor:
-            return cross_entropy(self.model(self.at.task.inputs.normalise(x)), y, reduction="none")
+        def summed(x: Tensor, y: Tensor) -> ClippedSum:
+            def losses() -> Tensor:
+                return cross_entropy(self.model(self.at.task.inputs.normalise(x)), y, reduction="none")
 
-        return self.per_example.clipped_sum(losses, bound)
+            return self.per_example.clipped_sum(losses, bound)
+
+        return accumulated(summed(*part) for part in physical(x, y, self.steps.physical_batch))
 
     def summed(self, x: Tensor, y: Tensor, deviation: float) -> tuple[Tensor, Tensors]:
         """Compute the losses of B >= 0 raw inputs (B, ...), and the sum of their clipped gradients with noise.
@@ -187,9 +194,24 @@ class NoisyClient(PrivatelyReporting, ABC):
         sent = super().outgoing()
         if not self.privacy.on_update:
             return sent
-        before = {n: torch.tensor(self.received[n], device=v.device) for n, v in sent.items() if v.is_floating_point()}
-        change = self._clipped({name: sent[name] - value for name, value in before.items()})
-        return {**sent, **self.noise.moved(before, change, self.privacy.clip, self.privacy.update_deviation)}
+        moved = {name: value for name, value in sent.items() if value.is_floating_point() and name != FACTOR}
+        before = {name: torch.tensor(self.received[name], device=value.device) for name, value in moved.items()}
+        change = {name: sent[name] - value for name, value in before.items()}
+        if self.privacy.follows_quantile:
+            norm = torch.stack([value.double().square().sum() for value in change.values()]).sum().sqrt()
+            sent = {**sent, FACTOR: torch.full_like(sent[FACTOR], answer(float(norm), self.update_bound))}
+        change = self._clipped(change)
+        return {**sent, **self.noise.moved(before, change, self.update_bound, self.privacy.update_deviation)}
+
+    @property
+    def update_bound(self) -> float:
+        """Bound C of this client's update in this round."""
+        moving = self.privacy.follows_quantile
+        return self.privacy.clip * (float(self.received[FACTOR].item()) if moving else 1.0)
 
     def _clipped(self, change: Tensors) -> Tensors:
-        return clipped_change(change, self.privacy.clip, self.privacy.grouping)
+        return clipped_change(change, self.update_bound, self.privacy.grouping, self.privacy.clipping)
+
+    def _defended(self, sent: Tensors) -> Tensors:
+        """Apply the defence to all but the answer on the update's norm, which is no part of the model."""
+        return {**sent, **super()._defended({name: value for name, value in sent.items() if name != FACTOR})}

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from flfw.dp.settings import NoisySteps
 from flfw.nets.net import Tensors
 from flfw.task import Task
-from flfw.training.per_example import grouped
+from flfw.training.clipping import STABILITY, grouped
 
 
 @final
@@ -39,6 +39,7 @@ class ClippedGradients:
         self.sizes = [p.numel() for p in model.parameters() if p.requires_grad]
         noisy = isinstance(settings, NoisySteps)
         self.clip: float = settings.clip if noisy else inf
+        self._automatic = noisy and settings.clipping == "automatic"
         self._groups = tuple(grouped(self.names, settings.grouping if noisy else "flat").values())
 
     def rows(self, sent: Tensors, indices: np.ndarray, at_once: int) -> Iterator[Tensor]:
@@ -57,7 +58,7 @@ class ClippedGradients:
             flat = {name: gradients[name].flatten(1) for name in self.names}
             for members in self._groups if self.clip < inf else ():
                 norms = torch.linalg.vector_norm(torch.cat([flat[name] for name in members], 1), dim=1, keepdim=True)
-                scale = (self.clip / norms).clamp(max=1.0)
+                scale = self.clip / (norms + STABILITY) if self._automatic else (self.clip / norms).clamp(max=1.0)
                 flat |= {name: flat[name] * scale for name in members}
             yield torch.cat([flat[name] for name in self.names], 1)
 

@@ -1,14 +1,17 @@
-"""Mean of clipped updates with Gaussian noise."""
+"""Mean of clipped updates with Gaussian noise, by a fixed bound or by one that follows a quantile of their norms."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import torch
 
-from flfw.dp.settings import Noise, clipped_change
+from flfw.dp.quantile import moved
+from flfw.dp.settings import MovingBound, Noise, clipped_change
 from flfw.nets.net import Tensors
 from flfw.server.aggregation import Update
+from flfw.training.clipping import FACTOR
 from flfw.training.gaussian import GaussianNoise
 from flfw.training.secure_gaussian import MARGIN
 
@@ -41,3 +44,31 @@ def noisy_mean(
     noisy = noise.added(sums, deviation)
     moved = {name: (sent[name].double() + noisy[name] / cohort).to(sent[name].dtype) for name in names}
     return {**sent, **moved}
+
+
+def quantile_mean(
+    updates: Iterable[Update], sent: Tensors, cohort: int, settings: MovingBound, noise: GaussianNoise
+) -> Tensors:
+    """Compute the noisy mean of updates by the round's bound, and move the bound by a noisy count of short updates.
+
+    Args:
+        updates: W_k by name, with b_k - 1/2 in place of the factor; there may be none.
+        sent: W, with the factor of the round's bound.
+        cohort: number of clients in a round, or its expectation.
+        settings: of the clipping, the noise and the quantile.
+        noise: source of the noise.
+    """
+    factor, counted = sent[FACTOR], torch.zeros(1, dtype=torch.float64)
+
+    def counting() -> Iterator[Update]:
+        for update in updates:
+            counted.add_(update.tensors[FACTOR].double().clamp(-0.5, 0.5))
+            yield update
+
+    here = replace(settings, clip=settings.clip * float(factor))
+    model = {name: value for name, value in sent.items() if name != FACTOR}
+    mean = noisy_mean(counting(), model, cohort, here, settings.server_multiplier * here.clip, noise)
+    count = noise.added({FACTOR: counted}, settings.quantile_noise * settings.noise_multiplier)[FACTOR]
+    share = float(count) / cohort + 0.5
+    renewed = moved(factor, share, settings.quantile, settings.quantile_lr)
+    return {name: renewed if name == FACTOR else mean[name] for name in sent}

@@ -10,15 +10,17 @@ from typing import Literal, Self, TypeAlias
 import torch
 from torch import nn
 
+from flfw.dp.quantile import update_multiplier
 from flfw.errors import BadInput, require
 from flfw.messages.sharing import matches
 from flfw.nets.net import Tensors
 from flfw.privacy.course import Course
 from flfw.privacy.mechanism import Holder, Mechanism
 from flfw.rng import torch_generator
+from flfw.training.clipping import FACTOR, WIDEST, Clipping, Grouping, factors, grouped
 from flfw.training.gaussian import GaussianNoise, SecureNoise, SeededNoise
 from flfw.training.optimisers import LocalTraining
-from flfw.training.per_example import Grouping, PerExample, grouped
+from flfw.training.per_example import PerExample
 
 NoiseSource: TypeAlias = Literal["seed", "secure"]
 Unit: TypeAlias = Literal["example", "client"]
@@ -38,6 +40,7 @@ class Noise(LocalTraining):
     noise_multiplier: float = 6.0  # sigma >= 0: the noise on a sum has deviation sigma C in each entry; 0: none
     clip: float = 4.0  # C, the L2 bound of each group of tensors; from 1e-30 to 1e30
     grouping: Grouping = "layer"  # clipped together: a layer's tensors, each tensor, or all that are sent (flat)
+    clipping: Clipping = "abadi"  # g min(1, C / |g|); or automatic: g C / (|g| + 0.01), so that C is only a step size
     noise_source: NoiseSource = "seed"  # seed: whoever has it can take the noise off; secure: nobody can
 
     def __post_init__(self) -> None:
@@ -45,10 +48,12 @@ class Noise(LocalTraining):
         require(0 <= self.noise_multiplier < inf, "0 <= noise_multiplier < inf", noise_multiplier=self.noise_multiplier)
         require(0 < self.clip < inf, "0 < clip < inf", clip=self.clip)
         require_in_float32(clip=self.clip)
+        automatic, words = self.clipping == "automatic", f"0 < clip <= {WIDEST:g} with clipping=automatic"
+        require(not automatic or self.clip <= WIDEST, words, clip=self.clip)
 
     def bare(self) -> Self:
         """Return settings that clip nothing and add no noise."""
-        return replace(self, noise_multiplier=0.0, clip=_WIDE)
+        return replace(self, noise_multiplier=0.0, clip=_WIDE, clipping="abadi")
 
     def mildest(self) -> Self:
         """Return settings with so little noise that a message leaks; the clipping stays."""
@@ -78,6 +83,11 @@ class Noise(LocalTraining):
         """Deviation of the noise that a client adds to its clipped update; 0: none."""
         return 0.0
 
+    @property
+    def follows_quantile(self) -> bool:
+        """True where the bound of updates follows a quantile of their norms."""
+        return False
+
     def check_model(self, model: nn.Module, chosen: Sequence[str]) -> None:
         """Refuse a model with tensors that would be sent unclipped, or cannot be clipped.
 
@@ -91,7 +101,7 @@ class Noise(LocalTraining):
         if self.on_steps:
             PerExample(model, chosen, grouping=self.grouping)
         for name, _ in model.named_buffers():
-            if matches(name, chosen):
+            if matches(name, chosen) and name != FACTOR:
                 layer = type(model.get_submodule(name.rpartition(".")[0])).__name__
                 why = "its statistics follow no clipped gradient; choose a network without"
                 raise BadInput(f"Expected layers without buffers, got {layer} with {name}; {why}.")
@@ -102,14 +112,49 @@ class Noise(LocalTraining):
 
 
 @dataclass(frozen=True)
+class MovingBound(Noise):
+    """Settings of a bound that may follow a quantile of the clients' update norms; see `flfw.dp.quantile`."""
+
+    quantile: float = 0.0  # share of the updates that the bound shall leave whole, in (0, 1); 0: the bound stays
+    quantile_lr: float = 0.2  # eta_C > 0, the rate at which the bound moves
+    quantile_noise: float = 2.0  # sigma_b, the noise on the count of short updates, over noise_multiplier; > 1/2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.quantile < 1, "0 <= quantile < 1", quantile=self.quantile)
+        require(0 < self.quantile_lr < inf, "0 < quantile_lr < inf", quantile_lr=self.quantile_lr)
+        require(0.5 < self.quantile_noise < inf, "1/2 < quantile_noise < inf", quantile_noise=self.quantile_noise)
+        flat = self.grouping == "flat" or not self.follows_quantile
+        require(flat, f"grouping=flat with quantile={self.quantile:g}", grouping=self.grouping)
+
+    @property
+    def follows_quantile(self) -> bool:
+        """True where the bound moves."""
+        return self.quantile > 0
+
+    @property
+    def server_multiplier(self) -> float:
+        """Multiplier of the server's noise on the sum of updates; larger than sigma where a count has noise beside."""
+        sigma = self.noise_multiplier
+        return update_multiplier(sigma, self.quantile_noise) if self.follows_quantile else sigma
+
+
+@dataclass(frozen=True)
 class NoisySteps(Noise):
     """Settings of local steps, each on a noisy sum of clipped gradients of single examples."""
 
     draws: Literal["batch", "example"] = "batch"  # noise: one draw on the sum of a batch, or one for each example in it
     batches: Literal["shuffled", "poisson"] = "shuffled"  # poisson: each step draws each example by its own coin
+    physical_batch: int = 0  # examples whose gradients are in memory at once, >= 0; 0: those of the whole batch
     observed: Literal["sanitised", "bare"] = (
         "sanitised"  # the gradient read on the client: after clipping and noise, or before
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.physical_batch >= 0, "physical_batch >= 0", physical_batch=self.physical_batch)
+        whole = self.on_steps or not self.physical_batch
+        require(whole, "physical_batch=0 where no single gradients are clipped", physical_batch=self.physical_batch)
 
     @property
     def on_steps(self) -> bool:
@@ -144,7 +189,7 @@ class NoisySteps(Noise):
 
 
 @dataclass(frozen=True)
-class EitherUnit(NoisySteps):
+class EitherUnit(NoisySteps, MovingBound):
     """Settings of noisy local steps, to protect examples, or of updates with a server's noise, to protect clients.
 
     As for `LocalTraining`, the defaults are those of HyperFL's comparison, from its code.
@@ -154,6 +199,11 @@ class EitherUnit(NoisySteps):
     clip: float = 0.04
     grouping: Grouping = "flat"
     unit: Unit = "example"  # example: clipping and noise in each local step, at the client; client: on its whole update
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fixed = not (self.follows_quantile and self.on_steps)
+        require(fixed, "quantile=0 with unit=example, whose bound is the same in all steps", quantile=self.quantile)
 
     @property
     def on_steps(self) -> bool:
@@ -218,6 +268,7 @@ def mechanism_of_updates(
         replication=course.replication,
         shares=shares,
         summed=summed,
+        moving=noise.follows_quantile,
     )
 
 
@@ -231,8 +282,8 @@ def require_in_float32(**bound: float) -> None:
     require(LEAST_CLIP <= value <= LARGEST_CLIP, f"{LEAST_CLIP:g} <= {name} <= {LARGEST_CLIP:g}", **bound)
 
 
-def clipped_change(change: Tensors, bound: float, grouping: Grouping) -> Tensors:
-    """Scale each group of a client's change down to an L2 norm of at most ``bound``.
+def clipped_change(change: Tensors, bound: float, grouping: Grouping, clipping: Clipping = "abadi") -> Tensors:
+    """Scale each group of a client's change to an L2 norm of at most ``bound``.
 
     A group whose norm is not a number, or is infinite, becomes 0, as no scale would make the bound hold.
 
@@ -240,6 +291,7 @@ def clipped_change(change: Tensors, bound: float, grouping: Grouping) -> Tensors
         change: by name, floating.
         bound: > 0.
         grouping: tensors that are clipped together.
+        clipping: the rule.
 
     >>> clipped_change({"a.w": torch.tensor([3.0]), "a.b": torch.tensor([4.0])}, 2.5, "layer")
     {'a.w': tensor([1.5000]), 'a.b': tensor([2.])}
@@ -247,7 +299,7 @@ def clipped_change(change: Tensors, bound: float, grouping: Grouping) -> Tensors
     clipped: Tensors = {}
     for members in grouped(change, grouping).values():
         squares = [change[name].double().square().sum() for name in members]
-        norm = float(torch.stack(squares).sum().sqrt())
-        scale = min(1.0, bound / norm) if norm else 1.0
+        norm = torch.stack(squares).sum().sqrt()
+        scale = float(factors(norm, torch.full_like(norm, bound), clipping))
         clipped |= {n: change[n] * scale if isfinite(norm) else torch.zeros_like(change[n]) for n in members}
     return {name: clipped[name] for name in change}

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 
 from torch import nn
 
-from flfw.dp.noisy_mean import noisy_mean
+from flfw.dp.noisy_mean import noisy_mean, quantile_mean
+from flfw.dp.quantile import with_factor
 from flfw.dp.settings import EitherUnit
-from flfw.nets.net import Tensors
+from flfw.nets.net import Net, Tensors
 from flfw.privacy.course import Course
 from flfw.privacy.mechanism import Mechanism
 from flfw.privacy.published import Published
@@ -19,6 +20,11 @@ from flfw.server.strategy import FederatedStrategy
 
 class EitherUnitStrategy(FederatedStrategy, ABC):
     """Server half: the mean of noisily trained models, weighted by examples; or the noisy mean of clipped updates."""
+
+    @classmethod
+    def build_model(cls, net: Net, settings: EitherUnit) -> nn.Module:
+        """Return the network, with an entry for a bound that moves."""
+        return with_factor(net) if settings.follows_quantile else net
 
     @classmethod
     def check_model(cls, model: nn.Module, settings: EitherUnit) -> None:
@@ -55,8 +61,10 @@ class EitherUnitStrategy(FederatedStrategy, ABC):
         """Return the mean weighted by examples, or the noisy mean."""
         if self.settings.on_steps:
             return weighted_mean(updates)
-        deviation = self.settings.noise_multiplier * self.settings.clip
         noise = self.settings.noise(self.seed, "server noise", self.round)
+        if self.settings.follows_quantile:
+            return quantile_mean(updates, self.broadcasted, self.expected, self.settings, noise)
+        deviation = self.settings.noise_multiplier * self.settings.clip
         return noisy_mean(updates, self.broadcasted, self.expected, self.settings, deviation, noise)
 
     def without_updates(self) -> Tensors:

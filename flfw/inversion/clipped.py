@@ -1,6 +1,7 @@
 """Clipping and Gaussian noise, per example or per update, for an attacker with all settings.
 
-With C the bound, sigma the noise multiplier, B the batch, clip_C(v) = v min(1, C / |v|) for each group of tensors:
+With C the bound, sigma the noise multiplier, B the batch, clip_C(v) = v min(1, C / |v|) for each group of tensors, or
+v C / (|v| + 0.01) with clipping=automatic:
 
     clipped steps     sent = 1/B (sum_j clip_C(g_j) + N(0, sigma^2 C^2))       draws=example: B sigma^2 C^2
     clipped updates   sent = clip_C(lr N g) / (lr N) + N(0, s^2) / (lr N)      g the mean gradient of N steps, s the
@@ -19,11 +20,12 @@ from collections.abc import Callable, Mapping
 from math import sqrt
 from typing import final
 
+import torch
 from torch import Tensor
 
 from flfw.inversion.matching import inner
 from flfw.nets.net import Tensors
-from flfw.training.per_example import Grouping, grouped
+from flfw.training.clipping import FACTOR, STABILITY, Clipping, Grouping, grouped
 from flfw.victims.local_steps import LocalSteps
 from flfw.victims.operator import MethodOperator
 from flfw.victims.victim import PlainVictim, VictimModel
@@ -32,13 +34,16 @@ _TINY = 1e-30  # keeps the derivative of a norm finite where it is 0
 _PER: dict[Grouping, str] = {"layer": "a layer", "tensor": "a tensor", "flat": "over all tensors"}
 
 
-def clipped(gradient: Tensors, bound: float | Mapping[str, Tensor], grouping: Grouping) -> Tensors:
+def clipped(
+    gradient: Tensors, bound: float | Mapping[str, Tensor], grouping: Grouping, stability: float | None = None
+) -> Tensors:
     """Clip the gradient so that each group has an L2 norm of at most ``bound``; differentiable, and fit for vmap.
 
     Args:
         gradient: gradients by name.
         bound: > 0; one for all groups, or one for each by name.
         grouping: the tensors that share a norm.
+        stability: of automatic clipping, added to each norm; None: vectors within the bound stay as they are.
 
     >>> import torch
     >>> clipped({"a.w": torch.tensor([3.0]), "a.b": torch.tensor([4.0])}, 2.5, "layer")
@@ -48,7 +53,8 @@ def clipped(gradient: Tensors, bound: float | Mapping[str, Tensor], grouping: Gr
     for group, members in grouped(gradient, grouping).items():
         tensors = {name: gradient[name] for name in members}
         most = bound[group] if isinstance(bound, Mapping) else bound
-        factor = (most / (inner(tensors, tensors) + _TINY).sqrt()).clamp(max=1.0)
+        norm = (inner(tensors, tensors) + _TINY).sqrt()
+        factor = (most / norm).clamp(max=1.0) if stability is None else most / (norm + stability)
         result |= {name: value * factor for name, value in tensors.items()}
     return {name: result[name] for name in gradient}
 
@@ -91,6 +97,12 @@ class Clipped(MethodOperator, ABC):
     def bound(self) -> float:
         """The clipping bound C."""
         return self.settings["clip"]
+
+    @property
+    def stability(self) -> float | None:
+        """The constant of automatic clipping; None: clipping is not automatic."""
+        clipping: Clipping = self.settings["clipping"]
+        return STABILITY if clipping == "automatic" else None
 
     @property
     def lr(self) -> float:
@@ -166,7 +178,9 @@ class Clipped(MethodOperator, ABC):
     @property
     def bound_words(self) -> str:
         """The bound, for `known`."""
-        return f"C={self.bound:g} {_PER[self.grouping]}"
+        automatic = ", automatic" if self.stability else ""
+        moving = ", times the factor that is sent" if self.settings.get("quantile") else ""
+        return f"C={self.bound:g} {_PER[self.grouping]}{automatic}{moving}"
 
     def bounds(self, observed: Tensors) -> Tensors:
         """Return C of each group by its name, where it has to be read off the observation; by default none."""
@@ -175,10 +189,13 @@ class Clipped(MethodOperator, ABC):
     def victim(self, plain: PlainVictim, received: Tensors, local: LocalSteps | None) -> VictimModel:
         """Build the victim with clipping of each example in each step, or of the whole gradient or update."""
         if self.on_steps and (self.at.batch > 1 or local is not None):
-            plain = plain.after(lambda gradient: clipped(gradient, self.bound, self.grouping))
+            plain = plain.after(lambda gradient: clipped(gradient, self.bound, self.grouping, self.stability))
             return super().victim(plain, received, local)
-        bound = self.bound if self.on_steps else self.bound / (self.lr * self.at.steps)
-        return ClippedVictim(super().victim(plain, received, local), bound, self.grouping, self.bounds)
+        unit = 1.0 if self.on_steps else self.lr * self.at.steps  # of an update, in steps along a gradient
+        factor = 1.0 if self.on_steps else float(received.get(FACTOR, torch.ones(1)))
+        bound, stability = factor * self.bound / unit, self.stability and self.stability / unit
+        victim = super().victim(plain, received, local)
+        return ClippedVictim(victim, bound, self.grouping, self.bounds, stability)
 
     def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
         """Return the trial unchanged: it is already clipped, and the mean of the noise is 0."""
@@ -203,13 +220,19 @@ class ClippedVictim(VictimModel):
         bound: the bound of each group.
         grouping: the tensors that share a norm.
         bounds: from an observation, a bound for each group by its name; empty: ``bound`` holds for all.
+        stability: see `clipped`.
     """
 
     def __init__(
-        self, victim: VictimModel, bound: float, grouping: Grouping, bounds: Callable[[Tensors], Tensors]
+        self,
+        victim: VictimModel,
+        bound: float,
+        grouping: Grouping,
+        bounds: Callable[[Tensors], Tensors],
+        stability: float | None = None,
     ) -> None:
         super().__init__(victim.model, victim.known, victim.shared, victim.inputs)
-        self._victim, self._bound, self._bounds = victim, bound, bounds
+        self._victim, self._bound, self._bounds, self._stability = victim, bound, bounds, stability
         self._grouping: Grouping = grouping
 
     def observed(self, sent: Tensors) -> tuple[Tensors, Tensors]:
@@ -220,4 +243,5 @@ class ClippedVictim(VictimModel):
     def gradient(self, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensors:
         """Compute the victim's gradient and clip it."""
         read = {name.removeprefix("bound."): v for name, v in constants.items() if name.startswith("bound.")}
-        return clipped(self._victim.gradient(x, y, unknown, constants), read or self._bound, self._grouping)
+        gradient = self._victim.gradient(x, y, unknown, constants)
+        return clipped(gradient, read or self._bound, self._grouping, self._stability)

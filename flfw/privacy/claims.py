@@ -233,6 +233,9 @@ def _of_a_mechanism(part: Mechanism) -> list[str]:
     if part.groups > 1:
         norm += f" in each of {part.groups} groups of tensors, so that it counts {sqrt(part.groups):.3g} times"
     sentences = [f"{norm}."]
+    if part.moving:
+        sentences.append("That is the first bound; it then follows a count, with noise, of the updates within it.")
+        sentences.append("The noise on the updates is so much larger that both together protect as the stated one.")
     if part.draws == "example":
         sentences.append(f"Noise is drawn {part.batch} times in each step, also where a batch holds fewer examples.")
     if part.amplified:

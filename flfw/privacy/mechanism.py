@@ -65,6 +65,8 @@ class Mechanism:
             make sigma C together.
         summed: S >= 1, the least number of updates in a sum, each with its client's noise, for an adversary that sees
             nothing but these sums; 1: it may see a single update.
+        moving: whether C is only the first bound of clients' updates and follows a quantile of their norms; sigma is
+            then that of the updates and the count of short ones together, see `flfw.dp.quantile`.
         void: a sentence on why no epsilon holds, if another message depends on the data; else empty.
 
     Raises:
@@ -88,6 +90,7 @@ class Mechanism:
     void: str = ""
     shares: int = 1
     summed: int = 1
+    moving: bool = False
 
     def __post_init__(self) -> None:
         sigma, taken = self.noise_multiplier, self.participations

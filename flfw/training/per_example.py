@@ -1,7 +1,8 @@
 """Per-example gradients, clipped and summed over a batch, in one forward and one backward pass.
 
-For example j and group m of parameters: g_jm / max(1, |g_jm|_2 / C_m), summed over j; 0 where g_jm is not finite. A
-group is a layer (its weight and bias together), a tensor, or all chosen parameters. Clipping does not change the
+For example j and group m of parameters: g_jm / max(1, |g_jm|_2 / C_m), or as another rule of
+`flfw.training.clipping` has it, summed over j; 0 where g_jm is not finite. A group is a layer (its weight and bias
+together), a tensor, or all chosen parameters. Clipping does not change the
 gradients of activations, so the backward pass computes only these. The parameters' gradients are formed afterwards,
 layer by layer, from each layer's input and output gradient (`flfw.training.per_example_layers`). For a convolution all
 B gradients are in memory at once: B times its weights. No noise is added here.
@@ -13,11 +14,11 @@ example must not depend on the others. So a layer that mixes examples, or has pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Literal, NamedTuple, TypeAlias, final, get_args
+from typing import Any, NamedTuple, final, get_args
 
 import torch
 from torch import Tensor, nn
@@ -27,14 +28,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from flfw.errors import BadInput, require
 from flfw.messages.sharing import matches
 from flfw.nets.net import Tensors
+from flfw.training.clipping import STABILITY, WIDEST, Bound, Clipping, Grouping, factors, grouped
 from flfw.training.per_example_layers import WAYS, Way, layer_gradients
 from flfw.training.per_example_parts import Part, added, trusted
-
-Grouping: TypeAlias = Literal["layer", "tensor", "flat"]
-"""Clipping groups: a layer's direct parameters, each tensor alone, or all chosen parameters."""
-
-Bound: TypeAlias = float | Mapping[str, float]
-"""Bound of an L2 norm, > 0; ``inf``: no clipping. One for all groups, or one for each group by name."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +40,7 @@ class ClippedSum:
     Attributes:
         sums: sum of the clipped gradients, by parameter.
         norms: L2 norms before clipping (B, groups), the groups in the order of `PerExample.groups`; inf: not finite.
-        scales: clipping factors (B, groups) in [0, 1]; below 1 if a gradient was clipped, 0 if it was not finite.
+        scales: factors (B, groups) >= 0; below 1 if a gradient was made shorter, 0 if it was not finite.
         losses: loss of each example (B,).
     """
 
@@ -70,6 +66,7 @@ class PerExample:
         model: model with layers that take the examples in the first dimension.
         chosen: name patterns of the parameters to use, among those that require a gradient: ``["extractor.*"]``.
         grouping: clipping groups.
+        clipping: the rule.
         way: computation of convolutions; any but ``auto`` gives bit-identical results on one machine, in any process.
             ``fixed`` is about as fast as ``auto``.
 
@@ -81,9 +78,16 @@ class PerExample:
     """
 
     def __init__(
-        self, model: nn.Module, chosen: Sequence[str] = ("*",), *, grouping: Grouping = "layer", way: Way = "auto"
+        self,
+        model: nn.Module,
+        chosen: Sequence[str] = ("*",),
+        *,
+        grouping: Grouping = "layer",
+        clipping: Clipping = "abadi",
+        way: Way = "auto",
     ) -> None:
         require(grouping in get_args(Grouping), f"grouping among {', '.join(get_args(Grouping))}", grouping=grouping)
+        require(clipping in get_args(Clipping), f"clipping among {', '.join(get_args(Clipping))}", clipping=clipping)
         require(way in WAYS, f"way among {', '.join(WAYS)}", way=way)
         self._parameters = {n: p for n, p in model.named_parameters() if p.requires_grad and matches(n, chosen)}
         require(bool(self._parameters), "some parameters that require gradients", chosen=list(chosen))
@@ -97,6 +101,7 @@ class PerExample:
         _refuse_batch_statistics(model, self._layers)
         self._gradients = {place: layer_gradients(layer, way) for place, layer in self._layers.items()}
         self.groups = grouped(self._parameters, grouping)
+        self._clipping: Clipping = clipping
         self._checked: set[tuple[bool | str, ...]] = set()
         self._last_bound: tuple[object, Tensor] = ((), torch.empty(0))
 
@@ -131,8 +136,9 @@ class PerExample:
             bounds = tuple(float(bound[name]) for name in self.groups)
         else:
             bounds = (float(bound),) * len(self.groups)
+        most, words = (WIDEST, f"0 < bound <= {WIDEST:g}") if self._clipping == "automatic" else (inf, "bound > 0")
         for value in bounds:
-            require(value > 0, "bound > 0", bound=value)
+            require(0 < value <= most, words, bound=value)
         return bounds
 
     @contextmanager
@@ -233,12 +239,12 @@ class PerExample:
     def _clipped(
         self, uses: Sequence[_Use], slopes: Sequence[Tensor | None], bounds: tuple[float, ...], losses: Tensor
     ) -> ClippedSum:
-        parts = self._parts(uses, slopes, min(bounds))
+        parts = self._parts(uses, slopes, min(STABILITY, *bounds))  # of what is lost, times C / STABILITY at most
         pieces = [[parts[name].norms for name in members if name in parts] for members in self.groups.values()]
         nothing = torch.zeros_like(losses, dtype=next((part.norms.dtype for part in parts.values()), losses.dtype))
         norms = torch.stack([_joint(piece_norms) if piece_norms else nothing for piece_norms in pieces])
         bound = self._bound(bounds, norms)
-        scales = bound / torch.maximum(norms, bound)
+        scales = factors(norms, bound, self._clipping)
         scale_of = {n: scale for names, scale in zip(self.groups.values(), scales.unbind(), strict=True) for n in names}
         sums = {}
         for name, parameter in self._parameters.items():
@@ -292,16 +298,3 @@ def _refuse_batch_statistics(model: nn.Module, chosen: Mapping[str, nn.Module]) 
             raise _no_gradients(layer, place, "its output depends on the whole batch, as GroupNorm's does not")
         if place in chosen and any(True for _ in layer.buffers(recurse=False)):
             raise _no_gradients(layer, place, "its buffers may carry one example's data into another's gradient")
-
-
-def grouped(names: Iterable[str], grouping: Grouping) -> dict[str, tuple[str, ...]]:
-    """Return the parameter names of each group.
-
-    >>> grouped(["body.weight", "body.bias", "head.weight"], "layer")
-    {'body': ('body.weight', 'body.bias'), 'head': ('head.weight',)}
-    """
-    groups: dict[str, tuple[str, ...]] = {}
-    for name in names:
-        group = {"layer": name.rpartition(".")[0] or "model", "tensor": name, "flat": "all"}[grouping]
-        groups[group] = (*groups.get(group, ()), name)
-    return groups

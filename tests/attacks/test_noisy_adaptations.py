@@ -44,6 +44,7 @@ from flfw.runs import run as whole
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
 from flfw.task import Task
+from flfw.training.clipping import FACTOR
 from flfw.victims.local_steps import LocalSteps
 from flfw.victims.operator import Circumstances, MethodOperator
 from flfw.victims.victim import PlainVictim, VictimModel
@@ -78,6 +79,8 @@ class Exchange:
         with initialising(3, "client"):
             result = resolve(self.experiment).client(at)
         assert isinstance(result, NoisyClient)
+        if FACTOR in result.model.state_dict():  # of a later round
+            result.model.get_buffer(FACTOR).fill_(0.25)
         result.received = {n: v.numpy().copy() for n, v in tensors(result.model).items()}
         return result
 
@@ -164,6 +167,7 @@ def test_the_bound_of_each_round_is_the_methods(bound: Any) -> None:
 # --- on what real clients send ---
 
 QUIET = "noise_multiplier=0"
+AUTOMATIC = "clipping=automatic"
 SHORT = "clip=0.05"  # bites in every layer of a fresh network
 EXACT = {
     "by layers": exchange("fed_cdp", QUIET, SHORT),
@@ -177,7 +181,14 @@ EXACT = {
     "compressed": exchange("fed_cdp", QUIET, SHORT, "compress=after", batch=2),
     "compressed before": exchange("fed_cdp", QUIET, SHORT, "compress=before"),
     "three steps": exchange("fed_cdp", QUIET, SHORT, "momentum=0.5", "weight_decay=0.1", steps=3, batch=2),
+    "automatic": exchange("fed_cdp", QUIET, SHORT, AUTOMATIC),
+    "automatic of three": exchange("fed_cdp", QUIET, "clip=3", AUTOMATIC, "grouping=flat", batch=3),
+    "automatic steps": exchange("dp_fedavg", QUIET, SHORT, AUTOMATIC, steps=3, batch=2),
+    "an automatic update": exchange("fed_sdp", QUIET, SHORT, AUTOMATIC),
+    "an automatic update of steps": exchange("dp_fedavg", QUIET, SHORT, AUTOMATIC, "unit=client", steps=3),
     "an update": exchange("fed_sdp", QUIET, SHORT),
+    "a moving bound": exchange("dp_fedavg", "clip=0.1", "unit=client", "quantile=0.5"),
+    "a moving bound over steps": exchange("ppsgd", "clip=0.1", "unit=client", "quantile=0.5", steps=2),
     "an update of three": exchange("fed_sdp", QUIET, SHORT, "grouping=tensor", batch=3),
     "an update of steps": exchange("fed_sdp", QUIET, SHORT, "momentum=0.5", "weight_decay=0.1", steps=3),
     "a server's noise": exchange("fed_sdp", SHORT, "noised_by=server"),
@@ -207,6 +218,7 @@ def test_the_true_examples_explain_what_a_client_sent(given: Exchange) -> None:
 NOISY = {
     "one": exchange("fed_cdp", "clip=0.1", "noise_multiplier=2"),
     "three": exchange("fed_cdp", "clip=0.1", "noise_multiplier=2", batch=3),
+    "automatic": exchange("fed_cdp", "clip=0.1", "noise_multiplier=2", AUTOMATIC, batch=3),
     "a draw each": exchange("fed_cdp", "clip=0.1", "noise_multiplier=2", "draws=example", batch=4),
     "on the client": exchange("fed_cdp", "clip=0.1", "noise_multiplier=2", "grouping=flat", on_client=True),
     "a later bound": exchange("fed_cdp", "clip=2", "last_clip=0.2", "bound=decay", "noise_multiplier=2", at=3),
@@ -300,9 +312,10 @@ def sdp(**settings: Any) -> FedSDPAdaptation:
     [
         (cdp(noise_multiplier=0.0, clip=0.05), 1, 3.0),
         (cdp(noise_multiplier=0.0, clip=0.05, batch=3), 3, 2.0),
+        (cdp(noise_multiplier=0.0, clip=0.05, clipping="automatic"), 1, 3.0),
         (sdp(noise_multiplier=0.0, clip=0.005), 1, 3.0),
     ],
-    ids=["one example", "three examples", "an update"],
+    ids=["one example", "three examples", "automatic", "an update"],
 )
 def test_who_knows_of_the_clipping_comes_closer(informed: MethodOperator, batch: int, margin: float) -> None:
     static, knowing = (search_error(informed, 0.0, batch, COSINE, knows) for knows in (False, True))
@@ -361,6 +374,8 @@ def test_an_attacker_is_adaptive_only_where_it_models_all_that_is_done() -> None
     assert not stands(cdp_, ticket(), True, IDLG()).adaptive  # labels are read off a noisy layer
     assert not stands(asked("centaur"), ticket(), True).adaptive  # the head is hidden
     assert "(C=0.04 over all tensors)" in stands(asked("dp_fedavg", "unit=client"), ticket(), True).granted[-1]
+    automatic = stands(asked("dp_fedavg", AUTOMATIC), ticket(), True)
+    assert automatic.adaptive and "(C=0.04 over all tensors, automatic)" in automatic.granted[-1]
 
 
 def test_where_nothing_is_done_to_what_is_read_there_is_nothing_to_adapt_to() -> None:
@@ -407,8 +422,9 @@ def test_of_a_defence_and_a_method_the_defence_is_adapted_to_and_the_rest_said()
 # --- in a whole run ---
 
 
-def test_an_audit_has_a_static_and_an_adaptive_entry_at_each_place(tmp_path: Path) -> None:
-    set_ = ("clip=0.1", "noise_multiplier=0.0002", "ig.iterations=120")
+@pytest.mark.parametrize(("rule", "words"), [("abadi", ""), ("automatic", ", automatic")])
+def test_an_audit_has_a_static_and_an_adaptive_entry_at_each_place(tmp_path: Path, rule: str, words: str) -> None:
+    set_ = ("clip=0.1", "noise_multiplier=0.0002", f"clipping={rule}", "ig.iterations=120")
     given = asked("fed_cdp", *set_, out=tmp_path / "run", rounds=1, images=1, vantage=(SERVER, CLIENT))
     folder = whole.run(given)
     entries = json.loads((folder / "result.json").read_text())["audit"]
@@ -418,7 +434,7 @@ def test_an_audit_has_a_static_and_an_adaptive_entry_at_each_place(tmp_path: Pat
     for static, informed in (entries[:2], entries[2:]):
         assert static["verdict"] == "static only" and informed["verdict"] == "leaks"
         assert informed["psnr"]["mean"] > static["psnr"]["mean"] + 8
-        assert "(C=0.1 a layer) and adds noise (sigma=0.0002)" in informed["granted"][-1]
+        assert f"(C=0.1 a layer{words}) and adds noise (sigma=0.0002)" in informed["granted"][-1]
     names = [setting.name for setting in read_settings(folder, entries, pictures=False)]
     assert names[:2] == ["ig (server)", "ig told of fed_cdp (server)"]
     page = (folder / "report.html").read_text()

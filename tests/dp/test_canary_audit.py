@@ -33,7 +33,8 @@ from flfw.rng import numpy_generator
 from flfw.server.aggregation import Update
 from flfw.storage.checkpoint import Checkpoints, Snapshot
 from flfw.task import Task
-from flfw.training.per_example import Bound, ClippedSum
+from flfw.training.clipping import Bound
+from flfw.training.per_example import ClippedSum
 
 NONE = np.zeros(0, np.int64)
 

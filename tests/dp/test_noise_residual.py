@@ -23,8 +23,9 @@ from flfw.resolve import resolve, without_auto
 from flfw.rng import torch_generator
 from flfw.server.aggregation import Update
 from flfw.task import Task
+from flfw.training.clipping import Bound
 from flfw.training.gaussian import GaussianNoise
-from flfw.training.per_example import Bound, ClippedSum
+from flfw.training.per_example import ClippedSum
 
 
 class LessNoise(NoisyClient):

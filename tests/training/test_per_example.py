@@ -14,7 +14,8 @@ from torch.nn.functional import cross_entropy, linear, relu
 from flfw import nets
 from flfw.errors import BadInput
 from flfw.rng import initialising, torch_generator
-from flfw.training.per_example import ClippedSum, Grouping, PerExample
+from flfw.training.clipping import Grouping
+from flfw.training.per_example import ClippedSum, PerExample
 from flfw.training.per_example_layers import WAYS, Way
 
 EXACT = {torch.float64: 1e-10, torch.float32: 3e-5}

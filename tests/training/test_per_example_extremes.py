@@ -12,7 +12,8 @@ from torch.nn.functional import cross_entropy
 
 from flfw import nets
 from flfw.rng import initialising, torch_generator
-from flfw.training.per_example import ClippedSum, Grouping, PerExample
+from flfw.training.clipping import Clipping, Grouping
+from flfw.training.per_example import ClippedSum, PerExample
 from flfw.training.per_example_parts import Formed, Outer, row_norms, trusted
 
 SHAPES = {"mlp": (12,), "cnn3x3": (1, 28, 28), "cnn1": (1, 28, 28), "lenet": (3, 32, 32)}
@@ -107,9 +108,10 @@ KINDS: dict[str, Callable[[float], Callable[[int, int], float]]] = {
 }
 
 
+@pytest.mark.parametrize("clipping", ["abadi", "automatic"])
 @pytest.mark.parametrize("grouping", ["layer", "flat"])
 @pytest.mark.parametrize("name", SHAPES)
-def test_no_weights_make_an_example_exceed_its_bound(name: str, grouping: Grouping) -> None:
+def test_no_weights_make_an_example_exceed_its_bound(name: str, grouping: Grouping, clipping: Clipping) -> None:
     """Alone and in a batch, computed again in float64; and no batch is refused, which would tell what it holds."""
     x, y = examples(SHAPES[name])
     worst = 0.0
@@ -117,7 +119,7 @@ def test_no_weights_make_an_example_exceed_its_bound(name: str, grouping: Groupi
         for scale in (1e-9, 1e-5, 1e3, 1e6, 1e9, 1e15, 1e25, 1e37):
             model = scaled(name, factors(scale))
             for bound in (4.0, 1e-6):
-                tested = PerExample(model, grouping=grouping, way="fixed")
+                tested = PerExample(model, grouping=grouping, clipping=clipping, way="fixed")
                 for some in (slice(None), *(slice(j, j + 1) for j in range(4))):
                     result = summed(tested, model, x[some], y[some], bound)
                     reached = sizes(tested, result)
