@@ -60,6 +60,8 @@ class Mechanism:
         participations: largest number of steps in which one example (or client) takes part, at most ``steps``; None:
             all. It counts if sampling gives no credit: 1 a pass for passes in shuffled order.
         replication: r >= 1, number of clients that hold a copy of the same example.
+        bands: b >= 1, rounds whose sums are in one noisy sum, with weights of length 1; the rounds of one client are at
+            least b apart, so that no noisy sum holds it twice: see `flfw.privacy.banded`. 1: each round's alone.
         void: a sentence on why no epsilon holds, if another message depends on the data; else empty.
 
     Raises:
@@ -79,6 +81,7 @@ class Mechanism:
     hidden: bool = False
     participations: int | None = None
     replication: int = 1
+    bands: int = 1
     void: str = ""
 
     def __post_init__(self) -> None:
@@ -86,7 +89,7 @@ class Mechanism:
         require(0 <= sigma < inf, "0 <= noise_multiplier < inf", noise_multiplier=sigma)
         require(self.clip > 0, "clip > 0", clip=self.clip)
         require(0 < self.sampling_rate <= 1, "0 < sampling_rate <= 1", sampling_rate=self.sampling_rate)
-        for name, least in (("steps", 0), ("groups", 1), ("batch", 0), ("replication", 1)):
+        for name, least in (("steps", 0), ("groups", 1), ("batch", 0), ("replication", 1), ("bands", 1)):
             value = getattr(self, name)
             require(isinstance(value, int) and value >= least, f"a whole number {name} >= {least}", **{name: value})
         require(
@@ -111,9 +114,10 @@ class Mechanism:
         """True if sampling amplifies privacy: independent coins that the adversary does not see.
 
         It does not if clients add their own noise: a client that is not drawn adds none, so the noise reveals the draw.
+        Nor where noisy sums hold several rounds, for which no such count is here.
         """
         silent = self.clipped == "client" and self.noised_by == "client"
-        return self.poisson and self.hidden and self.sampling_rate < 1 and not silent
+        return self.poisson and self.hidden and self.sampling_rate < 1 and not silent and self.bands == 1
 
     def phase(self, copies: int = 1, amplified: bool = True) -> Phase:
         r"""Return the phase for a unit that counts several times in each client that holds it.
@@ -133,6 +137,8 @@ class Mechanism:
         Without sampling: with p participations, the copies take part in at most copies p places, with at most
         m = min(copies, B) of them in one batch of fixed size B. Gaussian steps compose by the sum of their squared
         shifts, which is largest if the places are in the same steps: ceil(copies p / m) steps with m copies each.
+        With bands the shifts of one client's rounds are at right angles to each other, so the same sum holds; those of
+        r clients add up to r times that at most.
 
         Args:
             copies: number of clipped vectors of the unit in one client, >= 1: the examples of a patient.
