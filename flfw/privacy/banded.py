@@ -57,9 +57,9 @@ def optimised_coefficients(bands: int, rounds: int) -> tuple[float, ...]:
         coefficients = np.concatenate([[1.0], later])
         return float(np.log(np.square(running_deviations(coefficients, rounds)).mean()))
 
-    found = np.concatenate([[1.0], minimize(error, start[1:] / start[0], method="BFGS").x])
-    found = np.pad(found, (0, bands - len(found)))
-    return tuple((found / np.linalg.norm(found)).tolist())
+    best = np.concatenate([[1.0], minimize(error, start[1:] / start[0], method="BFGS").x])
+    best = np.pad(best, (0, bands - len(best)))
+    return tuple((best / np.linalg.norm(best)).tolist())
 
 
 def inverse_coefficients(coefficients: np.ndarray, rounds: int) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import ceil, sqrt
 
 import numpy as np
@@ -33,7 +33,7 @@ def patterns(rounds: int, apart: int) -> Iterator[tuple[int, ...]]:
     """Every set of rounds of which no two are nearer."""
     for count in range(1, rounds + 1):
         for chosen in combinations(range(rounds), count):
-            if all(later - earlier >= apart for earlier, later in zip(chosen, chosen[1:], strict=False)):
+            if all(later - earlier >= apart for earlier, later in pairwise(chosen)):
                 yield chosen
 
 
@@ -65,9 +65,9 @@ def test_rounds_that_are_nearer_are_not_covered(bands: int) -> None:
 
 def test_what_the_accountant_is_told() -> None:
     """Sigma 3 in each entry, two groups of tensors, four rounds: one Gaussian of multiplier 3 / sqrt(2 * 4)."""
-    told = Mechanism(3.0, 20, clipped="client", groups=2, noised_by="server", participations=4, bands=5)
+    mechanism = Mechanism(3.0, 20, clipped="client", groups=2, noised_by="server", participations=4, bands=5)
     (whole,) = (Phase(3 / sqrt(8), 1.0, 1),)
-    assert account((told.phase(),), 1e-5).epsilon == pytest.approx(account((whole,), 1e-5).epsilon, rel=1e-12)
+    assert account((mechanism.phase(),), 1e-5).epsilon == pytest.approx(account((whole,), 1e-5).epsilon, rel=1e-12)
     coins = Mechanism(
         3.0, 20, clipped="client", noised_by="server", bands=5, sampling_rate=0.1, poisson=True, hidden=True
     )
@@ -80,8 +80,8 @@ def test_copies_in_several_clients_add_up_even_if_their_rounds_are_neighbours() 
     """Two clients with the same example in rounds that share noisy sums: at most twice the length of one's."""
     strategy, rounds = matrix(root_coefficients(3), 9), ((0, 3, 6), (1, 4, 7))
     together = np.linalg.norm(sum(strategy[:, chosen].sum(1) for chosen in rounds))
-    told = Mechanism(1.0, 9, clipped="client", noised_by="server", participations=3, replication=2, bands=3).phase()
-    assert sqrt(2 * 3) < together <= sqrt(told.steps) / told.multiplier == pytest.approx(2 * sqrt(3))
+    phase = Mechanism(1.0, 9, clipped="client", noised_by="server", participations=3, replication=2, bands=3).phase()
+    assert sqrt(2 * 3) < together <= sqrt(phase.steps) / phase.multiplier == pytest.approx(2 * sqrt(3))
 
 
 def test_the_roots_square_is_the_matrix_of_running_sums() -> None:
@@ -114,8 +114,8 @@ BY_JAX_PRIVACY = {
 @pytest.mark.parametrize(("bands", "rounds"), BY_JAX_PRIVACY)
 def test_the_error_is_that_of_jax_privacy(bands: int, rounds: int) -> None:
     """Root mean square over all running sums, and that of the last; independent noise has sqrt((rounds + 1) / 2)."""
-    found = (root_coefficients(bands), np.array(optimised_coefficients(bands, rounds)))
-    for coefficients, (mean, last) in zip(found, BY_JAX_PRIVACY[bands, rounds], strict=True):
+    columns = (root_coefficients(bands), np.array(optimised_coefficients(bands, rounds)))
+    for coefficients, (mean, last) in zip(columns, BY_JAX_PRIVACY[bands, rounds], strict=True):
         assert np.linalg.norm(coefficients) == pytest.approx(1)
         deviations = running_deviations(coefficients, rounds)
         assert sqrt(np.square(deviations).mean()) == pytest.approx(mean, rel=1e-6)
