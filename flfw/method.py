@@ -110,6 +110,11 @@ class Method:
         """
 
     @classmethod
+    def rounds_apart(cls, settings: Any) -> int:
+        """Return b >= 1: each client takes part in one of b rounds at most, whose turn it is; by default 1, in all."""
+        return 1
+
+    @classmethod
     def mechanism(cls, settings: Any, course: Course) -> Mechanism | None:
         """Describe the mechanism that protects the data against the server in a whole run; None: no claim."""
         return None

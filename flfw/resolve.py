@@ -205,8 +205,17 @@ def check(resolved: Resolved) -> None:
         shared = ", ".join(method.uploads)
         raise BadInput(f"Expected a network with {shared} to share, got net={experiment.net} without; choose another.")
     method.check_model(model, resolved.settings)
+    _require_turns(experiment, method.rounds_apart(resolved.settings))
     settings(partition.scheme(experiment.split), experiment.split, experiment.set)
     _refuse_strange_assignments(experiment)
+
+
+def _require_turns(experiment: Experiment, apart: int) -> None:
+    """Refuse fewer clients than turns, and cohorts that a turn may not fill."""
+    clients, turns = experiment.clients, f"method={experiment.method}, whose clients take turns of {apart} rounds"
+    require(clients >= apart, f"clients >= {apart} for {turns}", clients=clients)
+    most = clients // apart
+    require(experiment.sample <= most or apart == 1, f"sample <= {most} for {turns}", sample=experiment.sample)
 
 
 def _refuse_strange_assignments(experiment: Experiment) -> None:

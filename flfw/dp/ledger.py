@@ -73,9 +73,10 @@ def course(resolved: Resolved, split: Split) -> Course:
     held = np.unique(np.concatenate([np.unique(indices) for indices in split.train]), return_counts=True)[1]
     trained = {name: p.numel() for name, p in resolved.model.named_parameters() if p.requires_grad}
     drawing = (experiment.clients, experiment.sample, experiment.sampling, experiment.seed, experiment.rounds)
+    apart = resolved.method.rounds_apart(resolved.settings)
     return Course(
         rounds=experiment.rounds,
-        participations=most_participations(*drawing),
+        participations=most_participations(*drawing, apart),
         clients=experiment.clients,
         cohort=experiment.cohort,
         poisson=_is_poisson(experiment),

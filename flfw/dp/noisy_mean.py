@@ -33,6 +33,12 @@ def noisy_mean(
         deviation: of the noise on the sum, >= 0.
         noise: source of the noise.
     """
+    noisy = noise.added(clipped_sum(updates, sent, bounds), deviation)
+    return shifted(sent, noisy, 1 / cohort)
+
+
+def clipped_sum(updates: Iterable[Update], sent: Tensors, bounds: Noise | None) -> Tensors:
+    """Sum the clipped changes W_k - W, in float64, by name of each floating tensor; see `noisy_mean`."""
     names = [name for name, value in sent.items() if value.is_floating_point()]
     sums = {name: torch.zeros(sent[name].shape, dtype=torch.float64) for name in names}
     for update in updates:
@@ -41,9 +47,12 @@ def noisy_mean(
             change = clipped_change(change, (1 + MARGIN) * bounds.clip, bounds.grouping)
         for name in names:
             sums[name] += change[name]
-    noisy = noise.added(sums, deviation)
-    moved = {name: (sent[name].double() + noisy[name] / cohort).to(sent[name].dtype) for name in names}
-    return {**sent, **moved}
+    return sums
+
+
+def shifted(sent: Tensors, sums: Tensors, share: float) -> Tensors:
+    """Return W plus a share of the sums, in the types of W."""
+    return {**sent, **{n: (sent[n].double() + share * value).to(sent[n].dtype) for n, value in sums.items()}}
 
 
 def quantile_mean(

@@ -248,6 +248,11 @@ def _of_a_mechanism(part: Mechanism) -> list[str]:
         taken = part.steps if part.participations is None else part.participations
         sentences.append(f"Samples give no credit, for {why}.")
         sentences.append(f"One {part.clipped} takes part in at most {taken} of {part.steps} steps.")
+    if part.bands > 1:
+        sentences.append(
+            f"The noise of a step is added to a weighted sum of the last {part.bands} steps, with weights of length 1;"
+            f" the steps of one {part.clipped} are at least {part.bands} apart, so that no such sum holds it twice."
+        )
     if part.replication > 1:
         sentences.append(f"No example is held by more than {part.replication} clients; all of them are counted.")
     return sentences

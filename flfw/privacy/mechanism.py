@@ -67,6 +67,8 @@ class Mechanism:
             nothing but these sums; 1: it may see a single update.
         moving: whether C is only the first bound of clients' updates and follows a quantile of their norms; sigma is
             then that of the updates and the count of short ones together, see `flfw.dp.quantile`.
+        bands: b >= 1, rounds whose sums are in one noisy sum, with weights of length 1; the rounds of one client are at
+            least b apart, so that no noisy sum holds it twice: see `flfw.privacy.banded`. 1: each round's alone.
         void: a sentence on why no epsilon holds, if another message depends on the data; else empty.
 
     Raises:
@@ -87,6 +89,7 @@ class Mechanism:
     hidden: bool = False
     participations: int | None = None
     replication: int = 1
+    bands: int = 1
     void: str = ""
     shares: int = 1
     summed: int = 1
@@ -104,6 +107,7 @@ class Mechanism:
             ("replication", 1),
             ("shares", 1),
             ("summed", 1),
+            ("bands", 1),
         ):
             value = getattr(self, name)
             require(isinstance(value, int) and value >= least, f"a whole number {name} >= {least}", **{name: value})
@@ -148,8 +152,9 @@ class Mechanism:
         """True if sampling amplifies privacy: independent coins that the adversary does not see.
 
         It does not if clients add their own noise: a client that is not drawn adds none, so the noise reveals the draw.
+        Nor where noisy sums hold several rounds, for which no such count is here.
         """
-        return self.poisson and self.hidden and self.sampling_rate < 1 and not self.is_distributed
+        return self.poisson and self.hidden and self.sampling_rate < 1 and not self.is_distributed and self.bands == 1
 
     def phase(self, copies: int = 1, amplified: bool = True) -> Phase:
         r"""Return the phase for a unit that counts several times in each client that holds it.
@@ -174,6 +179,8 @@ class Mechanism:
         Without sampling: with p participations, the copies take part in at most copies p places, with at most
         m = min(copies, B) of them in one batch of fixed size B. Gaussian steps compose by the sum of their squared
         shifts, which is largest if the places are in the same steps: ceil(copies p / m) steps with m copies each.
+        With bands the shifts of one client's rounds are at right angles to each other, so the same sum holds; those of
+        r clients add up to r times that at most.
 
         Args:
             copies: number of clipped vectors of the unit in one client, >= 1: the examples of a patient.

@@ -48,9 +48,21 @@ def secretly_drawn(clients: Sequence[int], sample: int, key: bytes, server_round
     return [client for client, drawn_now in zip(clients, heads, strict=True) if drawn_now]
 
 
-def most_participations(clients: int, sample: int, sampling: Sampling, seed: int, rounds: int) -> int:
-    """Count the rounds of the client that takes part most often."""
+def in_turn(clients: Sequence[int], apart: int, server_round: int) -> list[int]:
+    """Return the clients whose turn a round is: each has one in ``apart`` rounds, by its number alone.
+
+    So their rounds are at least that far apart, also when clients are added or a round is repeated.
+
+    >>> [in_turn(range(5), 2, server_round) for server_round in (1, 2, 3)]
+    [[0, 2, 4], [1, 3], [0, 2, 4]]
+    """
+    return [client for client in clients if client % apart == (server_round - 1) % apart]
+
+
+def most_participations(clients: int, sample: int, sampling: Sampling, seed: int, rounds: int, apart: int = 1) -> int:
+    """Count the rounds of the client that takes part most often; ``apart`` as for `in_turn`."""
     counts = np.zeros(clients, dtype=np.int64)
     for server_round in range(1, rounds + 1):
-        counts[drawn(range(clients), sample, sampling, seed, server_round)] += 1
+        turn = in_turn(range(clients), apart, server_round)
+        counts[drawn(turn, sample, sampling, seed, server_round)] += 1
     return int(counts.max())

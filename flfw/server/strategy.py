@@ -23,7 +23,7 @@ from flfw.messages.wire import nbytes, pack, unpack
 from flfw.method import Method
 from flfw.nets import Tensors
 from flfw.server.aggregation import Update
-from flfw.server.cohorts import Sampling, drawn, secretly_drawn
+from flfw.server.cohorts import Sampling, drawn, in_turn, secretly_drawn
 from flfw.server.faults import Failure, Tolerance
 from flfw.server.history import History
 from flfw.server.roster import Roster
@@ -156,7 +156,7 @@ class FederatedStrategy(Method, Strategy, ABC):
 
     def cohort(self, server_round: int) -> list[int]:
         """Draw the partitions that take part in a round, ascending."""
-        everyone = sorted(self.roster.nodes)
+        everyone = in_turn(sorted(self.roster.nodes), self.rounds_apart(self.settings), server_round)
         if self.cohort_key and self.sampling == "poisson" and 0 < self.sample < len(everyone):
             return secretly_drawn(everyone, self.sample, self.cohort_key, server_round, self._attempt)
         return drawn(everyone, self.sample, self.sampling, self.seed, server_round)

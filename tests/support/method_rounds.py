@@ -28,8 +28,8 @@ METHODS = plugins.names(plugins.METHOD)
 # Methods whose server needs data of its own, as this split sets aside; clients have as many examples as by the other.
 ASIDE = ("feddf",)
 
-# As a method's networks are by default, they take seconds a round without showing more.
-NARROW = {"hyperfl": ("hidden=16", "embedding=8")}
+# As a method's networks are by default, they take seconds a round without showing more. With bands clients take turns.
+NARROW = {"hyperfl": ("hidden=16", "embedding=8"), "dp_ftrl": ("bands=1",)}
 
 
 def normed(shape: tuple[int, ...], classes: int) -> Net:

@@ -1,0 +1,29 @@
+"""DP-FTRL's client half: SGD on the whole model, then a clipped update, in the rounds of its own turn alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, final
+
+import numpy as np
+
+from flfw.dp.client import NoisyClient
+from flfw.errors import require
+from flfw.nets import Tensors
+
+
+@final
+class DPFTRLClient(NoisyClient):
+    """Client with E epochs of SGD; `flfw.dp.client` clips its update."""
+
+    def fit_named(self, received: Mapping[str, np.ndarray], version: int) -> tuple[Tensors, dict[str, Any]]:
+        """Train for one round; return the upload and the metrics.
+
+        Raises:
+            BadInput: the round is another turn's. The claim rests on rounds that are far apart, so a client does not
+                leave that to the server alone.
+        """
+        apart = self.at.method.rounds_apart(self.at.settings)
+        turn = f"client {self.at.partition} in a round of its own turn, one in {apart}"
+        require(self.at.round % apart == (self.at.partition + 1) % apart, turn, round=self.at.round)
+        return super().fit_named(received, version)
