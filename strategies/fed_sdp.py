@@ -69,8 +69,8 @@ class FedSDPSettings(MovingBound):
     @property
     def update_deviation(self) -> float:
         """Standard deviation of a client's own noise."""
-        own = self.noise_multiplier * self.clip / sqrt(self.noise_shares)
-        return own if self.noised_by == "client" else 0.0
+        by_client = self.noised_by == "client"
+        return self.noise_multiplier * self.clip / sqrt(self.noise_shares) if by_client else 0.0
 
 
 @final

@@ -27,5 +27,5 @@ class FedSDPAdaptation(Clipped):
     @property
     def update_deviation(self) -> float:
         """Deviation of the client's own noise."""
-        own = self.settings["noise_multiplier"] * self.settings["clip"] / sqrt(self.settings["noise_shares"])
-        return own if self.settings["noised_by"] == "client" else 0.0
+        by_client, whole = self.settings["noised_by"] == "client", self.settings["noise_multiplier"] * self.bound
+        return whole / sqrt(self.settings["noise_shares"]) if by_client else 0.0

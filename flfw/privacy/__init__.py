@@ -1,14 +1,15 @@
 """Privacy accounting: the meaning of an epsilon, and its limits.
 
 An epsilon bounds how much one unit (an example, a patient, a client) can change the view of one adversary (the server,
-another client, an outsider). It holds for every attack, known or unknown; but only for that unit and that adversary,
-and only if clipping, noise and sampling were as given to the accountant. It does not cover conclusions from all the
-data together, and it is not measured. A run that leaks more than its epsilon allows has a false assumption or an error:
-`flfw.privacy.lower_bound` can detect this, but cannot prove its absence.
+one that sees sums of updates alone, another client, an outsider). It holds for every attack, known or unknown; but only
+for that unit and that adversary, and only if clipping, noise and sampling were as given to the accountant. It does not
+cover conclusions from all the data together, and it is not measured. A run that leaks more than its epsilon allows has
+a false assumption or an error: `flfw.privacy.lower_bound` can detect this, but cannot prove its absence.
 
     mechanism     the noisy mechanism: clipping, noise, sampling, steps
     accountants   epsilon of a mechanism; noise or rounds for a given epsilon
     compositions  older theorems on many steps, all above the accountants
+    groups        epsilon of a unit that is not the one that is clipped
     claims        claims for a unit and an adversary, with their assumptions
     lower_bound   lower bounds: an epsilon that the run does not keep, from canaries
 

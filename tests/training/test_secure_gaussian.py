@@ -225,13 +225,13 @@ def aliasing(deviation: float, clients: int) -> float:
 def test_a_sum_of_rounded_noises_is_a_rounded_gaussian_up_to_its_bound(means: list[float]) -> None:
     """The difference falls as exp(-pi^2 s^2) and faster: where a deviation has a step and more, nothing is left."""
     places = np.arange(-30.0, 31.0)
-    found = {}
+    apart = {}
     for deviation in (0.25, 0.5, 1.0, 2.0):
-        apart = np.abs(sum_of_rounded(means, deviation, places) - rounded_sum(means, deviation, places)).max()
-        assert apart <= aliasing(deviation, len(means)) + 1e-12
-        found[deviation] = apart
-    assert found[0.25] > found[0.5] > 1e-3 > 1e-4 > found[1.0]  # the test sees a grid that is too coarse
-    assert found[2.0] < 1e-12
+        largest = np.abs(sum_of_rounded(means, deviation, places) - rounded_sum(means, deviation, places)).max()
+        assert largest <= aliasing(deviation, len(means)) + 1e-12
+        apart[deviation] = largest
+    assert apart[0.25] > apart[0.5] > 1e-3 > 1e-4 > apart[1.0]  # the test sees a grid that is too coarse
+    assert apart[2.0] < 1e-12
     assert aliasing(PER_STEP, len(means)) < 1e-60
 
 
