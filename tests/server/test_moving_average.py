@@ -35,7 +35,7 @@ def by_loop(models: list[dict[str, Tensor]], decay: float) -> dict[str, Tensor]:
 @pytest.fixture
 def given(small: Experiment) -> Experiment:
     """Three clients with noise, three rounds."""
-    chosen = {"method": "dp_fedavg", "net": "mlp", "set": ("clip=0.5", "noise_multiplier=1"), "lr": 0.5}
+    chosen = {"method": "dp_fedavg", "net": "mlp", "set": ("clip=0.5", "noise_multiplier=1"), "lr": 3.0}
     return dataclasses.replace(small, rounds=3, **chosen)
 
 
