@@ -31,6 +31,7 @@ from flfw.rng import initialising
 from flfw.server.central import central_accuracy
 from flfw.server.faults import Failure, Tolerance
 from flfw.server.history import is_out_of_patience
+from flfw.server.moving_average import MovingAverage
 from flfw.server.place import ServerPlace
 from flfw.server.strategy import FederatedStrategy
 from flfw.storage.checkpoint import Checkpoints, locked
@@ -89,6 +90,7 @@ class Federation:
         self._strategy = _strategy(resolved, stamp={"experiment": self._checkpoints.id, "code": code_hash()})
         self._strategy.asking, self._strategy.cohort_key = self._ask, self._releases.cohort_key()
         self._strategy.at = ServerPlace(self._experiment, resolved.method, resolved.settings, self._progress)
+        self._average = MovingAverage(self._experiment.ema)
         self._listener = _listener(resolved)
         self._strategy.watch = self._listener
 
@@ -107,6 +109,7 @@ class Federation:
         blind = self._enrol()
         if last := self._checkpoints.last:
             strategy.restore(last, self._checkpoints.history)
+            self._average.tensors = dict(last.average)
             if self._listener and last.scores is not None:
                 self._listener.restore(last.scores, last.noise)
             self._announce_again(last.round)
@@ -114,7 +117,7 @@ class Federation:
             _warn(f"what clients send in rounds {self._experiment.audit_rounds} is recorded in {self._folder}")
         with Steps("round", self._experiment.rounds, strategy.rounds_before) as self._steps:
             done, arrays = self._train(last.arrays if last else self._first())
-        allowed = self._releases.may_evaluate(done)
+        arrays, allowed = self._average.evaluated(arrays), self._releases.may_evaluate(done)
         final, failed = strategy.evaluate_all(self._grid, arrays, done) if allowed else ([], [])
         silent = self._experiment.metrics != "all" and strategy.at is not None
         self._write(
@@ -235,7 +238,9 @@ class Federation:
                 for beside in tickets_beside(self._resolved, ticket):  # attacked on demand: not announced
                     sent = probe.send_probes(self._grid, self._strategy, self._experiment, beside, arrays)
                     self._note_probes(done, sent)
+        self._average.follow(done, arrays)
         snapshot = self._strategy.snapshot(done, arrays, self._recorder.mark if self._recorder else None)
+        snapshot = replace(snapshot, average=self._average.tensors)
         if self._listener:
             snapshot = replace(snapshot, scores=self._listener.scores, noise=self._listener.noise)
         self._checkpoints.save(snapshot, self._strategy.history.rows_of(done))

@@ -31,6 +31,8 @@ class TrainingSettings:
     """Rounds of training."""
     patience: int = 0
     """End when no client's validation accuracy has risen for so many rounds; 0: no such end."""
+    ema: float = 0.0
+    """Evaluate a moving average of the models in the end, with at most this weight of the past; 0: the last model."""
     local_epochs: int = 5
     """Passes over a client's own data in each round."""
     batch_size: int = 50
@@ -54,6 +56,7 @@ class TrainingSettings:
         require_at_least(self, 0, ("seed", "patience"))
         require(0 <= self.sample <= self.clients, f"0 <= sample <= clients={self.clients}", sample=self.sample)
         require_finite(self, ("lr",))
+        require(0 <= self.ema < 1, "0 <= ema < 1", ema=self.ema)
         _ = self.defences, self.defended_partitions
 
     @property

@@ -6,7 +6,7 @@ TRAINING = """\
 <section id="training" aria-labelledby="training-title">
 <h2 id="training-title">Training</h2>
 {% if rounds %}
-<p>Accuracy <em>before</em> local training is that of the model which a client receives in a round; <em>after</em> is the same client’s model once it has trained on its own data. Both are means over clients, each on its own test data. The final values come from one more evaluation with the last aggregate.{% if config.metrics == 'private' %} <strong>What clients report here has noise</strong> (metrics=private) and is cut to its range; nothing is trained for the final evaluation.{% endif %}</p>
+<p>Accuracy <em>before</em> local training is that of the model which a client receives in a round; <em>after</em> is the same client’s model once it has trained on its own data. Both are means over clients, each on its own test data. The final values come from one more evaluation with {% if config.ema %}the moving average of the aggregates (ema){% else %}the last aggregate{% endif %}.{% if config.metrics == 'private' %} <strong>What clients report here has noise</strong> (metrics=private) and is cut to its range; nothing is trained for the final evaluation.{% endif %}</p>
 {% if training %}<figure>{{ training }}</figure>{% endif %}
 <h3>Final accuracy and traffic</h3>
 <dl class="facts"><div><dt>before local training</dt><dd>{{ final.acc_global|pct }}</dd></div><div><dt>after local training</dt><dd>{{ final.acc_local|pct }}</dd></div>

@@ -155,6 +155,8 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[Resolved, Task, 
     for partition in range(experiment.clients if task.has_data else 0):  # else each client checks itself
         resolved.method.check_client(task, partition, resolved.settings)
     _require_metrics(resolved)
+    averaged = resolved.method.downloads or not experiment.ema
+    require(bool(averaged), f"--ema 0 for method={experiment.method}, which sends no model", ema=experiment.ema)
     if experiment.patience and task.has_data and not all(map(len, task.split.validation)):
         without = f"split={experiment.split} without; choose another --split, such as sampled"
         raise BadInput(f"Expected validation data at each client for --patience {experiment.patience}, got {without}.")

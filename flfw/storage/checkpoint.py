@@ -4,7 +4,7 @@ Random generators are not stored: each is derived from the seed, the round and i
 state; the server stores which version of it belongs to the last round.
 
     experiment-SHA256.json          the experiment, written before anything else
-    round-00003-SHA256.safetensors  the last round: model/*, server/* and canaries/* tensors, the rest in the metadata
+    round-00003-SHA256.safetensors  the last round: model/*, server/*, ema/* and canaries/* tensors; the rest: metadata
     history.jsonl                   a line for each round; the metadata give its length
 """
 
@@ -14,7 +14,7 @@ import fcntl
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -49,6 +49,7 @@ class Snapshot:
         recordings: mark at the end of the recordings; None: there are none.
         scores: (M,) scores of the run's canaries so far, see `flfw.dp.canary_audit`; None: there are no canaries.
         noise: memory of the test of the noise beside them, see `flfw.dp.noise_residual`; None: there is no such test.
+        average: moving average of the broadcasts, see `flfw.server.moving_average`; empty: there is none.
     """
 
     round: int
@@ -58,6 +59,7 @@ class Snapshot:
     recordings: Mark | None
     scores: Tensor | None = None
     noise: Tensor | None = None
+    average: Tensors = field(default_factory=dict)
 
 
 class Checkpoints:
@@ -115,6 +117,7 @@ class Checkpoints:
         }
         tensors = {f"model/{name}": value for name, value in unpack(snapshot.arrays).items()}
         tensors |= {f"server/{name}": value.detach().cpu().contiguous() for name, value in snapshot.state.items()}
+        tensors |= {f"ema/{name}": value.clone() for name, value in snapshot.average.items()}
         tensors |= {} if snapshot.scores is None else {_SCORES: snapshot.scores.clone()}
         tensors |= {} if snapshot.noise is None else {_NOISE: snapshot.noise.clone()}
         data = save(tensors, {"flfw": json.dumps(metadata)})
@@ -147,6 +150,7 @@ class Checkpoints:
                 recordings=metadata["recordings"],
                 scores=tensors.get(_SCORES),
                 noise=tensors.get(_NOISE),
+                average={n.removeprefix("ema/"): v for n, v in tensors.items() if n.startswith("ema/")},
             )
             self.resumed = list(metadata["resumed"])
             self._drop_all_but(path)
