@@ -13,6 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from flfw.data.splits.partition import Split
+from flfw.errors import require
 from flfw.experiment import Experiment
 from flfw.privacy.claims import ADVERSARIES, Adversary, Claim, Unit, claim
 from flfw.privacy.course import Course
@@ -38,6 +39,10 @@ _RECEIVED = (
     "The server of this federation receives losses, accuracies and numbers of examples without noise (metrics=all), "
     "and they tell presence: against it nothing is claimed. Use metrics=none."
 )
+_PATIENTS = (
+    "One patient has at most {examples} examples at a client, and examples at no more than {clients} of the clients: "
+    "nobody here can check that."
+)
 _ENDS_EARLY = (
     "When training ends follows from the validation accuracies that clients report: the figure is of all the rounds "
     "there may be, and what the end itself tells is outside the count."
@@ -53,6 +58,8 @@ def course(resolved: Resolved, split: Split) -> Course:
     """Return the facts of a whole run that its privacy depends on."""
     experiment = resolved.experiment
     sizes = [len(indices) for indices in split.train]
+    once = all(len(np.unique(indices)) == len(indices) for indices in split.train)
+    require(once, "each example once at a client, as a bound on one example's gradient is no bound on two", once=once)
     held = np.unique(np.concatenate([np.unique(indices) for indices in split.train]), return_counts=True)[1]
     trained = {name: p.numel() for name, p in resolved.model.named_parameters() if p.requires_grad}
     drawing = (experiment.clients, experiment.sample, experiment.sampling, experiment.seed, experiment.rounds)
@@ -172,6 +179,8 @@ class Ledger:
     def _claim(self, mechanism: Mechanism, unit: Unit, adversary: Adversary, examples: int | None) -> Claim:
         asked = self.experiment
         secure = bool(getattr(self.resolved.settings, "secure", False))
+        if unit == "patient":
+            mechanism = replace(mechanism, replication=mechanism.replication * asked.patient_clients)
         how = (asked.delta, asked.rounds, asked.accountant, examples, asked.metrics, secure)
         result = claim(mechanism, unit, adversary, *how)
         if adversary == "server" and asked.federation and asked.metrics == "all" and not isinf(result.epsilon):
@@ -179,6 +188,9 @@ class Ledger:
         settings = self.resolved.settings
         if isinf(result.epsilon):
             return result
+        if unit == "patient":
+            limits = _PATIENTS.format(examples=asked.patient_examples, clients=asked.patient_clients)
+            result = replace(result, assumptions=(*result.assumptions, limits))
         if asked.patience:  # a figure of the actual rounds would hold only for an end that depends on no data
             result = replace(result, assumptions=(*result.assumptions, _ENDS_EARLY))
         if _hides_cohorts(mechanism):
