@@ -1,7 +1,7 @@
 """Units with several owners: an example at several clients, a patient at several sites, and what is refused.
 
-Each count is compared with the length by which the unit can change all that is released, tried out with vectors: noise of
-deviation 1 on each released sum makes all of it one Gaussian mechanism of multiplier 1 / length.
+Each count is compared with the length by which the unit can change all that is released, tried out with vectors: noise
+of deviation 1 on each released sum makes all of it one Gaussian mechanism of multiplier 1 / length.
 """
 
 from __future__ import annotations
