@@ -15,6 +15,7 @@ import numpy as np
 from flfw import data
 from flfw.data.splits.partition import Split
 from flfw.dp.private_metrics import metrics_mechanism, most_examples, most_held
+from flfw.errors import require
 from flfw.experiment import Experiment
 from flfw.privacy.claims import ADVERSARIES, Adversary, Claim, Unit, claim
 from flfw.privacy.course import Course
@@ -45,6 +46,10 @@ _RECEIVED = (
     "and they tell presence: against it nothing is claimed. Use metrics=private or none."
 )
 _AFTER_THE_NOISE = "update"  # the hook at which a defence changes what has its noise
+_PATIENTS = (
+    "One patient has at most {examples} examples at a client, and examples at no more than {clients} of the clients: "
+    "nobody here can check that."
+)
 _ENDS_EARLY = (
     "When training ends follows from the validation accuracies that clients report: the figure is of all the rounds "
     "there may be, and what the end itself tells is outside the count."
@@ -70,6 +75,8 @@ def course(resolved: Resolved, split: Split) -> Course:
     """Return the facts of a whole run that its privacy depends on."""
     experiment = resolved.experiment
     sizes = [len(indices) for indices in split.train]
+    once = all(len(np.unique(indices)) == len(indices) for indices in split.train)
+    require(once, "each example once at a client, as a bound on one example's gradient is no bound on two", once=once)
     held = np.unique(np.concatenate([np.unique(indices) for indices in split.train]), return_counts=True)[1]
     trained = {name: p.numel() for name, p in resolved.model.named_parameters() if p.requires_grad}
     drawing = (experiment.clients, experiment.sample, experiment.sampling, experiment.seed, experiment.rounds)
@@ -207,14 +214,22 @@ class Ledger:
     def _claim(self, mechanism: Mechanism, unit: Unit, adversary: Adversary, examples: int | None) -> Claim:
         asked = self.experiment
         secure = bool(getattr(self.resolved.settings, "secure", False))
+        reported = self.reported
+        if unit == "patient":  # the same factor for all that a patient's clients send
+            times = asked.patient_clients
+            mechanism = replace(mechanism, replication=mechanism.replication * times)
+            reported = reported and replace(reported, replication=reported.replication * times)
         how = (asked.delta, asked.rounds, asked.accountant, examples, asked.metrics, secure)
-        result = claim(mechanism, unit, adversary, *how, self.reported)
+        result = claim(mechanism, unit, adversary, *how, reported)
         receives = adversary in ("server", "aggregate")
         if receives and asked.federation and asked.metrics == "all" and not isinf(result.epsilon):
             return replace(result, epsilon=inf, accountant="none", assumptions=(_RECEIVED,))
         settings = self.resolved.settings
         if isinf(result.epsilon):
             return result
+        if unit == "patient":
+            limits = _PATIENTS.format(examples=asked.patient_examples, clients=asked.patient_clients)
+            result = replace(result, assumptions=(*result.assumptions, limits))
         if asked.patience and asked.metrics == "all":  # by accuracies with counted noise the end tells nothing more
             result = replace(result, assumptions=(*result.assumptions, _ENDS_EARLY))
         if _hides_cohorts(mechanism):

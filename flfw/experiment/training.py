@@ -124,6 +124,8 @@ class PrivacySettings:
     """paper: also as the method's paper counts, and a target and a budget by that; the true figure stands beside it."""
     patient_examples: int = 0
     """The most examples that one patient has at a client, for the privacy of patients; 0: not known."""
+    patient_clients: int = 1
+    """The most clients at which one patient has examples of its own; copies that a split makes are counted beside."""
     canaries: int = 0
     """Examples that are left out by a coin, to measure from one run how much is certainly lost; 0: none."""
     metrics: Literal["all", "private", "none"] = "all"
@@ -137,6 +139,9 @@ class PrivacySettings:
         require(0 < self.delta < 1, "0 < delta < 1", delta=self.delta)
         require_finite(self, ("target_epsilon", "epsilon_budget"), zero=True)
         require_at_least(self, 0, ("patient_examples", "canaries"))
+        require_at_least(self, 1, ("patient_clients",))
+        known = self.patient_examples >= 1 or self.patient_clients == 1
+        require(known, "patient-examples >= 1 with patient-clients", patient_clients=self.patient_clients)
         require(self.metrics in ("all", "private", "none"), "metrics=all, private or none", metrics=self.metrics)
         fits = 1e-3 <= self.metrics_noise < inf  # with less no epsilon is computed
         require(fits, "0.001 <= metrics-noise < inf", metrics_noise=self.metrics_noise)

@@ -48,12 +48,12 @@ _CHART_FLOORS = {"nearest_public": "public look-alike", "mean": "mean image", "n
 _FLAGS = {
     "method", "dataset", "net", "split", "side", "augment", "normalise", "clients", "sample", "rounds",
     "sampling", "local_epochs", "batch_size", "lr", "seed", "target_epsilon", "epsilon_budget", "delta", "accountant",
-    "accounting", "patient_examples", "canaries", "defended", "defence", "attack", "audit_rounds",
+    "accounting", "patient_examples", "patient_clients", "canaries", "defended", "defence", "attack", "audit_rounds",
     "victim_batch", "victim_steps", "images", "curve", "vantage", "adaptation", "pictures",
 }  # fmt: skip
 _SAID_IF_CHANGED = {
     "defence", "adaptation", "sampling", "target_epsilon", "epsilon_budget", "delta", "accountant", "accounting",
-    "patient_examples", "canaries",
+    "patient_examples", "patient_clients", "canaries",
 }  # fmt: skip
 _AXES = {"batch": "examples in the batch", "steps": "local steps", LADDER: "examples in the batch x local steps"}
 # A user's own data: only the user decides that pictures of them leave the machine.
