@@ -230,6 +230,22 @@ def test_a_client_may_be_drawn_in_every_round_as_far_as_anybody_knows() -> None:
     assert mechanism.phase(amplified=False) == Phase(6.0, 1.0, 9)
 
 
+def test_the_number_of_clients_in_a_round_is_as_secret_as_who_they_are(small: Experiment, tmp_path: Path) -> None:
+    """Who knows all other coins learns the last one from it; and from a run that goes on, where it needs everybody."""
+    changes = {"method": "dp_fedavg", "net": "mlp", "split": "sampled", "rounds": 8, "attack": ("none",), "clients": 3}
+    drawing = {"sample": 2, "sampling": "poisson", "set": ("sampled.train=10", "unit=client", "noise_source=secure")}
+    experiment = dataclasses.replace(small, **changes, **drawing, out=tmp_path / "run")
+    run.run(experiment)
+    shown = [row["clients"] for row in result_of(tmp_path / "run")["rounds"]]
+    assert shown == [len(cohort) for cohort in cohorts(tmp_path / "run")]
+    needy = dataclasses.replace(experiment, min_clients=2, rounds=99, out=tmp_path / "needy")
+    with pytest.raises(RunFailed, match=r"Expected at least 2 clients in round \d+, got 1"):  # but for one in 10^10 runs
+        run.run(needy)
+    for one in Ledger(resolve(experiment), apart(10, 10, 10)).claims():
+        if one.adversary != "server":
+            assert any("how many were" in words and "--min-clients" in words for words in one.assumptions)
+
+
 # --- whoever has the seed ---
 
 
