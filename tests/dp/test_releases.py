@@ -109,6 +109,17 @@ def test_a_budget_holds_over_restarts(small_sdp: Experiment, capsys: pytest.Capt
     assert len(result["rounds"]) == 3
 
 
+def test_a_round_that_never_ended_counts_though_the_budget_ends_the_run_before_it(small_sdp: Experiment) -> None:
+    """Five messages left for rounds 1, 2 and three times 3; there is none for a fourth try."""
+    budget = (gaussian(6, 5) + gaussian(6, 6)) / 2
+    experiment = dataclasses.replace(small_sdp, rounds=9, epsilon_budget=budget, audit_rounds="0")
+    folder = killed(experiment, 3, 3)
+    assert sim.main(["--resume", str(folder)]) == 0
+    result = result_of(folder)
+    assert result["provenance"]["asked"] == [1, 2, 3, 3, 3] and len(result["rounds"]) == 2
+    assert epsilon_of_clients(folder) == gaussian(6, 5) <= budget
+
+
 def test_a_budget_that_restarts_of_the_first_round_have_spent_ends_the_run(small_sdp: Experiment) -> None:
     experiment = dataclasses.replace(small_sdp, epsilon_budget=(gaussian(6, 1) + gaussian(6, 2)) / 2, rounds=1)
     killed(experiment, 1, 1)
