@@ -46,6 +46,9 @@ _RECEIVED = (
     "The server of this federation receives losses, accuracies and numbers of examples without noise (metrics=all), "
     "and they tell presence: against it nothing is claimed. Use metrics=none."
 )
+_ONE_PLACE = (
+    "All examples of a patient are at one client, but for copies of them: a patient of two clients is not covered."
+)
 _ENDS_EARLY = (
     "When training ends follows from the validation accuracies that clients report: the figure is of all the rounds "
     "there may be, and what the end itself tells is outside the count."
@@ -188,6 +191,8 @@ class Ledger:
         settings = self.resolved.settings
         if isinf(result.epsilon):
             return result
+        if unit == "patient":
+            result = replace(result, assumptions=(*result.assumptions, _ONE_PLACE))
         if asked.patience:  # a figure of the actual rounds would hold only for an end that depends on no data
             result = replace(result, assumptions=(*result.assumptions, _ENDS_EARLY))
         if _hides_cohorts(mechanism):
