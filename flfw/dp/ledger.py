@@ -40,7 +40,10 @@ _OWN_CONSTANTS = (
     "Inputs are normalised with the mean and deviation of these very examples, so that each of them changes the "
     "gradients of all others. Use --normalise half or none."
 )
-_COHORTS = "Nobody but the server learns who was drawn: it keeps its folder, with clients.csv in it, to itself."
+_COHORTS = (
+    "Nobody but the server learns who was drawn, or how many were: it keeps its folder to itself, with the tables and "
+    "the report in it, and no round ends the run for having too few clients (--min-clients)."
+)
 _RECEIVED = (
     "The server of this federation receives losses, accuracies and numbers of examples without noise (metrics=all), "
     "and they tell presence: against it nothing is claimed. Use metrics=private or none."

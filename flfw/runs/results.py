@@ -276,7 +276,8 @@ def _privacy(resolved: Resolved, task: Task, training: dict[str, Any]) -> tuple[
     """Return the claims, with the lower bounds from canaries beside them, and notes on these bounds."""
     last, asked = last_round(training, resolved.experiment), training["asked"]
     if training["budget_spent"]:  # by rounds that were asked for again; that these were few or many tells of no data
-        resolved = resolved.replaced(rounds=last, audit_rounds="0")
+        # The last one may have been asked for and never have come to its end.
+        resolved = resolved.replaced(rounds=max(last, *asked), audit_rounds="0")
     ledger = Ledger(resolved, task.split, len(asked) - len(set(asked)), training.get("summed", 1))
     entries = ledger.entries()
     if task.canaries is None:

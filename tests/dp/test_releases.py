@@ -109,6 +109,17 @@ def test_a_budget_holds_over_restarts(small_sdp: Experiment, capsys: pytest.Capt
     assert len(result["rounds"]) == 3
 
 
+def test_a_round_that_never_ended_counts_though_the_budget_ends_the_run_before_it(small_sdp: Experiment) -> None:
+    """Five messages left for rounds 1, 2 and three times 3; there is none for a fourth try."""
+    budget = (gaussian(6, 5) + gaussian(6, 6)) / 2
+    experiment = dataclasses.replace(small_sdp, rounds=9, epsilon_budget=budget, audit_rounds="0")
+    folder = killed(experiment, 3, 3)
+    assert sim.main(["--resume", str(folder)]) == 0
+    result = result_of(folder)
+    assert result["provenance"]["asked"] == [1, 2, 3, 3, 3] and len(result["rounds"]) == 2
+    assert epsilon_of_clients(folder) == gaussian(6, 5) <= budget
+
+
 def test_a_budget_that_restarts_of_the_first_round_have_spent_ends_the_run(small_sdp: Experiment) -> None:
     experiment = dataclasses.replace(small_sdp, epsilon_budget=(gaussian(6, 1) + gaussian(6, 2)) / 2, rounds=1)
     killed(experiment, 1, 1)
@@ -228,6 +239,23 @@ def test_a_client_may_be_drawn_in_every_round_as_far_as_anybody_knows() -> None:
     mechanism = Ledger(resolve(experiment), apart(25, 20, 20)).mechanism
     assert mechanism is not None and mechanism.participations is None
     assert mechanism.phase(amplified=False) == Phase(6.0, 1.0, 9)
+
+
+def test_the_number_of_clients_in_a_round_is_as_secret_as_who_they_are(small: Experiment, tmp_path: Path) -> None:
+    """Who knows all other coins learns the last one from it; and from a run that goes on, where it needs everybody."""
+    changes = {"method": "dp_fedavg", "net": "mlp", "split": "sampled", "rounds": 8, "attack": ("none",), "clients": 3}
+    drawing = {"sample": 2, "sampling": "poisson", "set": ("sampled.train=10", "unit=client", "noise_source=secure")}
+    experiment = dataclasses.replace(small, **changes, **drawing, out=tmp_path / "run")
+    run.run(experiment)
+    shown = [row["clients"] for row in result_of(tmp_path / "run")["rounds"]]
+    assert shown == [len(cohort) for cohort in cohorts(tmp_path / "run")]
+    # Of 99 cohorts none has one client with probability 10^-11.
+    needy = dataclasses.replace(experiment, min_clients=2, rounds=99, out=tmp_path / "needy")
+    with pytest.raises(RunFailed, match=r"Expected at least 2 clients in round \d+, got 1"):
+        run.run(needy)
+    for one in Ledger(resolve(experiment), apart(10, 10, 10)).claims():
+        if one.adversary != "server":
+            assert any("how many were" in words and "--min-clients" in words for words in one.assumptions)
 
 
 # --- whoever has the seed ---

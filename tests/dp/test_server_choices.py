@@ -24,7 +24,7 @@ from flfw.resolve import resolve
 from flfw.storage.provenance import code_hash
 from flfw.training.per_example import PerExample
 from flfw.training.secure_gaussian import add_secure_gaussian
-from tests.support.method_rounds import initial_tensors
+from tests.support.method_rounds import initial_tensors, make_client
 
 BUDGET = EpsilonBudget(1e4)
 SIGMA, EXAMPLES, BATCH = 1000.0, 40, 4
@@ -111,3 +111,12 @@ def test_a_late_round_has_no_bound_below_the_least(site: Experiment) -> None:
     decaying = resolve(dataclasses.replace(site, set=(*site.set, "bound=lr", "lr_decay=0.5"))).settings
     assert decaying.clip_at(3, 10) == 0.25
     assert decaying.clip_at(10**6, 10**6) == 1e-30
+
+
+def test_an_evaluation_that_tells_nothing_reads_no_data(
+    site: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It costs nothing of a budget, so that a server could ask for it at any weights and take the time."""
+    client = make_client(site, 0, tmp_path)
+    monkeypatch.setattr(client.at.task.__class__, "examples", None)
+    assert client.evaluate_named(initial_tensors(site), 0) == {}
