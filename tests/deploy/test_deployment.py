@@ -30,8 +30,10 @@ import sim
 from flfw.deploy import __main__ as deployment
 from flfw.deploy import certificates, processes
 from flfw.deploy.layout import Layout, environment, transport
+from flfw.dp import site_ledger
+from flfw.privacy.accountants import account
 from flfw.privacy.filter import spent
-from flfw.privacy.mechanism import Mechanism
+from flfw.privacy.mechanism import Mechanism, Phase
 from flfw.training.threads import one_thread
 
 pytestmark = [
@@ -423,6 +425,32 @@ def test_a_budget_ends_what_a_server_asks_for_in_every_way(federation: Layout, t
         reason = "this site's budget: the server is to add the noise of dp_fedavg, so the message leaves without any"
         assert [(failure["client"], failure["reason"]) for failure in row["failed"]] == [(1, reason)]
         assert spends(federation, 1) == f"{three:.3g} is spent, messages 3, runs 2"
+
+
+@pytest.mark.slow
+def test_a_site_that_says_private_counts_noisy_numbers_and_refuses_bare_ones(
+    federation: Layout, tmp_path: Path
+) -> None:
+    """A round and an evaluation are a line each; the server claims something against itself."""
+    rules = 'epsilon = 50.0\nmetrics = "private"\n'
+    noisy = ("--method", "fed_cdp", "--rounds", "1", "--net", "linear", *COMMON, "noise_source=secure")
+    with other_policy(federation, 0, lambda chosen: re.sub("(epsilon|metrics) = .*\n", "", chosen) + rules):
+        call(*deployed(federation, tmp_path / "run", "--metrics", "private", *noisy)[1:])
+        ledger = federation.site(0) / site_ledger.FILE
+        lines = [json.loads(line) for line in ledger.read_text().splitlines()]
+        assert [(line["kind"], line["metrics"]["noise_multiplier"]) for line in lines] == [
+            ("train", 10.0), ("evaluate", 10.0)
+        ]  # fmt: skip
+        claimed = json.loads((tmp_path / "run" / "result.json").read_text())["privacy"]
+        (epsilon,) = {e["epsilon"] for e in claimed if (e["unit"], e["adversary"]) == ("example", "server")}
+        steps, answered = Phase(6.0, 1.0, 1), Phase(10.0, 1.0, 2)
+        assert epsilon == account((steps, answered), 1e-5).epsilon
+        done = call(*deployed(federation, tmp_path / "bare", "--metrics", "all", *noisy)[1:], code=1)
+    assert (
+        done.stderr.splitlines()[-1]
+        .rstrip(".")
+        .endswith("this site's policy accepts at most metrics=private, the run has metrics=all")
+    )
 
 
 # --- what goes wrong -----------------------------------------------------------------------------------------------
