@@ -38,25 +38,25 @@ def test_the_groups_divide_the_channels(channels: int, groups: int) -> None:
 
 @pytest.mark.parametrize("name", NORMED)
 def test_each_batch_norm_is_replaced_and_all_else_stays(name: str) -> None:
-    own, changed = built(name, "own"), built(name, "group")
-    places = [place for place, layer in own.named_modules() if isinstance(layer, _BatchNorm)]
+    original, changed = built(name, "own"), built(name, "group")
+    places = [place for place, layer in original.named_modules() if isinstance(layer, _BatchNorm)]
     assert len(places) >= 8
     for place in places:
-        layer, before = changed.get_submodule(place), own.get_submodule(place)
+        layer, before = changed.get_submodule(place), original.get_submodule(place)
         assert isinstance(layer, nn.GroupNorm) and isinstance(before, _BatchNorm)
         assert layer.num_channels == before.num_features and layer.eps == before.eps
     assert not any(isinstance(layer, _BatchNorm) for layer in changed.modules())
     assert not list(changed.named_buffers())
-    assert [name for name, _ in changed.named_parameters()] == [name for name, _ in own.named_parameters()]
-    for parameter, other in zip(changed.parameters(), own.parameters(), strict=True):
+    assert [name for name, _ in changed.named_parameters()] == [name for name, _ in original.named_parameters()]
+    for parameter, other in zip(changed.parameters(), original.parameters(), strict=True):
         assert torch.equal(parameter, other)  # the same first weights: gamma is 1, beta 0
-    assert (changed.shape, changed.classes) == (own.shape, own.classes)
+    assert (changed.shape, changed.classes) == (original.shape, original.classes)
 
 
 @pytest.mark.parametrize("name", WITHOUT)
 def test_other_networks_stay_as_they_are(name: str) -> None:
-    own, asked = built(name, "own"), built(name, "group")
-    assert repr(own) == repr(asked)
+    plain, asked = built(name, "own"), built(name, "group")
+    assert repr(plain) == repr(asked)
 
 
 @pytest.mark.parametrize("name", ["convnet32", "resnet18"])
