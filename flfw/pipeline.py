@@ -189,7 +189,8 @@ def build_net(experiment: Experiment, shape: tuple[int, ...], classes: int) -> N
     Raises:
         BadInput: the network does not accept such inputs, or lacks the layer that the defence needs.
     """
-    net, defence = nets.build(experiment.net, shape, classes, experiment.init), built(chosen(experiment))
+    net = nets.build(experiment.net, shape, classes, experiment.init, experiment.norm)
+    defence = built(chosen(experiment))
     return net if defence is None else defence.network(net)
 
 

@@ -85,7 +85,7 @@ class Resolved:
         """Build the experiment's network as its defence changes it, or a plain one by its name."""
         if not net:
             return build_net(self.experiment, *self.input_space)
-        return nets.build(net, *self.input_space, self.experiment.init)
+        return nets.build(net, *self.input_space, self.experiment.init, self.experiment.norm)
 
     def build_model(self) -> nn.Module:
         """Build the method's model, initialised from torch's current generator."""
@@ -204,6 +204,10 @@ def check(resolved: Resolved) -> None:
     if method.uploads and not any(matches(name, uploads) for name, _ in model.named_parameters()):
         shared = ", ".join(method.uploads)
         raise BadInput(f"Expected a network with {shared} to share, got net={experiment.net} without; choose another.")
+    if experiment.norm == "group":
+        with torch.device("meta"):
+            normed = any(isinstance(layer, nn.GroupNorm) for layer in resolved.build_net().modules())
+        require(normed, "a network with BatchNorm for --norm group", net=experiment.net)
     method.check_model(model, resolved.settings)
     _require_turns(experiment, method.rounds_apart(resolved.settings))
     settings(partition.scheme(experiment.split), experiment.split, experiment.set)

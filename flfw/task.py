@@ -131,7 +131,8 @@ class Task:
         shape, classes = self.dataset.shape, self.dataset.classes
         if net is None and self.experiment is not None:
             return build_net(self.experiment, shape, classes)
-        return nets.build(net or self.net, shape, classes, self.init)
+        norm = "own" if self.experiment is None else self.experiment.norm
+        return nets.build(net or self.net, shape, classes, self.init, norm)
 
     def examples(self, part: str, indices: np.ndarray, vary: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Return raw inputs (B, ...) as float32 in [0, 1] and labels (B,).

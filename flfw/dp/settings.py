@@ -9,6 +9,7 @@ from typing import Literal, Self, TypeAlias
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from flfw.dp.quantile import update_multiplier
 from flfw.errors import BadInput, require
@@ -102,9 +103,10 @@ class Noise(LocalTraining):
             PerExample(model, chosen, grouping=self.grouping)
         for name, _ in model.named_buffers():
             if matches(name, chosen) and name != FACTOR:
-                layer = type(model.get_submodule(name.rpartition(".")[0])).__name__
-                why = "its statistics follow no clipped gradient; choose a network without"
-                raise BadInput(f"Expected layers without buffers, got {layer} with {name}; {why}.")
+                module = model.get_submodule(name.rpartition(".")[0])
+                way = "--norm group" if isinstance(module, _BatchNorm) else "choose a network without"
+                why = f"its statistics follow no clipped gradient; {way}"
+                raise BadInput(f"Expected layers without buffers, got {type(module).__name__} with {name}; {why}.")
 
     def groups(self, names: Iterable[str], chosen: Sequence[str] = ("*",)) -> int:
         """Return M, the number of groups that the chosen tensors form."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, final
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
-from flfw import nets
 from flfw.audit import probe
 from flfw.audit.jobs import EASY, tickets_of
 from flfw.audit.queue import Queue
@@ -178,12 +177,9 @@ class Federation:
 
     def _first(self) -> ArrayRecord:
         """Return the first broadcast; an audited run first probes its ladder here."""
-
-        def build(net: str) -> nets.Net:
-            return nets.build(net, *input_space(self._experiment), self._experiment.init)
-
         if self._recorder and self._probed:
-            self._note_probes(0, probe.send_ladder(self._grid, self._strategy, self._experiment, build))
+            sent = probe.send_ladder(self._grid, self._strategy, self._experiment, self._resolved.build_net)
+            self._note_probes(0, sent)
             self._queue.announce(EASY)
         with initialising(self._experiment.seed, "model"):
             net = build_net(self._experiment, *input_space(self._experiment))

@@ -41,6 +41,8 @@ class TrainingSettings:
     """Learning rate of the local steps."""
     init: Literal["torch", "glorot"] = "torch"
     """First weights of the network: its own, or Glorot's uniform ones with biases of 0."""
+    norm: Literal["own", "group"] = "own"
+    """Normalisation of the network: its own, or GroupNorm in place of each BatchNorm, as per-example gradients need."""
     order: Literal["shuffled", "fixed"] = "shuffled"
     """Order of a client's examples in a pass: new in each, or as stored in all."""
     seed: int = 0

@@ -13,14 +13,16 @@ from flfw.nets.alexnet import alexnet
 from flfw.nets.cnn import cnn1, cnn2, cnn3x3
 from flfw.nets.convnet import convnet32, convnet64
 from flfw.nets.dense import linear, mlp
+from flfw.nets.group_norm import with_group_norm
 from flfw.nets.lenet import lenet, lenet5
 from flfw.nets.net import Net, Tensors, numel, tensors
 from flfw.nets.resnet import resnet18
 
-__all__ = ["Init", "Net", "NetCard", "Tensors", "build", "card", "glorot", "names", "numel", "tensors"]
+__all__ = ["Init", "Net", "NetCard", "Norm", "Tensors", "build", "card", "glorot", "names", "numel", "tensors"]
 
 
 Init: TypeAlias = Literal["torch", "glorot"]
+Norm: TypeAlias = Literal["own", "group"]
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def card(name: str) -> NetCard:
     return _CARDS[name]
 
 
-def build(name: str, shape: tuple[int, ...], classes: int, init: Init = "torch") -> Net:
+def build(name: str, shape: tuple[int, ...], classes: int, init: Init = "torch", norm: Norm = "own") -> Net:
     """Build a freshly initialised network.
 
     Args:
@@ -77,6 +79,7 @@ def build(name: str, shape: tuple[int, ...], classes: int, init: Init = "torch")
         shape: of one input, (C, H, W), or (d,) for rows.
         classes: number of classes.
         init: first weights: the network's own, or Glorot's.
+        norm: normalisation layers: the network's own, or GroupNorm in place of each BatchNorm.
 
     Raises:
         BadInput: the network does not accept such inputs.
@@ -94,6 +97,7 @@ def build(name: str, shape: tuple[int, ...], classes: int, init: Init = "torch")
             f"Expected inputs of at least {least} for net={name}, got {got}; choose another --net or --side."
         )
     net = wanted.builder(shape, classes)
+    net = with_group_norm(net) if norm == "group" else net
     net.shape, net.classes = shape, classes
     return glorot(net) if init == "glorot" else net
 

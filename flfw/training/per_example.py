@@ -295,6 +295,6 @@ def _refuse_batch_statistics(model: nn.Module, chosen: Mapping[str, nn.Module]) 
     """Refuse BatchNorm, as it mixes examples, and buffers in chosen layers, as all examples of a batch update them."""
     for place, layer in model.named_modules():
         if isinstance(layer, _BatchNorm):
-            raise _no_gradients(layer, place, "its output depends on the whole batch, as GroupNorm's does not")
+            raise _no_gradients(layer, place, "its output depends on the whole batch; --norm group is the way out")
         if place in chosen and any(True for _ in layer.buffers(recurse=False)):
             raise _no_gradients(layer, place, "its buffers may carry one example's data into another's gradient")
