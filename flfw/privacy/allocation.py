@@ -19,7 +19,8 @@ from typing import Any
 
 from flfw.errors import BadInput
 
-_FINEST, _COARSEST, _SHARE = 1e-4, 0.05, 1e-3  # mesh of the losses: limits, and share of the epsilon without credit
+_FINEST, _COARSEST, _SHARE = 1e-4, 0.05, 1e-3  # mesh of the losses: limits, and share of the epsilon that is expected
+_FAR = 0.2  # share of the expected epsilon: below it, the mesh was far too coarse
 
 
 def allocated_epsilon(passes: Sequence[tuple[float, int, int]], delta: float, without: float) -> float:
@@ -28,12 +29,19 @@ def allocated_epsilon(passes: Sequence[tuple[float, int, int]], delta: float, wi
     Args:
         passes: multiplier z > 0, steps t >= 2 of a pass, and number of such passes.
         delta: probability in (0, 1).
-        without: the epsilon without credit for the choice, > 0: it decides the mesh.
+        without: the epsilon without credit for the choice, > 0: it decides the first mesh.
 
     Raises:
         BadInput: PLD_accounting is not installed.
     """
-    return _epsilon(tuple(passes), delta, min(max(_SHARE * without, _FINEST), _COARSEST))
+    bound = _epsilon(tuple(passes), delta, _mesh(without))
+    if 0 < bound < _FAR * without and _mesh(bound) < _mesh(without):
+        bound = min(bound, _epsilon(tuple(passes), delta, _mesh(bound)))
+    return bound
+
+
+def _mesh(epsilon: float) -> float:
+    return min(max(_SHARE * epsilon, _FINEST), _COARSEST)
 
 
 @lru_cache(maxsize=256)
