@@ -25,7 +25,7 @@ from typing import Any, Literal, TypeAlias, final, get_args
 import numpy as np
 
 from flfw.errors import BadInput, require
-from flfw.privacy.allocation import allocated_epsilon
+from flfw.privacy.allocation import ALLOCATED, allocated_epsilon, merged
 from flfw.privacy.mechanism import Mechanism, Mechanisms, Phase, phases
 
 Accountant: TypeAlias = Literal["prv", "rdp", "moments"]
@@ -33,9 +33,6 @@ Accountant: TypeAlias = Literal["prv", "rdp", "moments"]
 _MOMENTS_ORDERS = (1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0, 4.5, *map(float, range(5, 64)), 128.0, 256.0, 512.0)
 _FEW = (1.01, 1.02, 1.05)  # added to Opacus' orders, 1.1 to 63, for very large epsilons
 _MANY = (*range(64, 128, 4), *range(128, 256, 16), *range(256, 512, 32), 512, 640, 768, 1000)  # for very small ones
-_ALLOCATED = (
-    "Passes in which each example chooses a step are counted by PLD_accounting, whichever accountant is asked for."
-)
 LEAST, LARGEST = 1e-3, 1e6  # multipliers: below the first, epsilon exceeds 500000; above the second, it is cut to that
 _POINTS, _REACH = 4e6, 300.0  # limits of a PRV: grid points in total (about 8 s), and range of the privacy loss
 _ERROR, _ERROR_MOST, _ERROR_SHARE = 0.01, 0.08, 0.005  # error of a PRV: Opacus' default; the largest; share of epsilon
@@ -83,22 +80,15 @@ def account(parts: Sequence[Phase], delta: float, accountant: Accountant = "prv"
     if min(part.multiplier for part in used) < LEAST:
         little = f"The noise is less than {LEAST:g} of what one unit can change: an epsilon that large is not computed."
         return Accounted(inf, "none", (little,))
-    composed = tuple((z, q, steps) for (z, q, _), steps in _merged([replace(part, bins=1) for part in used]).items())
+    composed = tuple(
+        (z, q, steps) for (z, q, _), steps in merged([replace(part, bins=1) for part in used], LARGEST).items()
+    )
     by = {"moments": _moments, "rdp": _rdp, "prv": _prv}[accountant]
     without = by(composed, delta)
     if min(part.bins for part in used) < 2 or not isfinite(without.epsilon) or without.epsilon == 0:
         return without
-    allocated = allocated_epsilon([(z, t, n) for (z, _, t), n in _merged(used).items()], delta, without.epsilon)
-    return Accounted(allocated, "pld", (_ALLOCATED,)) if allocated < without.epsilon else without
-
-
-def _merged(parts: Sequence[Phase]) -> dict[tuple[float, float, int], int]:
-    """Count the steps for each multiplier, rate and number of bins."""
-    merged: dict[tuple[float, float, int], int] = {}
-    for part in parts:
-        key = min(part.multiplier, LARGEST), part.rate, part.bins
-        merged[key] = merged.get(key, 0) + part.steps
-    return merged
+    allocated = allocated_epsilon([(z, t, n) for (z, _, t), n in merged(used, LARGEST).items()], delta, without.epsilon)
+    return Accounted(allocated, "pld", (ALLOCATED,)) if allocated < without.epsilon else without
 
 
 def epsilon(mechanism: Mechanisms, delta: float, accountant: Accountant = "prv") -> float:

@@ -18,9 +18,24 @@ from importlib import import_module
 from typing import Any
 
 from flfw.errors import BadInput
+from flfw.privacy.mechanism import Phase
+
+ALLOCATED = (
+    "Passes in which each example chooses a step are counted by PLD_accounting, whichever accountant is asked for."
+)
+"""Note on such a bound."""
 
 _FINEST, _COARSEST, _SHARE = 1e-4, 0.05, 1e-3  # mesh of the losses: limits, and share of the epsilon that is expected
 _FAR = 0.2  # share of the expected epsilon: below it, the mesh was far too coarse
+
+
+def merged(parts: Sequence[Phase], largest: float) -> dict[tuple[float, float, int], int]:
+    """Count the steps for each multiplier, at most ``largest``, rate and number of bins."""
+    counts: dict[tuple[float, float, int], int] = {}
+    for part in parts:
+        key = min(part.multiplier, largest), part.rate, part.bins
+        counts[key] = counts.get(key, 0) + part.steps
+    return counts
 
 
 def allocated_epsilon(passes: Sequence[tuple[float, int, int]], delta: float, without: float) -> float:

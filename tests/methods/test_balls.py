@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from math import sqrt
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,11 +26,14 @@ from tests.methods.test_noisy_methods import (
     follow,
     initial_tensors,
     noise_in,
-    of,
     own_examples,
     plain_net,
     scale_is,
 )
+
+
+def asking(experiment: Experiment, method: str, *assignments: str, **changes: Any) -> Experiment:
+    return dataclasses.replace(experiment, method=method, set=(*experiment.set, *assignments), **changes)
 
 
 @pytest.fixture
@@ -41,7 +45,7 @@ def tiny(small: Experiment) -> Experiment:
 
 @pytest.mark.parametrize("source", ["seed", "secure"])
 def test_each_example_is_once_in_a_pass_by_a_uniform_choice(tiny: Experiment, tmp_path: Path, source: str) -> None:
-    client = client_of(of(tiny, "fed_cdp", f"noise_source={source}"), 0, tmp_path)
+    client = client_of(asking(tiny, "fed_cdp", f"noise_source={source}"), 0, tmp_path)
     passes = np.stack([np.stack(list(client._drawn(20, 8))) for _ in range(1500)])
     assert passes.shape == (1500, 3, 20) and bool((passes.sum(1) == 1).all())
     for place in range(3):  # each step has an example as often as each other
@@ -56,7 +60,7 @@ def test_each_example_is_once_in_a_pass_by_a_uniform_choice(tiny: Experiment, tm
 
 def test_choices_are_as_secret_as_the_noise(tiny: Experiment, tmp_path: Path) -> None:
     for source in ("seed", "secure"):
-        many = [client_of(of(tiny, "fed_cdp", f"noise_source={source}"), 0, tmp_path) for _ in range(2)]
+        many = [client_of(asking(tiny, "fed_cdp", f"noise_source={source}"), 0, tmp_path) for _ in range(2)]
         one, two = ([client.choices(20, 3).tolist() for _ in range(3)] for client in many)
         assert (one == two) == (source == "seed")
     counts = np.bincount(secret_choices(30_000, 7), minlength=7)
@@ -67,7 +71,7 @@ def test_choices_are_as_secret_as_the_noise(tiny: Experiment, tmp_path: Path) ->
 def test_a_round_equals_a_loop(tiny: Experiment, tmp_path: Path, method: str) -> None:
     """A step's sum is divided by 20 / 3, the mean size of a batch, whoever is in it."""
     plain = ("noise_multiplier=0", "clip=0.5", "grouping=layer", "momentum=0", "weight_decay=0")
-    experiment = of(tiny, method, *plain)
+    experiment = asking(tiny, method, *plain)
     net, (x, y) = plain_net(experiment), own_examples(experiment, 0)
     names = [name for name, _ in net.named_parameters()]
     optimiser, rng = torch.optim.SGD(net.parameters(), lr=0.3), torch_generator(experiment.seed, "coins", 1, 0)
@@ -82,12 +86,12 @@ def test_a_round_equals_a_loop(tiny: Experiment, tmp_path: Path, method: str) ->
 
 def test_the_noise_of_a_step(tiny: Experiment, tmp_path: Path) -> None:
     """One pass of one bin: the whole client, sum divided by 20; the right scale passes, and 2/3 and 3/2 do not."""
-    experiment = of(tiny, "fed_cdp", "noise_multiplier=3", "clip=0.5", batch_size=20, local_epochs=1, lr=1.0)
+    experiment = asking(tiny, "fed_cdp", "noise_multiplier=3", "clip=0.5", batch_size=20, local_epochs=1, lr=1.0)
     scale_is(noise_in(experiment, tmp_path), 3 * 0.5 / 20)
 
 
 def test_a_step_that_nobody_chose_is_noise_alone(tiny: Experiment, tmp_path: Path) -> None:
-    experiment = of(tiny, "fed_cdp", "noise_multiplier=3", "clip=0.5", batch_size=1)
+    experiment = asking(tiny, "fed_cdp", "noise_multiplier=3", "clip=0.5", batch_size=1)
     client = client_of(experiment, 0, tmp_path)
     empty = [(x, y) for x, y in client.batches(torch.Generator()) if not len(y)]
     assert 2 <= len(empty) < 15  # of 20 steps each is empty with probability 0.36
