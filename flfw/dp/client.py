@@ -19,7 +19,7 @@ from flfw.dp.reporting import PrivatelyReporting
 from flfw.dp.settings import Noise, NoisySteps, clipped_change
 from flfw.messages.sharing import matches
 from flfw.nets.net import Tensors
-from flfw.rng import secret_coins, secret_generator, torch_generator
+from flfw.rng import secret_choices, secret_coins, secret_generator, torch_generator
 from flfw.training.clipping import FACTOR, Bound
 from flfw.training.gaussian import GaussianNoise
 from flfw.training.per_example import ClippedSum, PerExample
@@ -29,8 +29,9 @@ from flfw.training.physical_batches import accumulated, physical
 class NoisyClient(PrivatelyReporting, ABC):
     """Base of clients that clip and add noise to the uploaded tensors; tensors that stay are not clipped.
 
-    A Poisson batch holds each example with the same probability, independently. Its sum of gradients is divided by the
-    expected batch size, which does not reveal the real one. A batch of a shuffled pass is divided by its size, which
+    A Poisson batch holds each example with the same probability, independently. With ``batches=balls`` each example
+    chooses one of a pass's batches. Such a sum of gradients is divided by the expected batch size, which does not
+    reveal the real one. A batch of a shuffled pass is divided by its size, which
     is known.
 
     Args:
@@ -78,6 +79,12 @@ class NoisyClient(PrivatelyReporting, ABC):
             return secret_coins(count, probability)
         return torch.rand(count, generator=self._coins).numpy() < probability
 
+    def choices(self, count: int, places: int) -> np.ndarray:
+        """Draw a uniform choice (count,) from 0 to ``places`` - 1 for each example, as secret as the noise."""
+        if self.privacy.secure:
+            return secret_choices(count, places)
+        return torch.randint(places, (count,), generator=self._coins).numpy()
+
     def generator(self, purpose: str) -> torch.Generator:
         """Return a generator of this client for one purpose in this round; with secure noise nobody can repeat it.
 
@@ -123,9 +130,15 @@ class NoisyClient(PrivatelyReporting, ABC):
             return super().follow(parameters, x, y)
         probed, size = bool(self.at.probe), self.at.experiment.batch_size
         losses, total = self.summed(x, y, self.steps.deviation(1.0, len(y) if probed else size))
-        coins = self.steps.batches == "poisson" and not probed
-        divisor = min(size, len(self.indices("train"))) if coins else max(1, len(y))
+        divisor = max(1, len(y)) if probed else self._divisor(len(y))
         return float(losses.mean()) if len(y) else 0.0, {name: value.div_(divisor) for name, value in total.items()}
+
+    def _divisor(self, drawn: int) -> float:
+        """Return the divisor of a batch's sum: its size where that is known to all, else its expectation."""
+        size, examples = self.at.experiment.batch_size, len(self.indices("train"))
+        if self.steps.batches == "poisson":
+            return min(size, examples)
+        return examples / ceil(examples / size) if self.steps.batches == "balls" else max(1, drawn)
 
     def clipped(self, x: Tensor, y: Tensor, bound: Bound) -> ClippedSum:
         """Sum the clipped gradients of raw inputs (B, ...) with labels (B,), B >= 0, without noise."""
@@ -160,14 +173,23 @@ class NoisyClient(PrivatelyReporting, ABC):
         return total
 
     def batches(self, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the batches of a shuffled pass, or as many Poisson batches; a Poisson batch may be empty."""
+        """Yield the batches of a shuffled pass, or as many drawn ones, which may be empty."""
         if not self.privacy.on_steps or self.steps.batches == "shuffled":
             yield from super().batches(rng)
             return
-        indices, size = self.indices("train"), self.at.experiment.batch_size
-        for _ in range(ceil(len(indices) / size)):
-            x, y = self.examples("train", indices[self.coins(len(indices), min(1.0, size / len(indices)))], vary=rng)
+        indices = self.indices("train")
+        for drawn in self._drawn(len(indices), self.at.experiment.batch_size):
+            x, y = self.examples("train", indices[drawn], vary=rng)
             yield self.guarded(x, y, rng) if len(y) else (x, y)
+
+    def _drawn(self, examples: int, size: int) -> Iterator[np.ndarray]:
+        """Yield who is in each batch (examples,) of a pass: by a coin for each, or by each example's choice of one."""
+        count = ceil(examples / size)
+        if self.steps.batches == "balls":
+            choices = self.choices(examples, count)
+            yield from (choices == place for place in range(count))
+        else:
+            yield from (self.coins(examples, min(1.0, size / examples)) for _ in range(count))
 
     def local_gradient(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
         """Compute the direction of a local step; clipped and noisy, where the method clips steps."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import inf, isfinite, sqrt
+from math import ceil, inf, isfinite, sqrt
 from typing import Literal, Self, TypeAlias
 
 import torch
@@ -146,7 +146,9 @@ class NoisySteps(Noise):
     """Settings of local steps, each on a noisy sum of clipped gradients of single examples."""
 
     draws: Literal["batch", "example"] = "batch"  # noise: one draw on the sum of a batch, or one for each example in it
-    batches: Literal["shuffled", "poisson"] = "shuffled"  # poisson: each step draws each example by its own coin
+    batches: Literal["shuffled", "poisson", "balls"] = (
+        "shuffled"  # poisson: each step draws each example by its own coin; balls: each example draws its step
+    )
     physical_batch: int = 0  # examples whose gradients are in memory at once, >= 0; 0: those of the whole batch
     observed: Literal["sanitised", "bare"] = (
         "sanitised"  # the gradient read on the client: after clipping and noise, or before
@@ -183,6 +185,7 @@ class NoisySteps(Noise):
             hidden=True,  # nobody sees which examples a client draws
             participations=None if poisson else course.participations * course.epochs,
             replication=course.replication,
+            bins=ceil(course.fewest / course.batch) if self.batches == "balls" else 0,
         )
 
     def deviation(self, bound: float, batch: int) -> float:

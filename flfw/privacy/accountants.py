@@ -25,6 +25,7 @@ from typing import Any, Literal, TypeAlias, final, get_args
 import numpy as np
 
 from flfw.errors import BadInput, require
+from flfw.privacy.allocation import ALLOCATED, allocated_epsilon, merged
 from flfw.privacy.mechanism import Mechanism, Mechanisms, Phase, phases
 
 Accountant: TypeAlias = Literal["prv", "rdp", "moments"]
@@ -45,7 +46,8 @@ class Accounted:
 
     Attributes:
         epsilon: an upper bound, >= 0; inf: there is none.
-        accountant: prv, rdp or moments; exact: the formula for a Gaussian; none: there was nothing to compute.
+        accountant: prv, rdp or moments; pld: that of `flfw.privacy.allocation`; exact: the formula for a Gaussian;
+            none: there was nothing to compute.
         notes: sentences on deviations from the requested computation, with reasons.
     """
 
@@ -78,14 +80,15 @@ def account(parts: Sequence[Phase], delta: float, accountant: Accountant = "prv"
     if min(part.multiplier for part in used) < LEAST:
         little = f"The noise is less than {LEAST:g} of what one unit can change: an epsilon that large is not computed."
         return Accounted(inf, "none", (little,))
-    merged: dict[tuple[float, float], int] = {}
-    for part in used:
-        key = min(part.multiplier, LARGEST), part.rate
-        merged[key] = merged.get(key, 0) + part.steps
-    composed = tuple((z, q, steps) for (z, q), steps in merged.items())
-    if accountant == "moments":
-        return _moments(composed, delta)
-    return _rdp(composed, delta) if accountant == "rdp" else _prv(composed, delta)
+    composed = tuple(
+        (z, q, steps) for (z, q, _), steps in merged([replace(part, bins=1) for part in used], LARGEST).items()
+    )
+    by = {"moments": _moments, "rdp": _rdp, "prv": _prv}[accountant]
+    without = by(composed, delta)
+    if min(part.bins for part in used) < 2 or not isfinite(without.epsilon) or without.epsilon == 0:
+        return without
+    allocated = allocated_epsilon([(z, t, n) for (z, _, t), n in merged(used, LARGEST).items()], delta, without.epsilon)
+    return Accounted(allocated, "pld", (ALLOCATED,)) if allocated < without.epsilon else without
 
 
 def epsilon(mechanism: Mechanisms, delta: float, accountant: Accountant = "prv") -> float:

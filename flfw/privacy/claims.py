@@ -238,7 +238,12 @@ def _of_a_mechanism(part: Mechanism) -> list[str]:
         sentences.append("The noise on the updates is so much larger that both together protect as the stated one.")
     if part.draws == "example":
         sentences.append(f"Noise is drawn {part.batch} times in each step, also where a batch holds fewer examples.")
-    if part.amplified:
+    if part.bins and part.hidden:
+        sentences.append(
+            f"Each example takes part in one of the {part.bins} or more steps of a pass, by a uniform choice of its own"
+            f" that the adversary never learns, and in {part.participations} passes at most."
+        )
+    elif part.amplified:
         sentences.append(
             f"Each {part.clipped} is drawn by a coin of its own, and the adversary never learns who was drawn."
         )

@@ -33,11 +33,14 @@ class Phase:
         multiplier: deviation of the noise over the sensitivity, >= 0; 0: no noise.
         rate: probability that the unit is drawn in a step, in (0, 1].
         steps: number of steps, >= 0.
+        bins: t; where it is above 1, a step stands for a pass of t steps, in one of which the unit takes part, by a
+            uniform choice that the adversary does not know. Whoever does not use it gives no credit for the choice.
     """
 
     multiplier: float
     rate: float
     steps: int
+    bins: int = 1
 
 
 @final
@@ -69,6 +72,8 @@ class Mechanism:
             then that of the updates and the count of short ones together, see `flfw.dp.quantile`.
         bands: b >= 1, rounds whose sums are in one noisy sum, with weights of length 1; the rounds of one client are at
             least b apart, so that no noisy sum holds it twice: see `flfw.privacy.banded`. 1: each round's alone.
+        bins: t >= 1, steps of a pass, in one of which each example takes part by its own uniform choice (the least of
+            all clients'); ``participations`` counts the passes. 0: there is no such choice.
         void: a sentence on why no epsilon holds, if another message depends on the data; else empty.
 
     Raises:
@@ -90,6 +95,7 @@ class Mechanism:
     participations: int | None = None
     replication: int = 1
     bands: int = 1
+    bins: int = 0
     void: str = ""
     shares: int = 1
     summed: int = 1
@@ -100,17 +106,10 @@ class Mechanism:
         require(0 <= sigma < inf, "0 <= noise_multiplier < inf", noise_multiplier=sigma)
         require(self.clip > 0, "clip > 0", clip=self.clip)
         require(0 < self.sampling_rate <= 1, "0 < sampling_rate <= 1", sampling_rate=self.sampling_rate)
-        for name, least in (
-            ("steps", 0),
-            ("groups", 1),
-            ("batch", 0),
-            ("replication", 1),
-            ("shares", 1),
-            ("summed", 1),
-            ("bands", 1),
-        ):
+        least = {"steps": 0, "groups": 1, "batch": 0, "replication": 1, "shares": 1, "summed": 1, "bands": 1, "bins": 0}
+        for name, lowest in least.items():
             value = getattr(self, name)
-            require(isinstance(value, int) and value >= least, f"a whole number {name} >= {least}", **{name: value})
+            require(isinstance(value, int) and value >= lowest, f"a whole number {name} >= {lowest}", **{name: value})
         require(
             taken is None or (isinstance(taken, int) and 0 <= taken <= self.steps),
             f"a whole number 0 <= participations <= steps={self.steps}",
@@ -119,6 +118,8 @@ class Mechanism:
         require(self.clipped in ("example", "client"), "clipped=example or client", clipped=self.clipped)
         require(self.draws in ("batch", "example"), "draws=batch or example", draws=self.draws)
         require(self.noised_by in ("client", "server"), "noised_by=client or server", noised_by=self.noised_by)
+        passes = not self.bins or (self.clipped == "example" and not self.poisson and taken is not None)
+        require(passes, "bins=0 unless examples choose among the steps of a known number of passes", bins=self.bins)
         require(self.draws == "batch" or self.batch >= 1, "batch >= 1 with draws=example", batch=self.batch)
         alone = "shares=1 and summed=1 where clients do not add noise to their clipped updates"
         parted = {"shares": self.shares, "summed": self.summed}
@@ -182,6 +183,9 @@ class Mechanism:
         With bands the shifts of one client's rounds are at right angles to each other, so the same sum holds; those of
         r clients add up to r times that at most.
 
+        A uniform choice among the steps of a pass amplifies for a single copy. Several copies get no credit: of n in a
+        batch, which has no fixed size, the shifts add up to n at most.
+
         Args:
             copies: number of clipped vectors of the unit in one client, >= 1: the examples of a patient.
             amplified: False: give no credit for sampling even if the property `amplified` is True.
@@ -194,11 +198,12 @@ class Mechanism:
             n = copies * copied
             rate = self.sampling_rate if n == 1 else -expm1(n * log1p(-self.sampling_rate))
             return Phase(multiplier / n, rate, self.steps * runs)
-        fixed = self.batch if self.clipped == "example" and not self.poisson else 0
+        fixed = self.batch if self.clipped == "example" and not self.poisson and not self.bins else 0
         most = min(copies, fixed) if fixed else copies
         taken = self.steps if self.participations is None else self.participations
         together = min(self.steps, ceil(copies * taken / most))
-        return Phase(multiplier / (most * copied), 1.0, together * runs)
+        chosen = self.bins if self.hidden and amplified and copies * copied == 1 else 0
+        return Phase(multiplier / (most * copied), 1.0, together * runs, max(1, chosen))
 
 
 Mechanisms: TypeAlias = Mechanism | Sequence[Mechanism]

@@ -1,0 +1,117 @@
+"""Passes in which each example chooses a step: the epsilon against simulated losses, and what gets no credit."""
+
+from __future__ import annotations
+
+from math import exp, inf, sqrt
+
+import numpy as np
+import pytest
+
+from flfw.errors import BadInput
+from flfw.privacy import allocation
+from flfw.privacy.accountants import account, noise_for
+from flfw.privacy.claims import claim
+from flfw.privacy.filter import spent
+from flfw.privacy.mechanism import Mechanism, Phase
+
+DRAWS = 400_000
+
+
+def losses(z: float, steps: int, passes: int, added: bool, rng: np.random.Generator) -> np.ndarray:
+    """Privacy losses of whole runs: log P/Q under P, with a unit; or log Q/P under Q, without."""
+    total = np.zeros(DRAWS)
+    for _ in range(passes):
+        values = rng.normal(0, z, (DRAWS, steps))
+        if added:
+            values[np.arange(DRAWS), rng.integers(0, steps, DRAWS)] += 1
+        total += np.log(np.exp((values - 0.5) / z**2).mean(1))
+    return total if added else -total
+
+
+def delta_of(sample: np.ndarray, epsilon: float) -> tuple[float, float]:
+    """The delta that an epsilon takes, and the deviation of this estimate."""
+    excess = np.maximum(0.0, 1 - np.exp(epsilon - sample))
+    return float(excess.mean()), float(excess.std() / sqrt(len(sample)))
+
+
+CASES = [(1.0, 5, 1, 1e-3), (0.7, 3, 2, 3e-3), (2.0, 10, 8, 1e-3), (1.5, 2, 3, 2e-3)]
+
+
+@pytest.mark.parametrize(("z", "steps", "passes", "delta"), CASES)
+def test_the_bound_is_above_simulated_losses_and_not_far(z: float, steps: int, passes: int, delta: float) -> None:
+    bound = account((Phase(z, 1.0, passes, steps),), delta)
+    without = account((Phase(z, 1.0, passes),), delta)
+    assert bound.accountant == "pld" and 0 < bound.epsilon < 0.95 * without.epsilon
+    rng, deltas = np.random.default_rng(0), []
+    for added in (True, False):
+        sample = losses(z, steps, passes, added, rng)
+        taken, deviation = delta_of(sample, bound.epsilon)
+        assert taken - 4 * deviation <= delta
+        deltas.append(delta_of(sample, 0.95 * bound.epsilon - 0.01))
+    assert max(taken - 4 * deviation for taken, deviation in deltas) > delta  # a smaller epsilon is refuted
+
+
+def test_it_lies_between_a_choice_of_everything_and_no_choice() -> None:
+    epsilons = [account((Phase(2.0, 1.0, 4, steps),), 1e-5).epsilon for steps in (1, 2, 4, 8, 16)]
+    assert epsilons == sorted(epsilons, reverse=True) and epsilons[0] == account((Phase(2.0, 1.0, 4),), 1e-5).epsilon
+    coins = account((Phase(2.0, 1 / 16, 64),), 1e-5).epsilon
+    assert 0.7 * coins < epsilons[-1] < 1.5 * coins
+
+
+def test_phases_compose() -> None:
+    """Two kinds of passes are worse than each; beside a phase without a choice, none gets credit."""
+    parts = (Phase(2.0, 1.0, 2, 8), Phase(3.0, 1.0, 2, 4))
+    whole = account(parts, 1e-5)
+    assert whole.accountant == "pld"
+    assert max(account((part,), 1e-5).epsilon for part in parts) < whole.epsilon
+    plain = Phase(3.0, 1.0, 2)
+    assert account((parts[0], plain), 1e-5).epsilon == account((Phase(2.0, 1.0, 2), plain), 1e-5).epsilon
+
+
+BALLS = Mechanism(4.0, 60, groups=4, batch=10, participations=6, hidden=True, bins=10)
+
+
+def test_who_gets_credit() -> None:
+    assert BALLS.phase() == Phase(2.0, 1.0, 6, 10)
+    assert BALLS.phase(amplified=False) == Phase(2.0, 1.0, 6)
+    assert BALLS.phase(copies=3) == Phase(2.0 / 3, 1.0, 6)  # a step may hold all three, whatever the batch size
+    assert BALLS.phase(copies=30) == Phase(2.0 / 30, 1.0, 6)
+    seen = Mechanism(4.0, 60, groups=4, batch=10, participations=6, bins=10)
+    assert seen.phase() == Phase(2.0, 1.0, 6)
+    owners = Mechanism(4.0, 60, groups=4, batch=10, participations=6, hidden=True, bins=10, replication=3)
+    assert owners.phase() == Phase(2.0, 1.0, 18, 10)
+    assert spent([(BALLS, 1)], 10.0, 1e-5) == account((Phase(2.0, 1.0, 6),), 5e-6).epsilon  # a site's own count
+    for wrong in ({"poisson": True}, {"participations": None}, {"clipped": "client"}):
+        with pytest.raises(BadInput, match="bins=0 unless examples choose"):
+            Mechanism(**{"noise_multiplier": 4.0, "steps": 60, "participations": 6, "bins": 10, **wrong})  # type: ignore[arg-type]
+
+
+def test_a_claim_says_how_steps_are_chosen() -> None:
+    example = claim(BALLS, "example", "server", 1e-5, 6)
+    assert example.accountant == "pld"
+    assert any("one of the 10 or more steps of a pass" in sentence for sentence in example.assumptions)
+    assert not any("give no credit" in sentence for sentence in example.assumptions)
+    patient = claim(BALLS, "patient", "server", 1e-5, 6, examples=2)
+    assert patient.epsilon == account((Phase(1.0, 1.0, 6),), 1e-5).epsilon
+
+
+def test_noise_for_a_target() -> None:
+    sigma, reached = noise_for(2.0, BALLS, 1e-5)
+    assert 1.999 <= reached.epsilon <= 2.0 and reached.accountant == "pld"
+    again = account((Phase(sigma / 2, 1.0, 6, 10),), 1e-5).epsilon
+    assert again == reached.epsilon
+
+
+def test_where_the_package_has_no_bound_there_is_no_credit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flfw.privacy.accountants.allocated_epsilon", lambda *_: inf)
+    assert account((Phase(2.0, 1.0, 4, 8),), 1e-5) == account((Phase(2.0, 1.0, 4),), 1e-5)
+
+
+def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(allocation, "import_module", absent)
+    with pytest.raises(BadInput, match="Expected the package PLD_accounting, got none"):
+        account((Phase(2.125, 1.0, 4, 8),), 1e-5)
+    assert exp(account((Phase(2.125, 1.0, 4),), 1e-5).epsilon) > 1
