@@ -14,8 +14,11 @@ from flfw.storage.checkpoint import locked
 from flfw.storage.sealed import write_whole
 from papers import published, show
 from papers.cells import Outcome
+from papers.frontier import table as frontier
+from papers.frontier.command import reproduce as measure_points
 from papers.layout import sheet
 from papers.preset import Scale, presets
+from papers.published import Table
 from papers.reproduce import Reproduction
 
 OUT = Path("runs/papers")
@@ -23,7 +26,14 @@ OUT = Path("runs/papers")
 
 def names() -> tuple[str, ...]:
     """Return the names of all tables, for ``--list``."""
-    return published.names()
+    return (*published.names(), frontier.NAME)
+
+
+def named(name: str) -> Table:
+    """Return a table by its name, a paper's or our own; the error for an unknown name lists all tables."""
+    if name not in names():
+        raise BadInput(f"Expected a table among {', '.join(names())}; got --table {name}.")
+    return frontier.table() if name == frontier.NAME else published.table(name)
 
 
 def reproduce(table: str, cell: str, scale: Scale, given: Experiment) -> int:
@@ -42,8 +52,10 @@ def reproduce(table: str, cell: str, scale: Scale, given: Experiment) -> int:
         BadInput: there is no such table or cell, or the table itself decides a flag that was given.
     """
     _require_free(given)
-    whole = published.table(table or cell.partition("/")[0])
+    whole = named(table or cell.partition("/")[0])
     out = (given.out or OUT).absolute()
+    if whole.name == frontier.NAME:
+        return measure_points(cell, scale, given, out)
     return run(Reproduction(whole, presets(whole.name), scale, given, out), cell)
 
 

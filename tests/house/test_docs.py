@@ -14,7 +14,7 @@ import pytest
 import sim
 from flfw import data, nets, plugins
 from flfw.data.splits import partition
-from papers.published import table
+from papers.command import named
 from tests.support.paths import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -61,7 +61,7 @@ def test_commands_on_the_pages_parse(page: Path) -> None:
             if command.table.partition(".")[0] in written:
                 continue
             if command.table or command.cell:
-                table(command.table or command.cell.partition("/")[0]).select(command.cell)
+                named(command.table or command.cell.partition("/")[0]).select(command.cell)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -1,0 +1,131 @@
+"""Settings that the frontier chooses from, for each line, data set and scale."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from flfw.experiment import Experiment
+from papers.frontier.lines import Line
+from papers.preset import Scale
+
+CLIENTS, COHORT = 100, 10
+TUNING_SEED, SEEDS = 100, (0, 1, 2)
+EPSILONS: dict[Scale, tuple[float, ...]] = {"quick": (1.0, 8.0), "full": (1.0, 2.0, 4.0, 8.0)}
+
+
+@dataclass(frozen=True)
+class Data:
+    """Data set of the frontier.
+
+    Attributes:
+        name: name of the data set here.
+        examples: training examples of a client.
+    """
+
+    name: str
+    examples: int
+
+
+DATA = {
+    "MNIST": Data("mnist", 500),
+    "Fashion-MNIST": Data("fmnist", 500),
+    "CIFAR-10": Data("cifar10", 400),
+    "Adult": Data("adult", 300),
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Settings of one run.
+
+    Attributes:
+        net: the network.
+        clip: bound of an example's gradient, or of a client's update.
+        lr: learning rate of the local steps.
+        rounds: rounds.
+        batch: examples in a local step; 0: all that a client has.
+        more: further settings of the method.
+    """
+
+    net: str
+    clip: float
+    lr: float
+    rounds: int
+    batch: int = 0
+    more: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """Settings in a few words.
+
+        >>> Trial("linear", 1.0, 2.0, 30).words
+        'linear, C 1, lr 2, 30 rounds, batch all'
+        """
+        more = (one.replace("=", " ") for one in self.more)
+        batch = self.batch or "all"
+        return ", ".join(
+            [self.net, f"C {self.clip:g}", f"lr {self.lr:g}", f"{self.rounds} rounds", f"batch {batch}", *more]
+        )
+
+
+def trials(line: Line, data: str, scale: Scale) -> tuple[Trial, ...]:
+    """Return the settings to choose from, at least two.
+
+    Args:
+        line: the line.
+        data: one of `DATA`.
+        scale: the scale.
+    """
+    if line.unit == "example":
+        return _of_examples(data, scale)
+    return _of_heads(line, data, scale) if line.personal else _of_clients(line, data, scale)
+
+
+def experiment(line: Line, data: str, trial: Trial, epsilon: float, seed: int) -> Experiment:
+    """Return the run of a trial.
+
+    Args:
+        line: the line.
+        data: one of `DATA`.
+        trial: the settings.
+        epsilon: the epsilon that it must keep.
+        seed: the seed; the halves of the test part do not depend on it.
+    """
+    chosen = DATA[data]
+    split = (f"sampled.train={chosen.examples}", "sampled.halves=alternate")
+    own = {one.partition("=")[0] for one in trial.more}
+    kept = (one for one in line.settings if one.partition("=")[0] not in own)
+    return Experiment(
+        method=line.method,
+        dataset=chosen.name,
+        net=trial.net,
+        split="sampled",
+        augment="none",
+        clients=CLIENTS,
+        sample=COHORT if line.unit == "example" else 0,
+        rounds=trial.rounds,
+        local_epochs=1,
+        batch_size=trial.batch or chosen.examples,
+        lr=trial.lr,
+        target_epsilon=epsilon,
+        seed=seed,
+        attack=("none",),
+        set=(*split, *kept, f"clip={trial.clip:g}", *trial.more),
+    )
+
+
+def at_seeds(one: Experiment) -> tuple[Experiment, ...]:
+    """Return the run with each of the seeds that are reported."""
+    return tuple(replace(one, seed=seed) for seed in SEEDS)
+
+
+def _of_examples(data: str, scale: Scale) -> tuple[Trial, ...]:
+    return (Trial("linear", 1, 2, 30), Trial("linear", 1, 4, 30))
+
+
+def _of_clients(line: Line, data: str, scale: Scale) -> tuple[Trial, ...]:
+    return (Trial("linear", 1, 0.1, 10, 50), Trial("linear", 0.3, 0.1, 10, 50))
+
+
+def _of_heads(line: Line, data: str, scale: Scale) -> tuple[Trial, ...]:
+    return (Trial("mlp", 1, 0.1, 10, 50), Trial("mlp", 0.1, 0.1, 10, 50))
