@@ -268,6 +268,11 @@ def _holds(entry: Mapping[str, Any], name: str, text: str) -> bool:
 
 
 def result(experiment: Experiment) -> dict[str, Any]:
+    """Read the result of a finished, placed experiment.
+
+    Raises:
+        RunFailed: it is damaged.
+    """
     path = _folder(experiment) / "result.json"
     try:
         return json.loads(path.read_text())

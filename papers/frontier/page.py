@@ -106,7 +106,7 @@ def notes(points: Sequence[Point]) -> list[str]:
     tries = " or ".join(map(str, counts)) or "no"
     lines = [
         f"The choice among {tries} settings is not counted in epsilon. 'With tuning' counts it: the epsilon of all "
-        "runs of the choice and of the reported run together, by plain composition, for the clients' training examples. "
+        "runs of the choice and the reported run together, by plain composition, for the clients' training examples. "
         "With a random number of tries less would do (Liu and Talwar, STOC 2019; Papernot and Steinke, ICLR 2022).",
         "Not counted anywhere: what the choice tells of the validation examples, which come from the official test "
         "part; the other points of this table; and the trials that led to these settings.",

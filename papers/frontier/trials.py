@@ -33,6 +33,10 @@ DATA = {
     "Adult": Data("adult", 300),
 }
 
+_STEPS = {"MNIST": (2.0, 4.0), "Fashion-MNIST": (1.0, 2.0), "CIFAR-10": (0.5, 1.0), "Adult": (2.0, 4.0)}
+_LOCAL = {"MNIST": 0.1, "Fashion-MNIST": 0.1, "CIFAR-10": 0.01, "Adult": 0.1}
+_FALLING, _MOMENTUM = ("bound=decay", "last_clip=0.5"), ("momentum=0.5",)
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -77,8 +81,8 @@ def trials(line: Line, data: str, scale: Scale) -> tuple[Trial, ...]:
         scale: the scale.
     """
     if line.unit == "example":
-        return _of_examples(data, scale)
-    return _of_heads(line, data, scale) if line.personal else _of_clients(line, data, scale)
+        return _of_examples(line, data, scale)
+    return _of_heads(data, scale) if line.personal else _of_clients(data, scale)
 
 
 def experiment(line: Line, data: str, trial: Trial, epsilon: float, seed: int) -> Experiment:
@@ -119,13 +123,32 @@ def at_seeds(one: Experiment) -> tuple[Experiment, ...]:
     return tuple(replace(one, seed=seed) for seed in SEEDS)
 
 
-def _of_examples(data: str, scale: Scale) -> tuple[Trial, ...]:
-    return (Trial("linear", 1, 2, 30), Trial("linear", 1, 4, 30))
+def _of_examples(line: Line, data: str, scale: Scale) -> tuple[Trial, ...]:
+    """Return settings for noisy steps; Fed-CDP's bound can also fall, DP-FedAvg can have momentum."""
+    steps, own = _STEPS[data], _FALLING if line.method == "fed_cdp" else _MOMENTUM
+    quick = [Trial("linear", 1, lr, 30) for lr in steps]
+    if scale == "quick":
+        return (*quick, replace(quick[-1], more=own))
+    nets = ("linear", "mlp") if data == "Adult" else ("linear", "mlp", "cnn3x3")
+    longer = [Trial(net, clip, steps[0], rounds) for net in nets for clip in (0.3, 1) for rounds in (30, 100, 300)]
+    return (*longer, *(replace(one, lr=steps[1]) for one in longer), *(replace(one, more=own) for one in longer))
 
 
-def _of_clients(line: Line, data: str, scale: Scale) -> tuple[Trial, ...]:
-    return (Trial("linear", 1, 0.1, 10, 50), Trial("linear", 0.3, 0.1, 10, 50))
+def _of_clients(data: str, scale: Scale) -> tuple[Trial, ...]:
+    """Return settings for clipped updates of the whole model."""
+    lr = _LOCAL[data]
+    if scale == "quick":
+        return tuple(Trial("linear", clip, lr, 3, 100) for clip in (1, 0.2))
+    nets = ("linear", "mlp")
+    return tuple(Trial(net, clip, lr, rounds, 50) for net in nets for clip in (0.1, 0.3, 1) for rounds in (5, 20, 50))
 
 
-def _of_heads(line: Line, data: str, scale: Scale) -> tuple[Trial, ...]:
-    return (Trial("mlp", 1, 0.1, 10, 50), Trial("mlp", 0.1, 0.1, 10, 50))
+def _of_heads(data: str, scale: Scale) -> tuple[Trial, ...]:
+    """Return settings for clipped updates of an extractor below a head that stays."""
+    head, lr = (f"head_lr={_LOCAL[data]:g}",), _LOCAL[data]
+    if scale == "quick":
+        return tuple(Trial("mlp", clip, lr, 3, 100, head) for clip in (0.5, 0.1))
+    nets = ("mlp",) if data == "Adult" else ("mlp", "cnn3x3")
+    return tuple(
+        Trial(net, clip, lr, rounds, 50, head) for net in nets for clip in (0.1, 0.3, 1) for rounds in (5, 20, 50)
+    )
