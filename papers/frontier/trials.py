@@ -126,9 +126,8 @@ def at_seeds(one: Experiment) -> tuple[Experiment, ...]:
 def _of_examples(line: Line, data: str, scale: Scale) -> tuple[Trial, ...]:
     """Return settings for noisy steps; Fed-CDP's bound can also fall, DP-FedAvg can have momentum."""
     steps, own = _STEPS[data], _FALLING if line.method == "fed_cdp" else _MOMENTUM
-    quick = [Trial("linear", 1, lr, 30) for lr in steps]
     if scale == "quick":
-        return (*quick, replace(quick[-1], more=own))
+        return Trial("linear", 1, steps[0], 30), Trial("linear", 1, steps[1], 30, more=own)
     nets = ("linear", "mlp") if data == "Adult" else ("linear", "mlp", "cnn3x3")
     longer = [Trial(net, clip, steps[0], rounds) for net in nets for clip in (0.3, 1) for rounds in (30, 100, 300)]
     return (*longer, *(replace(one, lr=steps[1]) for one in longer), *(replace(one, more=own) for one in longer))
@@ -138,7 +137,7 @@ def _of_clients(data: str, scale: Scale) -> tuple[Trial, ...]:
     """Return settings for clipped updates of the whole model."""
     lr = _LOCAL[data]
     if scale == "quick":
-        return tuple(Trial("linear", clip, lr, 3, 100) for clip in (1, 0.2))
+        return tuple(Trial("linear", clip, lr, 2, 100) for clip in (1, 0.2))
     nets = ("linear", "mlp")
     return tuple(Trial(net, clip, lr, rounds, 50) for net in nets for clip in (0.1, 0.3, 1) for rounds in (5, 20, 50))
 
@@ -147,7 +146,7 @@ def _of_heads(data: str, scale: Scale) -> tuple[Trial, ...]:
     """Return settings for clipped updates of an extractor below a head that stays."""
     head, lr = (f"head_lr={_LOCAL[data]:g}",), _LOCAL[data]
     if scale == "quick":
-        return tuple(Trial("mlp", clip, lr, 3, 100, head) for clip in (0.5, 0.1))
+        return tuple(Trial("mlp", clip, lr, 2, 100, head) for clip in (0.5, 0.1))
     nets = ("mlp",) if data == "Adult" else ("mlp", "cnn3x3")
     return tuple(
         Trial(net, clip, lr, rounds, 50, head) for net in nets for clip in (0.1, 0.3, 1) for rounds in (5, 20, 50)
