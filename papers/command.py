@@ -14,11 +14,8 @@ from flfw.storage.checkpoint import locked
 from flfw.storage.sealed import write_whole
 from papers import published, show
 from papers.cells import Outcome
-from papers.frontier import table as frontier
-from papers.frontier.command import reproduce as measure_points
 from papers.layout import sheet
 from papers.preset import Scale, presets
-from papers.published import Table
 from papers.reproduce import Reproduction
 
 OUT = Path("runs/papers")
@@ -26,14 +23,7 @@ OUT = Path("runs/papers")
 
 def names() -> tuple[str, ...]:
     """Return the names of all tables, for ``--list``."""
-    return (*published.names(), frontier.NAME)
-
-
-def named(name: str) -> Table:
-    """Return a table by its name, a paper's or our own; the error for an unknown name lists all tables."""
-    if name not in names():
-        raise BadInput(f"Expected a table among {', '.join(names())}; got --table {name}.")
-    return frontier.table() if name == frontier.NAME else published.table(name)
+    return published.names()
 
 
 def reproduce(table: str, cell: str, scale: Scale, given: Experiment) -> int:
@@ -51,11 +41,9 @@ def reproduce(table: str, cell: str, scale: Scale, given: Experiment) -> int:
     Raises:
         BadInput: there is no such table or cell, or the table itself decides a flag that was given.
     """
-    _require_free(given)
-    whole = named(table or cell.partition("/")[0])
+    require_free(given)
+    whole = published.table(table or cell.partition("/")[0])
     out = (given.out or OUT).absolute()
-    if whole.name == frontier.NAME:
-        return measure_points(cell, scale, given, out)
     return run(Reproduction(whole, presets(whole.name), scale, given, out), cell)
 
 
@@ -81,7 +69,12 @@ def run(reproduction: Reproduction, cell: str) -> int:
     return int("failed" in statuses or "measured" not in statuses)
 
 
-def _require_free(given: Experiment) -> None:
+def require_free(given: Experiment) -> None:
+    """Refuse settings that decide numbers: beside a table all must be at their defaults.
+
+    Raises:
+        BadInput: names the first setting that is not.
+    """
     usual = Experiment()
     for field in dataclasses.fields(Experiment):
         value = getattr(given, field.name)

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from papers.drawing import INKS, MARKS, STYLE, TEXT, blank
-from papers.frontier.points import Mark, Point
+from papers.frontier.points import FrontierPoint, Mark
 from papers.preset import Scale
 
 _HOLLOW: Any = {"markerfacecolor": "white", "linestyle": "none", "color": TEXT}
@@ -23,7 +23,7 @@ _BESIDE: Any = {"loc": "center left", "bbox_to_anchor": (1.02, 0.5), "frameon": 
 
 
 @rc_context(STYLE)
-def drawn(points: Sequence[Point], marks: Sequence[Mark], scale: Scale) -> Figure:
+def drawn(points: Sequence[FrontierPoint], marks: Sequence[Mark], scale: Scale) -> Figure:
     """Draw the measured points, a line for each method, and the papers' own points.
 
     A paper's point is a hollow square at the printed epsilon; a dotted line leads to a full one at the true epsilon, if
@@ -59,7 +59,7 @@ def drawn(points: Sequence[Point], marks: Sequence[Mark], scale: Scale) -> Figur
     return figure
 
 
-def _lines(axes: Axes, points: Sequence[Point], looks: dict[tuple[str, str], tuple[str, str]]) -> None:
+def _lines(axes: Axes, points: Sequence[FrontierPoint], looks: dict[tuple[str, str], tuple[str, str]]) -> None:
     for name, (ink, mark) in looks.items():
         mine = sorted((one for one in points if (one.method, one.against) == name), key=lambda one: one.epsilon or 0)
         if mine:

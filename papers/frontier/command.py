@@ -13,16 +13,17 @@ from flfw.experiment import Experiment
 from flfw.runs import engine
 from flfw.storage.checkpoint import locked
 from flfw.storage.sealed import write_whole
+from papers.command import OUT, require_free
 from papers.drawing import rendered
 from papers.frontier import chart, measure, page, points
 from papers.frontier.marks import marks
-from papers.frontier.points import Mark, Point
+from papers.frontier.points import FrontierPoint, Mark
 from papers.frontier.table import NAME, in_scale, table
 from papers.preset import Scale
 from papers.published import Cell
 
 
-def reproduce(prefix: str, scale: Scale, given: Experiment, out: Path) -> int:
+def reproduce(prefix: str, scale: Scale, given: Experiment) -> int:
     """Measure the selected points of a scale one after the other, print them, and write the files.
 
     OUT/dp.frontier-SCALE.json keeps the points, .csv and .md have them as a table, .svg as a figure; OUT/cells has the
@@ -31,18 +32,22 @@ def reproduce(prefix: str, scale: Scale, given: Experiment, out: Path) -> int:
     Args:
         prefix: path of the points, or its beginning; empty: all.
         scale: the scale.
-        given: source of the settings that decide no numbers.
-        out: the folder.
+        given: flags that decide no numbers, and the output folder; all others must be at their defaults.
 
     Returns:
         0; or 1 if a selected point is missing.
+
+    Raises:
+        BadInput: there is no such point in the scale, or a flag was given that the table decides.
     """
+    require_free(given)
     engine.check_resources(given)
+    out = (given.out or OUT).absolute()
     selected = [cell for cell in table().select(prefix) if in_scale(cell, scale)]
     if not selected:
         raise BadInput(f"Expected a cell of the {scale} scale, got --cell {prefix}; take --scale full.")
     (out / "cells").mkdir(parents=True, exist_ok=True)
-    path, known = out / f"{NAME}-{scale}.json", list[Point]()
+    path, known = out / f"{NAME}-{scale}.json", list[FrontierPoint]()
     with locked(out / "cells" / ".run"):
         papers = tuple(marks(given))
         for known in _points(selected, scale, given, out, path):
@@ -55,7 +60,7 @@ def reproduce(prefix: str, scale: Scale, given: Experiment, out: Path) -> int:
     return int(any(point.status == "missing" for point in shown))
 
 
-def write(stem: Path, scale: Scale, known: Sequence[Point], papers: Sequence[Mark]) -> list[Path]:
+def write(stem: Path, scale: Scale, known: Sequence[FrontierPoint], papers: Sequence[Mark]) -> list[Path]:
     """Write the table as STEM.csv and STEM.md, and the figure as STEM.svg, if there is a point; return the paths."""
     files = {".csv": page.csv(known, papers).encode()}
     if any(point.status == "measured" for point in known):
@@ -67,11 +72,13 @@ def write(stem: Path, scale: Scale, known: Sequence[Point], papers: Sequence[Mar
     return paths
 
 
-def _points(selected: Sequence[Cell], scale: Scale, given: Experiment, out: Path, path: Path) -> Iterator[list[Point]]:
+def _points(
+    selected: Sequence[Cell], scale: Scale, given: Experiment, out: Path, path: Path
+) -> Iterator[list[FrontierPoint]]:
     """Yield the points of the scale: first those that are known, then again after each that was measured."""
     runs, wanted = out / "cells", {cell.path for cell in selected}
     kept = {point.cell: point for point in points.read(path)[1]} if path.exists() else {}
-    known: dict[str, Point] = {}
+    known: dict[str, FrontierPoint] = {}
     for cell in table().cells:
         if in_scale(cell, scale):
             point = kept.get(cell.path)

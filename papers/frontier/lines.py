@@ -18,7 +18,7 @@ _VALIDATION = {
 
 
 @dataclass(frozen=True)
-class Line:
+class FrontierLine:
     """Method, unit and adversary.
 
     Attributes:
@@ -56,12 +56,12 @@ _EXAMPLES = ("batches=poisson", "grouping=flat", "momentum=0", "weight_decay=0")
 _CLIENTS = ("grouping=flat", "momentum=0", "weight_decay=0")
 
 LINES = (
-    Line("fed_cdp", "example", "server", _EXAMPLES),
-    Line("dp_fedavg", "example", "server", ("unit=example", *_EXAMPLES)),
-    Line("fed_sdp", "client", "server", ("noised_by=client", *_CLIENTS)),
-    Line("dp_fedavg", "client", "another client", ("unit=client", *_CLIENTS)),
-    Line("centaur", "client", "another client", ("unit=client", *_CLIENTS), personal=True),
-    Line("ppsgd", "client", "another client", ("unit=client", *_CLIENTS), personal=True),
+    FrontierLine("fed_cdp", "example", "server", _EXAMPLES),
+    FrontierLine("dp_fedavg", "example", "server", ("unit=example", *_EXAMPLES)),
+    FrontierLine("fed_sdp", "client", "server", ("noised_by=client", *_CLIENTS)),
+    FrontierLine("dp_fedavg", "client", "another client", ("unit=client", *_CLIENTS)),
+    FrontierLine("centaur", "client", "another client", ("unit=client", *_CLIENTS), personal=True),
+    FrontierLine("ppsgd", "client", "another client", ("unit=client", *_CLIENTS), personal=True),
 )
 
 WITHOUT = {

@@ -71,8 +71,8 @@ def _printed(data: str, method: str) -> float:
 
 def _measured(cell: Cell) -> float | None:
     """Return the accuracy that was measured with the printed settings, as a share; None: there is no record."""
-    found = [one.value for one in records.read() if one.cell == cell.path and one.variant == "authors"]
-    values = [float(value) for value in found if isinstance(value, int | float)]
+    numbers = [one.value for one in records.read() if one.cell == cell.path and one.variant == "authors"]
+    values = [float(value) for value in numbers if isinstance(value, int | float)]
     return fmean(values) / (100 if cell.unit else 1) if values else None
 
 

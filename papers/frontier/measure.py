@@ -10,8 +10,8 @@ from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from papers import cells
 from papers.frontier import price
-from papers.frontier.lines import Line
-from papers.frontier.points import Point
+from papers.frontier.lines import FrontierLine
+from papers.frontier.points import FrontierPoint
 from papers.frontier.table import in_scale, line_of
 from papers.frontier.trials import TUNING_SEED, Trial, at_seeds, experiment, trials
 from papers.preset import Preset, Scale
@@ -30,15 +30,15 @@ def chosen(tried: Sequence[tuple[Trial, float]]) -> Trial:
     return max(tried, key=lambda one: one[1])[0]
 
 
-def missing(cell: Cell, reason: str) -> Point:
+def missing(cell: Cell, reason: str) -> FrontierPoint:
     """Return the point of a cell that was not measured."""
     line = line_of(cell)
     data, epsilon = str(cell.keys["dataset"]), float(cell.keys["epsilon"])
-    return Point(cell.path, data, line.method, line.unit, line.against, epsilon, reason=reason)
+    return FrontierPoint(cell.path, data, line.method, line.unit, line.against, epsilon, reason=reason)
 
 
-def measured(cell: Cell, scale: Scale, given: Experiment, folder: Path, say: Callable[[str], None]) -> Point:
-    """Run what is missing of a point, and read its numbers.
+def measured(cell: Cell, scale: Scale, given: Experiment, folder: Path, say: Callable[[str], None]) -> FrontierPoint:
+    """Run the missing runs of a point, and read its numbers.
 
     Args:
         cell: the point's cell.
@@ -56,13 +56,13 @@ def measured(cell: Cell, scale: Scale, given: Experiment, folder: Path, say: Cal
     options = trials(line, str(cell.keys["dataset"]), scale)
     try:
         for trial in options:
-            outcomes.append(cells.measured(cell, _tuning(cell, trial, given, folder), say))
+            outcomes.append(cells.measured(cell, _tuning(cell, trial, scale, given, folder), say))
             if not isinstance(outcomes[-1].value, float):
                 return missing(cell, f"{trial.words}: {outcomes[-1].reason}")
         values = [float(one.value or 0) for one in outcomes]
         best = chosen(list(zip(options, values, strict=True)))
         say(f"{cell.path}: {best.words}, {max(values):.3f} on validation data")
-        final = cells.measured(cell, _reported(cell, best, given, folder), say)
+        final = cells.measured(cell, _reported(cell, best, scale, given, folder), say)
         if not isinstance(final.value, float):
             return missing(cell, f"{best.words}: {final.reason}")
         tuning = [run for outcome in outcomes for run in outcome.runs]
@@ -74,35 +74,35 @@ def measured(cell: Cell, scale: Scale, given: Experiment, folder: Path, say: Cal
 def folders(cell: Cell, scale: Scale, given: Experiment, folder: Path) -> Iterator[str]:
     """Yield the names of a point's runs that choose."""
     for trial in trials(line_of(cell), str(cell.keys["dataset"]), scale):
-        for run in _tuning(cell, trial, given, folder).experiments:
+        for run in _tuning(cell, trial, scale, given, folder).experiments:
             assert run.out is not None, "it was placed"
             yield run.out.name
 
 
-def _experiment(cell: Cell, trial: Trial) -> Experiment:
+def _experiment(cell: Cell, trial: Trial, scale: Scale) -> Experiment:
     line, data = line_of(cell), str(cell.keys["dataset"])
-    return experiment(line, data, trial, float(cell.keys["epsilon"]), TUNING_SEED)
+    return experiment(line, data, trial, float(cell.keys["epsilon"]), TUNING_SEED, scale)
 
 
-def _tuning(cell: Cell, trial: Trial, given: Experiment, folder: Path) -> Preset:
-    preset = Preset(((_experiment(cell, trial),),), line_of(cell).validation)
+def _tuning(cell: Cell, trial: Trial, scale: Scale, given: Experiment, folder: Path) -> Preset:
+    preset = Preset(((_experiment(cell, trial, scale),),), line_of(cell).validation)
     return cells.placed(preset, given, folder)
 
 
-def _reported(cell: Cell, trial: Trial, given: Experiment, folder: Path) -> Preset:
+def _reported(cell: Cell, trial: Trial, scale: Scale, given: Experiment, folder: Path) -> Preset:
     line = line_of(cell)
-    preset = Preset((at_seeds(_experiment(cell, trial)),), line.test, also=(line.epsilon,))
+    preset = Preset((at_seeds(_experiment(cell, trial, scale)),), line.test, also=(line.epsilon,))
     return cells.placed(preset, given, folder)
 
 
 def _point(
     cell: Cell,
-    line: Line,
+    line: FrontierLine,
     tried: Sequence[tuple[Trial, float]],
     best: Trial,
     tuning: Sequence[Experiment],
     final: cells.Outcome,
-) -> Point:
+) -> FrontierPoint:
     """Return the point; its epsilons are the largest over the seeds, and its accuracy is their mean."""
     assert isinstance(final.value, float), "it was measured"
     epsilons = [cells.numbers((run,), line.epsilon)[0] for run in final.runs]

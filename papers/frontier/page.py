@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from math import isinf
 
 from papers.frontier.lines import WITHOUT
-from papers.frontier.points import Mark, Point
+from papers.frontier.points import FrontierPoint, Mark
 from papers.frontier.trials import EPSILONS, SEEDS, TUNING_SEED
 from papers.preset import Scale
 
@@ -18,7 +18,7 @@ _CARD = "papers/frontier/__init__.py"
 Lines = list[tuple[str, ...]]
 
 
-def terminal(scale: Scale, points: Sequence[Point], marks: Sequence[Mark], width: int) -> str:
+def terminal(scale: Scale, points: Sequence[FrontierPoint], marks: Sequence[Mark], width: int) -> str:
     """Format points and marks for a terminal of ``width`` characters, with the notes below."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -40,7 +40,7 @@ def terminal(scale: Scale, points: Sequence[Point], marks: Sequence[Mark], width
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
 
 
-def markdown(scale: Scale, points: Sequence[Point], marks: Sequence[Mark], figure: str = "") -> str:
+def markdown(scale: Scale, points: Sequence[FrontierPoint], marks: Sequence[Mark], figure: str = "") -> str:
     """Format points and marks in GitHub's Markdown, a table for each unit, with the figure if there is one."""
     parts = ["# The frontier of differential privacy", *heading(scale)[1:]]
     if figure:
@@ -56,7 +56,7 @@ def markdown(scale: Scale, points: Sequence[Point], marks: Sequence[Mark], figur
     return "\n\n".join([*parts, "## How to read it", "\n".join(f"- {one}" for one in notes(points))]) + "\n"
 
 
-def csv(points: Sequence[Point], marks: Sequence[Mark]) -> str:
+def csv(points: Sequence[FrontierPoint], marks: Sequence[Mark]) -> str:
     """Format a CSV table with a row for each point, measured or not, and each paper's own point."""
     import pandas as pd
 
@@ -100,7 +100,7 @@ def heading(scale: Scale) -> list[str]:
     ]
 
 
-def notes(points: Sequence[Point]) -> list[str]:
+def notes(points: Sequence[FrontierPoint]) -> list[str]:
     """Return the lines below the table: the price of tuning, methods without a point, reasons, and notes of runs."""
     counts = sorted({len(point.tried) for point in points if point.tried})
     tries = " or ".join(map(str, counts)) or "no"
@@ -125,7 +125,7 @@ def notes(points: Sequence[Point]) -> list[str]:
     return lines
 
 
-def accuracy(point: Point) -> str:
+def accuracy(point: FrontierPoint) -> str:
     """Return the accuracy of a point with its deviation, or that it is missing."""
     if point.accuracy is None:
         return "missing"
@@ -133,7 +133,7 @@ def accuracy(point: Point) -> str:
     return f"{point.accuracy:.3f}{spread}"
 
 
-def _rows(points: Sequence[Point]) -> Lines:
+def _rows(points: Sequence[FrontierPoint]) -> Lines:
     return [
         (
             *(point.data, point.method, point.unit, point.against),
@@ -147,7 +147,7 @@ def _rows(points: Sequence[Point]) -> Lines:
     ]
 
 
-def _of_papers(marks: Sequence[Mark], points: Sequence[Point]) -> Lines:
+def _of_papers(marks: Sequence[Mark], points: Sequence[FrontierPoint]) -> Lines:
     """Return a row for each paper's own point on data that are shown."""
     data = {point.data for point in points}
     return [
@@ -162,8 +162,8 @@ def _of_papers(marks: Sequence[Mark], points: Sequence[Point]) -> Lines:
     ]
 
 
-def _tried(points: Sequence[Point]) -> Lines:
-    def each(point: Point) -> Iterator[str]:
+def _tried(points: Sequence[FrontierPoint]) -> Lines:
+    def each(point: FrontierPoint) -> Iterator[str]:
         for words, value in point.tried:
             yield f"**{words}: {value:.3f}**" if words == point.chosen else f"{words}: {value:.3f}"
 

@@ -18,7 +18,7 @@ _NUMBERS = ("epsilon", "with_tuning", "accuracy", "deviation")
 
 
 @dataclass(frozen=True)
-class Point:
+class FrontierPoint:
     """Point of a line.
 
     Attributes:
@@ -91,7 +91,7 @@ class Mark:
     measured: float | None = None
 
 
-def write(path: Path, scale: Scale, points: Sequence[Point], marks: Sequence[Mark]) -> None:
+def write(path: Path, scale: Scale, points: Sequence[FrontierPoint], marks: Sequence[Mark]) -> None:
     """Write points and marks as JSON; infinity is the string ``inf``."""
     stored = {
         "scale": scale,
@@ -101,7 +101,7 @@ def write(path: Path, scale: Scale, points: Sequence[Point], marks: Sequence[Mar
     write_whole(path, (json.dumps(stored, indent=1, allow_nan=False) + "\n").encode())
 
 
-def read(path: Path) -> tuple[Scale, tuple[Point, ...], tuple[Mark, ...]]:
+def read(path: Path) -> tuple[Scale, tuple[FrontierPoint, ...], tuple[Mark, ...]]:
     """Read the scale, points and marks that `write` wrote.
 
     Raises:
@@ -114,10 +114,10 @@ def read(path: Path) -> tuple[Scale, tuple[Point, ...], tuple[Mark, ...]]:
         raise BadInput(f"Expected points of the frontier in {path}, got none that can be read ({error!r}).") from error
 
 
-def _point(stored: dict[str, Any]) -> Point:
+def _point(stored: dict[str, Any]) -> FrontierPoint:
     lists = {name: tuple(stored[name]) for name in ("seeds", "folders", "code", "hardware", "notes")}
     tried = tuple((str(words), float(value)) for words, value in stored["tried"])
-    return Point(**{**stored, **lists, **_from_json(stored), "tried": tried})
+    return FrontierPoint(**{**stored, **lists, **_from_json(stored), "tried": tried})
 
 
 def _mark(stored: dict[str, Any]) -> Mark:

@@ -13,10 +13,10 @@ from flfw.experiment import Experiment
 from flfw.privacy.claims import claim
 from flfw.privacy.mechanism import Mechanism
 from flfw.runs import run
-from papers.frontier.lines import Line
+from papers.frontier.lines import FrontierLine
 
 
-def together(finished: Sequence[Experiment], line: Line) -> float:
+def together(finished: Sequence[Experiment], line: FrontierLine) -> float:
     """Return the epsilon of all runs together, for the line's unit and adversary, at their delta.
 
     The mechanisms of all runs are composed one after the other by the runs' accountant, as if each

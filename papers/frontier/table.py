@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from papers.frontier.lines import LINES, Line
+from papers.frontier.lines import LINES, FrontierLine
 from papers.frontier.trials import DATA, EPSILONS
 from papers.preset import Scale
 from papers.published import Cell, Table
@@ -28,7 +28,7 @@ def table() -> Table:
     )
 
 
-def line_of(cell: Cell) -> Line:
+def line_of(cell: Cell) -> FrontierLine:
     """Return the line of a cell."""
     return next(line for line in LINES if (line.method, line.unit) == (cell.keys["method"], cell.keys["unit"]))
 
@@ -38,7 +38,7 @@ def in_scale(cell: Cell, scale: Scale) -> bool:
     return float(cell.keys["epsilon"]) in EPSILONS[scale]
 
 
-def _cell(data: str, line: Line, epsilon: float) -> Cell:
+def _cell(data: str, line: FrontierLine, epsilon: float) -> Cell:
     keys = {"dataset": data, "method": line.method, "unit": line.unit, "against": line.against, "epsilon": epsilon}
     row = (data, line.method, line.unit)
     return Cell(NAME, keys, row, (f"{epsilon:g}",), "accuracy", "", None, lost=True)

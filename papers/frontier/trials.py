@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from flfw.experiment import Experiment
-from papers.frontier.lines import Line
+from papers.frontier.lines import FrontierLine
 from papers.preset import Scale
 
-CLIENTS, COHORT = 100, 10
+CLIENTS: dict[Scale, int] = {"quick": 40, "full": 100}
+COHORT = 10
 TUNING_SEED, SEEDS = 100, (0, 1, 2)
 EPSILONS: dict[Scale, tuple[float, ...]] = {"quick": (1.0, 8.0), "full": (1.0, 2.0, 4.0, 8.0)}
 
@@ -72,7 +73,7 @@ class Trial:
         )
 
 
-def trials(line: Line, data: str, scale: Scale) -> tuple[Trial, ...]:
+def trials(line: FrontierLine, data: str, scale: Scale) -> tuple[Trial, ...]:
     """Return the settings to choose from, at least two.
 
     Args:
@@ -85,7 +86,7 @@ def trials(line: Line, data: str, scale: Scale) -> tuple[Trial, ...]:
     return _of_heads(data, scale) if line.personal else _of_clients(data, scale)
 
 
-def experiment(line: Line, data: str, trial: Trial, epsilon: float, seed: int) -> Experiment:
+def experiment(line: FrontierLine, data: str, trial: Trial, epsilon: float, seed: int, scale: Scale) -> Experiment:
     """Return the run of a trial.
 
     Args:
@@ -94,18 +95,19 @@ def experiment(line: Line, data: str, trial: Trial, epsilon: float, seed: int) -
         trial: the settings.
         epsilon: the epsilon that it must keep.
         seed: the seed; the halves of the test part do not depend on it.
+        scale: the scale.
     """
     chosen = DATA[data]
     split = (f"sampled.train={chosen.examples}", "sampled.halves=alternate")
-    own = {one.partition("=")[0] for one in trial.more}
-    kept = (one for one in line.settings if one.partition("=")[0] not in own)
+    replaced = {one.partition("=")[0] for one in trial.more}
+    kept = (one for one in line.settings if one.partition("=")[0] not in replaced)
     return Experiment(
         method=line.method,
         dataset=chosen.name,
         net=trial.net,
         split="sampled",
         augment="none",
-        clients=CLIENTS,
+        clients=CLIENTS[scale],
         sample=COHORT if line.unit == "example" else 0,
         rounds=trial.rounds,
         local_epochs=1,
@@ -123,14 +125,19 @@ def at_seeds(one: Experiment) -> tuple[Experiment, ...]:
     return tuple(replace(one, seed=seed) for seed in SEEDS)
 
 
-def _of_examples(line: Line, data: str, scale: Scale) -> tuple[Trial, ...]:
+def _of_examples(line: FrontierLine, data: str, scale: Scale) -> tuple[Trial, ...]:
     """Return settings for noisy steps; Fed-CDP's bound can also fall, DP-FedAvg can have momentum."""
-    steps, own = _STEPS[data], _FALLING if line.method == "fed_cdp" else _MOMENTUM
+    slow, fast = _STEPS[data]
+    variation = _FALLING if line.method == "fed_cdp" else _MOMENTUM
     if scale == "quick":
-        return Trial("linear", 1, steps[0], 30), Trial("linear", 1, steps[1], 30, more=own)
-    nets = ("linear", "mlp") if data == "Adult" else ("linear", "mlp", "cnn3x3")
-    longer = [Trial(net, clip, steps[0], rounds) for net in nets for clip in (0.3, 1) for rounds in (30, 100, 300)]
-    return (*longer, *(replace(one, lr=steps[1]) for one in longer), *(replace(one, more=own) for one in longer))
+        return Trial("linear", 1, slow, 15), Trial("linear", 1, fast, 15, more=variation)
+    net = _deep(data)
+    return (
+        *(Trial("linear", 1, slow, rounds) for rounds in (30, 100)),
+        Trial("linear", 1, fast, 100, more=variation),
+        *(Trial(net, clip, lr, 100) for clip, lr in ((1, 0.5), (0.3, 1))),
+        Trial(net, 1, 1, 100, more=variation),
+    )
 
 
 def _of_clients(data: str, scale: Scale) -> tuple[Trial, ...]:
@@ -138,8 +145,7 @@ def _of_clients(data: str, scale: Scale) -> tuple[Trial, ...]:
     lr = _LOCAL[data]
     if scale == "quick":
         return tuple(Trial("linear", clip, lr, 2, 100) for clip in (1, 0.2))
-    nets = ("linear", "mlp")
-    return tuple(Trial(net, clip, lr, rounds, 50) for net in nets for clip in (0.1, 0.3, 1) for rounds in (5, 20, 50))
+    return tuple(Trial("linear", clip, lr, rounds, 50) for clip in (0.1, 0.3, 1) for rounds in (5, 20))
 
 
 def _of_heads(data: str, scale: Scale) -> tuple[Trial, ...]:
@@ -147,7 +153,8 @@ def _of_heads(data: str, scale: Scale) -> tuple[Trial, ...]:
     head, lr = (f"head_lr={_LOCAL[data]:g}",), _LOCAL[data]
     if scale == "quick":
         return tuple(Trial("mlp", clip, lr, 2, 100, head) for clip in (0.5, 0.1))
-    nets = ("mlp",) if data == "Adult" else ("mlp", "cnn3x3")
-    return tuple(
-        Trial(net, clip, lr, rounds, 50, head) for net in nets for clip in (0.1, 0.3, 1) for rounds in (5, 20, 50)
-    )
+    return tuple(Trial(_deep(data), clip, lr, rounds, 50, head) for clip in (0.1, 0.5) for rounds in (5, 20))
+
+
+def _deep(data: str) -> str:
+    return "mlp" if data == "Adult" else "cnn3x3"

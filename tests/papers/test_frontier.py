@@ -18,12 +18,12 @@ from flfw.experiment import Experiment
 from flfw.method import Method
 from flfw.runs import run
 from flfw.storage.provenance import code_hash
-from papers import cells, command, planned
+from papers import cells, planned
 from papers.frontier import command as frontier
 from papers.frontier import measure, page, points, trials
-from papers.frontier.lines import LINES, Line
+from papers.frontier.lines import LINES, FrontierLine
 from papers.frontier.marks import marks
-from papers.frontier.points import Mark, Point
+from papers.frontier.points import FrontierPoint, Mark
 from papers.frontier.table import table
 from papers.frontier.trials import DATA, Data, Trial
 from papers.published import Cell, Table
@@ -37,7 +37,7 @@ GIVEN = Experiment(engine="inproc")
 DELTA = 1e-5
 
 
-def cell(line: Line, epsilon: float = 4.0, data: str = "digits") -> Cell:
+def cell(line: FrontierLine, epsilon: float = 4.0, data: str = "digits") -> Cell:
     keys = {"dataset": data, "method": line.method, "unit": line.unit, "against": line.against, "epsilon": epsilon}
     row, column = (data, line.method, line.unit), (f"{epsilon:g}",)
     return Cell("dp.frontier", keys, row, column, "accuracy", "", None, lost=True)
@@ -57,7 +57,7 @@ def gaussian(mu: float) -> float:
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four clients with 20 digits each, all of them in every round; two settings of one and two rounds."""
     monkeypatch.setitem(DATA, "digits", Data("digits", 20))
-    monkeypatch.setattr(trials, "CLIENTS", 4)
+    monkeypatch.setattr(trials, "CLIENTS", {"quick": 4, "full": 4})
     monkeypatch.setattr(trials, "COHORT", 4)
     monkeypatch.setattr(measure, "trials", lambda line, data, scale: TRIALS)
     monkeypatch.setitem(trials.EPSILONS, "quick", (1.0, 4.0))
@@ -96,9 +96,9 @@ def test_every_method_that_claims_something_has_a_line() -> None:
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: f"{line.method}-{line.unit}")
-def test_a_line_names_its_strongest_adversary(line: Line, tiny: None) -> None:
+def test_a_line_names_its_strongest_adversary(line: FrontierLine, tiny: None) -> None:
     trial = Trial("mlp" if line.personal else "linear", 1.0, 0.1, 1, 10)
-    resolved, task, _ = run.check(trials.experiment(line, "digits", trial, 2.0, 0))
+    resolved, task, _ = run.check(trials.experiment(line, "digits", trial, 2.0, 0, "quick"))
     claims = planned.plan(resolved.experiment, task)["privacy"]
     epsilons = {one["adversary"]: float(one["epsilon"]) for one in claims if one["unit"] == line.unit}
     assert epsilons[line.against] == pytest.approx(2, abs=2e-3)
@@ -110,7 +110,7 @@ def test_every_point_has_settings_to_choose_from_that_make_different_runs(scale:
     for data in DATA:
         for line in LINES:
             options = trials.trials(line, data, scale)
-            runs = [trials.experiment(line, data, one, 1.0, 0) for one in options]
+            runs = [trials.experiment(line, data, one, 1.0, 0, scale) for one in options]
             assert len({cells.folder_name(one) for one in runs}) == len({one.words for one in options}) >= 2
             assert all(one.target_epsilon == 1.0 and "sampled.halves=alternate" in one.set for one in runs)
     assert trials.TUNING_SEED not in trials.SEEDS and len(trials.SEEDS) == 3
@@ -135,9 +135,9 @@ def test_a_point_has_the_ledger_s_epsilon_and_the_price_of_its_choice(tiny: None
         for entry in one["privacy"]
         if (entry["unit"], entry["adversary"]) == ("example", "server")
     ]
+    assert point.epsilon is not None and point.with_tuning is not None
     assert point.epsilon == max(claims) and 3.99 < point.epsilon <= 4
-    # Each run is of Gaussian steps without credit for sampling, if a batch is all that a client has; else Poisson.
-    assert point.with_tuning is not None and point.with_tuning > point.epsilon
+    assert point.with_tuning > 1.2 * point.epsilon
 
 
 def test_the_price_is_the_composition_of_every_run_of_the_choice(tiny: None, tmp_path: Path) -> None:
@@ -147,6 +147,7 @@ def test_the_price_is_the_composition_of_every_run_of_the_choice(tiny: None, tmp
         for name in names:
             config = result(tmp_path, name)["config"]
             mu[place] += config["rounds"] / config["method_settings"]["noise_multiplier"] ** 2
+    assert point.epsilon is not None and point.with_tuning is not None
     assert point.epsilon == pytest.approx(gaussian(sqrt(mu[1])), rel=1e-6)
     assert point.with_tuning == pytest.approx(gaussian(sqrt(sum(mu))), rel=1e-6)
     assert point.with_tuning > 1.5 * point.epsilon  # three releases and not one
@@ -155,7 +156,7 @@ def test_the_price_is_the_composition_of_every_run_of_the_choice(tiny: None, tmp
 def planted(tmp_path: Path, finals: dict[str, dict[str, float]]) -> None:
     """Finished runs of the point `cell(CLIENT)`: those of each learning rate have these figures."""
     for trial in TRIALS:
-        first = trials.experiment(CLIENT, "digits", trial, 4.0, trials.TUNING_SEED)
+        first = trials.experiment(CLIENT, "digits", trial, 4.0, trials.TUNING_SEED, "quick")
         for one in (first, *trials.at_seeds(first)):
             folder = tmp_path / cells.folder_name(one)
             folder.mkdir()
@@ -184,7 +185,7 @@ def test_the_best_on_test_data_is_not_chosen_if_it_is_worse_on_validation_data(t
 def test_what_is_tuned_on_is_never_tested_on(tiny: None) -> None:
     held: dict[str, set[int]] = {"validation": set(), "test": set()}
     for seed in (trials.TUNING_SEED, *trials.SEEDS):
-        _, task, _ = run.check(trials.experiment(EXAMPLE, "digits", TRIALS[0], 1.0, seed))
+        _, task, _ = run.check(trials.experiment(EXAMPLE, "digits", TRIALS[0], 1.0, seed, "quick"))
         for part, indices in held.items():
             indices |= {int(index) for some in getattr(task.split, part) for index in some}
     assert held["validation"] and not held["validation"] & held["test"]
@@ -207,7 +208,7 @@ def test_what_is_missing_is_shown_and_what_is_there_is_not_run_again(
     tiny_table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "dp.frontier-quick.json"
-    assert command.reproduce("", "dp.frontier/digits/dp_fedavg/client/4", "quick", replace(GIVEN, out=tmp_path)) == 0
+    assert frontier.reproduce("dp.frontier/digits/dp_fedavg/client/4", "quick", replace(GIVEN, out=tmp_path)) == 0
     shown = capsys.readouterr().out
     assert "QUICK" in shown and "A table of our own" in shown and "dp_fedavg" in shown
     _, known, papers = points.read(path)
@@ -219,10 +220,7 @@ def test_what_is_missing_is_shown_and_what_is_there_is_not_run_again(
     assert path.with_suffix(".svg").read_text().count("one client") == 1
     written = {one: one.stat().st_mtime_ns for one in (tmp_path / "cells").glob("*/result.json")}
     assert len(written) == 5
-    assert (
-        command.reproduce("dp.frontier", "dp.frontier/digits/dp_fedavg/client/4", "quick", replace(GIVEN, out=tmp_path))
-        == 0
-    )
+    assert frontier.reproduce("dp.frontier/digits/dp_fedavg/client/4", "quick", replace(GIVEN, out=tmp_path)) == 0
     assert {one: one.stat().st_mtime_ns for one in (tmp_path / "cells").glob("*/result.json")} == written
     frame = pd.read_csv(path.with_suffix(".csv"))
     assert [*frame.kind] == ["point"] * 4 + ["paper"]
@@ -234,11 +232,13 @@ def test_a_point_outside_the_scale_is_refused(tiny_table: Table, tmp_path: Path,
     with pytest.raises(
         BadInput, match=r"^Expected a cell of the quick scale, got --cell dp\.frontier/digits/dp_fedavg/client/4"
     ):
-        command.reproduce("", "dp.frontier/digits/dp_fedavg/client/4", "quick", replace(GIVEN, out=tmp_path))
+        frontier.reproduce("dp.frontier/digits/dp_fedavg/client/4", "quick", replace(GIVEN, out=tmp_path))
 
 
 def test_points_are_read_as_they_were_written(tmp_path: Path) -> None:
-    point = Point("a/b", "MNIST", "centaur", "client", "another client", 1.0, with_tuning=inf, tried=(("linear", 0.5),))
+    point = FrontierPoint(
+        "a/b", "MNIST", "centaur", "client", "another client", 1.0, with_tuning=inf, tried=(("linear", 0.5),)
+    )
     points.write(tmp_path / "points.json", "quick", [point], [replace(MARK, epsilon=inf)])
     assert points.read(tmp_path / "points.json") == ("quick", (point,), (replace(MARK, epsilon=inf),))
     (tmp_path / "points.json").write_text("{")
@@ -257,12 +257,12 @@ def test_the_page_in_docs_is_printed_from_its_points() -> None:
 
 
 def test_the_papers_points_have_their_printed_and_their_true_epsilons() -> None:
-    found = {(one.data, one.method): one for one in marks(GIVEN)}
-    if ("MNIST", "Fed-CDP") not in found:
+    by_method = {(one.data, one.method): one for one in marks(GIVEN)}
+    if ("MNIST", "Fed-CDP") not in by_method:
         pytest.skip("MNIST is not here")
-    fed_cdp = found["MNIST", "Fed-CDP"]
+    fed_cdp = by_method["MNIST", "Fed-CDP"]
     assert (fed_cdp.accuracy, fed_cdp.printed) == (0.831, 0.8227)
     assert fed_cdp.epsilon == pytest.approx(5.54, abs=0.01)
-    fashion = found["Fashion-MNIST", "DP-FedAvg"], found["Fashion-MNIST", "CENTAUR"]
+    fashion = by_method["Fashion-MNIST", "DP-FedAvg"], by_method["Fashion-MNIST", "CENTAUR"]
     assert [one.printed for one in fashion] == [4.0, 4.0]
     assert fashion[0].epsilon == pytest.approx(16.5, abs=0.05) and isinf(fashion[1].epsilon)
