@@ -11,14 +11,15 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, PercentFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
 
 from papers.drawing import INKS, MARKS, STYLE, TEXT, blank
 from papers.frontier.points import FrontierPoint, Mark
 from papers.preset import Scale
 
 _HOLLOW: Any = {"markerfacecolor": "white", "linestyle": "none", "color": TEXT}
-_PAPER = "s"
+_PAPER, _TICKS = "s", (0.25, 1, 4, 16)
+_SMALL: Any = {"textcoords": "offset points", "fontsize": 7}
 _BESIDE: Any = {"loc": "center left", "bbox_to_anchor": (1.02, 0.5), "frameon": False, "alignment": "left"}
 
 
@@ -49,11 +50,13 @@ def drawn(points: Sequence[FrontierPoint], marks: Sequence[Mark], scale: Scale) 
             axes.grid(axis="y")
             axes.tick_params(length=0, which="both")
             axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axes.xaxis.set_minor_formatter(NullFormatter())
+            axes.set_xticks(_TICKS)
             axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
         drawn_names = [Line2D([], [], color=ink, marker=mark) for ink, mark in looks.values()]
         words = [f"{method}, against {against}" for method, against in looks]
         of_paper = Line2D([], [], marker=_PAPER, **_HOLLOW)
-        row[-1].legend([*drawn_names, of_paper], [*words, "a paper's: printed, true"], **_BESIDE)
+        row[-1].legend([*drawn_names, of_paper], [*words, "a paper's: hollow as printed, full if true"], **_BESIDE)
     for axes in plots[-1]:
         axes.set_xlabel("true epsilon")
     return figure
@@ -69,10 +72,10 @@ def _lines(axes: Axes, points: Sequence[FrontierPoint], looks: dict[tuple[str, s
 
 
 def _papers(axes: Axes, marks: Sequence[Mark]) -> None:
-    for mark in marks:
+    for mark, below in zip(sorted(marks, key=lambda one: one.accuracy), cycle((True, False)), strict=False):
         if isfinite(mark.epsilon):
             across = (mark.printed, mark.epsilon), (mark.accuracy, mark.accuracy)
             axes.plot(*across, color=TEXT, linewidth=0.7, linestyle=(0, (2, 2)), zorder=2)
             axes.plot(mark.epsilon, mark.accuracy, _PAPER, color=TEXT, zorder=4)
         axes.plot(mark.printed, mark.accuracy, _PAPER, zorder=4, **_HOLLOW)
-        axes.annotate(mark.method, (mark.printed, mark.accuracy), (0, 5), textcoords="offset points", fontsize=7)
+        axes.annotate(mark.method, (mark.printed, mark.accuracy), (0, -11 if below else 5), **_SMALL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from flfw.errors import BadInput, RunFailed
@@ -105,6 +106,7 @@ def _point(
 ) -> FrontierPoint:
     """Return the point; its epsilons are the largest over the seeds, and its accuracy is their mean."""
     assert isinstance(final.value, float), "it was measured"
+    ended = max((run.out / "result.json").stat().st_mtime for run in final.runs if run.out)
     epsilons = [cells.numbers((run,), line.epsilon)[0] for run in final.runs]
     return replace(
         missing(cell, ""),
@@ -118,6 +120,7 @@ def _point(
         tried=tuple((trial.words, value) for trial, value in tried),
         folders=tuple(run.out.name for run in (*tuning, *final.runs) if run.out),
         code=final.codes,
+        date=datetime.fromtimestamp(ended, UTC).date().isoformat(),
         hardware=tuple(dict.fromkeys(cells.result(run)["environment"]["hardware"] for run in final.runs)),
         notes=(*final.notes, *([final.uninformative] if final.uninformative else [])),
     )

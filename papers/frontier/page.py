@@ -8,7 +8,7 @@ from math import isinf
 
 from papers.frontier.lines import WITHOUT
 from papers.frontier.points import FrontierPoint, Mark
-from papers.frontier.trials import EPSILONS, SEEDS, TUNING_SEED
+from papers.frontier.trials import CLIENTS, EPSILONS, SEEDS, TUNING_SEED
 from papers.preset import Scale
 
 _HEAD = ("data", "method", "unit", "against", "epsilon", "accuracy", "with tuning", "tries", "settings chosen")
@@ -42,7 +42,8 @@ def terminal(scale: Scale, points: Sequence[FrontierPoint], marks: Sequence[Mark
 
 def markdown(scale: Scale, points: Sequence[FrontierPoint], marks: Sequence[Mark], figure: str = "") -> str:
     """Format points and marks in GitHub's Markdown, a table for each unit, with the figure if there is one."""
-    parts = ["# The frontier of differential privacy", *heading(scale)[1:]]
+    command = f"```\npython sim.py --table dp.frontier --scale {scale} --engine inproc\n```"
+    parts = ["# The frontier of differential privacy", command, *heading(scale)[1:]]
     if figure:
         parts.append(f"![accuracy against true epsilon, a line for each method]({figure})")
     for unit in dict.fromkeys(point.unit for point in points):
@@ -90,13 +91,13 @@ def heading(scale: Scale) -> list[str]:
     """Return the lines above the table."""
     epsilons = ", ".join(f"{epsilon:g}" for epsilon in EPSILONS[scale])
     seeds = ", ".join(map(str, SEEDS))
-    quick = "few rounds, small networks, few settings to choose from" if scale == "quick" else "the whole grid"
+    few = "few rounds, small networks, few settings to choose from" if scale == "quick" else "the whole grid"
     return [
         "dp.frontier  Accuracy against true epsilon, for every method that claims one",
         "A table of our own, no paper's. Epsilon is what the ledger claims at delta 1e-5 for the named unit, against "
         "the named adversary, with noise that nobody can repeat. Compare figures of one unit only.",
-        f"{scale.upper()}: epsilons {epsilons}; {quick}. Settings are chosen on validation data with seed "
-        f"{TUNING_SEED} and tested with seeds {seeds}; {_CARD} has the rest.",
+        f"{scale.upper()}: epsilons {epsilons}; {CLIENTS[scale]} clients; {few}. Settings are chosen on validation data "
+        f"with seed {TUNING_SEED} and tested with seeds {seeds}; {_CARD} has the rest.",
     ]
 
 
@@ -115,7 +116,8 @@ def notes(points: Sequence[FrontierPoint]) -> list[str]:
     ]
     if any(point.code for point in points):
         codes, machines = (dict.fromkeys(x for p in points for x in getattr(p, name)) for name in ("code", "hardware"))
-        lines.append(f"Measured by the code {', '.join(codes)} on {'; '.join(machines)}.")
+        days = " and ".join(sorted({point.date for point in points if point.date}))
+        lines.append(f"Measured by the code {', '.join(codes)} on {'; '.join(machines)}, {days}.")
     reasons = dict.fromkeys(point.reason for point in points if point.status == "missing")
     lines += [f"missing: {reason}" for reason in reasons]
     for note in dict.fromkeys(note for point in points for note in point.notes):

@@ -40,6 +40,7 @@ class FrontierPoint:
         folders: names of the runs, those of the choice first.
         code: hashes of the code that ran them.
         hardware: machines that ran them.
+        date: day on which the last of them ended, as YYYY-MM-DD.
         notes: notes of the runs, among them why a number says nothing.
     """
 
@@ -61,6 +62,7 @@ class FrontierPoint:
     folders: tuple[str, ...] = ()
     code: tuple[str, ...] = ()
     hardware: tuple[str, ...] = ()
+    date: str = ""
     notes: tuple[str, ...] = ()
 
 
