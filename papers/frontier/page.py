@@ -96,8 +96,8 @@ def heading(scale: Scale) -> list[str]:
         "dp.frontier  Accuracy against true epsilon, for every method that claims one",
         "A table of our own, no paper's. Epsilon is what the ledger claims at delta 1e-5 for the named unit, against "
         "the named adversary, with noise that nobody can repeat. Compare figures of one unit only.",
-        f"{scale.upper()}: epsilons {epsilons}; {CLIENTS[scale]} clients; {few}. Settings are chosen on validation data "
-        f"with seed {TUNING_SEED} and tested with seeds {seeds}; {_CARD} has the rest.",
+        f"{scale.upper()}: epsilons {epsilons}; {CLIENTS[scale]} clients; {few}. Settings are chosen on validation "
+        f"data with seed {TUNING_SEED} and tested with seeds {seeds}; {_CARD} has the rest.",
     ]
 
 
