@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from papers.preset import Preset, Scale
 from papers.published import Cell
 
 PENDING = "not reached yet"
+_NEAR = 0.01  # a point of accuracy
 
 
 def chosen(tried: Sequence[tuple[Trial, float]]) -> Trial:
@@ -122,5 +124,12 @@ def _point(
         code=final.codes,
         date=datetime.fromtimestamp(ended, UTC).date().isoformat(),
         hardware=tuple(dict.fromkeys(cells.result(run)["environment"]["hardware"] for run in final.runs)),
-        notes=(*final.notes, *([final.uninformative] if final.uninformative else [])),
+        notes=tuple(filter(None, (*final.notes, final.uninformative, guessing(final.runs[0], final.value)))),
     )
+
+
+def guessing(one: Experiment, accuracy: float) -> str:
+    """Return a note where a mean accuracy is not above the share of the largest class in the training data."""
+    assert one.out is not None, "it was placed"
+    largest = json.loads((one.out / "reach.json").read_text())["largest_class"]
+    return f"no better than guessing the largest class, {largest:.2f}" if accuracy <= largest + _NEAR else ""

@@ -91,7 +91,11 @@ def heading(scale: Scale) -> list[str]:
     """Return the lines above the table."""
     epsilons = ", ".join(f"{epsilon:g}" for epsilon in EPSILONS[scale])
     seeds = ", ".join(map(str, SEEDS))
-    few = "few rounds, small networks, few settings to choose from" if scale == "quick" else "the whole grid"
+    few = (
+        "few rounds, small networks, few settings to choose from: directions, not results"
+        if scale == "quick"
+        else "the whole grid"
+    )
     return [
         "dp.frontier  Accuracy against true epsilon, for every method that claims one",
         "A table of our own, no paper's. Epsilon is what the ledger claims at delta 1e-5 for the named unit, against "

@@ -170,6 +170,7 @@ def planted(tmp_path: Path, finals: dict[str, dict[str, float]]) -> None:
                 "notes": [],
             }
             (folder / "result.json").write_text(json.dumps(stored))
+            (folder / "reach.json").write_text(json.dumps({"obstacle": "", "classes": 10, "largest_class": 0.195}))
 
 
 def test_the_best_on_test_data_is_not_chosen_if_it_is_worse_on_validation_data(tiny: None, tmp_path: Path) -> None:
@@ -178,6 +179,7 @@ def test_the_best_on_test_data_is_not_chosen_if_it_is_worse_on_validation_data(t
     point = measure.measured(cell(CLIENT), "quick", GIVEN, tmp_path, print)
     assert (point.chosen, point.accuracy) == (TRIALS[1].words, pytest.approx(0.2))
     assert point.tried == ((TRIALS[0].words, 0.5), (TRIALS[1].words, 0.6))
+    assert point.notes == ("no better than guessing the largest class, 0.20",)
     # sigma 5: three releases of 1 + 2 + 2 rounds
     assert point.with_tuning == pytest.approx(gaussian(sqrt(5) / 5), rel=1e-6)
 
