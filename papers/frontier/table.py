@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from papers.frontier.lines import LINES, FrontierLine
 from papers.frontier.trials import DATA, EPSILONS
 from papers.preset import Scale
@@ -12,7 +10,6 @@ from papers.published import Cell, Table
 NAME = "dp.frontier"
 
 
-@cache
 def table() -> Table:
     """Return the table with the cells of both scales."""
     epsilons = sorted({epsilon for some in EPSILONS.values() for epsilon in some})
