@@ -65,8 +65,10 @@ def _do(arguments: list[str]) -> int:
     if command.list is not None:
         from flfw.runs.listing import listing
         from papers.command import names
+        from papers.frontier.table import NAME
 
-        print(listing(command.list) if command.list else f"{listing(())}\ntables     {', '.join(names())}")
+        tables = ", ".join((*names(), NAME))
+        print(listing(command.list) if command.list else f"{listing(())}\ntables     {tables}")
         return 0
     _refuse_two_tasks(command)
     if command.estimate:
@@ -93,9 +95,7 @@ def _do(arguments: list[str]) -> int:
     if command.matrix or command.seeds:
         return _matrix(command)
     if command.table or command.cell:
-        from papers.command import reproduce
-
-        return reproduce(command.table, command.cell, command.scale, command.experiment)
+        return _table(command)
     print(_summary(_run(command, arguments)))
     return 0
 
@@ -163,6 +163,16 @@ def _purge(folder: Path) -> str:
     return "\n".join(
         [*removed, "What stays are figures and a report without pictures. Copies and backups are not reached."]
     )
+
+
+def _table(command: Command) -> int:
+    from papers.command import reproduce
+    from papers.frontier.command import reproduce as measure_points
+    from papers.frontier.table import NAME
+
+    if (command.table or command.cell.partition("/")[0]) == NAME:
+        return measure_points(command.cell, command.scale, command.experiment)
+    return reproduce(command.table, command.cell, command.scale, command.experiment)
 
 
 def _show_split(experiment: Experiment) -> str:

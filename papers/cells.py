@@ -193,7 +193,7 @@ def read(cell: Cell, preset: Preset) -> Outcome:
         RunFailed: a result lacks the figure, or is damaged.
     """
     runs, figure = _chosen(preset), preset.figure
-    loaded, values = [_result(experiment) for experiment in runs], _values(runs, figure)
+    loaded, values = [result(experiment) for experiment in runs], numbers(runs, figure)
     spread = len(values) > 1 and figure.yes is None and all(map(isfinite, values))
     beside = {other.name: _mean(runs, other) for other in preset.also}
     beside |= {other.name: _mean(other.experiments, other.figure) for other in preset.further}
@@ -216,20 +216,20 @@ def read(cell: Cell, preset: Preset) -> Outcome:
 def _chosen(preset: Preset) -> tuple[Experiment, ...]:
     """Return the runs of the best choice; the first one if several are equal."""
     by = preset.chosen_by
-    return max(preset.choices, key=lambda runs: fmean(_values(runs, by))) if by else preset.choices[0]
+    return max(preset.choices, key=lambda runs: fmean(numbers(runs, by))) if by else preset.choices[0]
 
 
 def _mean(runs: Sequence[Experiment], figure: Figure) -> float | str:
     """Return the table entry for the mean of a figure over runs."""
-    values = _values(runs, figure)
+    values = numbers(runs, figure)
     return figure.printed(fmean(values)) if values else figure.absent or ""
 
 
-def _values(runs: Iterable[Experiment], figure: Figure) -> list[float]:
+def numbers(runs: Iterable[Experiment], figure: Figure) -> list[float]:
     """Return the figure of each run, in the paper's unit; empty if it is optional and a run lacks it."""
     values = []
     for experiment in runs:
-        value = _under(_result(experiment), figure.name.split("."))
+        value = _under(result(experiment), figure.name.split("."))
         if value is None and figure.absent is not None:
             return []
         if value is None and ".lpips." in figure.name and not experiment.lpips_weights:
@@ -267,7 +267,12 @@ def _holds(entry: Mapping[str, Any], name: str, text: str) -> bool:
     return (str(entry.get(name.removesuffix("!"))) == text) != name.endswith("!")
 
 
-def _result(experiment: Experiment) -> dict[str, Any]:
+def result(experiment: Experiment) -> dict[str, Any]:
+    """Read the result of a finished, placed experiment.
+
+    Raises:
+        RunFailed: it is damaged.
+    """
     path = _folder(experiment) / "result.json"
     try:
         return json.loads(path.read_text())

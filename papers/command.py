@@ -41,7 +41,7 @@ def reproduce(table: str, cell: str, scale: Scale, given: Experiment) -> int:
     Raises:
         BadInput: there is no such table or cell, or the table itself decides a flag that was given.
     """
-    _require_free(given)
+    require_free(given)
     whole = published.table(table or cell.partition("/")[0])
     out = (given.out or OUT).absolute()
     return run(Reproduction(whole, presets(whole.name), scale, given, out), cell)
@@ -69,7 +69,12 @@ def run(reproduction: Reproduction, cell: str) -> int:
     return int("failed" in statuses or "measured" not in statuses)
 
 
-def _require_free(given: Experiment) -> None:
+def require_free(given: Experiment) -> None:
+    """Refuse settings that decide numbers: beside a table all must be at their defaults.
+
+    Raises:
+        BadInput: names the first setting that is not.
+    """
     usual = Experiment()
     for field in dataclasses.fields(Experiment):
         value = getattr(given, field.name)

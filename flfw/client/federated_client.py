@@ -117,12 +117,16 @@ class FederatedClient(Probing, NumPyClient, ABC):
     def evaluate_named(self, received: Mapping[str, np.ndarray], version: int) -> dict[str, Any]:
         """Evaluate the received model, and again after a local training whose result is not kept.
 
-        A client with a defence also gives the received model's accuracy on the training data that it protects. With
-        ``metrics=none`` nothing is computed: the answer is free, and the time that it takes would tell of the data.
+        A client with validation data also gives the received model's accuracy on them, and one with a defence that on
+        the training data that it protects. With ``metrics=none`` nothing is computed: the answer is free, and the time
+        that it takes would tell of the data.
         """
         if self.at.experiment.metrics == "none":
             return {}
         metrics = self._between_evaluations(self.personalise, received, version)
+        if len(self.indices("validation")):
+            self.install(received, version)
+            metrics["acc_global_validation"] = self.accuracy("validation")
         if self.at.defence is not None:
             self.install(received, version)
             metrics["acc_protected"] = self.accuracy("train")

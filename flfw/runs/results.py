@@ -293,8 +293,10 @@ def _privacy(resolved: Resolved, task: Task, training: dict[str, Any]) -> tuple[
 def _final(rows: list[dict[str, Any]], history: list[dict[str, Any]], central: float | None) -> dict[str, Any]:
     accuracies = {key: [row[key] for row in rows if key in row] for key in ("acc_global", "acc_local")}
     mean = {key: fmean(values) if values else None for key, values in accuracies.items()}
-    protected = [row["acc_protected"] for row in rows if "acc_protected" in row]
-    further = {"acc_central": central, "acc_protected": fmean(protected) if protected else None}
+    further: dict[str, Any] = {"acc_central": central}
+    for key in ("acc_protected", "acc_global_validation", "acc_validation"):
+        values = [row[key] for row in rows if key in row]
+        further[key] = fmean(values) if values else None
     return {**mean, **further, "best_validation": best_validation(history), "per_client": rows}
 
 

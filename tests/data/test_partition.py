@@ -405,6 +405,20 @@ def test_sampled_clients_and_what_is_left_for_the_server():
         split(toy(victims=20), Sampled(50), clients=4, seed=0)
 
 
+def test_alternate_halves_are_the_same_at_every_seed_and_dealt_anew():
+    one, two = (split(toy(victims=20), Sampled(50, halves="alternate"), clients=3, seed=seed) for seed in (0, 1))
+    for made in (one, two):
+        assert sorted(np.concatenate(made.validation).tolist()) == list(range(0, 100, 2))
+        assert sorted(np.concatenate(made.test).tolist()) == list(range(1, 100, 2))
+        assert [len(chosen) for chosen in made.test] == [17, 17, 16]
+    assert one.test[0].tolist() != two.test[0].tolist()
+    assert one.train[0].tolist() != two.train[0].tolist()
+    drawn = split(toy(victims=20), Sampled(50), clients=3, seed=0)
+    assert sorted(np.concatenate(drawn.test).tolist()) != list(range(1, 100, 2))
+    with pytest.raises(BadInput, match=r"sampled\.halves=drawn or alternate, got halves=odd"):
+        Sampled(halves="odd")
+
+
 @pytest.mark.filterwarnings("ignore:Expected the published")
 @pytest.mark.parametrize(("clients", "tests"), [(4, 1250), (8, 625)])
 def test_sampled_cifar_as_in_the_paper(clients, tests):

@@ -20,6 +20,7 @@ from flfw.experiment import Experiment
 from flfw.messages.sharing import SharingViolation, matches
 from flfw.resolve import resolve, without_auto
 from flfw.rng import initialising, torch_generator
+from flfw.runs.results import _final
 from flfw.server.strategy import FederatedStrategy
 from flfw.task import Task
 from tests.support.engine_runs import rows_without_times, train_by_engine
@@ -242,6 +243,25 @@ def test_validation_data_are_neither_trained_nor_tested_on(small: Experiment, tm
     assert right["test"] != right["validation"]  # so that a mix-up would show
     assert metrics["acc_validation"] == pytest.approx(right["validation"])
     assert metrics["acc_local"] == pytest.approx(right["test"])
+
+
+def test_the_final_evaluation_has_the_received_model_s_accuracy_on_validation_data(
+    small: Experiment, tmp_path: Path
+) -> None:
+    received = initial_tensors(small)
+    assert "acc_global_validation" not in make_client(small, 1, tmp_path).evaluate_named(received, version=0)
+    experiment = dataclasses.replace(small, split="sampled", set=("sampled.train=100",), method="fedavg", lr=0.5)
+    received = initial_tensors(experiment)
+    client, rows = make_client(experiment, 1, tmp_path), []
+    rows.append(client.evaluate_named(received, version=0))
+    client.install(received, 0)
+    assert rows[0]["acc_global_validation"] == client.accuracy("validation")
+    assert rows[0]["acc_global_validation"] != rows[0]["acc_validation"]  # that is after the local training
+    rows.append({**rows[0], "acc_global_validation": rows[0]["acc_global_validation"] + 0.2})
+    final = _final(rows, [], None)
+    assert final["acc_global_validation"] == pytest.approx(rows[0]["acc_global_validation"] + 0.1)
+    assert final["acc_validation"] == rows[0]["acc_validation"]
+    assert _final([{"acc_global": 0.5, "acc_local": 0.5}], [], None)["acc_global_validation"] is None
 
 
 def test_training_sees_varied_images_and_nothing_else_does(

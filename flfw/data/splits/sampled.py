@@ -2,6 +2,9 @@
 
 Wu et al., IJCAI 2022. Each client holds 2,000 training examples, the server at most 32,000 others to distil from; the
 official test part is halved into validation and test, and each half is cut evenly among the clients.
+
+With ``halves=alternate`` every other test example is for validation, at every seed: what is chosen with one seed has
+then never seen what another seed is tested on.
 """
 
 from __future__ import annotations
@@ -31,5 +34,17 @@ def divide(dataset: Dataset, scheme: Sampled, clients: int, rng: np.random.Gener
     """Split a data set into random samples; no client or server holds a victim."""
     pool, train = trainable(dataset), train_size(dataset, "sampled", scheme.train)
     drawn, spare = draw(len(pool), clients, train, scheme.distillation, rng)
-    parts = even(len(dataset.test_y), 2 * clients, rng)
-    return Cut([pool[rows] for rows in drawn], parts[clients:], parts[:clients], distillation=pool[spare])
+    test, validation = _halves(len(dataset.test_y), scheme, clients, rng)
+    return Cut([pool[rows] for rows in drawn], test, validation, distillation=pool[spare])
+
+
+def _halves(
+    examples: int, scheme: Sampled, clients: int, rng: np.random.Generator
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Cut the test part into the clients' test and validation examples."""
+    if scheme.halves == "drawn":
+        parts = even(examples, 2 * clients, rng)
+        return parts[clients:], parts[:clients]
+    first, second = (np.arange(start, examples, 2) for start in (0, 1))
+    test, validation = ([half[part] for part in even(len(half), clients, rng)] for half in (second, first))
+    return test, validation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from flfw.errors import BadInput, require
 
@@ -57,9 +57,11 @@ class Sampled:
 
     train: int = 2000  # examples a client
     distillation: int = 32_000  # at most; from the examples that no client holds
+    halves: Literal["drawn", "alternate"] = "drawn"  # of the test part: by lot, or every other example at every seed
 
     def __post_init__(self) -> None:
         _counts("sampled", train=self.train, distillation=self.distillation)
+        require(self.halves in ("drawn", "alternate"), "sampled.halves=drawn or alternate", halves=self.halves)
 
 
 @dataclass(frozen=True)

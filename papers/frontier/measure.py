@@ -1,0 +1,135 @@
+"""Measurement of a point: settings are chosen on validation data, then the chosen ones are tested with other seeds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from flfw.errors import BadInput, RunFailed
+from flfw.experiment import Experiment
+from papers import cells
+from papers.frontier import price
+from papers.frontier.lines import FrontierLine
+from papers.frontier.points import FrontierPoint
+from papers.frontier.table import in_scale, line_of
+from papers.frontier.trials import TUNING_SEED, Trial, at_seeds, experiment, trials
+from papers.preset import Preset, Scale
+from papers.published import Cell
+
+PENDING = "not reached yet"
+_NEAR = 0.01  # a point of accuracy
+
+
+def chosen(tried: Sequence[tuple[Trial, float]]) -> Trial:
+    """Return the settings with the highest validation accuracy, the first of equals.
+
+    >>> one, two = (Trial("linear", 1.0, lr, 10) for lr in (1.0, 2.0))
+    >>> chosen([(one, 0.8), (two, 0.8)]) is one
+    True
+    """
+    return max(tried, key=lambda one: one[1])[0]
+
+
+def missing(cell: Cell, reason: str) -> FrontierPoint:
+    """Return the point of a cell that was not measured."""
+    line = line_of(cell)
+    data, epsilon = str(cell.keys["dataset"]), float(cell.keys["epsilon"])
+    return FrontierPoint(cell.path, data, line.method, line.unit, line.against, epsilon, reason=reason)
+
+
+def measured(cell: Cell, scale: Scale, given: Experiment, folder: Path, say: Callable[[str], None]) -> FrontierPoint:
+    """Run the missing runs of a point, and read its numbers.
+
+    Args:
+        cell: the point's cell.
+        scale: the scale.
+        given: source of the settings that decide no numbers.
+        folder: folder of all runs.
+        say: takes a line of progress.
+
+    Returns:
+        The point; a missing one, with the reason in one line, if a run failed or could not be started.
+    """
+    line, outcomes = line_of(cell), list[cells.Outcome]()
+    if not in_scale(cell, scale):
+        return missing(cell, f"not in the {scale} scale")
+    options = trials(line, str(cell.keys["dataset"]), scale)
+    try:
+        for trial in options:
+            outcomes.append(cells.measured(cell, _tuning(cell, trial, scale, given, folder), say))
+            if not isinstance(outcomes[-1].value, float):
+                return missing(cell, f"{trial.words}: {outcomes[-1].reason}")
+        values = [float(one.value or 0) for one in outcomes]
+        best = chosen(list(zip(options, values, strict=True)))
+        say(f"{cell.path}: {best.words}, {max(values):.3f} on validation data")
+        final = cells.measured(cell, _reported(cell, best, scale, given, folder), say)
+        if not isinstance(final.value, float):
+            return missing(cell, f"{best.words}: {final.reason}")
+        tuning = [run for outcome in outcomes for run in outcome.runs]
+        return _point(cell, line, list(zip(options, values, strict=True)), best, tuning, final)
+    except (BadInput, RunFailed) as error:
+        return missing(cell, str(error))
+
+
+def folders(cell: Cell, scale: Scale, given: Experiment, folder: Path) -> Iterator[str]:
+    """Yield the names of a point's runs that choose."""
+    for trial in trials(line_of(cell), str(cell.keys["dataset"]), scale):
+        for run in _tuning(cell, trial, scale, given, folder).experiments:
+            assert run.out is not None, "it was placed"
+            yield run.out.name
+
+
+def _experiment(cell: Cell, trial: Trial, scale: Scale) -> Experiment:
+    line, data = line_of(cell), str(cell.keys["dataset"])
+    return experiment(line, data, trial, float(cell.keys["epsilon"]), TUNING_SEED, scale)
+
+
+def _tuning(cell: Cell, trial: Trial, scale: Scale, given: Experiment, folder: Path) -> Preset:
+    preset = Preset(((_experiment(cell, trial, scale),),), line_of(cell).validation)
+    return cells.placed(preset, given, folder)
+
+
+def _reported(cell: Cell, trial: Trial, scale: Scale, given: Experiment, folder: Path) -> Preset:
+    line = line_of(cell)
+    preset = Preset((at_seeds(_experiment(cell, trial, scale)),), line.test, also=(line.epsilon,))
+    return cells.placed(preset, given, folder)
+
+
+def _point(
+    cell: Cell,
+    line: FrontierLine,
+    tried: Sequence[tuple[Trial, float]],
+    best: Trial,
+    tuning: Sequence[Experiment],
+    final: cells.Outcome,
+) -> FrontierPoint:
+    """Return the point; its epsilons are the largest over the seeds, and its accuracy is their mean."""
+    assert isinstance(final.value, float), "it was measured"
+    ended = max((run.out / "result.json").stat().st_mtime for run in final.runs if run.out)
+    epsilons = [cells.numbers((run,), line.epsilon)[0] for run in final.runs]
+    return replace(
+        missing(cell, ""),
+        status="measured",
+        epsilon=max(epsilons),
+        with_tuning=max(price.together([*tuning, run], line) for run in final.runs),
+        accuracy=final.value,
+        deviation=final.deviation,
+        seeds=tuple(run.seed for run in final.runs),
+        chosen=best.words,
+        tried=tuple((trial.words, value) for trial, value in tried),
+        folders=tuple(run.out.name for run in (*tuning, *final.runs) if run.out),
+        code=final.codes,
+        date=datetime.fromtimestamp(ended, UTC).date().isoformat(),
+        hardware=tuple(dict.fromkeys(cells.result(run)["environment"]["hardware"] for run in final.runs)),
+        notes=tuple(filter(None, (*final.notes, final.uninformative, guessing(final.runs[0], final.value)))),
+    )
+
+
+def guessing(one: Experiment, accuracy: float) -> str:
+    """Return a note where a mean accuracy is not above the share of the largest class in the training data."""
+    assert one.out is not None, "it was placed"
+    largest = json.loads((one.out / "reach.json").read_text())["largest_class"]
+    return f"no better than guessing the largest class, {largest:.2f}" if accuracy <= largest + _NEAR else ""

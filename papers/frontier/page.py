@@ -1,0 +1,189 @@
+"""The frontier as text: for the terminal, as Markdown and as CSV."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from math import isinf
+
+from papers.frontier.lines import WITHOUT
+from papers.frontier.points import FrontierPoint, Mark
+from papers.frontier.trials import CLIENTS, EPSILONS, SEEDS, TUNING_SEED
+from papers.preset import Scale
+
+_HEAD = ("data", "method", "unit", "against", "epsilon", "accuracy", "with tuning", "tries", "settings chosen")
+_MARKS = ("data", "method", "unit", "against", "epsilon: printed, true", "accuracy: printed, measured here", "table")
+_CARD = "papers/frontier/__init__.py"
+
+Lines = list[tuple[str, ...]]
+
+
+def terminal(scale: Scale, points: Sequence[FrontierPoint], marks: Sequence[Mark], width: int) -> str:
+    """Format points and marks for a terminal of ``width`` characters, with the notes below."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(file=io.StringIO(), width=width)
+    console.print("\n".join(heading(scale)), markup=False, highlight=False)
+    for head, rows in ((_HEAD, _rows(points)), (_MARKS, _of_papers(marks, points))):
+        if rows:
+            grid = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+            for name in head:
+                grid.add_column(name, vertical="top", overflow="fold")
+            for row in rows:
+                grid.add_row(*row)
+            console.print()
+            console.print(grid, markup=False)
+    console.print("\n" + "\n".join(notes(points)), markup=False, highlight=False)
+    assert isinstance(console.file, io.StringIO)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+
+
+def markdown(scale: Scale, points: Sequence[FrontierPoint], marks: Sequence[Mark], figure: str = "") -> str:
+    """Format points and marks in GitHub's Markdown, a table for each unit, with the figure if there is one."""
+    command = f"```\npython sim.py --table dp.frontier --scale {scale} --engine inproc\n```"
+    parts = ["# The frontier of differential privacy", command, *heading(scale)[1:]]
+    if figure:
+        parts.append(f"![accuracy against true epsilon, a line for each method]({figure})")
+    for unit in dict.fromkeys(point.unit for point in points):
+        rows = _rows([point for point in points if point.unit == unit])
+        parts += [f"## Privacy of one {unit}", _grid(_HEAD, rows)]
+    if marks:
+        parts += ["## The papers' own points", _grid(_MARKS, _of_papers(marks, points))]
+    tried = _tried(points)
+    if tried:
+        parts += ["## What was tried", _grid(("data", "method", "unit", "epsilon", "settings: on validation"), tried)]
+    return "\n\n".join([*parts, "## How to read it", "\n".join(f"- {one}" for one in notes(points))]) + "\n"
+
+
+def csv(points: Sequence[FrontierPoint], marks: Sequence[Mark]) -> str:
+    """Format a CSV table with a row for each point, measured or not, and each paper's own point."""
+    import pandas as pd
+
+    columns = ["kind", "data", "method", "unit", "against", "target", "epsilon", "with_tuning", "accuracy", "deviation"]
+    columns += ["seeds", "tries", "chosen", "printed_epsilon", "measured_here", "status", "reason", "cell", "folders"]
+    rows = [
+        {
+            **{name: getattr(one, name) for name in columns if hasattr(one, name)},
+            "kind": "point",
+            "seeds": " ".join(map(str, one.seeds)),
+            "tries": len(one.tried),
+            "folders": " ".join(one.folders),
+        }
+        for one in points
+    ]
+    rows += [
+        {
+            **{name: getattr(one, name) for name in columns if hasattr(one, name)},
+            "kind": "paper",
+            "printed_epsilon": one.printed,
+            "measured_here": one.measured,
+            "status": "printed",
+            "cell": one.table,
+        }
+        for one in marks
+    ]
+    return pd.DataFrame(rows, columns=columns).to_csv(index=False)
+
+
+def heading(scale: Scale) -> list[str]:
+    """Return the lines above the table."""
+    epsilons = ", ".join(f"{epsilon:g}" for epsilon in EPSILONS[scale])
+    seeds = ", ".join(map(str, SEEDS))
+    few = (
+        "few rounds, small networks, few settings to choose from: directions, not results"
+        if scale == "quick"
+        else "the whole grid"
+    )
+    return [
+        "dp.frontier  Accuracy against true epsilon, for every method that claims one",
+        "A table of our own, no paper's. Epsilon is what the ledger claims at delta 1e-5 for the named unit, against "
+        "the named adversary, with noise that nobody can repeat. Compare figures of one unit only.",
+        f"{scale.upper()}: epsilons {epsilons}; {CLIENTS[scale]} clients; {few}. Settings are chosen on validation "
+        f"data with seed {TUNING_SEED} and tested with seeds {seeds}; {_CARD} has the rest.",
+    ]
+
+
+def notes(points: Sequence[FrontierPoint]) -> list[str]:
+    """Return the lines below the table: the price of tuning, methods without a point, reasons, and notes of runs."""
+    counts = sorted({len(point.tried) for point in points if point.tried})
+    tries = " or ".join(map(str, counts)) or "no"
+    lines = [
+        f"The choice among {tries} settings is not counted in epsilon. 'With tuning' counts it: the epsilon of all "
+        "runs of the choice and the reported run together, by plain composition, for the clients' training examples. "
+        "With a random number of tries less would do (Liu and Talwar, STOC 2019; Papernot and Steinke, ICLR 2022).",
+        "Not counted anywhere: what the choice tells of the validation examples, which come from the official test "
+        "part; the other points of this table; and the trials that led to these settings.",
+        "Epsilon and 'with tuning' are the largest over the seeds; ± is the sample standard deviation over the seeds.",
+        *(f"No point: {name}, as nothing is claimed: {why}." for name, why in WITHOUT.items()),
+    ]
+    if any(point.code for point in points):
+        codes, machines = (dict.fromkeys(x for p in points for x in getattr(p, name)) for name in ("code", "hardware"))
+        days = " and ".join(sorted({point.date for point in points if point.date}))
+        lines.append(f"Measured by the code {', '.join(codes)} on {'; '.join(machines)}, {days}.")
+    reasons = dict.fromkeys(point.reason for point in points if point.status == "missing")
+    lines += [f"missing: {reason}" for reason in reasons]
+    for note in dict.fromkeys(note for point in points for note in point.notes):
+        paths = [point.cell for point in points if note in point.notes]
+        more = f" and {len(paths) - 2} more" if len(paths) > 2 else ""
+        lines.append(f"{note} ({', '.join(paths[:2])}{more})")
+    return lines
+
+
+def accuracy(point: FrontierPoint) -> str:
+    """Return the accuracy of a point with its deviation, or that it is missing."""
+    if point.accuracy is None:
+        return "missing"
+    spread = f"±{point.deviation:.3f}" if point.deviation is not None else ""
+    return f"{point.accuracy:.3f}{spread}"
+
+
+def _rows(points: Sequence[FrontierPoint]) -> Lines:
+    return [
+        (
+            *(point.data, point.method, point.unit, point.against),
+            f"{point.target:g}" if point.epsilon is None else _epsilon(point.epsilon),
+            accuracy(point),
+            "–" if point.with_tuning is None else _epsilon(point.with_tuning),
+            str(len(point.tried)) if point.tried else "–",
+            point.chosen or point.reason,
+        )
+        for point in points
+    ]
+
+
+def _of_papers(marks: Sequence[Mark], points: Sequence[FrontierPoint]) -> Lines:
+    """Return a row for each paper's own point on data that are shown."""
+    data = {point.data for point in points}
+    return [
+        (
+            *(mark.data, mark.method, mark.unit, mark.against),
+            f"{mark.printed:.4g}, {_epsilon(mark.epsilon)}",
+            f"{mark.accuracy:.3f}, {'–' if mark.measured is None else f'{mark.measured:.3f}'}",
+            mark.table.rpartition("/")[0],
+        )
+        for mark in marks
+        if mark.data in data
+    ]
+
+
+def _tried(points: Sequence[FrontierPoint]) -> Lines:
+    def each(point: FrontierPoint) -> Iterator[str]:
+        for words, value in point.tried:
+            yield f"**{words}: {value:.3f}**" if words == point.chosen else f"{words}: {value:.3f}"
+
+    return [
+        (point.data, point.method, point.unit, f"{point.target:g}", "; ".join(each(point)))
+        for point in points
+        if point.tried
+    ]
+
+
+def _grid(head: Sequence[str], rows: Lines) -> str:
+    lines = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in (head, ["---"] * len(head), *rows)]
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def _epsilon(value: float) -> str:
+    return "inf" if isinf(value) else f"{value:.2f}"

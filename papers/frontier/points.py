@@ -1,0 +1,134 @@
+"""Points of the frontier, and the file that keeps them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any, Literal
+
+from flfw.errors import BadInput
+from flfw.storage.sealed import write_whole
+from papers.preset import Scale
+
+Status = Literal["measured", "missing"]
+_NUMBERS = ("epsilon", "with_tuning", "accuracy", "deviation")
+
+
+@dataclass(frozen=True)
+class FrontierPoint:
+    """Point of a line.
+
+    Attributes:
+        cell: its path, as for ``--cell``.
+        data: the data set.
+        method: the method.
+        unit: the unit that it protects.
+        against: the adversary.
+        target: the epsilon that was asked for.
+        status: whether it was measured.
+        reason: why it is missing; else empty.
+        epsilon: the true epsilon of a run, the largest over the seeds.
+        with_tuning: the epsilon of the runs of the choice and the reported run together, the largest over the seeds.
+        accuracy: mean over the seeds, on test data.
+        deviation: sample standard deviation over the seeds.
+        seeds: the seeds.
+        chosen: the chosen settings, in words.
+        tried: words and validation accuracy of all settings that were tried.
+        folders: names of the runs, those of the choice first.
+        code: hashes of the code that ran them.
+        hardware: machines that ran them.
+        date: day on which the last of them ended, as YYYY-MM-DD.
+        notes: notes of the runs, among them why a number says nothing.
+    """
+
+    cell: str
+    data: str
+    method: str
+    unit: str
+    against: str
+    target: float
+    status: Status = "missing"
+    reason: str = ""
+    epsilon: float | None = None
+    with_tuning: float | None = None
+    accuracy: float | None = None
+    deviation: float | None = None
+    seeds: tuple[int, ...] = ()
+    chosen: str = ""
+    tried: tuple[tuple[str, float], ...] = ()
+    folders: tuple[str, ...] = ()
+    code: tuple[str, ...] = ()
+    hardware: tuple[str, ...] = ()
+    date: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A paper's own point.
+
+    Attributes:
+        data: the data set.
+        method: the method, as the paper names it.
+        unit: the unit of the paper's epsilon.
+        against: the adversary of the true epsilon.
+        table: the table with the accuracy.
+        accuracy: as printed, a share.
+        printed: epsilon as printed.
+        epsilon: the true epsilon of the printed settings; inf: nothing can be claimed.
+        measured: accuracy that this project measured with the printed settings; None: it was not measured.
+    """
+
+    data: str
+    method: str
+    unit: str
+    against: str
+    table: str
+    accuracy: float
+    printed: float
+    epsilon: float
+    measured: float | None = None
+
+
+def write(path: Path, scale: Scale, points: Sequence[FrontierPoint], marks: Sequence[Mark]) -> None:
+    """Write points and marks as JSON; infinity is the string ``inf``."""
+    stored = {
+        "scale": scale,
+        "points": [_in_json(asdict(one)) for one in points],
+        "marks": [_in_json(asdict(one)) for one in marks],
+    }
+    write_whole(path, (json.dumps(stored, indent=1, allow_nan=False) + "\n").encode())
+
+
+def read(path: Path) -> tuple[Scale, tuple[FrontierPoint, ...], tuple[Mark, ...]]:
+    """Read the scale, points and marks that `write` wrote.
+
+    Raises:
+        BadInput: there is no such file, or it is damaged.
+    """
+    try:
+        stored: Any = json.loads(path.read_text())
+        return stored["scale"], tuple(map(_point, stored["points"])), tuple(map(_mark, stored["marks"]))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise BadInput(f"Expected points of the frontier in {path}, got none that can be read ({error!r}).") from error
+
+
+def _point(stored: dict[str, Any]) -> FrontierPoint:
+    lists = {name: tuple(stored[name]) for name in ("seeds", "folders", "code", "hardware", "notes")}
+    tried = tuple((str(words), float(value)) for words, value in stored["tried"])
+    return FrontierPoint(**{**stored, **lists, **_from_json(stored), "tried": tried})
+
+
+def _mark(stored: dict[str, Any]) -> Mark:
+    return Mark(**{**stored, **_from_json(stored)})
+
+
+def _in_json(stored: dict[str, Any]) -> dict[str, Any]:
+    return {k: str(v) if isinstance(v, float) and not isfinite(v) else v for k, v in stored.items()}
+
+
+def _from_json(stored: dict[str, Any]) -> dict[str, float]:
+    return {name: float(stored[name]) for name in _NUMBERS if isinstance(stored.get(name), str)}
