@@ -251,9 +251,7 @@ def test_the_number_of_clients_in_a_round_is_as_secret_as_who_they_are(small: Ex
     assert shown == [len(cohort) for cohort in cohorts(tmp_path / "run")]
     # Of 99 cohorts none has one client with probability 10^-11.
     needy = dataclasses.replace(experiment, min_clients=2, rounds=99, out=tmp_path / "needy")
-    with pytest.raises(
-        RunFailed, match=r"Expected at least 2 clients in round \d+, got 1"
-    ):
+    with pytest.raises(RunFailed, match=r"Expected at least 2 clients in round \d+, got 1"):
         run.run(needy)
     for one in Ledger(resolve(experiment), apart(10, 10, 10)).claims():
         if one.adversary != "server":
