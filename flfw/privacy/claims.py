@@ -66,7 +66,7 @@ _UNREPORTED = (
 _NOISY = (
     "Clients report a loss, accuracies and a number of examples with Gaussian noise of {noise:g} times what one {thing}"
     " can change, in {answers} answers, which are counted; no gradient norm and no time. An example is in one of a"
-    " client's training, validation and test data."
+    " client's training, validation and test data. An accuracy on the server's own test data is outside the count."
 )
 
 Metrics: TypeAlias = Literal["all", "private", "none"]
