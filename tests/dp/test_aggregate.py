@@ -393,7 +393,7 @@ def test_result_and_report_have_both_claims(running: Experiment, capsys: pytest.
     page = (folder / "report.html").read_text()
     assert '<td class="text">aggregate</td>' in page and "A sum is of 4 updates or more" in page
     assert sim.main(["--resume", str(folder)]) == 0
-    assert f"epsilon at most {gaussian(3, 2):.3g} for one client against aggregate" in capsys.readouterr().out
+    assert f"epsilon at most {gaussian(3, 2):.3g} for one client against aggregate (who sees" in capsys.readouterr().out
 
 
 def dropping(monkeypatch: pytest.MonkeyPatch, partitions: Sequence[int]) -> None:
