@@ -480,6 +480,22 @@ def test_a_resumed_run_that_allows_fewer_claims_less(running: Experiment, monkey
     assert entries(folder)["epsilon"] == pytest.approx(gaussian(3 * sqrt(3), 3), rel=1e-9)
 
 
+def test_a_budget_of_sums_does_not_go_on_with_smaller_ones(
+    running: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five rounds of sums of four fit, and fewer of sums of two."""
+    budget = (gaussian(3 * sqrt(2), 5) + gaussian(3 * sqrt(2), 6)) / 2
+    strict = dataclasses.replace(running, rounds=9, epsilon_budget=budget, set=(*running.set, "noise_shares=2"))
+    killed(monkeypatch, strict, 2, resumed=False)
+    assert strict.out is not None
+    stored = run.stored(strict.out)
+    with pytest.raises(BadInput, match="Expected rounds=5 as in"):
+        run.resume(dataclasses.replace(stored, on_client_failure="drop", min_clients=2))
+    folder = run.resume(stored)
+    assert json.loads((folder / "result.json").read_text())["provenance"]["asked"] == [1, 2, 2, 3, 4]
+    assert entries(folder)["epsilon"] == pytest.approx(gaussian(3 * sqrt(2), 5), rel=1e-9)
+
+
 # --- targets, budgets and refusals ---
 
 
