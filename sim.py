@@ -238,6 +238,7 @@ def _summary(folder: os.PathLike[str]) -> str:
 
 def _claimed(privacy: list[dict[str, Any]]) -> list[str]:
     """Format the claims of a run: ``epsilon at most 2.75 for one example against server, another client, outsider``."""
+    shown = {"aggregate": "aggregate (who sees sums alone)"}  # nobody does in this run
     against: dict[str, list[str]] = {}
     for line in privacy:
         if line["counted"] == "as published":
@@ -247,7 +248,7 @@ def _claimed(privacy: list[dict[str, Any]]) -> list[str]:
             least = f", at least {lower['epsilon']:.3g} ({lower['confidence']:.0%} sure)," if lower else ""
             secret = "with noise_source=secure: " if line.get("noise") == "seed" and line["epsilon"] != "inf" else ""
             bound = f"{secret}epsilon at most {float(line['epsilon']):.3g}{least} for one {line['unit']} against"
-        against.setdefault(bound, []).append(line["adversary"])
+        against.setdefault(bound, []).append(shown.get(line["adversary"], line["adversary"]))
     return [f"{bound} {', '.join(adversaries)}" for bound, adversaries in against.items()]
 
 

@@ -36,7 +36,7 @@ from flfw.runs import run
 from flfw.server.aggregation import Update
 from flfw.server.strategy import FederatedStrategy
 from flfw.training.gaussian import SecureNoise
-from flfw.training.secure_gaussian import MARGIN, PER_STEP
+from flfw.training.secure_gaussian import MARGIN, PER_STEP, grid_step, shared_step
 from tests.dp.test_ledger import DELTA, OTHERS, apart, asked, claims, held
 from tests.support.method_rounds import initial_tensors, make_client
 
@@ -294,19 +294,18 @@ def test_all_clients_send_on_one_grid(tiny: Experiment, tmp_path: Path) -> None:
     """Whatever they have learnt: the theorem on sums of rounded noise needs nothing else."""
     for multiplier in (3.0, 1e-4):  # with little noise the digits of the weights end above its own grid
         experiment = dataclasses.replace(tiny, set=(*tiny.set, f"noise_multiplier={multiplier}"))
-        deviation = multiplier * 0.5 / 2 * (1 + MARGIN)
-        sent, steps = initial_tensors(experiment), set[float]()
+        deviation, sent = multiplier * 0.5 / 2 * (1 + MARGIN), initial_tensors(experiment)
+        largest = max(float(np.abs(value).max()) for value in sent.values())
+        step = shared_step(largest + 0.5 * (1 + MARGIN), deviation, torch.float32)
+        assert (step > grid_step(deviation)) is (multiplier < 1) and step <= deviation / PER_STEP
         for partition, longer in enumerate((0.0, 1.0, 1e3, 1e-3)):
             client = client_of(experiment, partition, tmp_path)
             client.received = sent
             with torch.no_grad():
                 for name, value in client.model.state_dict().items():
                     value.copy_(torch.tensor(sent[name]) * (1 + longer))
-            message = flat(client.outgoing())
-            step = 2.0 ** np.floor(np.log2(deviation / PER_STEP))  # the coarsest that is allowed
-            fine = next(s for s in (step / 2**n for n in range(16)) if torch.equal((message / s).round(), message / s))
-            steps.add(fine)
-        assert len(steps) == 1 and max(steps) <= deviation / PER_STEP
+            places = flat(client.outgoing()) / step
+            assert torch.equal(places, places.round())
 
 
 def test_weights_whose_digits_end_above_the_noise_are_refused_whatever_the_data(
@@ -394,7 +393,7 @@ def test_result_and_report_have_both_claims(running: Experiment, capsys: pytest.
     page = (folder / "report.html").read_text()
     assert '<td class="text">aggregate</td>' in page and "A sum is of 4 updates or more" in page
     assert sim.main(["--resume", str(folder)]) == 0
-    assert f"epsilon at most {gaussian(3, 2):.3g} for one client against aggregate" in capsys.readouterr().out
+    assert f"epsilon at most {gaussian(3, 2):.3g} for one client against aggregate (who sees" in capsys.readouterr().out
 
 
 def dropping(monkeypatch: pytest.MonkeyPatch, partitions: Sequence[int]) -> None:
@@ -479,6 +478,22 @@ def test_a_resumed_run_that_allows_fewer_claims_less(running: Experiment, monkey
     killed(monkeypatch, strict, 2, resumed=False)
     folder = run.resume(dataclasses.replace(strict, on_client_failure="drop", min_clients=3))
     assert entries(folder)["epsilon"] == pytest.approx(gaussian(3 * sqrt(3), 3), rel=1e-9)
+
+
+def test_a_budget_of_sums_does_not_go_on_with_smaller_ones(
+    running: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five rounds of sums of four fit, and fewer of sums of two."""
+    budget = (gaussian(3 * sqrt(2), 5) + gaussian(3 * sqrt(2), 6)) / 2
+    strict = dataclasses.replace(running, rounds=9, epsilon_budget=budget, set=(*running.set, "noise_shares=2"))
+    killed(monkeypatch, strict, 2, resumed=False)
+    assert strict.out is not None
+    stored = run.stored(strict.out)
+    with pytest.raises(BadInput, match="Expected rounds=5 as in"):
+        run.resume(dataclasses.replace(stored, on_client_failure="drop", min_clients=2))
+    folder = run.resume(stored)
+    assert json.loads((folder / "result.json").read_text())["provenance"]["asked"] == [1, 2, 2, 3, 4]
+    assert entries(folder)["epsilon"] == pytest.approx(gaussian(3 * sqrt(2), 5), rel=1e-9)
 
 
 # --- targets, budgets and refusals ---
