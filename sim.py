@@ -248,7 +248,8 @@ def _claimed(privacy: list[dict[str, Any]]) -> list[str]:
             least = f", at least {lower['epsilon']:.3g} ({lower['confidence']:.0%} sure)," if lower else ""
             secret = "with noise_source=secure: " if line.get("noise") == "seed" and line["epsilon"] != "inf" else ""
             bound = f"{secret}epsilon at most {float(line['epsilon']):.3g}{least} for one {line['unit']} against"
-        against.setdefault(bound, []).append(shown.get(line["adversary"], line["adversary"]))
+        adversary = str(line["adversary"])
+        against.setdefault(bound, []).append(shown.get(adversary, adversary))
     return [f"{bound} {', '.join(adversaries)}" for bound, adversaries in against.items()]
 
 
