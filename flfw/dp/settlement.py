@@ -17,7 +17,8 @@ from flfw.dp.reporting import PrivatelyReporting
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
 from flfw.plugins import short_name, split_assignment
-from flfw.privacy.accountants import Accountant, account, noise_for
+from flfw.privacy.accountants import Accountant, account
+from flfw.privacy.calibration import noise_for
 from flfw.privacy.mechanism import Mechanism, phases
 from flfw.resolve import Resolved
 

@@ -1,4 +1,4 @@
-"""Accountants: the epsilon of composed Gaussian mechanisms, and the noise or the rounds for a given epsilon.
+"""Accountants: the epsilon of composed Gaussian mechanisms.
 
     prv      Opacus' composition of privacy loss distributions (Gopi, Lee and Wutschitz, NeurIPS 2021): the tightest.
              It reports an upper bound that is about 0.01 above its estimate: where that of rdp is smaller, it is taken
@@ -16,9 +16,9 @@ same number on every machine, as the size of a computation is limited by its gri
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from math import exp, inf, isfinite, log, sqrt
 from typing import Any, Literal, TypeAlias, final, get_args
 
@@ -26,7 +26,7 @@ import numpy as np
 
 from flfw.errors import BadInput, require
 from flfw.privacy.allocation import ALLOCATED, allocated_epsilon, merged
-from flfw.privacy.mechanism import Mechanism, Mechanisms, Phase, phases
+from flfw.privacy.mechanism import Mechanisms, Phase, phases
 
 Accountant: TypeAlias = Literal["prv", "rdp", "moments"]
 
@@ -36,7 +36,6 @@ _MANY = (*range(64, 128, 4), *range(128, 256, 16), *range(256, 512, 32), 512, 64
 LEAST, LARGEST = 1e-3, 1e6  # multipliers: below the first, epsilon exceeds 500000; above the second, it is cut to that
 _POINTS, _REACH = 4e6, 300.0  # limits of a PRV: grid points in total (about 8 s), and range of the privacy loss
 _ERROR, _ERROR_MOST, _ERROR_SHARE = 0.01, 0.08, 0.005  # error of a PRV: Opacus' default; the largest; share of epsilon
-_GOAL = 1e-3  # noise_for ends at most this far below its target
 
 
 @final
@@ -100,106 +99,6 @@ def epsilon(mechanism: Mechanisms, delta: float, accountant: Accountant = "prv")
     8.0
     """
     return account(phases(mechanism), delta, accountant).epsilon
-
-
-def noise_for(
-    target_epsilon: float,
-    mechanism: Mechanisms,
-    delta: float,
-    accountant: Accountant = "prv",
-    beside: Sequence[Mechanism] = (),
-) -> tuple[float, Accounted]:
-    """Return the smallest noise multiplier for a target, and its epsilon, at most 0.001 below the target.
-
-    Args:
-        target_epsilon: target, > 0 and finite.
-        mechanism: one or several in turn; their noise multipliers are all replaced by the same one.
-        delta: as for `account`.
-        accountant: as for `account`.
-        beside: further mechanisms that count against the target, with the noise that they have.
-
-    Raises:
-        BadInput: a value out of range, no clipping, or a target below the least epsilon of the accountant.
-    """
-    require(0 < target_epsilon < inf, "0 < target_epsilon < inf", target_epsilon=target_epsilon)
-    mechanisms = (mechanism,) if isinstance(mechanism, Mechanism) else tuple(mechanism)
-    for part in mechanisms:
-        require(part.clip < inf, "clip < inf", clip=part.clip)
-        require(part.steps >= 1, "steps >= 1", steps=part.steps)
-        require(part.participations != 0, "participations >= 1", participations=part.participations)
-
-    def spent(sigma: float, by: Accountant) -> Accounted:
-        return account(phases([*(replace(part, noise_multiplier=sigma) for part in mechanisms), *beside]), delta, by)
-
-    if accountant != "prv" or target_epsilon < 0.05:  # the error of PRV is then a large share of its epsilon
-        return _bisected(target_epsilon, partial(spent, by=accountant), 1.0, 2.0)
-    near = _bisected(target_epsilon, partial(spent, by="rdp"), 1.0, 2.0)[0]  # fast, and close to the result of PRV
-    return _bisected(target_epsilon, partial(spent, by="prv"), near, 1.1)
-
-
-def _bisected(
-    target: float, spent: Callable[[float], Accounted], start: float, factor: float
-) -> tuple[float, Accounted]:
-    """Search by bisection for the least sufficient noise; two of three tries are interpolated by a power law."""
-    high, enough = start, spent(start)
-    while enough.epsilon > target:
-        least, high = enough.epsilon, 2 * high
-        require(high <= LARGEST, "a target_epsilon that the accountant can show", target_epsilon=target, least=least)
-        enough = spent(high)
-    low = high / factor
-    while (lower := spent(low)).epsilon <= target:
-        low, high, enough = low / factor, low, lower
-    tries = 0
-    while target - enough.epsilon > _GOAL and high / low - 1 > 1e-12:
-        part, tries = 0.5, tries + 1
-        if tries % 3 and isfinite(lower.epsilon) and enough.epsilon > 0:
-            part = log(lower.epsilon / (target - _GOAL / 2)) / log(lower.epsilon / enough.epsilon)
-        middle = low * (high / low) ** min(max(part, 0.01), 0.99)
-        tried = spent(middle)
-        if tried.epsilon <= target:
-            high, enough = middle, tried
-        else:
-            low, lower = middle, tried
-    return high, enough
-
-
-def steps_within(
-    budget: float, one: Mechanism, delta: float, accountant: Accountant = "prv", spent: Sequence[Mechanism] = ()
-) -> int:
-    """Return how often a mechanism, such as a round, can be repeated before epsilon would exceed a budget.
-
-    Args:
-        budget: the largest allowed epsilon, > 0 and finite.
-        one: a single round, with its steps and participations.
-        delta: as for `account`; for all rounds together.
-        accountant: as for `account`.
-        spent: earlier mechanisms that count against the same budget.
-
-    Returns:
-        A number of repetitions that keeps the budget, while one more does not; 0: one repetition exceeds it.
-
-    Raises:
-        BadInput: a value out of range.
-    """
-    require(0 < budget < inf, "0 < budget < inf", budget=budget)
-    require(one.steps >= 1, "steps >= 1", steps=one.steps)
-    require(one.participations != 0, "participations >= 1", participations=one.participations)
-    before, again = phases(spent) if spent else (), one.phase()
-
-    def keeps(times: int) -> bool:
-        repeated = replace(again, steps=times * again.steps)
-        return account((*before, repeated), delta, accountant).epsilon <= budget
-
-    low = steps_within(budget, one, delta, "rdp", spent) if accountant == "prv" else 0
-    low = low if low and keeps(low) else 0
-    stride = max(1, low // 16)
-    while keeps(low + stride):
-        low, stride = low + stride, 2 * stride
-    high = low + stride
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if keeps(middle) else (low, middle)
-    return low
 
 
 Composed: TypeAlias = tuple[tuple[float, float, int], ...]  # multiplier, rate, steps; no pair of the first two twice

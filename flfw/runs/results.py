@@ -7,7 +7,6 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from flfw.experiment import Experiment
 from flfw.recording.reader import Recordings, is_recorded
 from flfw.recording.retention import keep_last
 from flfw.resolve import Resolved
+from flfw.runs.final import final_accuracies
 from flfw.storage.provenance import code_hash, environment, requirements_hash
 from flfw.storage.sealed import write_whole
 from flfw.task import Task
@@ -258,7 +258,7 @@ def _write(
         "environment": environment(_transport(resolved.experiment, training)),
         "notes": notes,
         "rounds": training["rounds"],
-        "final": _final(training["final"], training["clients"], training.get("central")),
+        "final": final_accuracies(training["final"], training["clients"], training.get("central")),
         "privacy": privacy,
         "audit": audited["audit"],
         "recordings": audited["recordings"],
@@ -288,35 +288,3 @@ def _privacy(resolved: Resolved, task: Task, training: dict[str, Any]) -> tuple[
     bound = canary_audit.lower(np.array(training["scores"]), task.canaries, experiment.delta)
     bound |= {"residual": training["residual"]}
     return canary_audit.beside_the_claims(entries, bound, experiment, ledger.mechanism)
-
-
-def _final(rows: list[dict[str, Any]], history: list[dict[str, Any]], central: float | None) -> dict[str, Any]:
-    accuracies = {key: [row[key] for row in rows if key in row] for key in ("acc_global", "acc_local")}
-    mean = {key: fmean(values) if values else None for key, values in accuracies.items()}
-    further: dict[str, Any] = {"acc_central": central}
-    for key in ("acc_protected", "acc_global_validation", "acc_validation"):
-        values = [row[key] for row in rows if key in row]
-        further[key] = fmean(values) if values else None
-    return {**mean, **further, "best_validation": best_validation(history), "per_client": rows}
-
-
-def best_validation(history: list[dict[str, Any]]) -> dict[str, float] | None:
-    """Average each client's test accuracy after local training in the round of its best validation accuracy.
-
-    Of rounds with equal validation accuracy the first counts. Round and accuracies are means over the clients.
-
-    Args:
-        history: one row per client and round, with ``acc_validation`` and ``acc_local``.
-
-    Returns:
-        ``round``, ``accuracy`` and ``validation``, the accuracy that chose the round; None without validation data.
-    """
-    best: dict[int, dict[str, Any]] = {}
-    for row in history:
-        validation = row.get("acc_validation")
-        if validation is not None and validation > best.get(row["client"], {}).get("acc_validation", -1.0):
-            best[row["client"]] = row
-    if not best:
-        return None
-    means = {"round": "round", "accuracy": "acc_local", "validation": "acc_validation"}
-    return {name: fmean(row[key] for row in best.values()) for name, key in means.items()}

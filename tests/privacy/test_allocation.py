@@ -9,7 +9,8 @@ import pytest
 
 from flfw.errors import BadInput
 from flfw.privacy import allocation
-from flfw.privacy.accountants import account, noise_for
+from flfw.privacy.accountants import account
+from flfw.privacy.calibration import noise_for
 from flfw.privacy.claims import claim
 from flfw.privacy.filter import spent
 from flfw.privacy.mechanism import Mechanism, Phase

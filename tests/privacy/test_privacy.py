@@ -17,7 +17,8 @@ from scipy.stats import binom, norm
 
 from flfw.errors import BadInput
 from flfw.privacy import accountants
-from flfw.privacy.accountants import Accountant, account, epsilon, noise_for, steps_within
+from flfw.privacy.accountants import Accountant, account, epsilon
+from flfw.privacy.calibration import noise_for, steps_within
 from flfw.privacy.claims import ADVERSARIES, Claim, claim
 from flfw.privacy.lower_bound import correct_guesses, lower_bound, p_value
 from flfw.privacy.mechanism import Mechanism, Phase, phases

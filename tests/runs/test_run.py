@@ -11,7 +11,7 @@ import pytest
 
 import sim
 from flfw.adversary.observation import Truth
-from flfw.runs.results import best_validation
+from flfw.runs.final import best_validation
 
 AUDITED = (
     "--method fedavg --net lenet --engine inproc --clients 2 --rounds 1 --local-epochs 1 --attack analytic ig "
