@@ -18,7 +18,7 @@ from flfw.nets.net import Tensors
 from flfw.privacy.course import Course
 from flfw.privacy.mechanism import Holder, Mechanism
 from flfw.rng import torch_generator
-from flfw.training.clipping import FACTOR, WIDEST, Clipping, Grouping, factors, grouped
+from flfw.training.clipping import FACTOR, Clipping, Grouping, factors, grouped
 from flfw.training.gaussian import GaussianNoise, SecureNoise, SeededNoise
 from flfw.training.optimisers import LocalTraining
 from flfw.training.per_example import PerExample
@@ -49,8 +49,6 @@ class Noise(LocalTraining):
         require(0 <= self.noise_multiplier < inf, "0 <= noise_multiplier < inf", noise_multiplier=self.noise_multiplier)
         require(0 < self.clip < inf, "0 < clip < inf", clip=self.clip)
         require_in_float32(clip=self.clip)
-        automatic, words = self.clipping == "automatic", f"0 < clip <= {WIDEST:g} with clipping=automatic"
-        require(not automatic or self.clip <= WIDEST, words, clip=self.clip)
 
     def bare(self) -> Self:
         """Return settings that clip nothing and add no noise."""

@@ -27,6 +27,7 @@ class FrontierLine:
         against: the strongest adversary against whom it claims something.
         settings: settings that make it protect this unit.
         personal: whether its users get a model of their own, with a private head, or the shared one.
+        turns: cohorts into which the clients are divided, each in its turn; 1: all take part in every round.
     """
 
     method: str
@@ -34,6 +35,7 @@ class FrontierLine:
     against: Adversary
     settings: tuple[str, ...] = ()
     personal: bool = False
+    turns: int = 1
 
     @property
     def test(self) -> Figure:
@@ -60,6 +62,7 @@ LINES = (
     FrontierLine("dp_fedavg", "example", "server", ("unit=example", *_EXAMPLES)),
     FrontierLine("fed_sdp", "client", "server", ("noised_by=client", *_CLIENTS)),
     FrontierLine("dp_fedavg", "client", "another client", ("unit=client", *_CLIENTS)),
+    FrontierLine("dp_ftrl", "client", "another client", ("bands=4", *_CLIENTS), turns=4),
     FrontierLine("centaur", "client", "another client", ("unit=client", *_CLIENTS), personal=True),
     FrontierLine("ppsgd", "client", "another client", ("unit=client", *_CLIENTS), personal=True),
 )

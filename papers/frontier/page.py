@@ -6,7 +6,7 @@ import io
 from collections.abc import Iterator, Sequence
 from math import isinf
 
-from papers.frontier.lines import WITHOUT
+from papers.frontier.lines import LINES, WITHOUT
 from papers.frontier.points import FrontierPoint, Mark
 from papers.frontier.trials import CLIENTS, EPSILONS, SEEDS, TUNING_SEED
 from papers.preset import Scale
@@ -116,6 +116,11 @@ def notes(points: Sequence[FrontierPoint]) -> list[str]:
         "Not counted anywhere: what the choice tells of the validation examples, which come from the official test "
         "part; the other points of this table; and the trials that led to these settings.",
         "Epsilon and 'with tuning' are the largest over the seeds; ± is the sample standard deviation over the seeds.",
+        *(
+            f"{line.method}: clients take turns in {line.turns} groups; the rounds that are shown are those of a group."
+            for line in LINES
+            if line.turns > 1
+        ),
         *(f"No point: {name}, as nothing is claimed: {why}." for name, why in WITHOUT.items()),
     ]
     if any(point.code for point in points):

@@ -47,7 +47,7 @@ class Trial:
         net: the network.
         clip: bound of an example's gradient, or of a client's update.
         lr: learning rate of the local steps.
-        rounds: rounds.
+        rounds: rounds of each client, where they take turns.
         batch: examples in a local step; 0: all that a client has.
         more: further settings of the method.
     """
@@ -108,8 +108,8 @@ def experiment(line: FrontierLine, data: str, trial: Trial, epsilon: float, seed
         split="sampled",
         augment="none",
         clients=CLIENTS[scale],
-        sample=COHORT if line.unit == "example" else 0,
-        rounds=trial.rounds,
+        sample=COHORT if line.unit == "example" else CLIENTS[scale] // line.turns if line.turns > 1 else 0,
+        rounds=trial.rounds * line.turns,
         local_epochs=1,
         batch_size=trial.batch or chosen.examples,
         lr=trial.lr,

@@ -196,7 +196,7 @@ def test_without_clipping_nothing_is_scaled_up_and_the_mildest_setting_keeps_the
     ("method", "assignments", "words"),
     [
         ("fed_cdp", ["bound=median"], "Expected a bound other than median with clipping=automatic, got bound=median."),
-        ("dp_fedavg", ["clip=1e31"], "Expected 0 < clip <= 1e+30 with clipping=automatic, got clip=1e+31."),
+        ("dp_fedavg", ["clip=1e31"], "Expected 1e-30 <= clip <= 1e+30, got clip=1e+31."),
     ],
 )
 def test_what_does_not_fit_is_refused_in_a_line(

@@ -77,13 +77,13 @@ def test_a_claim_for_examples_says_that_their_number_is_known() -> None:
     assert "number of training examples" not in words
 
 
-def test_a_claim_for_patients_says_that_each_is_at_one_client() -> None:
+def test_a_claim_for_patients_says_at_how_many_clients_one_is() -> None:
     """A patient of two clients changes two updates, and its examples would count together."""
     for unit in ("example", "client"):
         resolved = private(set=(f"unit={unit}",), patient_examples=3)
         split = Task.load(resolved.experiment, None).split
         for one in Ledger(resolved, split).claims():
-            assert any("a patient of two clients" in words for words in one.assumptions) == (
+            assert any("examples at no more than 1 of the clients" in words for words in one.assumptions) == (
                 one.unit == "patient" and one.epsilon < inf
             )
 

@@ -170,6 +170,10 @@ class Recorded(GaussianNoise):
         self.sums.append({name: value.clone() for name, value in result.items()})
         return result
 
+    def moved(self, start: Any, change: Any, bound: float, deviation: float) -> Tensors:
+        """Refuse: no client adds noise here."""
+        raise NotImplementedError
+
 
 def played(many: list[Tensors], noise: GaussianNoise) -> list[np.ndarray]:
     past: Tensors = {}

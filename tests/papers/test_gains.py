@@ -69,7 +69,7 @@ def test_a_client_without_an_accuracy_has_no_row(tmp_path: Path) -> None:
         ({"clients": 4}, "clients=4 as in"),
         ({"split": "iid"}, "split=iid as in"),
         ({"side": 16}, "side=16 as in"),
-        ({"set": ["sampled.train=7"]}, "scheme=Sampled(train=7, distillation=32000) as in"),
+        ({"set": ["sampled.train=7"]}, "scheme=Sampled(train=7, distillation=32000, halves='drawn') as in"),
         ({"digest": "other"}, "data=other as in"),
         ({"dataset": "mnist"}, "runs on the same data in one figure, got datasets=digits and mnist."),
         ({"method": "fedavg"}, "one run of local_only and others beside it, got runs=fedcg and fedavg."),
