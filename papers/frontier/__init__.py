@@ -17,8 +17,8 @@ Papers      The papers' own points: accuracy and epsilon as printed, and the tru
             ledger, which is known before a run. Their federations and data differ from this table's.
 Federation  100 clients (quick: 40) with a random sample each, none shared: 500 examples (MNIST, Fashion-MNIST), 400
             (CIFAR-10), 300 (Adult). For examples 10 clients are drawn in a round of one step on all their data; for
-            clients all take part, and with DP-FTRL each in its turn, a quarter in a round. CENTAUR's and PPSGD's accuracy is that of each client with its own head, which never
-            leaves it.
+            clients all take part, and with DP-FTRL each in its turn, a quarter in a round. CENTAUR's and PPSGD's
+            accuracy is that of each client with its own head, which never leaves it.
 Quick       Epsilons 1 and 8, two settings of a small network a point; 15 rounds for examples, 2 for clients.
 Departures  1. Nothing here is a published number, and the full scale is our choice too.
             2. Units differ in what they protect, adversaries in what they see: compare points of one unit only.
