@@ -20,7 +20,7 @@ from flfw.experiment import Experiment
 from flfw.nets import Tensors
 from flfw.plugins import settings
 from flfw.resolve import resolve
-from flfw.runs.results import _final
+from flfw.runs.final import final_accuracies
 from flfw.task import Task
 from tests.support.small_runs import tiny
 
@@ -332,8 +332,8 @@ def test_a_defended_client_gives_the_accuracy_on_the_data_that_it_protects(small
 
 def test_a_result_has_their_mean_over_the_defended_clients() -> None:
     rows = [{"acc_global": 0.5, "acc_local": 0.5, "acc_protected": share} for share in (0.2, 0.4)]
-    assert _final(rows, [], None)["acc_protected"] == pytest.approx(0.3)
-    assert _final([{"acc_global": 0.5, "acc_local": 0.5}], [], None)["acc_protected"] is None
+    assert final_accuracies(rows, [], None)["acc_protected"] == pytest.approx(0.3)
+    assert final_accuracies([{"acc_global": 0.5, "acc_local": 0.5}], [], None)["acc_protected"] is None
 
 
 @pytest.mark.parametrize("split", ["pools", "iid"])

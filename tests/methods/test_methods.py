@@ -20,7 +20,7 @@ from flfw.experiment import Experiment
 from flfw.messages.sharing import SharingViolation, matches
 from flfw.resolve import resolve, without_auto
 from flfw.rng import initialising, torch_generator
-from flfw.runs.results import _final
+from flfw.runs.final import final_accuracies
 from flfw.server.strategy import FederatedStrategy
 from flfw.task import Task
 from tests.support.engine_runs import rows_without_times, train_by_engine
@@ -258,10 +258,10 @@ def test_the_final_evaluation_has_the_received_model_s_accuracy_on_validation_da
     assert rows[0]["acc_global_validation"] == client.accuracy("validation")
     assert rows[0]["acc_global_validation"] != rows[0]["acc_validation"]  # that is after the local training
     rows.append({**rows[0], "acc_global_validation": rows[0]["acc_global_validation"] + 0.2})
-    final = _final(rows, [], None)
+    final = final_accuracies(rows, [], None)
     assert final["acc_global_validation"] == pytest.approx(rows[0]["acc_global_validation"] + 0.1)
     assert final["acc_validation"] == rows[0]["acc_validation"]
-    assert _final([{"acc_global": 0.5, "acc_local": 0.5}], [], None)["acc_global_validation"] is None
+    assert final_accuracies([{"acc_global": 0.5, "acc_local": 0.5}], [], None)["acc_global_validation"] is None
 
 
 def test_training_sees_varied_images_and_nothing_else_does(
