@@ -32,18 +32,16 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal, final
 
-from torch import nn
-
 from flfw.dp.correlated_noise import correlated
 from flfw.dp.noisy_mean import clipped_sum, shifted
 from flfw.dp.settings import Noise, mechanism_of_updates
+from flfw.dp.strategy import NoisyStrategy
 from flfw.errors import require
 from flfw.nets import Tensors
 from flfw.privacy.banded import optimised_coefficients, root_coefficients
 from flfw.privacy.course import Course
 from flfw.privacy.mechanism import Mechanism
 from flfw.server.aggregation import Update
-from flfw.server.strategy import FederatedStrategy
 from flfw.training.per_example import Grouping
 
 
@@ -65,17 +63,12 @@ class DPFTRLSettings(Noise):
 
 
 @final
-class DPFTRL(FederatedStrategy):
+class DPFTRL(NoisyStrategy):
     """Running sum of clipped updates with correlated noise; `state` holds the last b - 1 rounds, never sent."""
 
     Settings = DPFTRLSettings
     downloads = ("*",)
     uploads = ("*",)
-
-    @classmethod
-    def check_model(cls, model: nn.Module, settings: DPFTRLSettings) -> None:
-        """Refuse buffers, which nothing clips."""
-        settings.check_model(model, cls.shared(model, settings).uploads)
 
     @classmethod
     def rounds_apart(cls, settings: DPFTRLSettings) -> int:
@@ -87,16 +80,6 @@ class DPFTRL(FederatedStrategy):
         """Return the mechanism: for a client with k rounds a Gaussian one of multiplier sigma / sqrt(k)."""
         updates = mechanism_of_updates(settings, course, cls.uploads, "server")
         return replace(updates, hidden=False, bands=settings.bands)
-
-    @classmethod
-    def bare(cls, settings: DPFTRLSettings) -> DPFTRLSettings:
-        """Return settings that clip nothing and add no noise."""
-        return settings.bare()
-
-    @classmethod
-    def mildest(cls, settings: DPFTRLSettings) -> DPFTRLSettings:
-        """Return settings with so little noise that a message leaks."""
-        return settings.mildest()
 
     @property
     def coefficients(self) -> Sequence[float]:

@@ -34,16 +34,14 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import ClassVar, Literal, final
 
-from torch import nn
-
 from flfw.dp.settings import LEAST_CLIP, NoisySteps, require_in_float32
+from flfw.dp.strategy import NoisyStrategy
 from flfw.errors import require
 from flfw.nets import Tensors
 from flfw.privacy.course import Course
 from flfw.privacy.mechanism import Mechanism
 from flfw.privacy.published import Published
 from flfw.server.aggregation import Update, weighted_mean
-from flfw.server.strategy import FederatedStrategy
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,7 @@ class FedCDPSettings(NoisySteps):
 
 
 @final
-class FedCDP(FederatedStrategy):
+class FedCDP(NoisyStrategy):
     """Plain averaging of models that were trained in noisy steps."""
 
     Settings = FedCDPSettings
@@ -107,24 +105,9 @@ class FedCDP(FederatedStrategy):
     uploads = ("*",)
 
     @classmethod
-    def check_model(cls, model: nn.Module, settings: FedCDPSettings) -> None:
-        """Refuse layers that cannot be clipped example by example, and buffers."""
-        settings.check_model(model, cls.shared(model, settings).uploads)
-
-    @classmethod
     def mechanism(cls, settings: FedCDPSettings, course: Course) -> Mechanism:
         """Return the mechanism: noisy steps on all tensors."""
         return replace(settings.mechanism_of_steps(course, cls.uploads), void=settings.void)
-
-    @classmethod
-    def bare(cls, settings: FedCDPSettings) -> FedCDPSettings:
-        """Return settings that clip nothing and add no noise."""
-        return settings.bare()
-
-    @classmethod
-    def mildest(cls, settings: FedCDPSettings) -> FedCDPSettings:
-        """Return settings with so little noise that a message leaks."""
-        return settings.mildest()
 
     @classmethod
     def as_published(cls, settings: FedCDPSettings, course: Course) -> Published:

@@ -40,13 +40,13 @@ from torch import nn
 from flfw.dp.noisy_mean import noisy_mean, quantile_mean
 from flfw.dp.quantile import with_factor
 from flfw.dp.settings import MovingBound, mechanism_of_updates
+from flfw.dp.strategy import NoisyStrategy
 from flfw.errors import require
 from flfw.nets import Net, Tensors
 from flfw.privacy.course import Course
 from flfw.privacy.mechanism import Holder, Mechanism
 from flfw.privacy.published import Published
 from flfw.server.aggregation import Update
-from flfw.server.strategy import FederatedStrategy
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class FedSDPSettings(MovingBound):
 
 
 @final
-class FedSDP(FederatedStrategy):
+class FedSDP(NoisyStrategy):
     """Mean of clipped updates, with noise, added to the broadcast model."""
 
     Settings = FedSDPSettings
@@ -87,25 +87,10 @@ class FedSDP(FederatedStrategy):
         return with_factor(net) if settings.follows_quantile else net
 
     @classmethod
-    def check_model(cls, model: nn.Module, settings: FedSDPSettings) -> None:
-        """Refuse buffers, which nothing clips."""
-        settings.check_model(model, cls.shared(model, settings).uploads)
-
-    @classmethod
     def mechanism(cls, settings: FedSDPSettings, course: Course) -> Mechanism:
         """Return the mechanism: clipped updates of all tensors, which count alike in a round's sum."""
         summed = course.summed if settings.noised_by == "client" else 1
         return mechanism_of_updates(settings, course, cls.uploads, settings.noised_by, settings.noise_shares, summed)
-
-    @classmethod
-    def bare(cls, settings: FedSDPSettings) -> FedSDPSettings:
-        """Return settings that clip nothing and add no noise."""
-        return settings.bare()
-
-    @classmethod
-    def mildest(cls, settings: FedSDPSettings) -> FedSDPSettings:
-        """Return settings with so little noise that a message leaks."""
-        return settings.mildest()
 
     @classmethod
     def as_published(cls, settings: FedSDPSettings, course: Course) -> Published:

@@ -213,6 +213,11 @@ def _goal(
         return (published.units[mechanism.clipped],), published.accountant
     if mechanism.void:
         raise BadInput(f"Expected settings with which something can be claimed for --{flag}. {mechanism.void}")
+    if experiment.federation is not None and experiment.metrics == "all" and mechanism.noised_by == "client":
+        raise BadInput(
+            f"Expected --metrics private or none with --{flag} on real clients, got metrics=all: their server receives "
+            "what they report, and nothing is claimed against it."
+        )
     counted = (mechanism, reported) if reported else (mechanism,)
     if mechanism.clipped == "client":  # copies of an example in other clients belong to those clients
         counted = tuple(replace(part, replication=1) for part in counted)

@@ -1,4 +1,4 @@
-"""Server half of methods that protect examples, by noise in local steps, or clients, by the server's noise."""
+"""Server half of methods that clip and add noise, and of those with a choice between examples and clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 from flfw.dp.noisy_mean import noisy_mean, quantile_mean
 from flfw.dp.quantile import with_factor
-from flfw.dp.settings import EitherUnit
+from flfw.dp.settings import EitherUnit, Noise
 from flfw.nets.net import Net, Tensors
 from flfw.privacy.course import Course
 from flfw.privacy.mechanism import Mechanism
@@ -18,7 +18,26 @@ from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
 
 
-class EitherUnitStrategy(FederatedStrategy, ABC):
+class NoisyStrategy(FederatedStrategy, ABC):
+    """Server half of a method whose settings are a `Noise`: it refuses models, and gives the forms for an audit."""
+
+    @classmethod
+    def check_model(cls, model: nn.Module, settings: Noise) -> None:
+        """Refuse layers that cannot be clipped as the settings ask for, and buffers, which nothing clips."""
+        settings.check_model(model, cls.shared(model, settings).uploads)
+
+    @classmethod
+    def bare(cls, settings: Noise) -> Noise:
+        """Return settings that clip nothing and add no noise."""
+        return settings.bare()
+
+    @classmethod
+    def mildest(cls, settings: Noise) -> Noise:
+        """Return settings with so little noise that a message leaks."""
+        return settings.mildest()
+
+
+class EitherUnitStrategy(NoisyStrategy, ABC):
     """Server half: the mean of noisily trained models, weighted by examples; or the noisy mean of clipped updates."""
 
     @classmethod
@@ -27,24 +46,9 @@ class EitherUnitStrategy(FederatedStrategy, ABC):
         return with_factor(net) if settings.follows_quantile else net
 
     @classmethod
-    def check_model(cls, model: nn.Module, settings: EitherUnit) -> None:
-        """Refuse layers that cannot be clipped example by example, and buffers."""
-        settings.check_model(model, cls.shared(model, settings).uploads)
-
-    @classmethod
     def mechanism(cls, settings: EitherUnit, course: Course) -> Mechanism:
         """Return the mechanism of the chosen unit, for the uploaded tensors."""
         return settings.mechanism(course, cls.uploads)
-
-    @classmethod
-    def bare(cls, settings: EitherUnit) -> EitherUnit:
-        """Return settings that clip nothing and add no noise."""
-        return settings.bare()
-
-    @classmethod
-    def mildest(cls, settings: EitherUnit) -> EitherUnit:
-        """Return settings with so little noise that a message leaks."""
-        return settings.mildest()
 
     @classmethod
     def as_published(cls, settings: EitherUnit, course: Course) -> Published | None:

@@ -39,6 +39,7 @@ from flfw.training.gaussian import SecureNoise
 from flfw.training.secure_gaussian import MARGIN, PER_STEP, grid_step, shared_step
 from tests.dp.test_ledger import DELTA, OTHERS, apart, asked, claims, held
 from tests.support.method_rounds import initial_tensors, make_client
+from tests.support.resumed_runs import kill_in_round
 
 TEN = apart(*[20] * 10)
 TRIES = 300
@@ -447,46 +448,36 @@ def test_with_fewer_than_the_least_nothing_is_summed(running: Experiment, monkey
         run.run(experiment)
 
 
-def killed(monkeypatch: pytest.MonkeyPatch, experiment: Experiment, server_round: int, resumed: bool) -> None:
-    whole = FederatedStrategy.aggregate_train
-
-    def dying(self: FederatedStrategy, flower_round: int, replies: Any) -> Any:
-        if flower_round + self.rounds_before == server_round:
-            list(replies)
-            raise RunFailed("killed for the test")
-        return whole(self, flower_round, replies)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(FederatedStrategy, "aggregate_train", dying)
+def killed(experiment: Experiment, server_round: int, resumed: bool) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        kill_in_round(patch, server_round)
         with pytest.raises(RunFailed, match="killed for the test"):
             run.resume(experiment) if resumed else run.run(experiment)
 
 
-def test_the_least_that_any_attempt_allowed_is_counted(running: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_least_that_any_attempt_allowed_is_counted(running: Experiment) -> None:
     """A round under the lower number may have been summed, though nothing of it is kept."""
     strict = dataclasses.replace(running, set=(*running.set, "noise_shares=2"))
-    killed(monkeypatch, strict, 1, resumed=False)
-    killed(monkeypatch, dataclasses.replace(strict, on_client_failure="drop", min_clients=2), 1, resumed=True)
+    killed(strict, 1, resumed=False)
+    killed(dataclasses.replace(strict, on_client_failure="drop", min_clients=2), 1, resumed=True)
     folder = run.resume(strict)
     assert json.loads((folder / "result.json").read_text())["provenance"]["asked"] == [1, 1, 1, 2]
     assert entries(folder)["epsilon"] == pytest.approx(gaussian(3, 4), rel=1e-9)
     assert any("A sum is of 2 updates or more" in one for one in entries(folder)["assumptions"])
 
 
-def test_a_resumed_run_that_allows_fewer_claims_less(running: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_that_allows_fewer_claims_less(running: Experiment) -> None:
     strict = dataclasses.replace(running, set=(*running.set, "noise_shares=1"))
-    killed(monkeypatch, strict, 2, resumed=False)
+    killed(strict, 2, resumed=False)
     folder = run.resume(dataclasses.replace(strict, on_client_failure="drop", min_clients=3))
     assert entries(folder)["epsilon"] == pytest.approx(gaussian(3 * sqrt(3), 3), rel=1e-9)
 
 
-def test_a_budget_of_sums_does_not_go_on_with_smaller_ones(
-    running: Experiment, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_budget_of_sums_does_not_go_on_with_smaller_ones(running: Experiment) -> None:
     """Five rounds of sums of four fit, and fewer of sums of two."""
     budget = (gaussian(3 * sqrt(2), 5) + gaussian(3 * sqrt(2), 6)) / 2
     strict = dataclasses.replace(running, rounds=9, epsilon_budget=budget, set=(*running.set, "noise_shares=2"))
-    killed(monkeypatch, strict, 2, resumed=False)
+    killed(strict, 2, resumed=False)
     assert strict.out is not None
     stored = run.stored(strict.out)
     with pytest.raises(BadInput, match="Expected rounds=5 as in"):

@@ -12,7 +12,6 @@ from scipy.stats import chi2
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-import sim
 from flfw import nets
 from flfw.dp.clipped_gradients import ClippedGradients
 from flfw.dp.ledger import Ledger
@@ -25,6 +24,7 @@ from flfw.task import Task
 from flfw.training.clipping import Grouping
 from flfw.training.per_example import ClippedSum, PerExample
 from tests.support.method_rounds import assert_equal, initial_tensors, make_client, plain_net
+from tests.support.refusals import assert_refused
 
 AUTOMATIC = "clipping=automatic"
 SHAPES = {"mlp": (12,), "cnn3x3": (1, 28, 28), "lenet": (3, 32, 32)}
@@ -202,10 +202,7 @@ def test_without_clipping_nothing_is_scaled_up_and_the_mildest_setting_keeps_the
 def test_what_does_not_fit_is_refused_in_a_line(
     method: str, assignments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["--method", method, "--set", AUTOMATIC, *assignments, "--attack", "none", "--out", str(tmp_path / "r")]
-    assert sim.main(command) == 2
-    assert words in capsys.readouterr().err
-    assert not (tmp_path / "r").exists()
+    assert_refused(words, ["--method", method, "--set", AUTOMATIC, *assignments], tmp_path / "r", capsys)
 
 
 def test_an_unknown_rule_and_an_infinite_bound_are_refused() -> None:

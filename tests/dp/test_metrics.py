@@ -18,6 +18,8 @@ import torch
 import sim
 from flfw.client.workplace import Workplace
 from flfw.dp.ledger import Ledger
+from flfw.dp.settlement import settle
+from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.privacy.claims import claim
 from flfw.privacy.mechanism import Mechanism
@@ -144,6 +146,10 @@ def test_a_federation_reports_nothing_unless_told_to_and_then_claims_nothing_aga
     assert defaults_for_federation(asked, ["--metrics=all"]).metrics == "all"
     assert defaults_for_federation(replace(asked, method="fedavg"), []).metrics == "all"
     assert defaults_for_federation(replace(asked, federation=None), []).metrics == "all"
+    for goal in ({"target_epsilon": 4.0}, {"epsilon_budget": 4.0}):
+        resolved = resolve(without_auto(replace(asked, metrics="all", **goal)))
+        with pytest.raises(BadInput, match=r"Expected --metrics private or none with --\w+-\w+ on real clients"):
+            settle(resolved, Task.load(resolved.experiment, None).split)
     claimed = {}
     for metrics in ("all", "none"):
         resolved = resolve(without_auto(replace(asked, metrics=metrics, set=("noise_source=secure",))))

@@ -12,7 +12,6 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor, nn
 
-import sim
 from flfw.dp.client import NoisyClient
 from flfw.dp.ledger import Ledger
 from flfw.dp.message_cost import TRAIN, cost
@@ -21,6 +20,7 @@ from flfw.resolve import resolve
 from flfw.task import Task
 from flfw.training.per_example_parts import Formed
 from tests.support.method_rounds import assert_equal, initial_tensors, make_client
+from tests.support.refusals import assert_refused
 
 
 @pytest.fixture
@@ -148,8 +148,4 @@ def test_the_claims_and_a_sites_count_are_the_same(tiny: Experiment) -> None:
 def test_what_does_not_fit_is_refused_in_a_line(
     method: str, assignments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["--method", method, "--set", *assignments, "--attack", "none", "--out", str(tmp_path / "r")]
-    assert sim.main(command) == 2
-    printed = capsys.readouterr().err.strip()
-    assert words in printed and "\n" not in printed
-    assert not (tmp_path / "r").exists()
+    assert_refused(words, ["--method", method, "--set", *assignments], tmp_path / "r", capsys)

@@ -37,6 +37,7 @@ from flfw.task import Task
 from flfw.training.clipping import FACTOR
 from flfw.training.gaussian import SeededNoise
 from tests.support.method_rounds import initial_tensors, make_client
+from tests.support.refusals import assert_refused
 from tests.support.resumed_runs import cut_short
 
 MOVING = EitherUnit(unit="client", quantile=0.5, clip=1.0, noise_multiplier=0.0)
@@ -285,11 +286,7 @@ def test_a_site_with_a_budget_refuses_what_the_server_is_to_noise(tiny: Experime
 def test_what_does_not_fit_is_refused_in_a_line(
     method: str, assignments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["--method", method, "--set", *assignments, "--attack", "none", "--out", str(tmp_path / "r")]
-    assert sim.main(command) == 2
-    printed = capsys.readouterr().err.strip()
-    assert words in printed and "\n" not in printed
-    assert not (tmp_path / "r").exists()
+    assert_refused(words, ["--method", method, "--set", *assignments], tmp_path / "r", capsys)
 
 
 def test_a_bound_that_no_noise_can_pay_for_is_refused() -> None:

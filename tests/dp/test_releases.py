@@ -23,9 +23,9 @@ from flfw.privacy.mechanism import Phase
 from flfw.resolve import resolve
 from flfw.runs import run
 from flfw.server.cohorts import drawn, secretly_drawn
-from flfw.server.strategy import FederatedStrategy
 from flfw.storage.asked import AskedRounds
 from tests.dp.test_ledger import DELTA, OTHERS, apart, asked, claims
+from tests.support.resumed_runs import kill_in_round
 
 SDP = ["noise_multiplier=6", "grouping=flat", "noise_source=secure"]
 
@@ -38,19 +38,6 @@ def gaussian(multiplier: float, steps: int) -> float:
 def small_sdp(small: Experiment, tmp_path: Path) -> Experiment:
     changes = {"method": "fed_sdp", "net": "mlp", "split": "sampled", "rounds": 3, "attack": ("none",)}
     return dataclasses.replace(small, **changes, set=("sampled.train=20", *SDP), out=tmp_path / "run")
-
-
-def kill_in_round(monkeypatch: pytest.MonkeyPatch, server_round: int) -> None:
-    """Die after the round's messages were answered, before anything of it is kept."""
-    whole = FederatedStrategy.aggregate_train
-
-    def dying(self: FederatedStrategy, flower_round: int, replies: Any) -> Any:
-        if flower_round + self.rounds_before == server_round:
-            list(replies)
-            raise RunFailed("killed for the test")
-        return whole(self, flower_round, replies)
-
-    monkeypatch.setattr(FederatedStrategy, "aggregate_train", dying)
 
 
 def killed(experiment: Experiment, server_round: int, times: int) -> Path:

@@ -21,6 +21,7 @@ from flfw.runs import run
 from flfw.server.moving_average import MovingAverage
 from flfw.task import Task
 from tests.support.method_rounds import initial_tensors
+from tests.support.refusals import assert_refused
 from tests.support.resumed_runs import cut_short
 
 
@@ -142,7 +143,4 @@ def test_a_run_goes_on_with_its_average_to_the_bit(given: Experiment, tmp_path: 
 def test_what_does_not_fit_is_refused_in_a_line(
     flags: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[Any]
 ) -> None:
-    assert sim.main([*flags, "--attack", "none", "--out", str(tmp_path / "r")]) == 2
-    printed = capsys.readouterr().err.strip()
-    assert words in printed and "\n" not in printed
-    assert not (tmp_path / "r").exists()
+    assert_refused(words, flags, tmp_path / "r", capsys)

@@ -14,6 +14,7 @@ from flfw.errors import RunFailed
 from flfw.experiment import Experiment
 from flfw.recording.reader import Recordings
 from flfw.runs import run
+from flfw.server.strategy import FederatedStrategy
 from flfw.storage.checkpoint import Checkpoints, Snapshot
 
 
@@ -60,3 +61,16 @@ def cut_short(experiment: Experiment, after_round: int) -> Path:
             run.run(experiment)
     assert experiment.out is not None
     return experiment.out
+
+
+def kill_in_round(monkeypatch: pytest.MonkeyPatch, server_round: int) -> None:
+    """Make runs die after the round's messages were answered, before anything of it is kept."""
+    whole = FederatedStrategy.aggregate_train
+
+    def dying(self: FederatedStrategy, flower_round: int, replies: Any) -> Any:
+        if flower_round + self.rounds_before == server_round:
+            list(replies)
+            raise RunFailed("killed for the test")
+        return whole(self, flower_round, replies)
+
+    monkeypatch.setattr(FederatedStrategy, "aggregate_train", dying)
