@@ -72,9 +72,7 @@ def _do(arguments: list[str]) -> int:
         return 0
     _refuse_two_tasks(command)
     if command.estimate:
-        from flfw.runs.run import defaults_for_federation
-
-        print(_estimate(defaults_for_federation(command.experiment, arguments)))
+        print(_estimate(command.experiment))
         return 0
     if command.show_split:
         print(_show_split(command.experiment))
@@ -116,8 +114,12 @@ def parse(arguments: list[str], stored: Experiment | None = None) -> Command:
             "Expected one name behind --defence with --matrix, got several; write a pipeline as one value, such as "
             f"{command.experiment.defence}, or an axis as defences=A,B."
         )
-    pictures = "no" if command.no_pictures else command.experiment.pictures
-    return replace(command, experiment=replace(command.experiment, pictures=pictures))
+    experiment = command.experiment
+    named = any(word.partition("=")[0] == "--metrics" for word in arguments)
+    if stored is None and experiment.federation and not named:
+        experiment = replace(experiment, metrics="auto")
+    pictures = "no" if command.no_pictures else experiment.pictures
+    return replace(command, experiment=replace(experiment, pictures=pictures))
 
 
 def _refuse_two_tasks(command: Command) -> None:
@@ -139,7 +141,7 @@ def _run(command: Command, arguments: list[str]) -> Path:
         earlier = replace(run.stored(command.from_), out=None)
         return run.audit_again(command.from_, earlier, parse(arguments, earlier).experiment)
     if not command.resume:
-        return run.run(run.defaults_for_federation(command.experiment, arguments))
+        return run.run(command.experiment)
     stored = run.stored(command.resume)
     asked = parse(arguments, stored).experiment
     if asked.out != stored.out:

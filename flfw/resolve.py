@@ -238,9 +238,11 @@ def _refuse_strange_assignments(experiment: Experiment) -> None:
 def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experiment:
     """Replace every ``auto``: by the entry of the data set's card, or by the attack with the method's name.
 
+    ``metrics=auto`` is none for a method with a claim on real clients, whose server sees what they report; else all.
+
     Args:
         experiment: the experiment as requested.
-        methods: methods with the same attacks; empty: the experiment's method.
+        methods: methods with the same attacks, for which ``metrics=auto`` stays; empty: the experiment's method.
 
     Raises:
         BadInput: no attack is left, or an option for images is set for data without images.
@@ -250,6 +252,11 @@ def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experim
         named = [name for word in experiment.attack for name in (written if word == "auto" else [word])]
         require(bool(named), "an attack beside auto, since none bears the method's name", attack="auto")
         experiment = dataclasses.replace(experiment, attack=tuple(dict.fromkeys(named)))
+    if experiment.metrics == "auto" and not methods:
+        method = plugins.find(plugins.METHOD, experiment.method, Method)
+        claims = method.mechanism.__func__ is not Method.mechanism.__func__
+        silent = claims and experiment.federation is not None
+        experiment = dataclasses.replace(experiment, metrics="none" if silent else "all")
     if "auto" not in (experiment.net, experiment.split, experiment.augment):
         return experiment  # client processes get no auto: reading a large folder again takes long
     dataset = data.absolute(experiment.dataset)

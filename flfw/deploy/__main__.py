@@ -28,6 +28,7 @@ from flfw.deploy.layout import Layout, environment, transport
 from flfw.deploy.policy import Policy
 from flfw.deploy.submit import bundle_hash
 from flfw.dp import site_ledger
+from flfw.dp.budget import METRICS
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
 from flfw.method import Method
@@ -54,7 +55,8 @@ def _init(asked: argparse.Namespace) -> int:
         cls = plugins.find(plugins.METHOD, method, Method)
         uploads |= dict.fromkeys(_NETWORK if tuple(cls.uploads) == ("*",) else cls.uploads)
     budget: dict[str, Any] = {"epsilon": asked.epsilon, "delta": asked.delta, "unit": asked.unit}
-    budget |= {"patient_examples": asked.patient_examples, "metrics": "all" if asked.epsilon == inf else "none"}
+    metrics = asked.metrics or ("all" if asked.epsilon == inf else "none")
+    budget |= {"patient_examples": asked.patient_examples, "metrics": metrics}
     make(layout, Policy((bundle_hash(),), tuple(uploads), asked.largest_upload_mb, **budget).text())
     way = f"{transport()} with TLS and a key a site"
     print(f"{layout.folder}: {layout.clients} sites, server at {layout.host}, by {way}")
@@ -221,6 +223,9 @@ def _parser() -> argparse.ArgumentParser:
             one.add_argument("--delta", type=float, default=1e-5, help="of these budgets")
             one.add_argument("--unit", choices=get_args(Unit), default="example", help="of these budgets")
             one.add_argument("--patient-examples", type=int, default=0, help="of one patient at most, for unit=patient")
+            one.add_argument(
+                "--metrics", choices=METRICS, help="that may leave; default: none with an epsilon, else all"
+            )
             one.add_argument("--host", default="127.0.0.1", help="name or address under which sites reach the server")
             one.add_argument("--listen", default="127.0.0.1", help="address that the server listens on")
             one.add_argument("--port", type=int, default=9092, help="of the server for sites")

@@ -130,10 +130,11 @@ class PrivacySettings:
     """The most clients at which one patient has examples of its own; copies that a split makes are counted beside."""
     canaries: int = 0
     """Examples that are left out by a coin, to measure from one run how much is certainly lost; 0: none."""
-    metrics: Literal["all", "private", "none"] = "all"
+    metrics: Literal["all", "private", "none", "auto"] = "all"
     """Numbers that clients report beside tensors. private: loss, accuracies and number of examples, with noise that the
     claims count. none: no loss, accuracy, count or time leaves a client; all count alike in the mean, and accuracy is
-    measured by the server, where it has test data."""
+    measured by the server, where it has test data. auto, the default with --federation: none for a method with a claim,
+    else all."""
     metrics_noise: float = 10.0
     """Noise of metrics=private: its deviation over what one example, or client, can change in an answer's numbers."""
 
@@ -144,6 +145,7 @@ class PrivacySettings:
         require_at_least(self, 1, ("patient_clients",))
         known = self.patient_examples >= 1 or self.patient_clients == 1
         require(known, "patient-examples >= 1 with patient-clients", patient_clients=self.patient_clients)
-        require(self.metrics in ("all", "private", "none"), "metrics=all, private or none", metrics=self.metrics)
+        known = ("all", "private", "none", "auto")
+        require(self.metrics in known, "metrics=all, private, none or auto", metrics=self.metrics)
         fits = 1e-3 <= self.metrics_noise < inf  # with less no epsilon is computed
         require(fits, "0.001 <= metrics-noise < inf", metrics_noise=self.metrics_noise)

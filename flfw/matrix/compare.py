@@ -15,6 +15,7 @@ from rich.table import Table
 
 from flfw.audit.measures.statistics import Interval, paired
 from flfw.errors import BadInput
+from flfw.matrix.columns import ACCURACIES
 from flfw.matrix.findings import Leak, pooled
 from flfw.matrix.question import NO_DEFENCE
 from flfw.matrix.rows import AttackSetting, Finished, MatrixRow, read
@@ -44,7 +45,7 @@ def table(folders: Sequence[Path]) -> str:
     if twice:
         raise BadInput(f"Expected different run folders to compare, got {', '.join(twice)} twice.")
     runs, names = [read(folder) for folder in folders], _names(folders)
-    parts = [_configurations(runs, names), _accuracies(runs, names), *_leakages(runs, names)]
+    parts = [_configurations(runs, names), _accuracies(runs, names), *_claims(runs, names), *_leakages(runs, names)]
     return "\n\n".join(parts)
 
 
@@ -74,11 +75,30 @@ def _flat(config: Mapping[str, Any], before: str = "") -> dict[str, str]:
 
 
 def _accuracies(runs: Sequence[Finished], names: Sequence[str]) -> str:
+    """Return both accuracies that clients report; where one of them does not, also that on the server's test data."""
+    kinds = ["acc_global", "acc_local"]
+    kinds += ["acc_central"] if any(run.accuracies[kind] is None for run in runs for kind in kinds) else []
+    measured = {kind: [run.accuracies[kind] for run in runs] for kind in kinds}
     rows = [
-        [word, *(f"{100 * run.accuracy[which]:.1f} %" if run.accuracy else _NONE for run in runs)]
-        for word, which in (("as received", 1), ("after local training", 0))
+        [ACCURACIES[kind], *(_NONE if value is None else f"{100 * value:.1f} %" for value in values)]
+        for kind, values in measured.items()
+        if kind != "acc_central" or any(value is not None for value in values)
     ]
     return _aligned(["accuracy", *names], rows)
+
+
+def _claims(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
+    """Return a table of what the runs claim, alone in a list; an empty list if none of them claims anything."""
+    claims = [
+        {
+            f"one {line['unit']} against {line['adversary']}, {line['counted']}": f"{float(line['epsilon']):.3g}"
+            for line in run.result.get("privacy") or []
+        }
+        for run in runs
+    ]
+    keys = dict.fromkeys(key for each in claims for key in each)
+    rows = [[key, *(each.get(key, _NONE) for each in claims)] for key in keys]
+    return [_aligned(["epsilon at most", *names], rows)] if rows else []
 
 
 def _leakages(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:

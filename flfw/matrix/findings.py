@@ -88,15 +88,15 @@ class Combination:
         """Name for tables and figures."""
         return self.method if self.defence == NO_DEFENCE else f"{self.method} with {self.defence}"
 
-    @property
-    def after(self) -> list[float]:
-        """Final accuracy after local training, for each seed."""
-        return [run.accuracy[0] for run in self.runs if run.accuracy]
+    def accuracies(self, kind: str) -> list[float]:
+        """Return one final accuracy, by its name in `ACCURACIES`, for each seed that measured it."""
+        return [value for run in self.runs if (value := run.accuracies[kind]) is not None]
 
     @property
-    def received(self) -> list[float]:
-        """Final accuracy of the model as received, for each seed."""
-        return [run.accuracy[1] for run in self.runs if run.accuracy]
+    def claim(self) -> Mapping[str, Any] | None:
+        """First claim of the seed with the largest epsilon; None: the method makes none."""
+        claims = (run.claim for run in self.runs)
+        return max((one for one in claims if one), key=lambda one: float(one["epsilon"]), default=None)
 
     @property
     def worst(self) -> Leak | None:

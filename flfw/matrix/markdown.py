@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from flfw.matrix.columns import ACCURACIES, claimed, shown_accuracy
+
 _NONE = "–"
 
 
@@ -23,13 +25,19 @@ def markdown(records: Mapping[str, Mapping[str, Any]]) -> str:
 def _section(title: str, record: Mapping[str, Any]) -> str:
     images = any(leak["ssim"] is not None for each in record["combinations"] for leak in each["attacks"])
     closeness = "PSNR, dB" if images else "closeness, dB"
-    header = ["method", "defence", "accuracy", "attack", "recovered", closeness, "identified", "verdict"]
+    kind = shown_accuracy(record["combinations"])
+    private = any(each["claim"] for each in record["combinations"])
+    names = ["method", "defence", "accuracy" if kind == "acc_local" else f"accuracy {ACCURACIES[kind]}"]
+    names += ["epsilon at most"] if private else []
+    header = [*names, "attack", "recovered", closeness, "identified", "verdict"]
     rows = [header, ["---"] * len(header)]
     for combination in record["combinations"]:
-        first = [combination["method"], combination["defence"], _percent(combination["acc_local"]["mean"])]
+        accuracy = combination[kind]
+        first = [combination["method"], combination["defence"], _percent(accuracy["mean"] if accuracy else None)]
+        first += [claimed(combination["claim"]) if combination["claim"] else _NONE] * private
         for leak in combination["attacks"] or [None]:
             rows.append([*first, *(_leak(leak) if leak else ["not attacked", *[_NONE] * 4])])
-            first = ["", "", ""]
+            first = [""] * len(names)
     parts = [f"## {title}"] if title else []
     parts.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
     parts += ["\n".join(f"- {note}" for note in record["notes"])] if record["notes"] else []

@@ -11,18 +11,18 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from flfw import data
+from flfw.matrix.columns import ACCURACIES, claimed, shown_accuracy
 from flfw.matrix.findings import Combination, Comparison
 from flfw.matrix.picture import PlotMark, Scatter, draw
 from flfw.report.page_style import STYLE
 from flfw.report.ranking import POSITIVE
 
-_AFTER, _RECEIVED = "accuracy after local training", "accuracy as received"
-
 
 def render(record: Mapping[str, Any], combinations: Sequence[Combination], compared: Sequence[Comparison]) -> str:
     """Render the page: one file that loads no other file and needs no script."""
     jinja = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    jinja.filters.update(num=_decimals, pct=_percent)
+    jinja.filters.update(num=_decimals, pct=_percent, claimed=claimed)
+    kind = shown_accuracy(record["combinations"])
     attacked = sorted((c for c in combinations if c.worst), key=lambda c: c.worst.severity if c.worst else ())
     records = bool(attacked) and all(row.psnr is None for c in attacked for run in c.runs for row in run.rows)
     return jinja.from_string(PAGE).render(
@@ -37,17 +37,25 @@ def render(record: Mapping[str, Any], combinations: Sequence[Combination], compa
         records=records,
         ssim=any(leak.ssim is not None for c in combinations for leak in c.leaks),
         identified=any(leak.identified is not None for c in combinations for leak in c.leaks),
-        after=_panels(attacked, received=False, records=records),
-        received=_panels(attacked, received=True, records=records),
+        kind=kind,
+        accuracy="Accuracy after" if kind == "acc_local" else f"Accuracy {ACCURACIES[kind]}",
+        central=any(cell["acc_central"] is not None and cell["acc_local"] is None for cell in record["cells"]),
+        after=_panels(attacked, kind, records),
+        received=_panels(attacked, "acc_global", records) if kind == "acc_local" else "",
     )
 
 
-def _panels(attacked: Sequence[Combination], received: bool, records: bool) -> Markup:
-    """Draw both scatter plots against one accuracy; a mark shows the attack and round that recovered most."""
+def _panels(attacked: Sequence[Combination], kind: str, records: bool) -> Markup:
+    """Draw both scatter plots against one accuracy; a mark shows the attack and round that recovered most.
+
+    A combination without that accuracy has no mark.
+    """
     share, close = [], []
     for combination in reversed(attacked):  # the worst leak is first, so its name gets the best place
-        worst, values = combination.worst, combination.received if received else combination.after
+        worst, values = combination.worst, combination.accuracies(kind)
         assert worst is not None, "only what was attacked is drawn"
+        if not values:
+            continue
         x, across = sum(values) / len(values), (min(values), max(values))
         leaks = worst.verdict in POSITIVE
         share.append(PlotMark(combination.name, x, across, worst.severity[0], worst.share, leaks))
@@ -55,7 +63,7 @@ def _panels(attacked: Sequence[Combination], received: bool, records: bool) -> M
             low, high = worst.psnr.low, worst.psnr.high
             along = None if low is None or high is None else (low, high)
             close.append(PlotMark(combination.name, x, across, worst.psnr.mean, along, leaks))
-    below = _RECEIVED if received else _AFTER
+    below = f"accuracy {ACCURACIES[kind]}"
     title = "Closeness, −20 log RMSD, dB" if records else "PSNR, dB"
     panels = (
         Scatter(f"{'Records' if records else 'Images'} recovered", below, tuple(share), percent=True),
@@ -76,7 +84,7 @@ PAGE = """\
 {% set things = 'records' if records else 'images' %}
 {% set count = combinations|length %}
 {% macro named(c) %}{{ c.method }} {{ 'without a defence' if c.defence == 'none' else 'with ' ~ c.defence }}{% endmacro %}
-{% macro reached(c) %}{{ c.worst.recovered }} of {{ c.worst.images }} {{ things }}{% if c.worst.psnr %} <span class="measure">({{ c.worst.psnr.mean|num }} dB)</span>{% endif %} at {{ (c.after|sum / c.after|length)|pct }} accuracy{% endmacro %}
+{% macro reached(c) %}{{ c.worst.recovered }} of {{ c.worst.images }} {{ things }}{% if c.worst.psnr %} <span class="measure">({{ c.worst.psnr.mean|num }} dB)</span>{% endif %}{% set values = c.accuracies(kind) %}{% if values %} at {{ (values|sum / values|length)|pct }} accuracy{% endif %}{% endmacro %}
 {% macro headline() %}
 {% if not count %}Nothing has been measured yet.
 {% elif not most %}{{ 'No combination was' if count > 1 else named(combinations[0]) ~ ' was not' }} attacked, so this page says nothing about what leaks.
@@ -86,7 +94,7 @@ PAGE = """\
 {% else %}{{ named(most) }} <strong class="verdict leaks">leaks most</strong>, {{ reached(most) }}; {{ named(least) }} least, {{ reached(least) }}{% if least.worst.verdict != 'leaks' %} ({{ least.worst.verdict }}){% endif %}.
 {% endif %}
 {% endmacro %}
-{% macro range(values) %}{{ (values|sum / values|length)|pct }}{% if values|length > 1 %}<span class="measure"> {{ (100 * values|min)|num }} to {{ (100 * values|max)|num }}</span>{% endif %}{% endmacro %}
+{% macro range(values) %}{% if not values %}–{% else %}{{ (values|sum / values|length)|pct }}{% if values|length > 1 %}<span class="measure"> {{ (100 * values|min)|num }} to {{ (100 * values|max)|num }}</span>{% endif %}{% endif %}{% endmacro %}
 <!doctype html>
 <html lang="en">
 <head>
@@ -112,16 +120,16 @@ thead th { vertical-align: bottom; } tr.next > * { border-top: 2px solid var(--l
 {% if after %}
 <figure class="scatter"><div class="panels">{{ after }}</div>
 <figcaption>A mark is a method with its defence, at the attack, the round and the vantage that recovered most. Up and down: 95 % intervals, of the share of {{ things }} recovered (exact) and of the mean (over seeds and {{ things }}). {% if about.question.seeds|length > 1 %}Across: from the least to the most accurate seed. {% endif %}<span class="accent-text">Coloured</span> marks leak, or have results that point to the true one of look-alikes. Best is below and to the right.</figcaption>
-<details><summary>The same against accuracy as received, before local training</summary><div class="panels">{{ received }}</div></details></figure>
+{% if received %}<details><summary>The same against accuracy as received, before local training</summary><div class="panels">{{ received }}</div></details>{% endif %}</figure>
 {% endif %}
 {% if most %}
 <section aria-labelledby="table-title">
 <h2 id="table-title">Each combination, attack and round</h2>
 <p>All runs have the same data, clients and budget, and those of one seed the same victims, unless a caveat above says otherwise. Accuracy is that of the final model. A verdict is the most alarming of the seeds; behind it stands how many had it.</p>
 <div class="scroll" tabindex="0" role="region" aria-label="Each combination, attack and round"><table>
-<thead><tr><th scope="col" class="text">Method</th><th scope="col" class="text">Defence</th><th scope="col">Accuracy after</th><th scope="col" class="text">Attack</th><th scope="col">Round</th><th scope="col" class="text">Verdict</th><th scope="col">Recovered</th><th scope="col">{{ 'Closeness, dB' if records else 'PSNR, dB' }}</th><th scope="col">Best</th>{% if records %}<th scope="col">RMSD</th>{% endif %}{% if ssim %}<th scope="col">SSIM</th>{% endif %}{% if identified %}<th scope="col">Identified</th>{% endif %}<th scope="col">Failed</th></tr></thead>
-<tbody>{% for c in combinations %}{% set second = not loop.first %}{% for leak in c.leaks %}{% set psnr = leak.psnr %}<tr{{ ' class="next"'|safe if loop.first and second }}><th scope="row">{{ c.method }}</th><td class="text">{{ c.defence }}</td><td>{{ range(c.after) }}</td><td class="text">{{ leak.setting.attack }} <span class="measure">{{ leak.setting.kind }}</span></td><td>{{ leak.setting.round }}</td><td class="text"><span{{ ' class="accent-text"'|safe if leak.verdict in ('leaks', 'identifies') }}>{{ leak.verdict }}</span>{% if leak.seeds|length > 1 %} <span class="measure">{{ leak.seeds_with_verdict }} of {{ leak.seeds|length }}</span>{% endif %}</td><td>{{ leak.recovered }} of {{ leak.images }} <span class="measure">{{ (100 * leak.share[0])|num(0) }} to {{ (100 * leak.share[1])|num(0) }} %</span></td><td>{{ (psnr.mean if psnr else none)|num }}{% if psnr and psnr.low is not none %} <span class="measure">{{ psnr.low|num }} to {{ psnr.high|num }}</span>{% endif %}</td><td{% if leak.worst %} title="seed {{ leak.worst.seed }}, client {{ leak.worst.client }}, victim {{ leak.worst.victim }}"{% endif %}>{{ (leak.worst.psnr if leak.worst else none)|num }}</td>{% if records %}<td>{{ leak.rmsd|num(3) }}</td>{% endif %}{% if ssim %}<td>{{ leak.ssim|num(2) }}</td>{% endif %}{% if identified %}<td>{{ leak.identified|pct }}</td>{% endif %}<td>{{ leak.failures }}</td></tr>
-{% else %}<tr><th scope="row">{{ c.method }}</th><td class="text">{{ c.defence }}</td><td>{{ range(c.after) }}</td><td class="text" colspan="{{ 7 + records + ssim + identified }}">nothing to attack</td></tr>
+<thead><tr><th scope="col" class="text">Method</th><th scope="col" class="text">Defence</th><th scope="col">{{ accuracy }}</th><th scope="col" class="text">Attack</th><th scope="col">Round</th><th scope="col" class="text">Verdict</th><th scope="col">Recovered</th><th scope="col">{{ 'Closeness, dB' if records else 'PSNR, dB' }}</th><th scope="col">Best</th>{% if records %}<th scope="col">RMSD</th>{% endif %}{% if ssim %}<th scope="col">SSIM</th>{% endif %}{% if identified %}<th scope="col">Identified</th>{% endif %}<th scope="col">Failed</th></tr></thead>
+<tbody>{% for c in combinations %}{% set second = not loop.first %}{% for leak in c.leaks %}{% set psnr = leak.psnr %}<tr{{ ' class="next"'|safe if loop.first and second }}><th scope="row">{{ c.method }}</th><td class="text">{{ c.defence }}</td><td>{{ range(c.accuracies(kind)) }}</td><td class="text">{{ leak.setting.attack }} <span class="measure">{{ leak.setting.kind }}</span></td><td>{{ leak.setting.round }}</td><td class="text"><span{{ ' class="accent-text"'|safe if leak.verdict in ('leaks', 'identifies') }}>{{ leak.verdict }}</span>{% if leak.seeds|length > 1 %} <span class="measure">{{ leak.seeds_with_verdict }} of {{ leak.seeds|length }}</span>{% endif %}</td><td>{{ leak.recovered }} of {{ leak.images }} <span class="measure">{{ (100 * leak.share[0])|num(0) }} to {{ (100 * leak.share[1])|num(0) }} %</span></td><td>{{ (psnr.mean if psnr else none)|num }}{% if psnr and psnr.low is not none %} <span class="measure">{{ psnr.low|num }} to {{ psnr.high|num }}</span>{% endif %}</td><td{% if leak.worst %} title="seed {{ leak.worst.seed }}, client {{ leak.worst.client }}, victim {{ leak.worst.victim }}"{% endif %}>{{ (leak.worst.psnr if leak.worst else none)|num }}</td>{% if records %}<td>{{ leak.rmsd|num(3) }}</td>{% endif %}{% if ssim %}<td>{{ leak.ssim|num(2) }}</td>{% endif %}{% if identified %}<td>{{ leak.identified|pct }}</td>{% endif %}<td>{{ leak.failures }}</td></tr>
+{% else %}<tr><th scope="row">{{ c.method }}</th><td class="text">{{ c.defence }}</td><td>{{ range(c.accuracies(kind)) }}</td><td class="text" colspan="{{ 7 + records + ssim + identified }}">nothing to attack</td></tr>
 {% endfor %}{% endfor %}</tbody></table></div>
 <p class="soft">Beside a number stands its 95 % interval, beside an accuracy its range over the seeds. The intervals count messages: the {{ things }} of one message (one batch) are not independent. Those of shares are exact if each message has one; those of means resample seeds, then messages. With few seeds both are too narrow. PSNR is over what the attack gave; failures are counted under Failed and as not recovered.</p>
 {% set unclear = combinations|map(attribute='leaks')|sum(start=())|rejectattr('verdict', 'equalto', 'leaks')|selectattr('reason')|list %}
@@ -143,11 +151,20 @@ thead th { vertical-align: bottom; } tr.next > * { border-top: 2px solid var(--l
 <p class="soft">p is of a sign-flip test, and not corrected for the number of comparisons. A smaller number does not make a defence safe: what counts is whether anything is recovered, and whether the attack knew of the defence.</p>
 </section>
 {% endif %}
+{% set private = about.combinations|selectattr('claim')|list %}
+{% if private %}
+<section aria-labelledby="claims-title">
+<h2 id="claims-title">What is claimed</h2>
+<p>The largest bound of the seeds; lower is better. Each run’s report has all units and adversaries, and what the bound rests on.</p>
+<ul class="plainlist">{% for c in private %}<li>{{ named(c) }}: epsilon at most {{ c.claim|claimed }}, with delta {{ c.claim.delta }}</li>
+{% endfor %}</ul>
+</section>
+{% endif %}
 <section aria-labelledby="runs-title">
 <h2 id="runs-title">Runs</h2>
 <div class="scroll" tabindex="0" role="region" aria-label="Runs"><table>
-<thead><tr><th scope="col" class="text">Method</th><th scope="col" class="text">Defence</th><th scope="col">Seed</th><th scope="col" class="text">State</th><th scope="col">Accuracy after</th><th scope="col">As received</th><th scope="col" class="text">Report</th></tr></thead>
-<tbody>{% for cell in about.cells %}<tr><th scope="row">{{ cell.method }}</th><td class="text">{{ cell.defence }}</td><td>{{ cell.seed }}</td><td class="text{{ ' accent-text' if cell.state == 'failed' }}">{{ cell.state }}</td><td>{{ cell.acc_local|pct }}</td><td>{{ cell.acc_global|pct }}</td><td class="text">{% if cell.state == 'complete' %}<a href="{{ cell.folder|urlencode }}/report.html">{{ cell.folder }}</a>{% else %}{{ cell.folder }}{% endif %}</td></tr>
+<thead><tr><th scope="col" class="text">Method</th><th scope="col" class="text">Defence</th><th scope="col">Seed</th><th scope="col" class="text">State</th><th scope="col">Accuracy after</th><th scope="col">As received</th>{% if central %}<th scope="col">On the server’s test data</th>{% endif %}<th scope="col" class="text">Report</th></tr></thead>
+<tbody>{% for cell in about.cells %}<tr><th scope="row">{{ cell.method }}</th><td class="text">{{ cell.defence }}</td><td>{{ cell.seed }}</td><td class="text{{ ' accent-text' if cell.state == 'failed' }}">{{ cell.state }}</td><td>{{ cell.acc_local|pct }}</td><td>{{ cell.acc_global|pct }}</td>{% if central %}<td>{{ cell.acc_central|pct }}</td>{% endif %}<td class="text">{% if cell.state == 'complete' %}<a href="{{ cell.folder|urlencode }}/report.html">{{ cell.folder }}</a>{% else %}{{ cell.folder }}{% endif %}</td></tr>
 {% endfor %}</tbody></table></div>
 <details><summary>What all runs have in common</summary><p class="soft">{% for key, value in about.question.experiment.items() if value != '' %}<code>{{ key }}={{ value }}</code> {% endfor %}{% for pair in about.question.set %}<code>set {{ pair }}</code> {% endfor %}</p></details>
 </section>

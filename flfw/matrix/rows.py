@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, final
 from flfw import plugins
 from flfw.adversary.attack import Attack
 from flfw.errors import BadInput
+from flfw.matrix.columns import ACCURACIES
 from flfw.report.findings import was_informed
 
 # Floors in dB; other floor columns are shares.
@@ -135,12 +136,16 @@ class Finished:
         return int(self.result["config"]["seed"])
 
     @property
-    def accuracy(self) -> tuple[float, float] | None:
-        """Final accuracy, mean over the clients: after local training, and as received; None: there is none."""
-        final = self.result.get("final")
-        if not final or final["acc_local"] is None:  # clients of a run with metrics=none report no accuracy
-            return None
-        return float(final["acc_local"]), float(final["acc_global"])
+    def accuracies(self) -> dict[str, float | None]:
+        """Final accuracies by the names of `ACCURACIES`; None: not measured, as where clients report none."""
+        final = self.result.get("final") or {}
+        return {name: None if final.get(name) is None else float(final[name]) for name in ACCURACIES}
+
+    @property
+    def claim(self) -> Mapping[str, Any] | None:
+        """First claim with a finite epsilon, else the first one; None: the method makes none."""
+        exact = [line for line in self.result.get("privacy") or [] if line["counted"] == "exact"]
+        return next((line for line in exact if line["epsilon"] != "inf"), exact[0] if exact else None)
 
     @property
     def entries(self) -> list[tuple[AttackSetting, Mapping[str, Any]]]:
@@ -166,7 +171,7 @@ def read(folder: Path) -> Finished:
             with (folder / "audit.csv").open(newline="", encoding="utf-8") as lines:
                 rows = [_row(line, seed, settings) for line in csv.DictReader(lines) if _is_plain_target(line)]
         run = Finished(folder, result, tuple(rows))
-        _ = run.accuracy, run.entries
+        _ = run.accuracies, run.claim, run.entries
     except (KeyError, TypeError, ValueError) as error:
         raise BadInput(f"Expected a run of this version in {folder}, got a damaged one: {error!r}.") from error
     return run

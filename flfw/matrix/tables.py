@@ -13,6 +13,7 @@ from typing import Any
 
 import flfw
 from flfw.errors import BadInput, require
+from flfw.matrix.columns import ACCURACIES, claimed
 from flfw.matrix.findings import Combination, Comparison, Leak, combine, comparisons, pooled, reference, uneven_budgets
 from flfw.matrix.markdown import markdown
 from flfw.matrix.question import NO_DEFENCE, MatrixCell
@@ -65,11 +66,11 @@ def _read(cells: Iterable[MatrixCell], failed: Mapping[str, str]) -> tuple[dict[
         elif is_complete(cell.folder):
             try:
                 run = read(cell.folder)
-                require(run.accuracy is not None, "a run with a final accuracy", folder=cell.folder)
+                require(bool(run.result.get("final")), "a run with a final evaluation", folder=cell.folder)
                 finished[name], state = run, "complete"
             except BadInput as error:
                 state, reason = "failed", str(error)
-        accuracy = (finished[name].accuracy if name in finished else None) or (None, None)
+        accuracies = finished[name].accuracies if name in finished else dict.fromkeys(ACCURACIES)
         states.append(
             {
                 "method": cell.method,
@@ -78,8 +79,7 @@ def _read(cells: Iterable[MatrixCell], failed: Mapping[str, str]) -> tuple[dict[
                 "folder": name,
                 "state": state,
                 "reason": reason,
-                "acc_local": accuracy[0],
-                "acc_global": accuracy[1],
+                **accuracies,
             }
         )
     return finished, states
@@ -106,17 +106,18 @@ def _notes(states: Sequence[Mapping[str, Any]], combinations: Sequence[Combinati
     return notes
 
 
-def _spread(values: Sequence[float]) -> dict[str, float]:
-    return {"mean": fmean(values), "least": min(values), "most": max(values)}
+def _spread(values: Sequence[float]) -> dict[str, float] | None:
+    return {"mean": fmean(values), "least": min(values), "most": max(values)} if values else None
 
 
 def _combination(combination: Combination) -> dict[str, Any]:
+    claim = combination.claim
     return {
         "method": combination.method,
         "defence": combination.defence,
         "seeds": [run.seed for run in combination.runs],
-        "acc_local": _spread(combination.after),
-        "acc_global": _spread(combination.received),
+        **{kind: _spread(combination.accuracies(kind)) for kind in ACCURACIES},
+        "claim": claim and {key: claim[key] for key in ("epsilon", "delta", "unit", "adversary", "noise")},
         "attacks": [_leak(leak) for leak in combination.leaks],
         "worst": _leak(combination.worst) if combination.worst else None,
     }
@@ -162,18 +163,18 @@ def _csv(combinations: Iterable[Combination]) -> str:
     return text.getvalue()
 
 
+_WORDS = {"acc_local": "after training"}
 _EMPTY = ["method", "defence", "attack", "round", "seed"]
 
 
 def _line(combination: Combination, run: Finished, leak: Leak) -> dict[str, Any]:
-    psnr, worst, accuracy = leak.psnr, leak.worst or {}, run.accuracy or (None, None)
+    psnr, worst = leak.psnr, leak.worst or {}
     return {
         "method": combination.method,
         "defence": combination.defence,
         **leak.setting._asdict(),
         "seed": run.seed,
-        "acc_local": accuracy[0],
-        "acc_global": accuracy[1],
+        **run.accuracies,
         "images": leak.images,
         "failures": leak.failures,
         "recovered": leak.recovered,
@@ -203,5 +204,8 @@ def lines(record: Mapping[str, Any]) -> list[str]:
             where = f"{worst['attack']} at round {worst['round']}{kind}"
             leak = f"{worst['verdict']}, {worst['recovered']} of {worst['images']} recovered by {where}"
         name = row["method"] + ("" if row["defence"] == NO_DEFENCE else f" with {row['defence']}")
-        texts.append(f"{name}: accuracy {row['acc_local']['mean']:.3f} after training; {leak}")
+        kind = next((kind for kind in ACCURACIES if row[kind]), "")
+        accuracy = f"accuracy {row[kind]['mean']:.3f} {_WORDS.get(kind, ACCURACIES[kind])}" if kind else "no accuracy"
+        claims = [f"epsilon at most {claimed(row['claim'])}"] if row["claim"] else []
+        texts.append("; ".join([f"{name}: {accuracy}", *claims, leak]))
     return texts

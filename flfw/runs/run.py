@@ -7,11 +7,10 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Collection
 from itertools import count
 from pathlib import Path
 
-from flfw import data, plugins
+from flfw import data
 from flfw.audit.auditor import auditing
 from flfw.client.site import Site
 from flfw.dp.canary_audit import refuse_canaries
@@ -19,7 +18,6 @@ from flfw.dp.settlement import settle
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
 from flfw.inversion.compute import compiler
-from flfw.method import Method
 from flfw.plugins import short_name
 from flfw.resolve import Resolved, resolve, without_auto
 from flfw.resolve import check as check_names
@@ -203,27 +201,6 @@ def _require_metrics(resolved: Resolved) -> None:
     require(not (experiment.patience and experiment.metrics == "none"), silent, metrics=experiment.metrics)
     numbered = f"--metrics all for method={experiment.method}, whose server needs {needed} of each client"
     require(not needed, numbered, metrics=experiment.metrics)
-
-
-def defaults_for_federation(experiment: Experiment, given: Collection[str]) -> Experiment:
-    """Return the experiment with ``metrics=none`` for a method with a mechanism on real clients.
-
-    The server of a federation receives what clients report, so that with ``metrics=all`` nothing can be claimed
-    against it.
-
-    Args:
-        experiment: as asked for.
-        given: words of the command line; a flag that is among them is left as it is.
-
-    Raises:
-        BadInput: the method is unknown.
-    """
-    named = any(word.partition("=")[0] == "--metrics" for word in given)
-    if experiment.federation is None or named:
-        return experiment
-    method = plugins.find(plugins.METHOD, experiment.method, Method)
-    claims = method.mechanism.__func__ is not Method.mechanism.__func__
-    return dataclasses.replace(experiment, metrics="none") if claims else experiment
 
 
 def _site(experiment: Experiment, folder: Path) -> Site:

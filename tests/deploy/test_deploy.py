@@ -234,6 +234,8 @@ REFUSED = {
     "--site-port 65535 --clients 2": "ports that all differ, below 65536",
     "--methods fedavg,nothing": "nothing",
     "--largest-upload-mb 0": "0 < largest_upload_mb < inf",
+    "--metrics private": "an epsilon with metrics=private",
+    "--epsilon 2 --metrics all": "metrics=none or private with an epsilon",
 }
 
 
@@ -269,6 +271,15 @@ def test_init_writes_a_budget_and_status_says_what_is_spent(tmp_path: Path, caps
         f"budget      site 1: {whole}; {taken:.3g} is spent, messages 1, runs 1",
     ]
     assert not (sites[0] / FILE).exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "metrics"),
+    [("", "all"), ("--metrics none", "none"), ("--epsilon 2", "none"), ("--epsilon 2 --metrics private", "private")],
+)
+def test_init_writes_what_may_leave_beside_the_tensors(tmp_path: Path, flags: str, metrics: str) -> None:
+    assert main(["init", str(tmp_path / "fed"), "--clients", "1", *flags.split()]) == 0
+    assert Policy.read(Layout.read(tmp_path / "fed").site(0) / "policy.toml").metrics == metrics
 
 
 @pytest.mark.parametrize(("flag", "value"), [("--epsilon", "0"), ("--delta", "1"), ("--epsilon", "nan")])

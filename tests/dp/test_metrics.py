@@ -24,7 +24,6 @@ from flfw.experiment import Experiment
 from flfw.privacy.claims import claim
 from flfw.privacy.mechanism import Mechanism
 from flfw.resolve import resolve, without_auto
-from flfw.runs.run import defaults_for_federation
 from flfw.task import Task
 
 RUN = "--net linear --engine inproc --clients 2 --rounds 2 --local-epochs 1 --attack none"
@@ -141,11 +140,16 @@ def test_a_claim_says_who_must_ignore_the_numbers() -> None:
 
 def test_a_federation_reports_nothing_unless_told_to_and_then_claims_nothing_against_its_server() -> None:
     asked = Experiment(method="dp_fedavg", net="mlp", clients=2, attack=("none",), federation=Path("lab"))
-    assert defaults_for_federation(asked, ["--federation", "lab"]).metrics == "none"
-    assert defaults_for_federation(asked, ["--metrics", "all"]).metrics == "all"
-    assert defaults_for_federation(asked, ["--metrics=all"]).metrics == "all"
-    assert defaults_for_federation(replace(asked, method="fedavg"), []).metrics == "all"
-    assert defaults_for_federation(replace(asked, federation=None), []).metrics == "all"
+    words = ["--method", "dp_fedavg", "--federation", "lab"]
+    assert sim.parse(words).experiment.metrics == "auto"
+    for more in (["--metrics", "all"], ["--metrics=all"]):
+        assert sim.parse([*words, *more]).experiment.metrics == "all"
+    assert sim.parse(words[:2]).experiment.metrics == sim.parse(words, asked).experiment.metrics == "all"
+    auto = replace(asked, metrics="auto")
+    assert without_auto(auto).metrics == "none"
+    assert without_auto(auto, ["fedavg", "dp_fedavg"]).metrics == "auto"  # each cell of a matrix has its own
+    assert without_auto(replace(auto, method="fedavg")).metrics == "all"
+    assert without_auto(replace(auto, federation=None)).metrics == "all"
     for goal in ({"target_epsilon": 4.0}, {"epsilon_budget": 4.0}):
         resolved = resolve(without_auto(replace(asked, metrics="all", **goal)))
         with pytest.raises(BadInput, match=r"Expected --metrics private or none with --\w+-\w+ on real clients"):

@@ -162,9 +162,9 @@ def test_the_seeds_of_a_combination_are_pooled(whole: Path) -> None:
         assert (leak["attack"], leak["round"], leak["images"], leak["recovered"]) == ("analytic", 0, 4, 4)
         assert leak["share_interval"] == pytest.approx([0.025 ** (1 / 4), 1.0])
         assert leak["verdict"] == "leaks" and leak["seeds_with_verdict"] == 2
-        accuracies = [run.accuracy for run in (read(whole / f"fedavg-{x}-s{s}") for x in ("none",) for s in (0, 1))]
+        runs = [read(whole / f"fedavg-none-s{seed}") for seed in (0, 1)]
         if combination is plain:
-            result = [accuracy[0] for accuracy in accuracies if accuracy]
+            result = [run.accuracies["acc_local"] or 0.0 for run in runs]
             assert combination["acc_local"] == {"mean": sum(result) / 2, "least": min(result), "most": max(result)}
 
 
@@ -390,7 +390,7 @@ def test_the_table_by_hand() -> None:
         "share_interval": [0.006, 0.806], "psnr": {"mean": 12.345, "low": 11.0, "high": 13.0}, "identified": 0.25,
         "verdict": "leaks", "seeds": [0, 1], "seeds_with_verdict": 1,
     }  # fmt: skip
-    plain = {"method": "fedavg", "defence": "none", "acc_local": {"mean": 0.512}}
+    plain = {"method": "fedavg", "defence": "none", "acc_local": {"mean": 0.512}, "claim": None}
     records = {"combinations": [{**plain, "attacks": [leak]}, {**plain, "attacks": []}], "notes": ["a note"]}
     assert markdown({"digits": records}).splitlines() == [
         "## digits", "",

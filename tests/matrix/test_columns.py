@@ -1,0 +1,94 @@
+"""Accuracies and claims in a matrix: where clients report nothing, and of methods with an epsilon."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flfw import matrix
+from flfw.matrix import Matrix
+from flfw.matrix.columns import claimed, shown_accuracy
+from flfw.matrix.compare import table
+from flfw.matrix.markdown import markdown
+from tests.support.small_runs import tiny
+
+SPREAD = {"mean": 0.5, "least": 0.5, "most": 0.5}
+CLAIM = {"epsilon": 2.754, "delta": 1e-5, "unit": "example", "adversary": "server", "noise": "secure"}
+
+
+def combination(*kinds: str, **changes: Any) -> dict[str, Any]:
+    """A combination of matrix.json in which these accuracies were measured."""
+    measured = {kind: SPREAD if kind in kinds else None for kind in ("acc_local", "acc_global", "acc_central")}
+    return {"method": "m", "defence": "none", **measured, "claim": None, "attacks": [], **changes}
+
+
+def test_the_accuracy_is_shown_that_all_have() -> None:
+    every = combination("acc_local", "acc_global", "acc_central")
+    silent = combination("acc_central")
+    assert shown_accuracy([every, every]) == "acc_local"
+    assert shown_accuracy([every, combination("acc_global", "acc_central")]) == "acc_global"
+    assert shown_accuracy([every, silent]) == "acc_central"
+    assert shown_accuracy([every, combination()]) == "acc_local"  # the other one's is a dash
+    assert shown_accuracy([silent, combination()]) == "acc_central"
+    assert shown_accuracy([combination()]) == shown_accuracy([]) == "acc_local"
+
+
+def test_a_claim_in_words() -> None:
+    assert claimed(CLAIM) == "2.75 for one example against server"
+    assert claimed({**CLAIM, "noise": "seed"}) == "with noise_source=secure: 2.75 for one example against server"
+    assert claimed({**CLAIM, "noise": "seed", "epsilon": "inf"}) == "inf for one example against server"
+
+
+def test_the_markdown_has_a_column_for_claims_where_there_are_any() -> None:
+    records = {"combinations": [combination("acc_central", claim=CLAIM), combination()], "notes": []}
+    assert markdown({"": records}).splitlines()[::2] == [
+        "| method | defence | accuracy on the server's test data | epsilon at most | attack | recovered "
+        "| closeness, dB | identified | verdict |",
+        "| m | none | 50 % | 2.75 for one example against server | not attacked | – | – | – | – |",
+    ]
+    assert markdown({"": records}).splitlines()[3] == "| m | none | – | – | not attacked | – | – | – | – |"
+
+
+@pytest.fixture(scope="module")
+def silent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A matrix whose clients report no number: one method has a model at the server, the other has none."""
+    experiment = tiny(metrics="none", attack=("none",))
+    folder = tmp_path_factory.mktemp("silent") / "matrix"
+    return matrix.run(Matrix(methods=("dp_fedavg", "local_only"), seeds=(0, 1)), experiment, folder)
+
+
+def test_runs_without_reported_accuracies_are_complete(silent: Path) -> None:
+    record = json.loads((silent / "matrix.json").read_text())
+    assert [cell["state"] for cell in record["cells"]] == ["complete"] * 4
+    noisy, alone = record["combinations"]
+    finals = [json.loads((silent / f"dp_fedavg-none-s{seed}/result.json").read_text())["final"] for seed in (0, 1)]
+    central = [final["acc_central"] for final in finals]
+    assert noisy["acc_central"] == {"mean": sum(central) / 2, "least": min(central), "most": max(central)}
+    assert [noisy[kind] for kind in ("acc_local", "acc_global")] == [None, None]
+    assert [alone[kind] for kind in ("acc_local", "acc_global", "acc_central", "claim")] == [None] * 4
+
+
+def test_the_claim_of_the_seed_with_the_largest_epsilon_is_shown(silent: Path) -> None:
+    record = json.loads((silent / "matrix.json").read_text())
+    claims = [json.loads((silent / f"dp_fedavg-none-s{seed}/result.json").read_text())["privacy"][0] for seed in (0, 1)]
+    noisy = record["combinations"][0]
+    assert noisy["claim"]["epsilon"] == max(claim["epsilon"] for claim in claims)
+    assert noisy["claim"].items() <= max(claims, key=lambda claim: claim["epsilon"]).items()
+    page = (silent / "matrix.html").read_text()
+    assert f"epsilon at most {claimed(noisy['claim'])}" in page and "On the server’s test data" in page
+    noisy_line, alone_line = matrix.summary(silent).splitlines()[:2]
+    assert f"accuracy {noisy['acc_central']['mean']:.3f} on the server's test data; epsilon at most" in noisy_line
+    assert alone_line == "local_only: no accuracy; not attacked"
+
+
+def test_compared_runs_show_what_was_measured_and_claimed(silent: Path) -> None:
+    text = table([silent / "dp_fedavg-none-s0", silent / "local_only-none-s0"])
+    final = json.loads((silent / "dp_fedavg-none-s0/result.json").read_text())
+    rows = [line.split() for line in text.splitlines()]
+    assert ["on", "the", "server's", "test", "data", f"{100 * final['final']['acc_central']:.1f}", "%", "–"] in rows
+    assert ["as", "received", "–", "–"] in rows
+    epsilon = f"{final['privacy'][0]['epsilon']:.3g}"
+    assert ["one", "example", "against", "server,", "exact", epsilon, "–"] in rows
