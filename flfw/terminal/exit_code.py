@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from flfw.errors import BadInput, RunFailed
+
+
+class Terminated(KeyboardInterrupt):
+    """Interrupt by SIGTERM, which schedulers, ``timeout`` and systemd send: what was started is ended as by Ctrl-C."""
 
 
 def exit_code(program: str, do: Callable[[], int]) -> int:
@@ -17,7 +24,8 @@ def exit_code(program: str, do: Callable[[], int]) -> int:
         do: the task; returns 0 or another exit code.
 
     Returns:
-        The code of the task; 2 for bad input, 1 for a failure, 130 for an interrupt.
+        The code of the task; 2 for bad input, 1 for a failure, 130 for an interrupt, 143 for SIGTERM. Under
+        SIGTERM a simulation on Ray ends by Ray's own handler, with another code.
     """
     # Flower reads these at its import, which comes later: a privacy tool must send no telemetry.
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -25,12 +33,33 @@ def exit_code(program: str, do: Callable[[], int]) -> int:
     # Torch's threads spin while they wait for each other, which makes an attack beside another busy process very slow.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        return do()
+        with _terminable():
+            return do()
     except BadInput as error:
         message, code = str(error), 2
     except RunFailed as error:
         message, code = str(error), 1
+    except Terminated:
+        message, code = "terminated", 128 + signal.SIGTERM
     except KeyboardInterrupt:
-        message, code = "interrupted", 130
+        message, code = "interrupted", 128 + signal.SIGINT
     print(f"{program}: {message}", file=sys.stderr)
     return code
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Raise `Terminated` where SIGTERM would end the process at once; a handler of the caller's own stays."""
+    mine = threading.current_thread() is threading.main_thread()
+    if not mine or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminate(_signal: int, _frame: object) -> None:
+    raise Terminated

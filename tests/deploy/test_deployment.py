@@ -484,9 +484,9 @@ def test_an_interrupted_run_is_stopped_and_can_be_resumed(federation: Layout, tm
     flags = ("--method", "fedavg", "--net", "lenet", "--rounds", "8", *COMMON)
     with begun(federation, out, *flags) as running:
         wait_for(lambda: any((out / "checkpoint").glob("round-00001-*")))
-        running.send_signal(signal.SIGINT)
+        running.send_signal(signal.SIGTERM)
         _, message = running.communicate(timeout=60)
-    assert running.returncode == 130 and message.splitlines()[-1] == "sim.py: interrupted"
+    assert running.returncode == 143 and message.splitlines()[-1] == "sim.py: terminated"
     variables = environment(federation.superlink / "home")
     listed = subprocess.run(
         ["flwr", "ls", "--format", "json"], env=variables, capture_output=True, text=True, check=True
