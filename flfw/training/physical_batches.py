@@ -21,19 +21,22 @@ def physical(x: Tensor, y: Tensor, most: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def accumulated(parts: Iterable[ClippedSum]) -> ClippedSum:
-    """Add up the sums of one or more physical batches, one at a time; the first one's sums are changed in place.
+    """Add up the sums of one or more physical batches, one at a time, in float64.
+
+    In float32 the errors of thousands of small parts are more than the noise allows for.
 
     Returns:
         The sum over all examples, with their norms, scales and losses in order.
     """
-    sums, rows = None, []
+    sums, types, rows = None, dict[str, torch.dtype](), []
     for part in parts:
         rows.append((part.norms, part.scales, part.losses))
         if sums is None:
-            sums = part.sums
+            sums, types = part.sums, {name: value.dtype for name, value in part.sums.items()}
         else:
             for name, value in part.sums.items():
-                sums[name] += value
+                sums[name] = sums[name].double().add_(value)
     assert sums is not None, "one part or more"
+    sums = {name: value.to(types[name]) for name, value in sums.items()}
     norms, scales, losses = (torch.cat(column) if len(rows) > 1 else column[0] for column in zip(*rows, strict=True))
     return ClippedSum(sums, norms, scales, losses)
