@@ -154,7 +154,9 @@ def test_what_a_server_trains_is_measured_for_all_uploads_of_a_round(
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 6])
-def test_a_client_that_answers_in_its_turns_alone_is_measured_in_one(small: Experiment, tmp_path: Path, rounds: int) -> None:
+def test_a_client_that_answers_in_its_turns_alone_is_measured_in_one(
+    small: Experiment, tmp_path: Path, rounds: int
+) -> None:
     changes = {"method": "dp_ftrl", "net": "mlp", "clients": 6, "rounds": rounds, "set": ("bands=4",)}
     result: costs.Costs = {}
     costs._client_costs(resolve(dataclasses.replace(small, **changes)), tmp_path, result)
