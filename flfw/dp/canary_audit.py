@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from flfw.data.canaries import Canaries
 from flfw.dp.clipped_gradients import ClippedGradients
-from flfw.dp.noise_residual import ResidualTest, is_testable
+from flfw.dp.noise_residual import WHOLE, ResidualTest, is_testable
 from flfw.dp.settings import Noise, NoisySteps
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
@@ -270,7 +270,7 @@ def beside_the_claims(
                 text = f"a Gaussian mechanism of mu {shift:.3g} (epsilon {claimed:.3g}) is claimed, and mu is at least "
                 text += f"{sharp_bound['mu']:.3g} (epsilon {sharp_bound['epsilon']:.3g})"
                 notes.append(_violation(text, source.format(**sharp_bound)))
-        if (noise := bound.get("residual")) and noise["p"] < 1 - CONFIDENCE:
+        if (noise := bound.get("residual")) and noise["p"] < WHOLE:
             measured = "measured entry by entry it is {scale:.4g} of its scale, between {low:.4g} and {high:.4g}"
             text = f"THE NOISE IS NOT AS CLAIMED: {measured.format(**noise)}, and noise as claimed differs as much from"
             notes.append(f"{text} independent normal numbers with probability {noise['p']:.2g} at most.")

@@ -22,6 +22,8 @@ from flfw.training.clipping import STABILITY, grouped
 class ClippedGradients:
     """Clipped gradients of a task's training examples, as rows with a number for each entry of the model.
 
+    As at the clients, a group of an example's gradient that is not finite is 0.
+
     Args:
         task: the task, canaries with their wrong labels.
         model: network of the run; its weights are not used.
@@ -57,9 +59,11 @@ class ClippedGradients:
             gradients: Tensors = each(moving, self._task.inputs.normalise(x), y)
             flat = {name: gradients[name].flatten(1) for name in self.names}
             for members in self._groups if self.clip < inf else ():
-                norms = torch.linalg.vector_norm(torch.cat([flat[name] for name in members], 1), dim=1, keepdim=True)
+                joined = torch.cat([flat[name] for name in members], 1).double()  # float32 loses squares
+                norms = torch.linalg.vector_norm(joined, dim=1, keepdim=True)
                 scale = self.clip / (norms + STABILITY) if self._automatic else (self.clip / norms).clamp(max=1.0)
-                flat |= {name: flat[name] * scale for name in members}
+                clipped = torch.where(norms.isfinite(), joined * scale, 0.0).to(flat[members[0]].dtype)
+                flat |= dict(zip(members, clipped.split([flat[name].shape[1] for name in members], 1), strict=True))
             yield torch.cat([flat[name] for name in self.names], 1)
 
     def row_of(self, tensors: Tensors) -> Tensor:

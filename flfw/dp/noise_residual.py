@@ -13,12 +13,13 @@ N(0, 1). Tested are, each in both directions:
 - the noise along the sum of all noise before it, of any client and round: noise that is used again;
 - the mean of its cosine, exp(-1/2) for N(0, 1): another distribution with the same variance.
 
-The p-value is the least of theirs, times their number (Bonferroni). Beside the test of the whole run there is a look
-after every update: look t raises the alarm if its p-value is below 0.05 / (t (t + 1)). These shares of 0.05 add up to
-0.05 over any number of looks, so honest noise ever raises it in at most 5 % of runs.
+The p-value is the least of theirs, times their number (Bonferroni). The whole run is tested at `WHOLE`, half of 0.05.
+The other half is for a look after every update: look t raises the alarm if its p-value is below 0.025 / (t (t + 1)).
+These shares add up to 0.025 over any number of looks, so honest noise is accused by either in at most 5 % of runs.
 
 The clipped gradients are computed apart from the clients' code. After a second step nobody knows the gradients without
 the noise of the first: longer rounds are not tested. Nor is an update where the rounding of W_k to float32 would count.
+An update whose clipped gradients are all 0 has no direction: it counts in the other tests alone.
 """
 
 from __future__ import annotations
@@ -39,8 +40,10 @@ from flfw.training.secure_gaussian import MARGIN
 
 _AT_ONCE = 20_000_000  # numbers in the gradients that are computed together
 _ROUNDING = 0.05  # most that rounding may add to a sum of squares, in its deviations
-_LEVEL = 0.05  # probability that honest noise ever raises the alarm, at most
-_COUNTED = 6  # numbers in the state: rows, cosines, parts along the gradients and along earlier noise, those, the alarm
+WHOLE = 0.025
+"""Level of the test of a whole run: the probability that it accuses honest noise, at most."""
+_LOOKS = 0.025  # the same for the alarm, over all looks
+_COUNTED = 7  # numbers in the state: rows, cosines, parts along earlier noise, those, the alarm, along gradients, those
 _COSINE = exp(-0.5)
 _COSINE_SPREAD = sqrt((1 + exp(-2)) / 2 - exp(-1))  # deviation of cos N(0, 1)
 
@@ -66,7 +69,7 @@ class NoiseTest:
         sizes: entries of each tensor in a row.
 
     Attributes:
-        state: float64, all that the test remembers: sums of squares of each tensor, six further numbers, and the sum
+        state: float64, all that the test remembers: sums of squares of each tensor, seven further numbers, and the sum
             of all rows.
     """
 
@@ -87,14 +90,14 @@ class NoiseTest:
         squares += torch.stack([part @ part for part in row.split_with_sizes(self._sizes)])
         counted[0] += 1
         counted[1] += row.cos().sum()
-        counted[2] += _along(row, along)
-        if before.any():
-            counted[3] += _along(row, before)
-            counted[4] += 1
+        for place, other in ((2, before), (5, along)):
+            if other.any():
+                counted[place] += _along(row, other)
+                counted[place + 1] += 1
         before += row
         looks = int(counted[0])
-        if not counted[5] and self._whole().p < _LEVEL / (looks * (looks + 1)):
-            counted[5] = looks
+        if not counted[4] and self._whole().p < _LOOKS / (looks * (looks + 1)):
+            counted[4] = looks
 
     def result(self) -> Residual | None:
         """Return the outcome; None: there was no row."""
@@ -104,10 +107,10 @@ class NoiseTest:
         from scipy.stats import chi2, norm
 
         tensors = len(self._sizes)
-        rows, cosines, along, again, repeats, alarm = self.state[tensors : tensors + _COUNTED].tolist()
+        rows, cosines, again, repeats, alarm, along, directed = self.state[tensors : tensors + _COUNTED].tolist()
         squares, total = self.state[:tensors].tolist(), rows * sum(self._sizes)
         sums = [(square, rows * size) for square, size in zip(squares, self._sizes, strict=True)]
-        sums += [(along, rows), *([(again, repeats)] if repeats else [])]
+        sums += [(value, freedom) for value, freedom in ((along, directed), (again, repeats)) if freedom]
         values = [2 * min(chi2.cdf(value, freedom), chi2.sf(value, freedom)) for value, freedom in sums]
         values.append(2 * norm.sf(abs(cosines - total * _COSINE) / (sqrt(total) * _COSINE_SPREAD)))
         low, high = (sqrt(sum(squares) / chi2.ppf(share, total)) for share in (0.975, 0.025))

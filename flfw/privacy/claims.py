@@ -256,7 +256,8 @@ def _of_a_mechanism(part: Mechanism) -> list[str]:
     if part.bands > 1:
         sentences.append(
             f"The noise of a step is added to a weighted sum of the last {part.bands} steps, with weights of length 1;"
-            f" the steps of one {part.clipped} are at least {part.bands} apart, so that no such sum holds it twice."
+            f" the steps of one {part.clipped} are at least {part.bands} apart, so that no such sum holds it twice. The"
+            f" last {part.bands - 1} of them lie without noise in the server's checkpoint, which it keeps to itself."
         )
     if part.replication > 1:
         sentences.append(f"No example is held by more than {part.replication} clients; all of them are counted.")

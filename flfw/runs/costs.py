@@ -50,6 +50,7 @@ from flfw.plugins import short_name
 from flfw.resolve import Resolved, resolve
 from flfw.rng import initialising, torch_generator
 from flfw.server.aggregation import Update
+from flfw.server.cohorts import in_turn
 from flfw.server.distillation import ServerTraining
 from flfw.server.place import ServerPlace
 from flfw.task import Task
@@ -160,6 +161,8 @@ def _server_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
 def _client(resolved: Resolved, partition: int, folder: Path) -> FederatedClient:
     experiment = resolved.experiment
     task, store = Task.load(experiment, experiment.data_root), ClientStore(folder, "estimate", partition)
+    middle, apart = (1 + experiment.rounds) // 2, resolved.method.rounds_apart(resolved.settings)
+    turn = next(r for r in range(middle, middle + apart) if in_turn([partition], apart, r))
     return resolved.client(
         Workplace(
             experiment=experiment,
@@ -167,7 +170,7 @@ def _client(resolved: Resolved, partition: int, folder: Path) -> FederatedClient
             method=resolved.method,
             settings=resolved.settings,
             partition=partition,
-            round=(1 + experiment.rounds) // 2,
+            round=turn,
             defence=resolved.defence_of(partition),
             store=store,
         )

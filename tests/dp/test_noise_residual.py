@@ -17,10 +17,10 @@ from flfw.client.workplace import Workplace
 from flfw.dp.canary_audit import beside_the_claims
 from flfw.dp.client import NoisyClient
 from flfw.dp.clipped_gradients import ClippedGradients
-from flfw.dp.noise_residual import NoiseTest, Residual, ResidualTest, is_testable
+from flfw.dp.noise_residual import WHOLE, NoiseTest, Residual, ResidualTest, is_testable
 from flfw.experiment import Experiment
 from flfw.resolve import resolve, without_auto
-from flfw.rng import torch_generator
+from flfw.rng import initialising, torch_generator
 from flfw.server.aggregation import Update
 from flfw.task import Task
 from flfw.training.clipping import Bound
@@ -91,7 +91,8 @@ def outcome(client: type[NoisyClient], seed: int = 0, **others: Any) -> Residual
     """The outcome after three rounds of three clients."""
     experiment = asked(seed, **others)
     task, method, settings = Task.load(experiment, None), resolve(experiment).method, resolve(experiment).settings
-    start = method.build_model(task.build_net(), settings).eval()
+    with initialising(seed, "model"):
+        start = method.build_model(task.build_net(), settings).eval()
     assert is_testable(experiment, task, start, settings)
     gradients = ClippedGradients(task, start, settings)
     test = ResidualTest(experiment, task, gradients, settings)
@@ -153,11 +154,15 @@ def test_of_honest_noise_as_many_runs_as_stated_fail() -> None:
     assert 928 < sum(result.low < 1 < result.high for result in many) < 972
 
 
-def test_of_honest_noise_at_most_as_many_runs_as_stated_ever_raise_the_alarm() -> None:
-    """Of 400 runs of 12 looks at most 5 % are 20, with a deviation of 4.4."""
-    many = [rows_tested(seed, 12, [30, 3]) for seed in range(400)]
-    assert sum(result.alarm is not None for result in many) < 20 + 3 * 4.4
-    assert all(result.alarm is not None for result in many if result.p < 0.05 / (12 * 13))
+def test_of_honest_noise_at_most_as_many_runs_as_stated_are_ever_accused() -> None:
+    """By the whole or by an alarm: of 400 runs of 12 looks at most 5 % are 20, with a deviation of 4.4.
+
+    With 0.05 for each of both it was 33 of 400.
+    """
+    many = [rows_tested(seed + 5000, 12, [30, 3]) for seed in range(400)]
+    assert sum(result.alarm is not None for result in many) < 10 + 3 * 3.1
+    assert sum(result.p < WHOLE or result.alarm is not None for result in many) < 20 + 1.5 * 4.4
+    assert all(result.alarm is not None for result in many if result.p < 0.025 / (12 * 13))
 
 
 def test_the_alarm_is_raised_when_noise_gets_too_small() -> None:
@@ -176,12 +181,35 @@ def test_a_statistic_is_its_loop() -> None:
     test = NoiseTest([2])
     test.add(torch.tensor([3.0, 4.0]), torch.tensor([1.0, 0.0]))
     test.add(torch.tensor([0.0, 2.0]), torch.tensor([1.0, 1.0]))
-    squares, rows, cosines, along, again, repeats, alarm = test.state[:7].tolist()
-    assert (squares, rows, repeats, alarm) == (29, 2, 1, 1)  # 25 is too much of two squares
+    squares, rows, cosines, again, repeats, alarm, along, directed = test.state[:8].tolist()
+    assert (squares, rows, repeats, alarm, directed) == (29, 2, 1, 1, 2)  # 25 is too much of two squares
     assert cosines == pytest.approx(np.cos([3, 4, 0, 2]).sum())
     assert along == pytest.approx(9 + 2) and again == pytest.approx(2.56)
-    assert test.state[7:].tolist() == [3, 6]
+    assert test.state[8:].tolist() == [3, 6]
     assert NoiseTest([2]).result() is None
+
+
+def test_gradients_that_are_not_finite_are_left_out_as_at_the_clients() -> None:
+    """Weights of 1e9 overflow: a row that is not a number would make the whole test one, which accuses nobody."""
+    experiment = asked()
+    task, settings = Task.load(experiment, None), resolve(experiment).settings
+    model = task.build_net().eval()
+    sent = {name: value * 1e25 for name, value in model.state_dict().items()}
+    for clipping in ("abadi", "automatic"):
+        gradients = ClippedGradients(task, model, replace(settings, clipping=clipping))
+        (rows,) = gradients.rows(sent, np.arange(5), 5)
+        assert bool(rows.isfinite().all()) and float(rows.norm(dim=1).max()) <= 0.5 * (1 + 1e-5)
+
+
+def test_gradients_that_are_all_zero_accuse_nobody() -> None:
+    """Where every example is learnt, the softmax gives 0 in float32: the noise has no part along a sum that is 0."""
+    for seed in range(5):
+        rng, test = torch.Generator().manual_seed(seed), NoiseTest([400])
+        for number in range(6):
+            along = torch.zeros(400) if number % 2 == 0 else torch.randn(400, generator=rng)
+            test.add(torch.randn(400, generator=rng), along)
+        result = test.result()
+        assert result is not None and result.p > 0.001 and result.alarm is None
 
 
 def test_an_update_of_which_rounding_hides_the_noise_is_not_tested() -> None:
@@ -216,7 +244,7 @@ def test_a_wrong_scale_is_said() -> None:
     assert notes[1].startswith("THE NOISE IS NOT AS CLAIMED: measured entry by entry it is 0.66 of its scale, between")
     assert notes[2] == "THE NOISE IS NOT AS CLAIMED: a test after every update had evidence enough after 3."
     assert (
-        len(beside_the_claims([claim], bound | {"residual": noise | {"p": 0.06, "alarm": None}}, Experiment(), None)[1])
+        len(beside_the_claims([claim], bound | {"residual": noise | {"p": 0.03, "alarm": None}}, Experiment(), None)[1])
         == 1
     )
     assert len(beside_the_claims([claim], bound | {"residual": None}, Experiment(), None)[1]) == 1

@@ -19,6 +19,7 @@ from flfw.experiment import Experiment
 from flfw.resolve import resolve
 from flfw.task import Task
 from flfw.training.per_example_parts import Formed
+from flfw.training.physical_batches import physical
 from tests.support.method_rounds import assert_equal, initial_tensors, make_client
 from tests.support.refusals import assert_refused
 
@@ -149,3 +150,12 @@ def test_what_does_not_fit_is_refused_in_a_line(
     method: str, assignments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert_refused(words, ["--method", method, "--set", *assignments], tmp_path / "r", capsys)
+
+
+@pytest.mark.parametrize("most", [0, 1, 2, 3, 4, 8])
+def test_no_example_is_alone_in_a_part_where_others_are_not(most: int) -> None:
+    """Else one example fewer in a batch would move another from a pair into a part of its own."""
+    for count in range(30):
+        sizes = [len(y) for _, y in physical(torch.zeros(count, 1), torch.zeros(count), most)]
+        assert sum(sizes) == count and all(size <= (most or count) for size in sizes)
+        assert len(sizes) <= 1 or min(sizes) > 1 or max(sizes) == 1

@@ -294,6 +294,9 @@ def test_epsilon_is_that_of_one_gaussian_with_k_rounds(asked: Experiment) -> Non
         assumptions = " ".join(claims["client", adversary].assumptions)
         assert "One client takes part in at most 3 of 7 steps." in assumptions
         assert "the steps of one client are at least 3 apart" in assumptions
+        assert (
+            "The last 2 of them lie without noise in the server's checkpoint, which it keeps to itself." in assumptions
+        )
     assert claims["client", "server"].epsilon == claims["example", "server"].epsilon == inf
     layers = Ledger(resolve(of(experiment, "grouping=layer")), split)
     assert layers.claims()[-1].epsilon == pytest.approx(exact(2 / sqrt(3 * 3)), rel=1e-6)

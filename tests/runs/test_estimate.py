@@ -153,6 +153,16 @@ def test_what_a_server_trains_is_measured_for_all_uploads_of_a_round(
     assert many > 1.3 * long
 
 
+@pytest.mark.parametrize("rounds", [1, 2, 6])
+def test_a_client_that_answers_in_its_turns_alone_is_measured_in_one(
+    small: Experiment, tmp_path: Path, rounds: int
+) -> None:
+    changes = {"method": "dp_ftrl", "net": "mlp", "clients": 6, "rounds": rounds, "set": ("bands=4",)}
+    result: costs.Costs = {}
+    costs._client_costs(resolve(dataclasses.replace(small, **changes)), tmp_path, result)
+    assert result["up"] > 0
+
+
 def test_memory_and_disk_count_everybody(audited: Experiment) -> None:
     on_ray = dataclasses.replace(audited, engine="ray")
     memory = module._memory(on_ray, 4, CLIENT, AUDIT, STORE)
