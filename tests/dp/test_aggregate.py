@@ -466,6 +466,17 @@ def test_the_least_that_any_attempt_allowed_is_counted(running: Experiment) -> N
     assert any("A sum is of 2 updates or more" in one for one in entries(folder)["assumptions"])
 
 
+def test_rounds_of_which_nobody_noted_the_least_count_as_of_single_updates(running: Experiment) -> None:
+    """As of a run that older code began: its rounds may have allowed for any number."""
+    strict = dataclasses.replace(running, set=(*running.set, "noise_shares=1"))
+    killed(strict, 2, resumed=False)
+    assert strict.out is not None
+    (noted,) = (strict.out / "checkpoint").glob("summed-*")
+    noted.unlink()
+    folder = run.resume(strict)
+    assert entries(folder)["epsilon"] == entries(folder, "server")["epsilon"] == gaussian(3, 3)
+
+
 def test_a_resumed_run_that_allows_fewer_claims_less(running: Experiment) -> None:
     strict = dataclasses.replace(running, set=(*running.set, "noise_shares=1"))
     killed(strict, 2, resumed=False)
