@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 from typing import Literal
 
@@ -145,5 +144,5 @@ class PrivacySettings:
         known = self.patient_examples >= 1 or self.patient_clients == 1
         require(known, "patient-examples >= 1 with patient-clients", patient_clients=self.patient_clients)
         require(self.metrics in ("all", "private", "none"), "metrics=all, private or none", metrics=self.metrics)
-        fits = 1e-3 <= self.metrics_noise < inf  # with less no epsilon is computed
-        require(fits, "0.001 <= metrics-noise < inf", metrics_noise=self.metrics_noise)
+        fits = 1e-3 <= self.metrics_noise <= 1e6  # with less no epsilon is computed, and more counts as 1e6
+        require(fits, "0.001 <= metrics-noise <= 1e6", metrics_noise=self.metrics_noise)

@@ -291,6 +291,22 @@ def test_the_sum_has_the_whole_noise_and_each_update_its_share(
     assert float(pairs.abs().max()) < 5 / sqrt(len(noises[0]))
 
 
+def test_that_a_client_stays_away_is_told_by_its_noise_and_the_claim_says_so(tiny: Experiment, tmp_path: Path) -> None:
+    """In all of 20 sums of three messages or four: a threshold between their sums of squares."""
+    faint = dataclasses.replace(tiny, lr=1e-6)  # so that the changes are nothing beside the noise
+    truths = np.random.default_rng(0).integers(3, 5, 20)
+    for truth in truths:
+        total = torch.stack([answer(faint, k, tmp_path)[0] for k in range(truth)]).sum(0)
+        guess = 4 if float(total @ total) / len(total) / (1.5 / 2) ** 2 > 3.5 else 3
+        assert guess == truth
+    result = claims(of_ten(), TEN)
+    for adversary in ("server", "aggregate", *OTHERS):
+        assert any("That a client takes part is known" in one for one in result["client", adversary].assumptions)
+        assert not any("takes part is known" in one for one in result["example", adversary].assumptions)
+    trusted = claims(of_ten("noised_by=server"), TEN)["client", "outsider"]
+    assert any("one client more or less" in one for one in trusted.assumptions)
+
+
 def test_all_clients_send_on_one_grid(tiny: Experiment, tmp_path: Path) -> None:
     """Whatever they have learnt: the theorem on sums of rounded noise needs nothing else."""
     for multiplier in (3.0, 1e-4):  # with little noise the digits of the weights end above its own grid

@@ -96,6 +96,22 @@ def test_a_budget_holds_over_restarts(small_sdp: Experiment, capsys: pytest.Capt
     assert len(result["rounds"]) == 3
 
 
+def test_a_budget_by_the_papers_count_has_restarts_in_it(small_sdp: Experiment) -> None:
+    """Its count of one round more than there are (table VI), of all the rounds that were asked for."""
+    experiment = dataclasses.replace(small_sdp, rounds=9, accounting="paper", audit_rounds="0")
+    five, six = (
+        Ledger(resolve(dataclasses.replace(experiment, rounds=t)), apart(20, 20, 20)).published for t in (5, 6)
+    )
+    assert five is not None and six is not None
+    budget = (five.epsilon("client", DELTA) + six.epsilon("client", DELTA)) / 2
+    folder = killed(dataclasses.replace(experiment, epsilon_budget=budget), 2, 2)
+    assert sim.main(["--resume", str(folder)]) == 0
+    result = result_of(folder)
+    assert result["provenance"]["asked"] == [1, 2, 2, 2, 3]
+    (printed,) = (entry for entry in result["privacy"] if entry["counted"] == "as published")
+    assert printed["epsilon"] == five.epsilon("client", DELTA) <= budget
+
+
 def test_a_round_that_never_ended_counts_though_the_budget_ends_the_run_before_it(small_sdp: Experiment) -> None:
     """Five messages left for rounds 1, 2 and three times 3; there is none for a fourth try."""
     budget = (gaussian(6, 5) + gaussian(6, 6)) / 2
