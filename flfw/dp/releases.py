@@ -63,7 +63,7 @@ class Releases:
             BudgetSpent: with this round the run would exceed its budget; nothing was noted.
         """
         again = self._asked.again + (server_round in self._asked.rounds) + self.evaluations
-        self._require_budget(server_round, again, f"round {server_round}")
+        self._require_budget(self._through(server_round), again, f"round {server_round}")
         self._note_summed()
         return self._asked.note(server_round)
 
@@ -75,13 +75,16 @@ class Releases:
         """
         if self._resolved.experiment.metrics != "private":
             return True
-        asked_for = max([last, *self._asked.rounds])  # a round may have been asked for and never have ended
         try:
-            self._require_budget(asked_for, self._asked.again + self.evaluations, "the evaluation")
+            self._require_budget(self._through(last), self._asked.again + self.evaluations, "the evaluation")
         except BudgetSpent:
             return False
         self._evaluated.note(last + 1)
         return True
+
+    def _through(self, server_round: int) -> int:
+        """Return the last round that was asked for, or this one: an older checkpoint may have been restored."""
+        return max([server_round, *self._asked.rounds])
 
     def _require_budget(self, rounds: int, again: int, what: str) -> None:
         experiment = self._resolved.experiment

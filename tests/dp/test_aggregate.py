@@ -527,6 +527,15 @@ def test_a_target_is_for_the_sum_where_clients_add_shares() -> None:
     assert result["client", "aggregate"].epsilon < 1
 
 
+def test_no_target_is_said_to_be_kept_against_sums_where_none_count() -> None:
+    """Beside a defence on updates, and of a single client, the target is kept against the server."""
+    for changes, split in (({"clients": 10, "defence": "low_precision"}, TEN), ({"clients": 1}, apart(20))):
+        experiment = asked("fed_sdp", "noise_shares=8", target_epsilon=2.0, **changes)
+        resolved, notes = settle(resolve(experiment), split)
+        assert claims(resolved.experiment, split)["client", "server"].epsilon <= 2.0
+        assert not any("sums alone" in note for note in notes)
+
+
 def test_a_budget_is_for_the_sum_where_clients_add_shares() -> None:
     for shares, adversary in ((10, "aggregate"), (1, "server")):
         experiment = of_ten(f"noise_shares={shares}", rounds=60, epsilon_budget=4.0)

@@ -368,7 +368,7 @@ def refused(folder: Path, kind: str, resolved: Resolved) -> tuple[str, bool]:
 
 @pytest.mark.parametrize("kind", [TRAIN, EVALUATE])
 def test_no_refusal_tells_whether_a_site_has_every_class(tmp_path: Path, kind: str) -> None:
-    """fedcg needs every class, and said so: a server could ask for nothing, at no cost."""
+    """The method fedcg needs every class, and said so: a server could ask for nothing, at no cost."""
     chosen: dict[str, Any] = {"dataset": "digits", "net": "lenet5", "side": 32, "clients": 2, "attack": ("none",)}
     reasons = []
     for split in ("iid", "pathological"):  # where all classes are at client 0, and where only some are
