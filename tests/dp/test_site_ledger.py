@@ -363,7 +363,7 @@ def refused(folder: Path, kind: str, resolved: Resolved) -> tuple[str, bool]:
     sent = broadcast(resolved.build_model(), resolved.sharing.downloads)
     record = RecordDict({"arrays": sent, "config": ConfigRecord(config)})
     (reply,) = grid.send_and_receive([Message(record, dst_node_id=to, message_type=kind)])
-    return reply.error.reason if reply.has_error() else "answered", (folder / "lines.jsonl").exists()
+    return str(reply.error.reason) if reply.has_error() else "answered", (folder / "lines.jsonl").exists()
 
 
 @pytest.mark.parametrize("kind", [TRAIN, EVALUATE])
