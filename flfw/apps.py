@@ -162,6 +162,8 @@ def _at_work(
     asked, probed = resolved, kind == message_cost.PROBE
     if probed:
         resolved = _on_rung(resolved, config["rung"])
+    if budgeted(context.node_config) is not None:
+        message_cost.require_countable(asked, kind, config)
     experiment = resolved.experiment
     site, partition = Site.from_config(context.node_config, config["experiment"]), _partition(context)
     with _until(message.metadata.created_at + config["deadline"], context), one_thread():

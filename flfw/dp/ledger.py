@@ -179,10 +179,10 @@ class Ledger:
 
     @property
     def published(self) -> Published | None:
-        """Accounting of the method's paper, if it has one."""
+        """Accounting of the method's paper, if it has one; of rounds that were asked for again, too."""
         if not is_known(self.split):
             return None
-        return self.resolved.method.as_published(self.resolved.settings, course(self.resolved, self.split))
+        return self.resolved.method.as_published(self.resolved.settings, self._course(self.resolved.settings))
 
     def claims(self) -> list[Claim]:
         """Return the claim on the whole run for each unit and adversary; empty: nothing is claimed."""

@@ -17,6 +17,7 @@ from flfw.dp.private_metrics import metrics_mechanism
 from flfw.dp.reporting import PrivatelyReporting
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
+from flfw.method import Method
 from flfw.privacy.course import Course
 from flfw.privacy.mechanism import Mechanism
 from flfw.resolve import Resolved, check
@@ -39,6 +40,7 @@ def cost(resolved: Resolved, kind: str, config: Mapping[str, Any], examples: int
     """
     _require_own_code(resolved.experiment)
     _require_no_bare_metrics(resolved.experiment)
+    _require_no_choice_of_data(resolved)
     try:
         check(resolved)  # by the server's own check: what is sent is what is clipped, such as no buffers
         if kind == EVALUATE:
@@ -48,6 +50,16 @@ def cost(resolved: Resolved, kind: str, config: Mapping[str, Any], examples: int
     except BadInput as error:
         raise OverBudget(str(error)) from error
     return _counted(resolved, mechanism, probed=kind == PROBE)
+
+
+def require_countable(resolved: Resolved, kind: str, config: Mapping[str, Any]) -> None:
+    """Refuse, before any data are read, an answer that has no epsilon: nothing of the data may decide whether it fails.
+
+    Raises:
+        OverBudget: see `cost` and `cost_of_metrics`.
+    """
+    cost(resolved, kind, config, 1)
+    cost_of_metrics(resolved, kind)
 
 
 def cost_of_metrics(resolved: Resolved, kind: str) -> Mechanism | None:
@@ -81,6 +93,13 @@ def _require_no_bare_metrics(experiment: Experiment) -> None:
     """Refuse numbers without noise beside the tensors."""
     if (metrics := metrics_of(experiment)) not in ("private", "none"):
         raise OverBudget(f"metrics={metrics} cannot be counted; run with metrics=private or none")
+
+
+def _require_no_choice_of_data(resolved: Resolved) -> None:
+    """Refuse a method that some data are not fit for: whether this site's are is told by its answer, at no cost."""
+    if resolved.method.check_client.__func__ is not Method.check_client.__func__:
+        method = resolved.experiment.method
+        raise OverBudget(f"{method} looks whether this site's data are fit for it, which is not counted")
 
 
 def _course(resolved: Resolved, examples: int) -> Course:

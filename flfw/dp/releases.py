@@ -31,20 +31,30 @@ class Releases:
 
     def __init__(self, resolved: Resolved, folder: Path) -> None:
         self._resolved, self._asked, self._folder = resolved, AskedRounds(folder), folder
+        self._evaluated = AskedRounds(folder, "evaluated.txt")
 
     @property
     def rounds(self) -> list[int]:
         """Rounds that were asked for, in their order; one that was asked for again stands there again.
 
-        With private metrics the evaluation is among them, as the round after the last one.
+        With private metrics the evaluations come last, each as the round after the last one.
         """
-        return list(self._asked.rounds)
+        return [*self._asked.rounds, *self._evaluated.rounds]
+
+    @property
+    def evaluations(self) -> int:
+        """Number of the evaluations among `rounds`."""
+        return len(self._evaluated.rounds)
 
     @property
     def summed(self) -> int:
-        """Least number of updates in a sum that any attempt at the run has allowed; a resumed run may change it."""
+        """Least number of updates in a sum that any attempt at the run has allowed; a resumed run may change it.
+
+        1, if rounds were asked for and nothing is noted, as by older code.
+        """
         kept = [int(unseal(path)) for _, path in sealed(self._folder, _SUMMED)]
-        return min([least_summed(self._resolved.experiment), *kept])
+        unknown = [1] if self._asked.rounds and not kept else []
+        return min([least_summed(self._resolved.experiment), *kept, *unknown])
 
     def ask(self, server_round: int) -> int:
         """Note a round before its first message is sent; return how often it was asked for before.
@@ -52,7 +62,10 @@ class Releases:
         Raises:
             BudgetSpent: with this round the run would exceed its budget; nothing was noted.
         """
-        return self._note(server_round, server_round, f"round {server_round}")
+        again = self._asked.again + (server_round in self._asked.rounds) + self.evaluations
+        self._require_budget(self._through(server_round), again, f"round {server_round}")
+        self._note_summed()
+        return self._asked.note(server_round)
 
     def may_evaluate(self, last: int) -> bool:
         """Return whether the budget allows for the evaluation after the last round; its answers may be releases, too.
@@ -60,22 +73,25 @@ class Releases:
         With private metrics it is noted, as the round after the last one. The claim has one evaluation in it; one that
         is asked for again counts as a round.
         """
+        if self._resolved.experiment.metrics != "private":
+            return True
         try:
-            if self._resolved.experiment.metrics == "private":
-                self._note(last + 1, last, "the evaluation")
+            self._require_budget(self._through(last), self._asked.again + self.evaluations, "the evaluation")
         except BudgetSpent:
             return False
+        self._evaluated.note(last + 1)
         return True
 
-    def _note(self, server_round: int, rounds: int, what: str) -> int:
+    def _through(self, server_round: int) -> int:
+        """Return the last round that was asked for, or this one: an older checkpoint may have been restored."""
+        return max([server_round, *self._asked.rounds])
+
+    def _require_budget(self, rounds: int, again: int, what: str) -> None:
         experiment = self._resolved.experiment
         if experiment.epsilon_budget:
-            again = self._asked.again + (server_round in self._asked.rounds)
             split = Task.at_server(experiment, experiment.data_root).split
             if not within_budget(self._resolved, split, rounds, again, self.summed):
                 raise BudgetSpent(f"{what} would exceed epsilon {experiment.epsilon_budget:g}")
-        self._note_summed()
-        return self._asked.note(server_round)
 
     def _note_summed(self) -> None:
         """Note the least number of updates in a sum, where the clients' noise adds up in it."""

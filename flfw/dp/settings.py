@@ -30,6 +30,9 @@ LEAST_CLIP, LARGEST_CLIP = 1e-30, 1e30
 """Range of clipping bounds. Below it, float32 may round what is clipped up to twice the bound; above it, sums overflow,
 and that a client fails tells of its data."""
 
+LARGEST_DEVIATION = 1e34
+"""Largest deviation of a noise, sigma C: float32 holds it, as often as noise of a batch is drawn for each example."""
+
 _WIDE = 1e9  # a bound that no gradient or update reaches
 _FAINT = 1e-6  # noise multiplier; with a bound of 4 the noise is far below the change of one step's weights
 
@@ -49,6 +52,8 @@ class Noise(LocalTraining):
         require(0 <= self.noise_multiplier < inf, "0 <= noise_multiplier < inf", noise_multiplier=self.noise_multiplier)
         require(0 < self.clip < inf, "0 < clip < inf", clip=self.clip)
         require_in_float32(clip=self.clip)
+        sent, held = self.noise_multiplier * self.clip, f"noise_multiplier * clip <= {LARGEST_DEVIATION:g}"
+        require(sent <= LARGEST_DEVIATION, f"{held}, which float32 holds", noise_multiplier=self.noise_multiplier)
 
     def bare(self) -> Self:
         """Return settings that clip nothing and add no noise."""

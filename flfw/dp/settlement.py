@@ -105,12 +105,12 @@ def _require_noise_for_metrics(resolved: Resolved, split: Split) -> None:
 
 def _remarks(resolved: Resolved, split: Split) -> list[str]:
     experiment = resolved.experiment
-    if Ledger(resolved, split).mechanism is None:
+    if (mechanism := Ledger(resolved, split).mechanism) is None:
         return []
     notes, examples = [], sum(map(len, split.train))
     if experiment.audited:
         notes.append("Epsilons do not count the audit's probes, which are for whoever runs the experiment.")
-    if (experiment.target_epsilon or experiment.epsilon_budget) and getattr(resolved.settings, _SHARES, 1) > 1:
+    if (experiment.target_epsilon or experiment.epsilon_budget) and mechanism.shares > 1 and mechanism.summed > 1:
         notes.append(
             "The epsilon that is asked for is kept against who sees sums alone (aggregate), as each client adds a "
             "share of the noise; against the server, which sees every update, it is larger."

@@ -126,6 +126,7 @@ class Federation:
             code=self._checkpoints.code,
             resumed=self._checkpoints.resumed,
             asked=self._releases.rounds,
+            evaluations=self._releases.evaluations,
             summed=self._releases.summed,
             budget_spent=self._spent,
             engine=self._experiment.engine,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 from typing import Literal
 
@@ -147,5 +146,5 @@ class PrivacySettings:
         require(known, "patient-examples >= 1 with patient-clients", patient_clients=self.patient_clients)
         known = ("all", "private", "none", "auto")
         require(self.metrics in known, "metrics=all, private, none or auto", metrics=self.metrics)
-        fits = 1e-3 <= self.metrics_noise < inf  # with less no epsilon is computed
-        require(fits, "0.001 <= metrics-noise < inf", metrics_noise=self.metrics_noise)
+        fits = 1e-3 <= self.metrics_noise <= 1e6  # with less no epsilon is computed, and more counts as 1e6
+        require(fits, "0.001 <= metrics-noise <= 1e6", metrics_noise=self.metrics_noise)

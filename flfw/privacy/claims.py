@@ -64,7 +64,7 @@ _UNREPORTED = (
     "Clients report no number beside the tensors: no loss, accuracy, gradient norm, time or number of examples."
 )
 _NOISY = (
-    "Clients report a loss, accuracies and a number of examples with Gaussian noise of {noise:g} times what one {thing}"
+    "Clients report {numbers} with Gaussian noise of {noise:g} times what one {thing}"
     " can change, in {answers} answers, which are counted; no gradient norm and no time. An example is in one of a"
     " client's training, validation and test data. An accuracy on the server's own test data is outside the count."
 )
@@ -165,7 +165,8 @@ def claim(
     beside = _REPORTED if metrics == "all" else _UNREPORTED
     if reported:
         thing, answers = reported.clipped, reported.steps
-        beside = _NOISY.format(noise=reported.noise_multiplier, thing=thing, answers=answers)
+        numbers = "a loss, accuracies and a number of examples" if thing == "example" else "a loss and accuracies"
+        beside = _NOISY.format(numbers=numbers, noise=reported.noise_multiplier, thing=thing, answers=answers)
     trusted = (_IGNORED,) if metrics == "all" and receives else ()
     aggregated = (_SEES[adversary], _PLAIN) if adversary == "aggregate" else ()
     sentences = (*first, *aggregated, *trusted, *counted, *_of_the_run(mechanisms[:tensors]), _SEES[adversary])

@@ -22,6 +22,12 @@ def accounted(
     """Compute the epsilon of a unit, with sentences on how it was counted."""
     whole = f"Neighbours: one {unit} more or less, its places left empty. Exchanging one for another counts twice."
     clients = mechanisms[0].clipped == "client"
+    if mechanisms[0].is_distributed and unit == "client":
+        whole = (
+            "Neighbours: one client with its data, or with none: then its update is 0, and it sends its noise all the"
+            " same. That a client takes part is known; of one that stays away the noise is missing, and who sees what"
+            " is sent or summed can tell. Exchanging one for another counts twice."
+        )
     if clients and unit != "client":
         whole = f"Neighbours: all data of one {unit} added, taken away or exchanged for others."
     copies = 1 if unit in (mechanisms[0].clipped, "example") else examples

@@ -274,11 +274,13 @@ def _write(
 
 def _privacy(resolved: Resolved, task: Task, training: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the claims, with the lower bounds from canaries beside them, and notes on these bounds."""
-    last, asked = last_round(training, resolved.experiment), training["asked"]
+    last, evaluations = last_round(training, resolved.experiment), training.get("evaluations", 0)
+    asked = training["asked"][: len(training["asked"]) - evaluations]
+    again = len(asked) - len(set(asked)) + max(0, evaluations - 1)  # one evaluation is in the claim
     if training["budget_spent"]:  # by rounds that were asked for again; that these were few or many tells of no data
         # The last one may have been asked for and never have come to its end.
         resolved = resolved.replaced(rounds=max(last, *asked), audit_rounds="0")
-    ledger = Ledger(resolved, task.split, len(asked) - len(set(asked)), training.get("summed", 1))
+    ledger = Ledger(resolved, task.split, again, training.get("summed", 1))
     entries = ledger.entries()
     if task.canaries is None:
         return entries, []

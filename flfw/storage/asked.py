@@ -13,18 +13,19 @@ from typing import final
 
 @final
 class AskedRounds:
-    """Record of the rounds that were asked for, in ``asked.txt``: a number a line, only ever added to.
+    """Record of the rounds that were asked for: a number a line, only ever added to.
 
     Args:
         folder: folder of the run's checkpoints.
+        name: name of the file.
 
     Attributes:
         rounds: the numbers, in their order. A line that a kill has cut short counts as the round of the line before,
             or as round 1: it was begun before anything was sent, but nothing tells that nothing was.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "asked.txt"
+    def __init__(self, folder: Path, name: str = "asked.txt") -> None:
+        self._path = folder / name
         whole, _, cut = self._path.read_text().rpartition("\n") if self._path.exists() else ("", "", "")
         self.rounds = [int(line) for line in whole.split()]
         if cut:

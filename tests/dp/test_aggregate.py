@@ -291,6 +291,22 @@ def test_the_sum_has_the_whole_noise_and_each_update_its_share(
     assert float(pairs.abs().max()) < 5 / sqrt(len(noises[0]))
 
 
+def test_that_a_client_stays_away_is_told_by_its_noise_and_the_claim_says_so(tiny: Experiment, tmp_path: Path) -> None:
+    """In all of 20 sums of three messages or four: a threshold between their sums of squares."""
+    faint = dataclasses.replace(tiny, lr=1e-6)  # so that the changes are nothing beside the noise
+    truths = np.random.default_rng(0).integers(3, 5, 20)
+    for truth in truths:
+        total = torch.stack([answer(faint, k, tmp_path)[0] for k in range(truth)]).sum(0)
+        guess = 4 if float(total @ total) / len(total) / (1.5 / 2) ** 2 > 3.5 else 3
+        assert guess == truth
+    result = claims(of_ten(), TEN)
+    for adversary in ("server", "aggregate", *OTHERS):
+        assert any("That a client takes part is known" in one for one in result["client", adversary].assumptions)
+        assert not any("takes part is known" in one for one in result["example", adversary].assumptions)
+    trusted = claims(of_ten("noised_by=server"), TEN)["client", "outsider"]
+    assert any("one client more or less" in one for one in trusted.assumptions)
+
+
 def test_all_clients_send_on_one_grid(tiny: Experiment, tmp_path: Path) -> None:
     """Whatever they have learnt: the theorem on sums of rounded noise needs nothing else."""
     for multiplier in (3.0, 1e-4):  # with little noise the digits of the weights end above its own grid
@@ -466,6 +482,17 @@ def test_the_least_that_any_attempt_allowed_is_counted(running: Experiment) -> N
     assert any("A sum is of 2 updates or more" in one for one in entries(folder)["assumptions"])
 
 
+def test_rounds_of_which_nobody_noted_the_least_count_as_of_single_updates(running: Experiment) -> None:
+    """As of a run that older code began: its rounds may have allowed for any number."""
+    strict = dataclasses.replace(running, set=(*running.set, "noise_shares=1"))
+    killed(strict, 2, resumed=False)
+    assert strict.out is not None
+    (noted,) = (strict.out / "checkpoint").glob("summed-*")
+    noted.unlink()
+    folder = run.resume(strict)
+    assert entries(folder)["epsilon"] == entries(folder, "server")["epsilon"] == gaussian(3, 3)
+
+
 def test_a_resumed_run_that_allows_fewer_claims_less(running: Experiment) -> None:
     strict = dataclasses.replace(running, set=(*running.set, "noise_shares=1"))
     killed(strict, 2, resumed=False)
@@ -498,6 +525,15 @@ def test_a_target_is_for_the_sum_where_clients_add_shares() -> None:
         assert 2.0 - 1e-3 <= result["client", adversary].epsilon <= 2.0
         assert any("is kept against who sees sums alone" in note for note in notes) is (shares > 1)
     assert result["client", "aggregate"].epsilon < 1
+
+
+def test_no_target_is_said_to_be_kept_against_sums_where_none_count() -> None:
+    """Beside a defence on updates, and of a single client, the target is kept against the server."""
+    for changes, split in (({"clients": 10, "defence": "low_precision"}, TEN), ({"clients": 1}, apart(20))):
+        experiment = asked("fed_sdp", "noise_shares=8", target_epsilon=2.0, **changes)
+        resolved, notes = settle(resolve(experiment), split)
+        assert claims(resolved.experiment, split)["client", "server"].epsilon <= 2.0
+        assert not any("sums alone" in note for note in notes)
 
 
 def test_a_budget_is_for_the_sum_where_clients_add_shares() -> None:

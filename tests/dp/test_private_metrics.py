@@ -42,7 +42,8 @@ from flfw.task import Task
 from flfw.training.gaussian import GaussianNoise, SecureNoise, SeededNoise
 from tests.dp import test_site_ledger as site
 from tests.dp.test_ledger import DELTA, UNEVEN, apart, asked, claims
-from tests.dp.test_releases import result_of
+from tests.dp.test_releases import killed, result_of
+from tests.support.resumed_runs import kill_in_round
 
 PRIVATE: dict[str, Any] = {"metrics": "private", "metrics_noise": 10.0}
 RUN = "--net linear --engine inproc --clients 2 --rounds 2 --local-epochs 1 --attack none --metrics private"
@@ -375,7 +376,10 @@ def test_whole_updates_and_their_numbers_are_counted_together() -> None:
     assert private["client", "server"].epsilon == gaussian(steps, answered)
     twice = (Phase(part.multiplier / 2, 1.0, part.steps) for part in (steps, answered))
     assert private["example", "outsider"].epsilon == gaussian(*twice)
-    assert "what one client can change" in " ".join(private["client", "server"].assumptions)
+    sentences = " ".join(private["client", "server"].assumptions)
+    assert (
+        "Clients report a loss and accuracies with Gaussian noise of 10 times what one client can change" in sentences
+    )
 
 
 def test_a_federation_claims_against_its_server_with_private_numbers() -> None:
@@ -427,7 +431,7 @@ def private_run(small: Experiment, **changes: Any) -> Experiment:
     return dataclasses.replace(small, **chosen, set=settings)
 
 
-def killed_in_evaluation(experiment: Experiment) -> Path:
+def killed_in_evaluation(experiment: Experiment, resumed: bool = False) -> Path:
     """A run whose server dies after the final evaluation was answered, before it is kept."""
     whole = FederatedStrategy.evaluate_all
 
@@ -438,7 +442,7 @@ def killed_in_evaluation(experiment: Experiment) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FederatedStrategy, "evaluate_all", dying)
         with pytest.raises(RunFailed, match="killed for the test"):
-            run.run(experiment)
+            run.resume(experiment) if resumed else run.run(experiment)
     assert experiment.out is not None
     return experiment.out
 
@@ -465,6 +469,40 @@ def test_a_budget_does_not_allow_for_another_evaluation(small: Experiment) -> No
     assert (result["final"]["acc_global"], result["final"]["per_client"]) == (None, [])
     assert any("No final evaluation: asked for again" in note for note in result["notes"])
     assert 0 <= result["final"]["acc_central"] <= 1
+
+
+def budget_of(rounds: int) -> float:
+    """A budget that so many rounds and one evaluation keep, and one round more does not."""
+    kept, beyond = (gaussian(Phase(6.0, 1.0, t), Phase(10.0, 1.0, t + 1)) for t in (rounds, rounds + 1))
+    return (kept + beyond) / 2
+
+
+@pytest.mark.parametrize(("killed_in", "asked_for"), [(2, [1, 2, 2, 2, 3, 4]), (3, [1, 2, 3, 3, 3, 3])])
+def test_what_restarts_left_of_a_budget_is_claimed_and_no_more(
+    small: Experiment, killed_in: int, asked_for: list[int]
+) -> None:
+    """Five rounds were asked for, and then an evaluation, which is no sixth round."""
+    folder = killed(private_run(small, rounds=9, epsilon_budget=budget_of(5), audit_rounds="0"), killed_in, 2)
+    if killed_in == 3:  # and a third time, so that round 3 never ends
+        with pytest.MonkeyPatch.context() as patch:
+            kill_in_round(patch, killed_in)
+            with pytest.raises(RunFailed, match="killed for the test"):
+                run.resume(run.stored(folder))
+    assert sim.main(["--resume", str(folder)]) == 0
+    assert result_of(folder)["provenance"]["asked"] == asked_for
+    assert epsilon_of_clients(folder) == gaussian(Phase(6.0, 1.0, 5), Phase(10.0, 1.0, 6)) <= budget_of(5)
+
+
+def test_an_evaluation_that_a_budget_forbids_a_second_time_stays_within_it(small: Experiment) -> None:
+    """Round 2 is asked for three times, and the server dies in the evaluation: five rounds and one evaluation."""
+    folder = killed(private_run(small, rounds=9, epsilon_budget=budget_of(5), audit_rounds="0"), 2, 2)
+    killed_in_evaluation(run.stored(folder), resumed=True)
+    assert sim.main(["--resume", str(folder)]) == 0
+    assert (
+        result_of(folder)["provenance"]["asked"] == [1, 2, 2, 2, 3, 4]
+        and result_of(folder)["final"]["per_client"] == []
+    )
+    assert epsilon_of_clients(folder) == gaussian(Phase(6.0, 1.0, 5), Phase(10.0, 1.0, 6)) <= budget_of(5)
 
 
 # --- whole runs ---
@@ -519,8 +557,9 @@ REFUSED = {
     "--method fed_cdp --set bound=median": "something can be claimed for --metrics private. The bound is the median",
     "--method dp_fedavg --set unit=client": "noise at the clients for --metrics private; the server adds it",
     "--method fed_sdp --set noised_by=server": "noise at the clients for --metrics private; the server adds it",
-    "--method fed_cdp --metrics-noise 0": "0.001 <= metrics-noise < inf",
-    "--method fed_cdp --metrics-noise nan": "0.001 <= metrics-noise < inf",
+    "--method fed_cdp --metrics-noise 0": "0.001 <= metrics-noise <= 1e6",
+    "--method fed_cdp --metrics-noise nan": "0.001 <= metrics-noise <= 1e6",
+    "--method fed_cdp --metrics-noise 1e300": "0.001 <= metrics-noise <= 1e6, got metrics_noise=1e+300",
 }
 
 

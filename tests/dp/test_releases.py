@@ -14,6 +14,7 @@ from scipy.stats import binom
 
 import sim
 from flfw.dp.ledger import Ledger
+from flfw.dp.releases import BudgetSpent, Releases
 from flfw.dp.settlement import settle
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
@@ -96,6 +97,22 @@ def test_a_budget_holds_over_restarts(small_sdp: Experiment, capsys: pytest.Capt
     assert len(result["rounds"]) == 3
 
 
+def test_a_budget_by_the_papers_count_has_restarts_in_it(small_sdp: Experiment) -> None:
+    """Its count of one round more than there are (table VI), of all the rounds that were asked for."""
+    experiment = dataclasses.replace(small_sdp, rounds=9, accounting="paper", audit_rounds="0")
+    five, six = (
+        Ledger(resolve(dataclasses.replace(experiment, rounds=t)), apart(20, 20, 20)).published for t in (5, 6)
+    )
+    assert five is not None and six is not None
+    budget = (five.epsilon("client", DELTA) + six.epsilon("client", DELTA)) / 2
+    folder = killed(dataclasses.replace(experiment, epsilon_budget=budget), 2, 2)
+    assert sim.main(["--resume", str(folder)]) == 0
+    result = result_of(folder)
+    assert result["provenance"]["asked"] == [1, 2, 2, 2, 3]
+    (printed,) = (entry for entry in result["privacy"] if entry["counted"] == "as published")
+    assert printed["epsilon"] == five.epsilon("client", DELTA) <= budget
+
+
 def test_a_round_that_never_ended_counts_though_the_budget_ends_the_run_before_it(small_sdp: Experiment) -> None:
     """Five messages left for rounds 1, 2 and three times 3; there is none for a fourth try."""
     budget = (gaussian(6, 5) + gaussian(6, 6)) / 2
@@ -105,6 +122,16 @@ def test_a_round_that_never_ended_counts_though_the_budget_ends_the_run_before_i
     result = result_of(folder)
     assert result["provenance"]["asked"] == [1, 2, 3, 3, 3] and len(result["rounds"]) == 2
     assert epsilon_of_clients(folder) == gaussian(6, 5) <= budget
+
+
+def test_a_budget_counts_rounds_after_a_checkpoint_that_was_restored(small_sdp: Experiment, tmp_path: Path) -> None:
+    """Three rounds fit and were asked for; the server goes on after the first one again."""
+    budget = (gaussian(6, 3) + gaussian(6, 4)) / 2
+    experiment = dataclasses.replace(small_sdp, rounds=3, epsilon_budget=budget, audit_rounds="0")
+    (tmp_path / "asked.txt").write_text("1\n2\n3\n")
+    with pytest.raises(BudgetSpent, match="round 2 would exceed epsilon"):
+        Releases(resolve(experiment), tmp_path).ask(2)
+    assert (tmp_path / "asked.txt").read_text() == "1\n2\n3\n"
 
 
 def test_a_budget_that_restarts_of_the_first_round_have_spent_ends_the_run(small_sdp: Experiment) -> None:

@@ -96,6 +96,8 @@ REFUSED = {
     "clip=1e-31": "Expected 1e-30 <= clip <= 1e+30, got clip=1e-31",
     "clip=1e31": "Expected 1e-30 <= clip <= 1e+30, got clip=1e+31",
     "last_clip=1e-31": "Expected 1e-30 <= last_clip <= 1e+30, got last_clip=1e-31",
+    "noise_multiplier=1e300": "Expected noise_multiplier * clip <= 1e+34, which float32 holds, got",
+    "noise_multiplier=1e5 clip=1e30": "Expected noise_multiplier * clip <= 1e+34, which float32 holds",
     "last_clip=1e31": "Expected 1e-30 <= last_clip <= 1e+30, got last_clip=1e+31",
 }
 
@@ -103,7 +105,7 @@ REFUSED = {
 @pytest.mark.parametrize(("assignment", "message"), REFUSED.items())
 def test_bounds_that_float32_cannot_keep_are_refused(assignment: str, message: str, site: Experiment) -> None:
     with pytest.raises(BadInput) as caught:
-        resolve(dataclasses.replace(site, set=(*site.set, assignment)))
+        resolve(dataclasses.replace(site, set=(*site.set, *assignment.split())))
     assert str(caught.value).startswith(message)
 
 

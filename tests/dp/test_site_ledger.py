@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from scipy.stats import norm
 
 from flfw import apps
@@ -28,6 +28,7 @@ from flfw.dp.site_ledger import MessageEntry, charge, epsilon_of, read
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
+from flfw.messages.wire import broadcast
 from flfw.privacy.mechanism import Mechanism
 from flfw.resolve import Resolved, resolve
 from flfw.storage.checkpoint import Checkpoints
@@ -346,3 +347,32 @@ def test_what_was_killed_before_it_answered_is_counted(tmp_path: Path, training:
     training.wait(60)
     assert [(row["round"], row["kind"]) for row in rows(tmp_path)] == [(1, TRAIN)]
     assert 0 < read(tmp_path / "lines.jsonl", BUDGET).epsilon < inf
+
+
+# --- a server that would learn from a refusal ------------------------------------------------------------------------
+
+
+def refused(folder: Path, kind: str, resolved: Resolved) -> tuple[str, bool]:
+    """The reason of client 0, and whether anything was entered in its ledger."""
+    folder.mkdir()
+    experiment = replace(resolved.experiment, out=folder / "a", engine="inproc")
+    node = {"state": str(folder / "state"), **BUDGET.to_node_config(folder / "lines.jsonl")}
+    grid = InProcessGrid(apps.client, 2, experiment.to_run_config(), [node, node])
+    to = min(grid.get_node_ids())
+    config = {"round": 1, "client": 0, "version": 0, "code": apps.code_hash(), "experiment": "b", "deadline": 2e9}
+    sent = broadcast(resolved.build_model(), resolved.sharing.downloads)
+    record = RecordDict({"arrays": sent, "config": ConfigRecord(config)})
+    (reply,) = grid.send_and_receive([Message(record, dst_node_id=to, message_type=kind)])
+    return str(reply.error.reason) if reply.has_error() else "answered", (folder / "lines.jsonl").exists()
+
+
+@pytest.mark.parametrize("kind", [TRAIN, EVALUATE])
+def test_no_refusal_tells_whether_a_site_has_every_class(tmp_path: Path, kind: str) -> None:
+    """The method fedcg needs every class, and said so: a server could ask for nothing, at no cost."""
+    chosen: dict[str, Any] = {"dataset": "digits", "net": "lenet5", "side": 32, "clients": 2, "attack": ("none",)}
+    reasons = []
+    for split in ("iid", "pathological"):  # where all classes are at client 0, and where only some are
+        resolved = resolve(Experiment(method="fedcg", split=split, **chosen))
+        reasons.append(refused(tmp_path / split, kind, resolved))
+    assert reasons[0] == reasons[1]
+    assert "this site's budget: fedcg" in reasons[0][0] and not reasons[0][1]
