@@ -65,9 +65,18 @@ def is_known(split: Split) -> bool:
 
 
 def least_summed(experiment: Experiment) -> int:
-    """Return how many updates there are in a round's sum at least: with fewer the run ends, and nothing is summed."""
+    """Return how many updates with noise of their own there are in a round's sum at least.
+
+    With fewer updates the run ends, and nothing is summed. Colluding clients may all be among them.
+
+    Raises:
+        BadInput: there may be no other client in a sum.
+    """
     everybody = experiment.on_client_failure == "fail" and not _is_poisson(experiment)
-    return experiment.cohort if everybody else experiment.min_clients
+    surely, colluding = experiment.cohort if everybody else experiment.min_clients, experiment.colluding_clients
+    limit = f"colluding-clients < {surely}, the updates that are surely in a round's sum (--sample, --min-clients)"
+    require(colluding < surely, limit, colluding_clients=colluding)
+    return surely - colluding
 
 
 def _is_poisson(experiment: Experiment) -> bool:

@@ -127,8 +127,12 @@ def _require_whole_noise(resolved: Resolved) -> None:
     """Refuse more shares of the noise than there surely are in a sum; a single client is one of others elsewhere."""
     experiment, shares = resolved.experiment, getattr(resolved.settings, _SHARES, 1)
     summed = least_summed(experiment)
-    surely = f"{_SHARES} <= {summed}, the updates that are surely in a round's sum (--sample, --min-clients)"
+    honest = " of clients that do not collude" if experiment.colluding_clients else ""
+    surely = f"{_SHARES} <= {summed}, the updates{honest} that are surely in a round's sum (--sample, --min-clients)"
     require(experiment.clients == 1 or shares <= summed, surely, **{_SHARES: shares})
+    adds_up = getattr(resolved.settings, "update_deviation", 0.0) > 0
+    alone = f"colluding-clients=0 with method={experiment.method}, which counts no noise of other clients in a sum"
+    require(adds_up or not experiment.colluding_clients, alone, colluding_clients=experiment.colluding_clients)
 
 
 def require_settled(experiment: Experiment) -> None:

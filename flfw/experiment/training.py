@@ -127,6 +127,9 @@ class PrivacySettings:
     """The most examples that one patient has at a client, for the privacy of patients; 0: not known."""
     patient_clients: int = 1
     """The most clients at which one patient has examples of its own; copies that a split makes are counted beside."""
+    colluding_clients: int = 0
+    """The most clients that add no noise, or give theirs away to who sees sums: the claim against aggregate counts
+    without them."""
     canaries: int = 0
     """Examples that are left out by a coin, to measure from one run how much is certainly lost; 0: none."""
     metrics: Literal["all", "private", "none", "auto"] = "all"
@@ -140,7 +143,7 @@ class PrivacySettings:
     def __post_init__(self) -> None:
         require(0 < self.delta < 1, "0 < delta < 1", delta=self.delta)
         require_finite(self, ("target_epsilon", "epsilon_budget"), zero=True)
-        require_at_least(self, 0, ("patient_examples", "canaries"))
+        require_at_least(self, 0, ("patient_examples", "colluding_clients", "canaries"))
         require_at_least(self, 1, ("patient_clients",))
         known = self.patient_examples >= 1 or self.patient_clients == 1
         require(known, "patient-examples >= 1 with patient-clients", patient_clients=self.patient_clients)

@@ -216,9 +216,9 @@ def _of_the_sums(mechanisms: Sequence[Mechanism]) -> list[str]:
         return []
     noises = [part.noise_multiplier * sqrt(part.summed / part.shares) for part in mechanisms]
     return [
-        f"A sum is of {_span(summed)} updates or more, also where clients drop out, and each of its clients adds its"
-        f" noise, which nobody takes off: together {_span(noises)} times the bound. Of clients that add none, or that"
-        " work together with the adversary, the noise is missing.",
+        f"A sum has the noise of {_span(summed)} clients or more in it, also where clients drop out, and nobody takes"
+        f" it off: together {_span(noises)} times the bound. Clients that add none, or that work together with the"
+        " adversary, are not among these (--colluding-clients).",
     ]
 
 

@@ -87,6 +87,30 @@ def test_the_noise_of_all_that_are_surely_in_a_sum_counts(changes: dict[str, Any
     assert failing(epsilon, sqrt(rounds) / 6 / sqrt(surely)) == pytest.approx(DELTA)
 
 
+@pytest.mark.parametrize("colluding", [1, 3])
+def test_noise_that_is_given_away_is_not_counted(colluding: int) -> None:
+    """By hand: ten updates of noise sigma C / sqrt(5) each, less those whose noise the adversary knows."""
+    result = claims(of_ten("noise_shares=5", colluding_clients=colluding), TEN)
+    alone, together = 6 / sqrt(5), 6 / sqrt(5) * sqrt(10 - colluding)
+    assert result["client", "aggregate"].epsilon == pytest.approx(gaussian(together, 5), rel=1e-9)
+    assert result["client", "server"].epsilon == pytest.approx(gaussian(alone, 5), rel=1e-9)
+    assert f"the noise of {10 - colluding} clients or more" in " ".join(result["client", "aggregate"].assumptions)
+
+
+def test_who_colludes_may_not_be_everybody_nor_without_effect(capsys: pytest.CaptureFixture[str]) -> None:
+    run = "--net linear --clients 4 --rounds 1 --attack none --engine inproc --colluding-clients"
+    for flags, line in (
+        ("4 --method fed_sdp", "colluding-clients < 4, the updates that are surely in a round's sum"),
+        ("2 --method fed_sdp --set noise_shares=3", "noise_shares <= 2, the updates of clients that do not collude"),
+        ("1 --method fed_cdp", "colluding-clients=0 with method=fed_cdp"),
+        ("1 --method fedavg", "colluding-clients=0 with method=fedavg"),
+        ("-1 --method fed_sdp", "colluding-clients >= 0"),
+    ):
+        assert sim.main([*run.split(), *flags.split()]) == 2
+        errors = capsys.readouterr().err
+        assert line in errors and errors.count("\n") == 1
+
+
 def test_shares_of_the_noise_make_it_whole_in_the_sum_and_small_in_each_update() -> None:
     for shares, surely in ((10, 10), (7, 7), (4, 10)):
         changes = {"on_client_failure": "drop", "min_clients": surely}
@@ -95,8 +119,11 @@ def test_shares_of_the_noise_make_it_whole_in_the_sum_and_small_in_each_update()
         assert result["client", "aggregate"].epsilon == pytest.approx(gaussian(6 * whole, 5), rel=1e-9)
         for adversary in ("server", *OTHERS):
             assert result["client", adversary].epsilon == gaussian(6 / sqrt(shares), 5)
-        assert any(f"A sum is of {surely} updates or more" in one for one in result["client", "aggregate"].assumptions)
-        assert not any("A sum is of" in one for one in result["client", "another client"].assumptions)
+        assert any(
+            f"A sum has the noise of {surely} clients or more" in one
+            for one in result["client", "aggregate"].assumptions
+        )
+        assert not any("A sum has the noise" in one for one in result["client", "another client"].assumptions)
 
 
 def test_an_example_exchanges_an_update_also_in_a_sum() -> None:
@@ -145,7 +172,7 @@ def test_noise_in_local_steps_counts_as_against_who_sees_each_update(method: str
     result = claims(asked(method, "noise_multiplier=6", *chosen, clients=10), TEN)
     for unit in ("example", "client"):
         assert result[unit, "aggregate"].epsilon == result[unit, "server"].epsilon
-        assert not any("A sum is of" in one for one in result[unit, "aggregate"].assumptions)
+        assert not any("A sum has the noise" in one for one in result[unit, "aggregate"].assumptions)
 
 
 @pytest.mark.parametrize(
@@ -186,9 +213,9 @@ def test_a_claim_on_sums_says_what_it_rests_on() -> None:
     words = " ".join(one.assumptions)
     assert one.assumptions[0].startswith("The server is taken to see nothing of a round's updates but their sum")
     assert "each update in one sum alone" in words and "No secure aggregation runs here" in words
-    assert "A sum is of 10 updates or more, also where clients drop out" in words
+    assert "A sum has the noise of 10 clients or more in it, also where clients drop out" in words
     assert "together 6 times the bound" in words and "noise of 1.89737 times the bound" in words
-    assert "Of clients that add none, or that work together with the adversary, the noise is missing." in words
+    assert "Clients that add none, or that work together with the adversary, are not among these" in words
     assert all(sentence[0].isupper() and sentence.endswith(".") for sentence in one.assumptions)
     assert len(set(one.assumptions)) == len(one.assumptions)
     seeded = claims(of_ten(), TEN)["client", "aggregate"]
@@ -218,7 +245,7 @@ def test_noise_that_is_not_on_whole_updates_has_no_shares_and_no_sums() -> None:
     in_turn = [Mechanism(6.0, 1, clipped="client", summed=4), Mechanism(3.0, 1, clipped="client", summed=9)]
     result = claim(in_turn, "client", "aggregate", DELTA, 2)
     assert failing(result.epsilon, sqrt(1 / 12**2 + 1 / 9**2)) == pytest.approx(DELTA)
-    assert any("A sum is of 4 to 9 updates or more" in one for one in result.assumptions)
+    assert any("A sum has the noise of 4 to 9 clients or more" in one for one in result.assumptions)
 
 
 # --- what a site and a rehearsal make of it ---
@@ -408,7 +435,7 @@ def test_result_and_report_have_both_claims(running: Experiment, capsys: pytest.
         "outsider",
     ] * 2
     page = (folder / "report.html").read_text()
-    assert '<td class="text">aggregate</td>' in page and "A sum is of 4 updates or more" in page
+    assert '<td class="text">aggregate</td>' in page and "A sum has the noise of 4 clients or more" in page
     assert sim.main(["--resume", str(folder)]) == 0
     assert f"epsilon at most {gaussian(3, 2):.3g} for one client against aggregate (who sees" in capsys.readouterr().out
 
@@ -479,7 +506,7 @@ def test_the_least_that_any_attempt_allowed_is_counted(running: Experiment) -> N
     folder = run.resume(strict)
     assert json.loads((folder / "result.json").read_text())["provenance"]["asked"] == [1, 1, 1, 2]
     assert entries(folder)["epsilon"] == pytest.approx(gaussian(3, 4), rel=1e-9)
-    assert any("A sum is of 2 updates or more" in one for one in entries(folder)["assumptions"])
+    assert any("A sum has the noise of 2 clients or more" in one for one in entries(folder)["assumptions"])
 
 
 def test_rounds_of_which_nobody_noted_the_least_count_as_of_single_updates(running: Experiment) -> None:
