@@ -88,7 +88,7 @@ def _accuracies(runs: Sequence[Finished], names: Sequence[str]) -> str:
 
 
 def _claims(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
-    """Return a table of what the runs claim, alone in a list; an empty list if none of them claims anything."""
+    """Return a table of the claims of the runs, alone in a list; an empty list if there are none."""
     claims = [
         {
             f"one {line['unit']} against {line['adversary']}, {line['counted']}": f"{float(line['epsilon']):.3g}"

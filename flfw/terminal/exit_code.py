@@ -13,7 +13,7 @@ from flfw.errors import BadInput, RunFailed
 
 
 class Terminated(KeyboardInterrupt):
-    """Interrupt by SIGTERM, which schedulers, ``timeout`` and systemd send: what was started is ended as by Ctrl-C."""
+    """Interrupt by SIGTERM, which schedulers, ``timeout`` and systemd send; everything ends as by Ctrl-C."""
 
 
 def exit_code(program: str, do: Callable[[], int]) -> int:
