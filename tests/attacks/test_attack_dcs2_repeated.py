@@ -1,0 +1,157 @@
+"""DCS^2 asked several times with the same weights: what is common to the answers is the undefended gradient."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from clients.defences.dcs2 import DCS2, DCS2Settings
+from flfw import nets
+from flfw.defence import LocalStep
+from flfw.errors import BadInput
+from flfw.inversion.closed_form.concealed import SOLVED, Separated, rank, separate, solvable
+from flfw.inversion.closed_form.repeated import answers_needed, joined
+from flfw.nets.inputs import Inputs
+from flfw.nets.representation import representation
+from flfw.rng import initialising, torch_generator
+
+INPUTS = Inputs.from_constants((1, 12, 12), (0.5,), (0.25,))
+
+
+def network(name: str, seed: int) -> nn.Module:
+    with initialising(seed, name):
+        return nets.build(name, INPUTS.shape, 10)
+
+
+def batch(seed: int, count: int) -> tuple[Tensor, Tensor]:
+    """Random images, of as many classes as there are."""
+    return torch.rand(count, *INPUTS.shape, generator=torch_generator(seed, "asked again")), torch.arange(count) % 10
+
+
+def undefended(net: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    named = dict(net.named_parameters())
+    loss = cross_entropy(net(INPUTS.normalise(x)), y)
+    return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
+
+
+def answers(net: nn.Module, x: Tensor, y: Tensor, times: int, **settings: object) -> list[dict[str, Tensor]]:
+    """Messages of the defence; each has a generator of its own, as each round of a client has."""
+    rng = torch_generator(0, "public")
+    public = torch.rand(40, *INPUTS.shape, generator=rng), torch.arange(40) % 10
+    step = LocalStep(undefended(net, x, y), x, y, net, INPUTS, lambda: public, torch.arange(len(y)))
+    defence = DCS2(DCS2Settings(**{"steps": 10, "stop": "never", **settings}))  # type: ignore[arg-type]
+    return [defence.step(step, torch_generator(ask, "answer")) for ask in range(times)]
+
+
+def layer(message: dict[str, Tensor], name: str = "classifier") -> Tensor:
+    """A layer's gradient, that of its bias as the last column."""
+    return torch.cat([message[f"{name}.weight"], message[f"{name}.bias"][:, None]], 1)
+
+
+def asked(net: nn.Module, x: Tensor, y: Tensor, times: int, **settings: object) -> Tensor:
+    return torch.stack([layer(message) for message in answers(net, x, y, times, **settings)])
+
+
+def apart(a: Tensor, b: Tensor) -> float:
+    return float((a - b).norm() / b.norm())
+
+
+def features(net: nn.Module, gradient: Tensor, y: Tensor) -> Separated:
+    """Features out of an undefended gradient of the last layer."""
+    last = net.get_submodule("classifier")
+    assert isinstance(last, nn.Linear)
+    given = gradient[:, :-1], gradient[:, -1], last.weight.detach(), last.bias.detach(), y, torch.zeros_like(y) > 0
+    return separate(*given, torch_generator(0, "separated"), starts=100)
+
+
+def worst(guess: Tensor, truth: Tensor) -> float:
+    return max(apart(a, b) for a, b in zip(guess, truth, strict=True))
+
+
+def test_five_examples_that_no_message_gives_away_come_out_of_three() -> None:
+    net, (x, y) = network("lenet", 0), batch(0, 5)
+    messages = asked(net, x, y, 3)
+    assert rank(messages[0][:, :-1]) == 9 and not solvable(5, 5, 10)  # one message: 9 directions of 10 samples
+    result = joined(messages, 5, 5, 9)
+    assert result.error < SOLVED and apart(3 * result.gradient, layer(undefended(net, x, y))) < 1e-5
+    separated = features(net, 3 * result.gradient, y)
+    assert separated.error < SOLVED
+    assert worst(separated.examples, representation(net, "classifier", INPUTS.normalise(x))) < 1e-4
+
+
+@pytest.mark.parametrize(("count", "times", "settings"), [(2, 2, {}), (6, 4, {}), (20, 4, {"sensitive": "last:3"})])
+def test_what_several_answers_have_in_common_is_the_undefended_gradient(
+    count: int, times: int, settings: dict[str, object]
+) -> None:
+    """Also of a batch with more examples than classes, where few are sensitive: no rule, no label, no mixture."""
+    net, (x, y) = network("lenet", 0), batch(0, count)
+    result = joined(asked(net, x, y, times, **settings), count, 3 if settings else count, 9)
+    assert result.error < SOLVED and apart(3 * result.gradient, layer(undefended(net, x, y))) < 1e-4
+
+
+def test_two_answers_give_away_a_wide_layer_below_the_last() -> None:
+    net, (x, y) = network("mlp", 0), batch(0, 12)
+    first = next(name for name, part in net.named_modules() if isinstance(part, nn.Linear))
+    messages = torch.stack([layer(message, first) for message in answers(net, x, y, 2)])
+    assert answers_needed(12, 12, messages.shape[1]) == 2
+    result = joined(messages, 12, 12, messages.shape[1])
+    assert apart(3 * result.gradient, layer(undefended(net, x, y), first)) < 1e-4
+
+
+def test_answers_about_different_examples_have_nothing_in_common() -> None:
+    net = network("lenet", 0)
+    others = [asked(net, *batch(seed, 5), times=1)[0] for seed in range(3)]
+    assert joined(torch.stack(others), 5, 5, 9).error > 1e-3
+
+
+def test_the_same_answer_again_tells_nothing() -> None:
+    """A generator of the same round and probe draws the same proxies, so a repeated ask must be another round's."""
+    net, (x, y) = network("lenet", 0), batch(0, 5)
+    (message,), (again,) = asked(net, x, y, 1), asked(net, x, y, 1)
+    assert torch.equal(message, again)
+    result = joined(torch.stack([message] * 3), 5, 5, 9)
+    assert apart(3 * result.gradient, layer(undefended(net, x, y))) > 1e-2
+
+
+def test_weights_that_move_between_the_answers_spoil_it_in_proportion() -> None:
+    net, (x, y) = network("lenet", 0), batch(0, 5)
+    errors = []
+    for moved in (1e-6, 1e-4, 1e-2):
+        messages = []
+        for ask in range(3):
+            other = network("lenet", 0)
+            with torch.no_grad():
+                for part in other.parameters():
+                    part += ask * moved * torch.randn(part.shape, generator=torch_generator(ask, "moved"))
+            messages.append(layer(answers(other, x, y, ask + 1)[-1]))
+        errors.append(apart(3 * joined(torch.stack(messages), 5, 5, 9).gradient, layer(undefended(net, x, y))))
+    print([f"{error:.0e}" for error in errors])
+    assert errors[0] < 1e-2 and errors[0] < errors[1] < errors[2] and errors[2] > 0.1
+
+
+@pytest.mark.parametrize(
+    ("count", "times", "line"), [(5, 2, "at least 3 messages"), (9, 40, "at least no number of messages")]
+)
+def test_too_few_messages_are_refused(count: int, times: int, line: str) -> None:
+    with pytest.raises(BadInput, match=line):
+        joined(torch.zeros(times, 10, 30), count, count, 9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "more"), [(count, more) for count in (5, 6, 7, 8) for more in (0, 1)])
+def test_rates_of_the_joined_answers(count: int, more: int) -> None:
+    """Rates in docs/attacks/dcs2.md, for four networks and batches."""
+    times = (answers_needed(count, count, 9) or 0) + more
+    errors, solved = [], []
+    for seed in range(4):
+        net, (x, y) = network("lenet", seed), batch(seed, count)
+        gradient = 3 * joined(asked(net, x, y, times), count, count, 9).gradient
+        errors.append(apart(gradient, layer(undefended(net, x, y))))
+        separated = features(net, gradient, y)
+        if separated.error < SOLVED:
+            solved.append(worst(separated.examples, representation(net, "classifier", INPUTS.normalise(x))))
+    features_of = f"features of {len(solved)} of 4, off by at most {max(solved, default=torch.nan):.0e}"
+    print(f"{count} examples, {times} answers: gradient off by at most {max(errors):.0e}; {features_of}")
+    assert max(solved, default=0.0) < 1e-3 and (not more or (len(solved) >= 3 and max(errors) < 1e-3))
