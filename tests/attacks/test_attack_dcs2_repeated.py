@@ -1,14 +1,21 @@
-"""DCS^2 asked several times with the same weights: what is common to the answers is the undefended gradient."""
+"""DCS^2 asked several times: the undefended gradient out of the same weights, and better images out of other ones."""
 
 from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+import sim
+from attacks.dcs2 import DCS2Inversion, DCS2InversionSettings
 from clients.defences.dcs2 import DCS2, DCS2Settings
 from flfw import nets
+from flfw.adversary.observation import Knowledge, Observation
 from flfw.defence import LocalStep
 from flfw.errors import BadInput
 from flfw.inversion.closed_form.concealed import SOLVED, Separated, rank, separate, solvable
@@ -16,6 +23,8 @@ from flfw.inversion.closed_form.repeated import answers_needed, joined
 from flfw.nets.inputs import Inputs
 from flfw.nets.representation import representation
 from flfw.rng import initialising, torch_generator
+from flfw.victims.victim import PlainVictim
+from tests.support.attackable import db, digit_inputs, digits, fresh_net, generators, gradient, seen
 
 INPUTS = Inputs.from_constants((1, 12, 12), (0.5,), (0.25,))
 
@@ -155,3 +164,49 @@ def test_rates_of_the_joined_answers(count: int, more: int) -> None:
     features_of = f"features of {len(solved)} of 4, off by at most {max(solved, default=torch.nan):.0e}"
     print(f"{count} examples, {times} answers: gradient off by at most {max(errors):.0e}; {features_of}")
     assert max(solved, default=0.0) < 1e-3 and (not more or (len(solved) >= 3 and max(errors) < 1e-3))
+
+
+def two_rounds(x: Tensor, y: Tensor) -> tuple[Observation, Knowledge]:
+    """An undefended answer, and the knowledge of an earlier round's, when the weights were others."""
+    inputs, rounds = digit_inputs(16), []
+    for seed in (1, 2):
+        net = fresh_net("lenet", inputs.shape, seed)
+        victim = PlainVictim(fresh_net("lenet", inputs.shape, seed=9), nets.tensors(net), ("*",), inputs)
+        rounds.append((seen(gradient(net, inputs, x, y), victim.known), Knowledge(victim, len(y), y)))
+    before, (observation, knowledge) = rounds
+    return observation, replace(knowledge, earlier=(before,))
+
+
+def test_two_rounds_with_other_weights_give_the_image_more_exactly_than_one() -> None:
+    x, y = digits(0, side=16)
+    observation, knowledge = two_rounds(x, y)
+    found = {}
+    for earlier in (0, 1):
+        attack = DCS2Inversion(DCS2InversionSettings(search_iterations=300, earlier=earlier))
+        assert attack.uses == (frozenset({"earlier"}) if earlier else frozenset())
+        found[earlier] = db(x, attack.run([observation], [knowledge], generators(1))[0])
+    assert found[1] > found[0] + 3
+
+
+def test_an_earlier_answer_that_cannot_be_read_or_ordered_is_not_joined() -> None:
+    attack = DCS2Inversion(DCS2InversionSettings(search_iterations=3, starts=20, separation_iterations=20))
+    observation, knowledge = two_rounds(*digits(0, side=16))
+    (before, known), alone = knowledge.earlier[0], replace(knowledge, earlier=())
+    noise = {name: torch.randn(value.shape, generator=torch_generator(0, name)) for name, value in before.sent.items()}
+    spoilt = replace(knowledge, earlier=((replace(before, sent=noise), known),))
+    (one,), (other,) = (attack.run([observation], [k], generators(1)) for k in (spoilt, alone))
+    assert torch.equal(one.samples, other.samples)
+    x, _ = digits(0, 2, side=16)
+    _, alike = two_rounds(x, torch.tensor([4, 4]))
+    assert attack._of_earlier_rounds(alike, generators(1)[0]) == []
+    _, apart = two_rounds(x, torch.tensor([4, 7]))
+    assert len(DCS2Inversion()._of_earlier_rounds(apart, generators(1)[0])) == 1
+
+
+def test_a_run_grants_the_answers_after_earlier_rounds(tmp_path: Path) -> None:
+    flags = "--method fedavg --dataset digits --net lenet --clients 2 --rounds 1 --local-epochs 1 --batch-size 400"
+    flags += " --engine inproc --attack dcs2 --images 2 --audit-rounds 0,1 --set dcs2.search_iterations=5 --out"
+    assert sim.main([*flags.split(), str(tmp_path / "run")]) == 0
+    entries = json.loads((tmp_path / "run" / "result.json").read_text())["audit"]
+    told = {entry["round"]: any("after earlier rounds" in line for line in entry["granted"]) for entry in entries}
+    assert told == {0: False, 1: True}
