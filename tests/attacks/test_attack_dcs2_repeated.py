@@ -112,7 +112,7 @@ def test_two_answers_give_away_a_wide_layer_below_the_last() -> None:
 def test_answers_about_different_examples_have_nothing_in_common() -> None:
     net = network("lenet", 0)
     others = [asked(net, *batch(seed, 5), times=1)[0] for seed in range(3)]
-    assert joined(torch.stack(others), 5, 5, 9).error > 1e-3
+    assert joined(torch.stack(others), 5, 5, 9).error > 50 * SOLVED
 
 
 def test_the_same_answer_again_tells_nothing() -> None:
@@ -136,8 +136,7 @@ def test_weights_that_move_between_the_answers_spoil_it_in_proportion() -> None:
                     part += ask * moved * torch.randn(part.shape, generator=torch_generator(ask, "moved"))
             messages.append(layer(answers(other, x, y, ask + 1)[-1]))
         errors.append(apart(3 * joined(torch.stack(messages), 5, 5, 9).gradient, layer(undefended(net, x, y))))
-    print([f"{error:.0e}" for error in errors])
-    assert errors[0] < 1e-2 and errors[0] < errors[1] < errors[2] and errors[2] > 0.1
+    assert errors[0] < 1e-4 and errors[1] > 30 * errors[0] and errors[2] > max(0.05, 30 * errors[1])
 
 
 @pytest.mark.parametrize(
@@ -149,37 +148,41 @@ def test_too_few_messages_are_refused(count: int, times: int, line: str) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("count", "more"), [(count, more) for count in (5, 6, 7, 8) for more in (0, 1)])
-def test_rates_of_the_joined_answers(count: int, more: int) -> None:
-    """Rates in docs/attacks/dcs2.md, for four networks and batches."""
-    times = (answers_needed(count, count, 9) or 0) + more
-    errors, solved = [], []
-    for seed in range(4):
+@pytest.mark.parametrize("count", [5, 6, 7, 8])
+def test_rates_of_the_joined_answers(count: int) -> None:
+    """Rates in docs/attacks/dcs2.md, for three networks and batches, with one answer more than is needed."""
+    times, errors, solved = 1 + (answers_needed(count, count, 9) or 0), [], []
+    for seed in range(3):
         net, (x, y) = network("lenet", seed), batch(seed, count)
-        gradient = 3 * joined(asked(net, x, y, times), count, count, 9).gradient
-        errors.append(apart(gradient, layer(undefended(net, x, y))))
-        separated = features(net, gradient, y)
+        common = 3 * joined(asked(net, x, y, times), count, count, 9).gradient
+        errors.append(apart(common, layer(undefended(net, x, y))))
+        separated = features(net, common, y)
         if separated.error < SOLVED:
             solved.append(worst(separated.examples, representation(net, "classifier", INPUTS.normalise(x))))
-    features_of = f"features of {len(solved)} of 4, off by at most {max(solved, default=torch.nan):.0e}"
-    print(f"{count} examples, {times} answers: gradient off by at most {max(errors):.0e}; {features_of}")
-    assert max(solved, default=0.0) < 1e-3 and (not more or (len(solved) >= 3 and max(errors) < 1e-3))
+    off = f"features of {len(solved)} of 3, off by at most {max(solved, default=torch.nan):.0e}"
+    print(f"{count} examples, {times} answers: gradient off by at most {max(errors):.0e}; {off}")
+    assert max(errors) < 1e-3 and max(solved, default=0.0) < 1e-3 and len(solved) >= 2
 
 
-def two_rounds(x: Tensor, y: Tensor) -> tuple[Observation, Knowledge]:
-    """An undefended answer, and the knowledge of an earlier round's, when the weights were others."""
-    inputs, rounds = digit_inputs(16), []
-    for seed in (1, 2):
-        net = fresh_net("lenet", inputs.shape, seed)
-        victim = PlainVictim(fresh_net("lenet", inputs.shape, seed=9), nets.tensors(net), ("*",), inputs)
-        rounds.append((seen(gradient(net, inputs, x, y), victim.known), Knowledge(victim, len(y), y)))
-    before, (observation, knowledge) = rounds
-    return observation, replace(knowledge, earlier=(before,))
+def after_steps(x: Tensor, y: Tensor, rounds: int, steps: int, lr: float) -> tuple[Observation, Knowledge]:
+    """An undefended answer after training, and the knowledge of those of earlier rounds."""
+    inputs, net, answered = digit_inputs(16), fresh_net("lenet", (1, 16, 16)), []
+    for server_round in range(rounds):
+        held = {name: value.clone() for name, value in nets.tensors(net).items()}
+        victim = PlainVictim(fresh_net("lenet", inputs.shape, seed=9), held, ("*",), inputs)
+        answered.append((seen(gradient(net, inputs, x, y), victim.known), Knowledge(victim, len(y), y)))
+        for step in range(steps):
+            moved = gradient(net, inputs, *digits(100 + 64 * (step + server_round), 64, side=16))
+            with torch.no_grad():
+                for name, part in net.named_parameters():
+                    part -= lr * moved[name]
+    *before, (observation, knowledge) = answered
+    return observation, replace(knowledge, earlier=tuple(before))
 
 
 def test_two_rounds_with_other_weights_give_the_image_more_exactly_than_one() -> None:
     x, y = digits(0, side=16)
-    observation, knowledge = two_rounds(x, y)
+    observation, knowledge = after_steps(x, y, 2, 5, 0.1)
     found = {}
     for earlier in (0, 1):
         attack = DCS2Inversion(DCS2InversionSettings(search_iterations=300, earlier=earlier))
@@ -188,18 +191,35 @@ def test_two_rounds_with_other_weights_give_the_image_more_exactly_than_one() ->
     assert found[1] > found[0] + 3
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("lr", [0.01, 0.1])
+def test_gain_of_earlier_rounds(lr: float) -> None:
+    """Figures in docs/attacks/dcs2.md, for four images and five steps of training between rounds."""
+    quality = {}
+    for rounds in (1, 2, 4):
+        attack, found = DCS2Inversion(DCS2InversionSettings(search_iterations=1000)), []
+        for image in range(4):
+            x, y = digits(image, side=16)
+            observation, knowledge = after_steps(x, y, 4, 5, lr)
+            knowledge = replace(knowledge, earlier=knowledge.earlier[4 - rounds :])
+            found.append(db(x, attack.run([observation], [knowledge], generators(1))[0]))
+        quality[rounds] = sum(found) / len(found)
+    print(f"lr {lr}: " + ", ".join(f"{rounds} rounds {mean:.1f} dB" for rounds, mean in quality.items()))
+    assert quality[4] > quality[2] > quality[1]
+
+
 def test_an_earlier_answer_that_cannot_be_read_or_ordered_is_not_joined() -> None:
     attack = DCS2Inversion(DCS2InversionSettings(search_iterations=3, starts=20, separation_iterations=20))
-    observation, knowledge = two_rounds(*digits(0, side=16))
+    observation, knowledge = after_steps(*digits(0, side=16), 2, 1, 0.1)
     (before, known), alone = knowledge.earlier[0], replace(knowledge, earlier=())
     noise = {name: torch.randn(value.shape, generator=torch_generator(0, name)) for name, value in before.sent.items()}
     spoilt = replace(knowledge, earlier=((replace(before, sent=noise), known),))
     (one,), (other,) = (attack.run([observation], [k], generators(1)) for k in (spoilt, alone))
     assert torch.equal(one.samples, other.samples)
     x, _ = digits(0, 2, side=16)
-    _, alike = two_rounds(x, torch.tensor([4, 4]))
+    _, alike = after_steps(x, torch.tensor([4, 4]), 2, 1, 0.1)
     assert attack._of_earlier_rounds(alike, generators(1)[0]) == []
-    _, apart = two_rounds(x, torch.tensor([4, 7]))
+    _, apart = after_steps(x, torch.tensor([4, 7]), 2, 1, 0.1)
     assert len(DCS2Inversion()._of_earlier_rounds(apart, generators(1)[0])) == 1
 
 
