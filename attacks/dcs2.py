@@ -5,10 +5,11 @@ Needs       a fully connected last layer with a bias, whose gradient is sent, ab
             with all B sensitive 2 B < K, four for ten classes.
 Knows       the recipe of clients/defences/dcs2.py: the mixture, the divisor, the sensitive classes. Neither the
             concealed samples nor their labels, nor public data; nor, of last:M and at:P,P, which examples these are.
-Granted     the examples' labels.
+Granted     the examples' labels, and that the probes after earlier rounds were of the same examples.
 
     dL/dW = A F with F = [f_c; f_s], and A a function of F      to rounding: `flfw.inversion.closed_form.concealed`
     minimise over x: distance(E(x), f_s) + tv * TV(x)           `flfw.inversion.private.known_extractor`
+        over E(x) and f_s of this and of earlier rounds, one after another
 
 A gradient whose rank is the number of examples has no concealed sample in it, as where the defence is not used: the
 same equations then give the examples' features. On a confident network some samples are lost in rounding, and

@@ -13,7 +13,8 @@ from torch.nn.functional import cross_entropy
 
 import sim
 from attacks.dcs2 import DCS2Inversion, DCS2InversionSettings
-from clients.defences.dcs2 import DCS2, DCS2Settings
+from attacks.ig import IG, IGSettings
+from clients.defences.dcs2 import DCS2, DCS2Settings, Search
 from flfw import nets
 from flfw.adversary.observation import Knowledge, Observation
 from flfw.defence import LocalStep
@@ -182,13 +183,57 @@ def after_steps(x: Tensor, y: Tensor, rounds: int, steps: int, lr: float) -> tup
 
 def test_two_rounds_with_other_weights_give_the_image_more_exactly_than_one() -> None:
     x, y = digits(0, side=16)
-    observation, knowledge = after_steps(x, y, 2, 5, 0.1)
+    observation, knowledge = after_steps(x, y, 2, 20, 0.3)
     found = {}
     for earlier in (0, 1):
         attack = DCS2Inversion(DCS2InversionSettings(search_iterations=300, earlier=earlier))
         assert attack.uses == (frozenset({"earlier"}) if earlier else frozenset())
         found[earlier] = db(x, attack.run([observation], [knowledge], generators(1))[0])
     assert found[1] > found[0] + 3
+
+
+def defended(x: Tensor, y: Tensor, **settings: object) -> tuple[LocalStep, DCS2]:
+    """A fresh network's step on real digits, with others as public examples."""
+    net, inputs = fresh_net("lenet", (1, 16, 16)), digit_inputs(16)
+    step = LocalStep(gradient(net, inputs, x, y), x, y, net, inputs, lambda: digits(500, 200, side=16))
+    return step, DCS2(DCS2Settings(**settings))  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_gain_of_the_mean_answer_for_a_search_that_is_not_told() -> None:
+    """Figures in docs/attacks/dcs2.md: the mean damps the concealed samples' part, but they are all near one place."""
+    found: dict[int, list[float]] = {1: [], 16: [], 0: []}
+    for image in range(3):
+        x, y = digits(image, side=16)
+        step, defence = defended(x, y, steps=100, stop="never")
+        sent = [defence.step(step, torch_generator(ask, "answer")) for ask in range(16)]
+        for times in found:
+            mean = {name: torch.stack([one[name] for one in sent[:times]]).mean(0) for name in sent[0]}
+            victim = PlainVictim(fresh_net("lenet", (1, 16, 16), 9), nets.tensors(step.model), ("*",), step.inputs)
+            observation = seen(mean if times else dict(step.gradients), victim.known)
+            attack = IG(IGSettings(iterations=500))
+            found[times].append(db(x, attack.run([observation], [Knowledge(victim, 1, y)], generators(1))[0]))
+    print({times: f"{sum(one) / len(one):.1f} dB" for times, one in found.items()}, "0: undefended")
+    assert sum(found[1]) < sum(found[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{}, {"stop": "never"}, {"stop": "never", "boxed": True}], ids=str)
+def test_range_of_the_concealed_features(settings: dict[str, object]) -> None:
+    """Figures in docs/attacks/dcs2.md: shares of features that lie outside of those of public examples."""
+    shares: dict[str, list[float]] = {"examples": [], "concealed": []}
+    for image in range(6):
+        step, _ = defended(*digits(image, side=16))
+        public = representation(step.model, "classifier", step.inputs.normalise(step.public()[0]))
+        least, most = public.min(0).values, public.max(0).values
+        search = Search(DCS2Settings(**{"steps": 400, **settings}), step, torch.ones(1) > 0, list(step.gradients))  # type: ignore[arg-type]
+        concealed, _ = search.concealed(torch_generator(image, "answer"))
+        for name, x in {"examples": step.inputs.normalise(step.x), "concealed": concealed}.items():
+            f = representation(step.model, "classifier", x)
+            shares[name].append(float(((f < least) | (f > most)).float().mean()))
+    means = {name: f"{min(values):.1%} to {max(values):.1%}" for name, values in shares.items()}
+    print(settings, means)
+    assert min(shares["concealed"]) >= 0
 
 
 @pytest.mark.slow
