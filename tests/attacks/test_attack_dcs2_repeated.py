@@ -27,7 +27,7 @@ from flfw.rng import initialising, torch_generator
 from flfw.victims.victim import PlainVictim
 from tests.support.attackable import db, digit_inputs, digits, fresh_net, generators, gradient, seen
 
-INPUTS = Inputs.from_constants((1, 12, 12), (0.5,), (0.25,))
+INPUTS = Inputs.from_constants((1, 16, 16), (0.5,), (0.25,))
 
 
 def network(name: str, seed: int) -> nn.Module:
@@ -46,13 +46,15 @@ def undefended(net: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
     return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
 
 
-def answers(net: nn.Module, x: Tensor, y: Tensor, times: int, **settings: object) -> list[dict[str, Tensor]]:
+def answers(
+    net: nn.Module, x: Tensor, y: Tensor, times: int, first: int = 0, **settings: object
+) -> list[dict[str, Tensor]]:
     """Messages of the defence; each has a generator of its own, as each round of a client has."""
     rng = torch_generator(0, "public")
     public = torch.rand(40, *INPUTS.shape, generator=rng), torch.arange(40) % 10
     step = LocalStep(undefended(net, x, y), x, y, net, INPUTS, lambda: public, torch.arange(len(y)))
     defence = DCS2(DCS2Settings(**{"steps": 10, "stop": "never", **settings}))  # type: ignore[arg-type]
-    return [defence.step(step, torch_generator(ask, "answer")) for ask in range(times)]
+    return [defence.step(step, torch_generator(ask, "answer")) for ask in range(first, first + times)]
 
 
 def layer(message: dict[str, Tensor], name: str = "classifier") -> Tensor:
@@ -113,7 +115,7 @@ def test_two_answers_give_away_a_wide_layer_below_the_last() -> None:
 def test_answers_about_different_examples_have_nothing_in_common() -> None:
     net = network("lenet", 0)
     others = [asked(net, *batch(seed, 5), times=1)[0] for seed in range(3)]
-    assert joined(torch.stack(others), 5, 5, 9).error > 50 * SOLVED
+    assert joined(torch.stack(others), 5, 5, 9).error > 20 * SOLVED
 
 
 def test_the_same_answer_again_tells_nothing() -> None:
@@ -125,7 +127,7 @@ def test_the_same_answer_again_tells_nothing() -> None:
     assert apart(3 * result.gradient, layer(undefended(net, x, y))) > 1e-2
 
 
-def test_weights_that_move_between_the_answers_spoil_it_in_proportion() -> None:
+def test_weights_that_move_between_the_answers_spoil_it() -> None:
     net, (x, y) = network("lenet", 0), batch(0, 5)
     errors = []
     for moved in (1e-6, 1e-4, 1e-2):
@@ -135,24 +137,29 @@ def test_weights_that_move_between_the_answers_spoil_it_in_proportion() -> None:
             with torch.no_grad():
                 for part in other.parameters():
                     part += ask * moved * torch.randn(part.shape, generator=torch_generator(ask, "moved"))
-            messages.append(layer(answers(other, x, y, ask + 1)[-1]))
+            messages.append(layer(answers(other, x, y, 1, first=ask)[0]))
         errors.append(apart(3 * joined(torch.stack(messages), 5, 5, 9).gradient, layer(undefended(net, x, y))))
-    assert errors[0] < 1e-4 and errors[1] > 30 * errors[0] and errors[2] > max(0.05, 30 * errors[1])
+    assert errors[0] < 1e-3 and errors[1] > 30 * errors[0] and errors[2] > 0.05
 
 
 @pytest.mark.parametrize(
-    ("count", "times", "line"), [(5, 2, "at least 3 messages"), (9, 40, "at least no number of messages")]
+    ("count", "times", "line"),
+    [
+        (5, 2, "at least 3 messages, got messages=2"),
+        (9, 40, "at least no number of messages, got messages=40"),
+        (5, 6, "at most 5 messages for a layer of 30 inputs, got messages=6"),
+    ],
 )
-def test_too_few_messages_are_refused(count: int, times: int, line: str) -> None:
+def test_too_few_messages_and_too_many_for_the_layer_are_refused(count: int, times: int, line: str) -> None:
     with pytest.raises(BadInput, match=line):
         joined(torch.zeros(times, 10, 30), count, count, 9)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [5, 6, 7, 8])
-def test_rates_of_the_joined_answers(count: int) -> None:
-    """Rates in docs/attacks/dcs2.md, for three networks and batches, with one answer more than is needed."""
-    times, errors, solved = 1 + (answers_needed(count, count, 9) or 0), [], []
+@pytest.mark.parametrize(("count", "times"), [(5, 3), (5, 4), (6, 4), (7, 6), (8, 12)])
+def test_rates_of_the_joined_answers(count: int, times: int) -> None:
+    """Rates in docs/attacks/dcs2.md, for three networks and batches."""
+    errors, solved = [], []
     for seed in range(3):
         net, (x, y) = network("lenet", seed), batch(seed, count)
         common = 3 * joined(asked(net, x, y, times), count, count, 9).gradient
@@ -208,7 +215,7 @@ def test_gain_of_the_mean_answer_for_a_search_that_is_not_told() -> None:
         step, defence = defended(x, y, steps=100, stop="never")
         sent = [defence.step(step, torch_generator(ask, "answer")) for ask in range(16)]
         for times in found:
-            mean = {name: torch.stack([one[name] for one in sent[:times]]).mean(0) for name in sent[0]}
+            mean = {name: torch.stack([one[name] for one in sent[: times or 1]]).mean(0) for name in sent[0]}
             victim = PlainVictim(fresh_net("lenet", (1, 16, 16), 9), nets.tensors(step.model), ("*",), step.inputs)
             observation = seen(mean if times else dict(step.gradients), victim.known)
             attack = IG(IGSettings(iterations=500))
@@ -233,7 +240,7 @@ def test_range_of_the_concealed_features(settings: dict[str, object]) -> None:
             shares[name].append(float(((f < least) | (f > most)).float().mean()))
     means = {name: f"{min(values):.1%} to {max(values):.1%}" for name, values in shares.items()}
     print(settings, means)
-    assert min(shares["concealed"]) >= 0
+    assert min(shares["concealed"]) > 2 * max(shares["examples"])
 
 
 @pytest.mark.slow

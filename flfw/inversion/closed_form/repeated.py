@@ -13,7 +13,8 @@ X is found by linear algebra, without the labels, the recipe's numbers or the ne
     2. Beyond these rows nothing of X is left in G_t. The combinations N_t of outputs that vanish there vanish in C_t.
     3. N_t^T X = N_t^T G_t holds for each t, and is solved for X.
 
-T - 1 messages span all these rows if (T - 1)(n - m) >= b, and all N_t together tell X if T (n - m) >= n.
+T - 1 messages span all these rows if (T - 1)(n - m) >= b, and all N_t together tell X if T (n - m) >= n. The rows must
+be independent, so the layer has at least T m + b inputs.
 """
 
 from __future__ import annotations
@@ -74,7 +75,10 @@ def joined(gradients: Tensor, examples: int, concealed: int, outputs: int) -> Jo
     possible = needed is not None and len(gradients) >= needed
     require(possible, f"at least {needed or 'no number of'} messages", messages=len(gradients))
     g, shared = gradients.double(), min(examples, outputs)
-    rows = _rows(g.flatten(0, 1), len(g) * concealed + shared)
+    joint, inputs = len(g) * concealed + shared, g.shape[2]
+    most = (inputs - shared) // concealed
+    require(joint <= inputs, f"at most {most} messages for a layer of {inputs} inputs", messages=len(g))
+    rows = _rows(g.flatten(0, 1), joint)
     inner = g @ rows.T  # (T, outputs, r): all that follows is inside the rows
     missing = inner.new_zeros(len(rows), len(rows))
     for left_out in range(len(g)):
