@@ -5,10 +5,11 @@ Needs       a fully connected last layer with a bias, whose gradient is sent, ab
             with all B sensitive 2 B < K, four for ten classes.
 Knows       the recipe of clients/defences/dcs2.py: the mixture, the divisor, the sensitive classes. Neither the
             concealed samples nor their labels, nor public data; nor, of last:M and at:P,P, which examples these are.
-Granted     the examples' labels.
+Granted     the examples' labels, and that the probes after earlier rounds were of the same examples.
 
     dL/dW = A F with F = [f_c; f_s], and A a function of F      to rounding: `flfw.inversion.closed_form.concealed`
     minimise over x: distance(E(x), f_s) + tv * TV(x)           `flfw.inversion.private.known_extractor`
+        over E(x) and f_s of this and of earlier rounds, one after another
 
 A gradient whose rank is the number of examples has no concealed sample in it, as where the defence is not used: the
 same equations then give the examples' features. On a confident network some samples are lost in rounding, and
@@ -32,13 +33,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from flfw.adversary.attack import Attack, Budget, NotApplicable, Private
+from flfw.adversary.attack import Attack, Budget, NotApplicable, Private, Uses
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.data.sensitive import SensitiveSamples
 from flfw.errors import require
 from flfw.inversion.closed_form.concealed import SOLVED, rank, separate, solvable
 from flfw.inversion.closed_form.features import CLASSIFIER, EXTRACTOR, ExtractorVictim, features_shape, read_features
-from flfw.inversion.private.known_extractor import by_features
+from flfw.inversion.private.known_extractor import by_features, side_by_side
 
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6  # error of the bias's gradient of one undefended example; float32 leaves 1e-7
 
@@ -55,12 +56,14 @@ class DCS2InversionSettings:
     starts: int = 300  # guessed, then random; four times as many if no solution is found, >= 1
     separation_iterations: int = 800  # by Adam, of the random starts, >= 1
     search_iterations: int = 8000  # steps of the search for the image, >= 1
+    earlier: int = 3  # messages of the last so many audited rounds that are joined to a round's own, >= 0
     tv: float = 1e-2  # first weight of the total variation; it falls to a thousandth; >= 0
 
     def __post_init__(self) -> None:
         require(0 < self.mixture < 1, "0 < mixture < 1", mixture=self.mixture)
         for name in ("starts", "separation_iterations", "search_iterations"):
             require(getattr(self, name) >= 1, f"{name} >= 1", **{name: getattr(self, name)})
+        require(self.earlier >= 0, "earlier >= 0", earlier=self.earlier)
         require(0 <= self.tv < inf, "0 <= tv < inf", tv=self.tv)
         _ = self.samples
 
@@ -91,24 +94,42 @@ class DCS2Inversion(Attack):
         """Name the extractor's gradient, where it is sent."""
         return "the gradient of the extractor" * any(name.startswith(f"{EXTRACTOR}.") for name in uploads)
 
+    @property
+    def uses(self) -> Uses:
+        """The answers after earlier rounds, as far as the settings join them."""
+        return frozenset({"earlier"}) if self.settings.earlier else frozenset()
+
     def run(
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
     ) -> list[Reconstruction]:
-        """Separate each message, and search for the images of one model and batch size together."""
-        groups: dict[tuple[int, int], list[int]] = defaultdict(list)
+        """Separate each message, and search for the images of the same models and batch size together."""
+        groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
         features = self._all_features(observations, knowledge, rngs)
         results = {i: _nothing(known) for i, known in enumerate(knowledge)}
+        joined: dict[int, list[tuple[Tensor, Knowledge]]] = {}
         for i, known in enumerate(knowledge):
-            if features[i] is not None:
-                groups[id(known.model), known.batch].append(i)
+            if (own := features[i]) is not None:
+                joined[i] = [(own, known), *self._of_earlier_rounds(known, rngs[i])]
+                groups[known.batch, *(id(one.model) for _, one in joined[i])].append(i)
         for members in groups.values():
-            first = knowledge[members[0]]
-            victim = ExtractorVictim(first.model.model, first.model.known, first.model.inputs)
-            wanted = [one for i in members if (one := features[i]) is not None]
+            rounds = [one.model for _, one in joined[members[0]]]
+            victims = [ExtractorVictim(one.model, one.known, one.inputs) for one in rounds]
+            victim = victims[0] if len(victims) == 1 else side_by_side(victims)
+            wanted = [_in_a_row([one for one, _ in joined[i]]) for i in members]
             limits = {"iterations": self.settings.search_iterations, "tv": self.settings.tv}
-            images = by_features(victim, wanted, [rngs[i] for i in members], first.box, compute=self.compute, **limits)
+            box, rows = knowledge[members[0]].box, [rngs[i] for i in members]
+            images = by_features(victim, wanted, rows, box, compute=self.compute, **limits)
             results |= {i: Reconstruction(one.samples, one.matched) for i, one in zip(members, images, strict=True)}
         return [results[i] for i in range(len(observations))]
+
+    def _of_earlier_rounds(self, known: Knowledge, rng: torch.Generator) -> list[tuple[Tensor, Knowledge]]:
+        """Return the same examples' features in earlier rounds; none if two labels are equal: their order is open."""
+        assert known.labels is not None, "they are granted"
+        if len(known.labels.unique()) < known.batch or not self.settings.earlier:
+            return []
+        last = known.earlier[-self.settings.earlier :]
+        features = [(self._or_none(seen, before, rng), before) for seen, before in last]
+        return [(one, before) for one, before in features if one is not None]
 
     def _all_features(
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
@@ -129,6 +150,12 @@ class DCS2Inversion(Attack):
         if refused and len(refused) == len(features):
             raise refused[0]
         return features
+
+    def _or_none(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor | None:
+        try:
+            return self._features(seen, known, rng)
+        except NotApplicable:
+            return None
 
     def _features(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor | None:
         """Return the features (B, ...) of the examples; None: the message is no mixture of this recipe."""
@@ -196,6 +223,11 @@ def _last_layer(known: Knowledge) -> tuple[Tensor, Tensor]:
     if any(name not in held for name in needed) or any(name not in known.model.shared for name in needed[-2:]):
         raise NotApplicable("it needs a known extractor, and the gradient of a classifier with a bias")
     return held[f"{CLASSIFIER}.weight"], held[f"{CLASSIFIER}.bias"]
+
+
+def _in_a_row(features: Sequence[Tensor]) -> Tensor:
+    """Return one round's features as they are, and those of several as rows (B, ...)."""
+    return features[0] if len(features) == 1 else torch.cat([one.flatten(1) for one in features], 1)
 
 
 def _nothing(known: Knowledge) -> Reconstruction:

@@ -18,9 +18,9 @@ from flfw.plugins import NoSettings
 Models: TypeAlias = frozenset[Literal["defence", "steps"]]
 """Mechanisms between the data and the observation: a client-side defence, several local steps."""
 
-Uses: TypeAlias = frozenset[Literal["public", "start", "uploads"]]
+Uses: TypeAlias = frozenset[Literal["public", "start", "uploads", "earlier"]]
 """Knowledge that an attack may request: the public data; the initial private tensors, if the method gives all clients
-the same; the client's upload in the round before it was probed."""
+the same; the client's upload in the round before it was probed; its answers to the same probe after earlier rounds."""
 
 Private: TypeAlias = Literal["searched for", "searched for in part", "stood in for", "not needed"]
 """Treatment of a client's private tensors."""

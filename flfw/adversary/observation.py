@@ -95,6 +95,8 @@ class Knowledge:
         start: the client's private tensors before training, by name; None: not granted.
         uploaded: the client's upload in the round before it was probed, by name; None: not granted, or it took no
             part.
+        earlier: answers about the same examples after earlier rounds, the first one first, each with the knowledge
+            granted about it.
     """
 
     model: VictimModel
@@ -110,6 +112,7 @@ class Knowledge:
     public: Examples | None = None
     start: Tensors | None = None
     uploaded: Tensors | None = None
+    earlier: tuple[tuple[Observation, Knowledge], ...] = ()
 
 
 def mean_gradient(seen: Observation, knowledge: Knowledge) -> Tensors:

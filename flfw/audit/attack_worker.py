@@ -44,7 +44,8 @@ def solve(job: Job) -> Solution:
     if job.device == "cuda":
         torch.cuda.set_per_process_memory_fraction(job.memory)
     uploads = [upload for upload in recordings.observations(job.uploads) if upload is not None]
-    observations, knowledge = grant(job, resolved, attack, [o for o in seen if o is not None], uploads)
+    earlier = [answer for answer in recordings.observations(job.earlier) if answer is not None]
+    observations, knowledge = grant(job, resolved, attack, [o for o in seen if o is not None], uploads, earlier)
     extra: dict[str, Any] = {"refused": tuple(recordings.refused)}
     numbers = (job.ticket.batch, job.ticket.steps) if job.ticket.curve else ()
     rngs = [torch_generator(experiment.seed, f"attack {job.attack}", o.round, o.slot, *numbers) for o in observations]

@@ -132,6 +132,7 @@ class Job:
         public: the file with the public data, and its number of examples; None: not granted.
         start: whether the initial private tensors of all clients are granted.
         uploads: the recordings of the clients' uploads in the round, as far as they are granted.
+        earlier: the recordings of the same probes after earlier rounds, likewise.
     """
 
     attack: str
@@ -150,6 +151,7 @@ class Job:
     public: tuple[str, int] | None = None
     start: bool = False
     uploads: tuple[str, ...] = ()
+    earlier: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -169,7 +171,7 @@ class Job:
             Exchange(**{**e, "labels": _row(e["labels"]), "order": _rows(e["order"])}) for e in fields["exchanges"]
         ]
         fields |= {"ticket": Ticket(**fields["ticket"]), "exchanges": tuple(exchanges)}
-        fields |= {name: tuple(fields[name]) for name in ("shape", "mean", "std", "uploads")}
+        fields |= {name: tuple(fields[name]) for name in ("shape", "mean", "std", "uploads", "earlier")}
         fields["public"] = None if fields["public"] is None else tuple(fields["public"])
         fields["recordings"] = Path(fields["recordings"])
         return cls(**fields)

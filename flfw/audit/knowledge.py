@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -77,6 +78,7 @@ def grant(
     attack: Attack,
     seen: Sequence[Observation],
     uploads: Sequence[Observation] = (),
+    earlier: Sequence[Observation] = (),
 ) -> tuple[list[Observation], list[Knowledge]]:
     """Return the observations of a job on its device, and the knowledge granted about each.
 
@@ -88,7 +90,12 @@ def grant(
         attack: the job's attack.
         seen: the readable observations; equal ids of ``received`` mean the same tensors.
         uploads: the readable ones of the granted uploads.
+        earlier: the readable ones of the granted answers after earlier rounds, in the order of the rounds.
     """
+    before: dict[int, list[tuple[Observation, Knowledge]]] = defaultdict(list)
+    if earlier:
+        for answer in zip(*grant(job, resolved, attack, earlier), strict=True):
+            before[answer[0].slot].append(answer)
     resolved = resolved.with_input_space(job.shape, job.classes)
     experiment = resolved.experiment
     device = torch.device(job.device)
@@ -117,7 +124,7 @@ def grant(
         observations.append(Observation(**{**vars(o), **there}))
         known = None if asked.labels is None else torch.tensor(asked.labels, device=device)
         details = {"steps": steps, "weights": lr is not None, "lr": lr, "mechanism": operator, "unrolled": steps_known}
-        details |= {**common, "uploaded": uploaded.get(o.client)}
+        details |= {**common, "uploaded": uploaded.get(o.client), "earlier": tuple(before[o.slot])}
         knowledge.append(Knowledge(model, asked.examples or job.ticket.batch, known, **details))
     return observations, knowledge
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -152,7 +152,17 @@ class Plan:
         if "uploads" in uses and not ticket.on_client:  # an observer on a client sees no other client's upload
             lines = Recordings(self._recordings(ticket)).update_lines(ticket.round)
             grants["uploads"] = tuple(line["id"] for line in lines)
+        if "earlier" in uses and ticket.source == "probe":
+            grants["earlier"] = tuple(self._earlier(ticket))
         return grants
+
+    def _earlier(self, ticket: Ticket) -> Iterator[str]:
+        """Yield the recordings of the same probes after earlier rounds, the first round first."""
+        recordings = Recordings(self._recordings(ticket))
+        for server_round in (r for r in sorted(self._experiment.audited) if r < ticket.round):
+            for line in recordings.probe_lines(ticket.rung, server_round, point=ticket.point):
+                if int(line["config"]["slot"]) < self._experiment.images:
+                    yield line["id"]
 
     def _recordings(self, ticket: Ticket) -> Path:
         """Return the folder of the ticket's recorded exchanges; it holds none of them if no client wrote any."""

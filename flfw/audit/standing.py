@@ -126,6 +126,8 @@ def _beside(job: Job, private: Sequence[str]) -> Iterator[str]:
     if job.uploads:
         count = len(job.uploads)
         yield f"what {count} client{'s' * (count > 1)} uploaded in the round, beside the probes"
+    if job.earlier:
+        yield "the answers to the same probes after earlier rounds, and that the same examples are behind them"
 
 
 def _hidden_from(private: Sequence[str], fate: Private, by_batch: bool) -> Iterator[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
+from typing import final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from flfw.inversion.closed_form.features import ExtractorVictim
+from flfw.inversion.closed_form.features import EXTRACTOR, ExtractorVictim
 from flfw.inversion.compute import Compute
 from flfw.inversion.descent import AdamDescent
 from flfw.inversion.matching import relative_distance
@@ -16,6 +18,32 @@ from flfw.inversion.search import Recipe, SearchResult, Stage, Target, invert
 
 _LR, _FALLING = 0.1, 1000.0  # step size in deviations of the normalised input; first weight of the prior over the last
 _SMOOTH = 0.4  # share of the iterations under the smooth prior
+
+
+def side_by_side(victims: Sequence[ExtractorVictim]) -> ExtractorVictim:
+    """Build a victim whose features are those of several extractors, one after another in each row (B, ...).
+
+    A client's weights move between rounds, so each round's features tell something else about the same data.
+    """
+    parts = [deepcopy(victim.model.get_submodule(EXTRACTOR)) for victim in victims]  # a shared layer has one value only
+    known = {}
+    for i, victim in enumerate(victims):
+        for name, value in victim.known.items():
+            part, _, rest = name.partition(".")
+            known |= {f"{EXTRACTOR}.parts.{i}.{rest}": value} if part == EXTRACTOR else {}
+    return ExtractorVictim(nn.ModuleDict({EXTRACTOR: _SideBySide(parts)}), known, victims[0].inputs)
+
+
+@final
+class _SideBySide(nn.Module):
+    """Several extractors of the same inputs."""
+
+    def __init__(self, parts: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([part(x).flatten(1) for part in self.parts], 1)
 
 
 def by_features(
