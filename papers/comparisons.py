@@ -94,9 +94,10 @@ def _epsilon(claims: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _accuracy(one: Finished) -> float:
-    if one.accuracy is None:
-        raise BadInput(f"Expected a run with a final accuracy, got {one.folder} without; name another.")
-    return one.accuracy[1]
+    received = one.accuracies["acc_global"]
+    if received is None:
+        raise BadInput(f"Expected a run whose clients report accuracies, got {one.folder} without; name another.")
+    return received
 
 
 def _leakage(one: Finished) -> dict[str, Any]:

@@ -231,6 +231,7 @@ class Ledger:
             times = asked.patient_clients
             mechanism = replace(mechanism, replication=mechanism.replication * times)
             reported = reported and replace(reported, replication=reported.replication * times)
+        assert asked.metrics != "auto", "a resolved experiment has no auto"
         how = (asked.delta, asked.rounds, asked.accountant, examples, asked.metrics, secure)
         result = claim(mechanism, unit, adversary, *how, reported)
         receives = adversary in ("server", "aggregate")
