@@ -269,7 +269,7 @@ def test_privacy_has_the_true_epsilon_and_the_paper_s_of_each_unit() -> None:
             "Expected a run that claims an epsilon against the server, got runs=one.",
         ),
         (finished_with(0.5, [claim("client", "inf")]), "Expected a run that claims an epsilon against the server, "),
-        (finished_with(None, [claim("client", 1.0)]), "Expected a run whose clients report accuracies, got somewhere without"),
+        (finished_with(None, [claim("client", 1.0)]), "Expected a run whose clients report accuracies, got somewhere"),
         (finished_with(0.5, [{"unit": "client"}]), "Expected claims of this version in somewhere, got others"),
     ],
 )
