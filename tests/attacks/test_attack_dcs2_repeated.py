@@ -63,7 +63,7 @@ def layer(message: dict[str, Tensor], name: str = "classifier") -> Tensor:
 
 
 def asked(net: nn.Module, x: Tensor, y: Tensor, times: int, **settings: object) -> Tensor:
-    return torch.stack([layer(message) for message in answers(net, x, y, times, **settings)])
+    return torch.stack([layer(message) for message in answers(net, x, y, times, 0, **settings)])
 
 
 def apart(a: Tensor, b: Tensor) -> float:
@@ -191,12 +191,12 @@ def after_steps(x: Tensor, y: Tensor, rounds: int, steps: int, lr: float) -> tup
 def test_two_rounds_with_other_weights_give_the_image_more_exactly_than_one() -> None:
     x, y = digits(0, side=16)
     observation, knowledge = after_steps(x, y, 2, 20, 0.3)
-    found = {}
+    qualities = {}
     for earlier in (0, 1):
         attack = DCS2Inversion(DCS2InversionSettings(search_iterations=300, earlier=earlier))
         assert attack.uses == (frozenset({"earlier"}) if earlier else frozenset())
-        found[earlier] = db(x, attack.run([observation], [knowledge], generators(1))[0])
-    assert found[1] > found[0] + 3
+        qualities[earlier] = db(x, attack.run([observation], [knowledge], generators(1))[0])
+    assert qualities[1] > qualities[0] + 3
 
 
 def defended(x: Tensor, y: Tensor, **settings: object) -> tuple[LocalStep, DCS2]:
@@ -209,19 +209,19 @@ def defended(x: Tensor, y: Tensor, **settings: object) -> tuple[LocalStep, DCS2]
 @pytest.mark.slow
 def test_gain_of_the_mean_answer_for_a_search_that_is_not_told() -> None:
     """Figures in docs/attacks/dcs2.md: the mean damps the concealed samples' part, but they are all near one place."""
-    found: dict[int, list[float]] = {1: [], 16: [], 0: []}
+    qualities: dict[int, list[float]] = {1: [], 16: [], 0: []}
     for image in range(3):
         x, y = digits(image, side=16)
         step, defence = defended(x, y, steps=100, stop="never")
         sent = [defence.step(step, torch_generator(ask, "answer")) for ask in range(16)]
-        for times in found:
+        for times in qualities:
             mean = {name: torch.stack([one[name] for one in sent[: times or 1]]).mean(0) for name in sent[0]}
             victim = PlainVictim(fresh_net("lenet", (1, 16, 16), 9), nets.tensors(step.model), ("*",), step.inputs)
             observation = seen(mean if times else dict(step.gradients), victim.known)
             attack = IG(IGSettings(iterations=500))
-            found[times].append(db(x, attack.run([observation], [Knowledge(victim, 1, y)], generators(1))[0]))
-    print({times: f"{sum(one) / len(one):.1f} dB" for times, one in found.items()}, "0: undefended")
-    assert sum(found[1]) < sum(found[0])
+            qualities[times].append(db(x, attack.run([observation], [Knowledge(victim, 1, y)], generators(1))[0]))
+    print({times: f"{sum(one) / len(one):.1f} dB" for times, one in qualities.items()}, "0: undefended")
+    assert sum(qualities[1]) < sum(qualities[0])
 
 
 @pytest.mark.slow
@@ -249,13 +249,13 @@ def test_gain_of_earlier_rounds(lr: float) -> None:
     """Figures in docs/attacks/dcs2.md, for four images and five steps of training between rounds."""
     quality = {}
     for rounds in (1, 2, 4):
-        attack, found = DCS2Inversion(DCS2InversionSettings(search_iterations=1000)), []
+        attack, qualities = DCS2Inversion(DCS2InversionSettings(search_iterations=1000)), []
         for image in range(4):
             x, y = digits(image, side=16)
             observation, knowledge = after_steps(x, y, 4, 5, lr)
             knowledge = replace(knowledge, earlier=knowledge.earlier[4 - rounds :])
-            found.append(db(x, attack.run([observation], [knowledge], generators(1))[0]))
-        quality[rounds] = sum(found) / len(found)
+            qualities.append(db(x, attack.run([observation], [knowledge], generators(1))[0]))
+        quality[rounds] = sum(qualities) / len(qualities)
     print(f"lr {lr}: " + ", ".join(f"{rounds} rounds {mean:.1f} dB" for rounds, mean in quality.items()))
     assert quality[4] > quality[2] > quality[1]
 
@@ -280,5 +280,5 @@ def test_a_run_grants_the_answers_after_earlier_rounds(tmp_path: Path) -> None:
     flags += " --engine inproc --attack dcs2 --images 2 --audit-rounds 0,1 --set dcs2.search_iterations=5 --out"
     assert sim.main([*flags.split(), str(tmp_path / "run")]) == 0
     entries = json.loads((tmp_path / "run" / "result.json").read_text())["audit"]
-    told = {entry["round"]: any("after earlier rounds" in line for line in entry["granted"]) for entry in entries}
-    assert told == {0: False, 1: True}
+    granted = {entry["round"]: any("after earlier rounds" in line for line in entry["granted"]) for entry in entries}
+    assert granted == {0: False, 1: True}

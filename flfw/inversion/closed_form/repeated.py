@@ -89,11 +89,11 @@ def joined(gradients: Tensor, examples: int, concealed: int, outputs: int) -> Jo
     common = directions[:, :shared]  # those that no span misses
     left, _, _ = torch.linalg.svd(inner - inner @ common @ common.T)
     silent = left[:, :, concealed:].mT.flatten(0, 1)  # N_t^T of all messages
-    told = (left[:, :, concealed:].mT @ inner @ common).flatten(0, 1)
-    found = torch.linalg.pinv(silent, rtol=_ABSENT) @ told @ common.T
-    rest = torch.linalg.svdvals(inner - found)[:, concealed:]
+    known_part = (left[:, :, concealed:].mT @ inner @ common).flatten(0, 1)
+    shared_part = torch.linalg.pinv(silent, rtol=_ABSENT) @ known_part @ common.T
+    rest = torch.linalg.svdvals(inner - shared_part)[:, concealed:]
     gain = 1 / torch.linalg.svdvals(silent)[-1]
-    return Joined((found @ rows).to(gradients), float(rest.norm() / inner.norm()), float(gain))
+    return Joined((shared_part @ rows).to(gradients), float(rest.norm() / inner.norm()), float(gain))
 
 
 def _rows(matrix: Tensor, count: int) -> Tensor:
