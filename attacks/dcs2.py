@@ -108,8 +108,8 @@ class DCS2Inversion(Attack):
         results = {i: _nothing(known) for i, known in enumerate(knowledge)}
         joined: dict[int, list[tuple[Tensor, Knowledge]]] = {}
         for i, known in enumerate(knowledge):
-            if (own := features[i]) is not None:
-                joined[i] = [(own, known), *self._of_earlier_rounds(known, rngs[i])]
+            if (separated := features[i]) is not None:
+                joined[i] = [(separated, known), *self._of_earlier_rounds(known, rngs[i])]
                 groups[known.batch, *(id(one.model) for _, one in joined[i])].append(i)
         for members in groups.values():
             rounds = [one.model for _, one in joined[members[0]]]

@@ -63,7 +63,7 @@ def layer(message: dict[str, Tensor], name: str = "classifier") -> Tensor:
 
 
 def asked(net: nn.Module, x: Tensor, y: Tensor, times: int, **settings: object) -> Tensor:
-    return torch.stack([layer(message) for message in answers(net, x, y, times, **settings)])
+    return torch.stack([layer(message) for message in answers(net, x, y, times, 0, **settings)])
 
 
 def apart(a: Tensor, b: Tensor) -> float:
