@@ -65,8 +65,9 @@ def _do(arguments: list[str]) -> int:
     if command.list is not None:
         from flfw.runs.listing import listing
         from papers.command import names
+        from papers.frontier.table import NAME
 
-        tables = ", ".join(names())
+        tables = ", ".join((*names(), NAME))
         print(listing(command.list) if command.list else f"{listing(())}\ntables     {tables}")
         return 0
     _refuse_two_tasks(command)

@@ -14,7 +14,6 @@ from flfw.storage.checkpoint import locked
 from flfw.storage.sealed import write_whole
 from papers import published, show
 from papers.cells import Outcome
-from papers.frontier.table import NAME
 from papers.layout import sheet
 from papers.preset import Scale, presets
 from papers.reproduce import Reproduction
@@ -23,8 +22,8 @@ OUT = Path("runs/papers")
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all tables."""
-    return (*published.names(), NAME)
+    """Return the names of all tables, for ``--list``."""
+    return published.names()
 
 
 def reproduce(table: str, cell: str, scale: Scale, given: Experiment) -> int:
@@ -43,10 +42,7 @@ def reproduce(table: str, cell: str, scale: Scale, given: Experiment) -> int:
         BadInput: there is no such table or cell, or the table itself decides a flag that was given.
     """
     require_free(given)
-    name = table or cell.partition("/")[0]
-    if name not in names():
-        raise BadInput(f"Expected a table among {', '.join(names())}; got --table {name}.")
-    whole = published.table(name)
+    whole = published.table(table or cell.partition("/")[0])
     out = (given.out or OUT).absolute()
     return run(Reproduction(whole, presets(whole.name), scale, given, out), cell)
 

@@ -23,7 +23,7 @@ def shown_accuracy(combinations: Sequence[Mapping[str, Any]]) -> str:
     """
     for needed in (all, any):
         for kind in ACCURACIES:
-            if combinations and needed(each[kind] for each in combinations):
+            if combinations and needed(each.get(kind) for each in combinations):
                 return kind
     return next(iter(ACCURACIES))
 

@@ -26,7 +26,7 @@ def _section(title: str, record: Mapping[str, Any]) -> str:
     images = any(leak["ssim"] is not None for each in record["combinations"] for leak in each["attacks"])
     closeness = "PSNR, dB" if images else "closeness, dB"
     kind = shown_accuracy(record["combinations"])
-    private = any(each["claim"] for each in record["combinations"])
+    private = any(each.get("claim") for each in record["combinations"])
     names = ["method", "defence", "accuracy" if kind == "acc_local" else f"accuracy {ACCURACIES[kind]}"]
     names += ["epsilon at most"] if private else []
     header = [*names, "attack", "recovered", closeness, "identified", "verdict"]
