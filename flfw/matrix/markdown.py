@@ -32,9 +32,9 @@ def _section(title: str, record: Mapping[str, Any]) -> str:
     header = [*names, "attack", "recovered", closeness, "identified", "verdict"]
     rows = [header, ["---"] * len(header)]
     for combination in record["combinations"]:
-        accuracy = combination[kind]
+        accuracy = combination.get(kind)
         first = [combination["method"], combination["defence"], _percent(accuracy["mean"] if accuracy else None)]
-        first += [claimed(combination["claim"]) if combination["claim"] else _NONE] * private
+        first += [claimed(combination["claim"]) if combination.get("claim") else _NONE] * private
         for leak in combination["attacks"] or [None]:
             rows.append([*first, *(_leak(leak) if leak else ["not attacked", *[_NONE] * 4])])
             first = [""] * len(names)
