@@ -116,7 +116,7 @@ def parse(arguments: list[str], stored: Experiment | None = None) -> Command:
         )
     experiment = command.experiment
     named = any(word.partition("=")[0] == "--metrics" for word in arguments)
-    if stored is None and experiment.federation and not named:
+    if stored is None and experiment.federation and not (named or command.table or command.cell):
         experiment = replace(experiment, metrics="auto")
     pictures = "no" if command.no_pictures else experiment.pictures
     return replace(command, experiment=replace(experiment, pictures=pictures))

@@ -28,7 +28,12 @@ def shown_accuracy(combinations: Sequence[Mapping[str, Any]]) -> str:
     return next(iter(ACCURACIES))
 
 
+def bound(claim: Mapping[str, Any]) -> str:
+    """Format the epsilon of a claim of result.json; with seeded noise it holds only for another source of noise."""
+    secret = "with noise_source=secure: " if claim.get("noise") == "seed" and claim["epsilon"] != "inf" else ""
+    return f"{secret}{float(claim['epsilon']):.3g}"
+
+
 def claimed(claim: Mapping[str, Any]) -> str:
     """Format a claim of result.json: ``2.75 for one example against server``."""
-    secret = "with noise_source=secure: " if claim["noise"] == "seed" and claim["epsilon"] != "inf" else ""
-    return f"{secret}{float(claim['epsilon']):.3g} for one {claim['unit']} against {claim['adversary']}"
+    return f"{bound(claim)} for one {claim['unit']} against {claim['adversary']}"

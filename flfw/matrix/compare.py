@@ -15,7 +15,7 @@ from rich.table import Table
 
 from flfw.audit.measures.statistics import Interval, paired
 from flfw.errors import BadInput
-from flfw.matrix.columns import ACCURACIES
+from flfw.matrix.columns import ACCURACIES, bound
 from flfw.matrix.findings import Leak, pooled
 from flfw.matrix.question import NO_DEFENCE
 from flfw.matrix.rows import AttackSetting, Finished, MatrixRow, read
@@ -91,7 +91,7 @@ def _claims(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
     """Return a table of the claims of the runs, alone in a list; an empty list if there are none."""
     claims = [
         {
-            f"one {line['unit']} against {line['adversary']}, {line['counted']}": f"{float(line['epsilon']):.3g}"
+            f"one {line['unit']} against {line['adversary']}, {line['counted']}": bound(line)
             for line in run.result.get("privacy") or []
         }
         for run in runs

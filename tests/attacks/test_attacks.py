@@ -84,7 +84,7 @@ def test_analytic_says_grey_where_nothing_was_sent() -> None:
 def test_ig_recovers_two_digits_from_the_sigmoid_lenet() -> None:
     batches = [digits(0), digits(1)]
     observations, knowledge = attackable("lenet", 28, *batches)
-    result = IG(IGSettings(iterations=300)).run(observations, knowledge, generators(2))
+    result = IG(IGSettings(iterations=500)).run(observations, knowledge, generators(2))
     for (x, _), one in zip(batches, result, strict=True):
         assert db(x, one) > 25, [db(x, one) for (x, _), one in zip(batches, result, strict=True)]
         assert one.matching_loss is not None and one.matching_loss < 1e-3

@@ -145,6 +145,7 @@ def test_a_federation_reports_nothing_unless_told_to_and_then_claims_nothing_aga
     for more in (["--metrics", "all"], ["--metrics=all"]):
         assert sim.parse([*words, *more]).experiment.metrics == "all"
     assert sim.parse(words[:2]).experiment.metrics == sim.parse(words, asked).experiment.metrics == "all"
+    assert sim.parse(["--table", "fed_cdp.2", "--federation", "lab"]).experiment.metrics == "all"  # tables have theirs
     auto = replace(asked, metrics="auto")
     assert without_auto(auto).metrics == "none"
     assert without_auto(auto, ["fedavg", "dp_fedavg"]).metrics == "auto"  # each cell of a matrix has its own
