@@ -163,7 +163,6 @@ def _csv(combinations: Iterable[Combination]) -> str:
     return text.getvalue()
 
 
-_WORDS = {"acc_local": "after training"}
 _EMPTY = ["method", "defence", "attack", "round", "seed"]
 
 
@@ -205,7 +204,7 @@ def lines(record: Mapping[str, Any]) -> list[str]:
             leak = f"{worst['verdict']}, {worst['recovered']} of {worst['images']} recovered by {where}"
         name = row["method"] + ("" if row["defence"] == NO_DEFENCE else f" with {row['defence']}")
         kind = next((kind for kind in ACCURACIES if row[kind]), "")
-        accuracy = f"accuracy {row[kind]['mean']:.3f} {_WORDS.get(kind, ACCURACIES[kind])}" if kind else "no accuracy"
+        accuracy = f"accuracy {row[kind]['mean']:.3f} {ACCURACIES[kind]}" if kind else "no accuracy"
         claims = [f"epsilon at most {claimed(row['claim'])}"] if row["claim"] else []
         texts.append("; ".join([f"{name}: {accuracy}", *claims, leak]))
     return texts

@@ -233,10 +233,8 @@ def _poisoner(folder: Path, copy: Path) -> Callable[[Job], None]:
         for path in [*healed, *(copy / "queue").glob("*.safetensors")]:
             _poison(path)
         healed.clear()
-        name, granted = (
-            job.recordings.name,
-            {exchange.id for exchange in job.exchanges} | set(job.uploads) | set(job.earlier),
-        )
+        name = job.recordings.name
+        granted = {exchange.id for exchange in job.exchanges} | set(job.uploads) | set(job.earlier)
         lines = [line for line in recorded[name].lines if line["id"] in granted]
         for file in {f"{line['place']}{line[side]['file']}" for line in lines for side in _SIDES}:
             shutil.copyfile(folder / name / file, copy / name / file)
