@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flfw import matrix
-from flfw.matrix import Matrix
+from flfw.matrix import Matrix, tables
 from flfw.matrix.columns import claimed, shown_accuracy
 from flfw.matrix.compare import table
+from flfw.matrix.findings import combine
 from flfw.matrix.markdown import markdown
+from flfw.matrix.question import MatrixCell
+from flfw.matrix.rows import read
+from tests.support.matrix_runs import written
 from tests.support.small_runs import tiny
 
 SPREAD = {"mean": 0.5, "least": 0.5, "most": 0.5}
@@ -52,6 +57,24 @@ def test_the_markdown_has_a_column_for_claims_where_there_are_any() -> None:
     assert markdown({"": records}).splitlines()[3] == "| m | none | – | – | not attacked | – | – | – | – |"
 
 
+def test_the_claim_that_counts_is_the_first_finite_one_of_the_weakest_seed(tmp_path: Path) -> None:
+    runs = []
+    for seed, epsilon in enumerate((2.0, 5.0, 3.0)):
+        folder = written(tmp_path / str(seed), [], [], seed=seed)
+        against = {"server": "inf", "outsider": epsilon, "aggregate": 0.1}
+        lines = [{**CLAIM, "counted": "exact", "adversary": who, "epsilon": value} for who, value in against.items()]
+        lines.insert(0, {**CLAIM, "counted": "as published", "epsilon": 9.0})
+        result = json.loads((folder / "result.json").read_text())
+        (folder / "result.json").write_text(json.dumps({**result, "privacy": lines}))
+        runs.append(read(folder))
+    assert [run.claim and (run.claim["adversary"], run.claim["epsilon"]) for run in runs] == [
+        ("outsider", 2.0), ("outsider", 5.0), ("outsider", 3.0)
+    ]  # fmt: skip
+    weakest = combine("m", "none", runs).claim
+    assert weakest is not None and weakest["epsilon"] == 5.0
+    assert combine("m", "none", [read(written(tmp_path / "plain", [], []))]).claim is None
+
+
 @pytest.fixture(scope="module")
 def silent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A matrix whose clients report no number: one method has a model at the server, the other has none."""
@@ -69,6 +92,18 @@ def test_runs_without_reported_accuracies_are_complete(silent: Path) -> None:
     assert noisy["acc_central"] == {"mean": sum(central) / 2, "least": min(central), "most": max(central)}
     assert [noisy[kind] for kind in ("acc_local", "acc_global")] == [None, None]
     assert [alone[kind] for kind in ("acc_local", "acc_global", "acc_central", "claim")] == [None] * 4
+
+
+def test_a_run_without_a_final_evaluation_is_no_complete_one(silent: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(silent, tmp_path / "copy")
+    path = copy / "local_only-none-s1" / "result.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "final": None}))
+    cells = json.loads((copy / "matrix.json").read_text())["cells"]
+    located = [MatrixCell(tiny(copy / c["folder"], method=c["method"], seed=c["seed"])) for c in cells]
+    tables.write(copy, json.loads((copy / "matrix.json").read_text())["question"], located, {})
+    states = [(cell["state"], cell["reason"]) for cell in json.loads((copy / "matrix.json").read_text())["cells"]]
+    assert [state for state, _ in states] == ["complete"] * 3 + ["failed"]
+    assert states[-1][1].startswith("Expected a run with a final evaluation, got folder=")
 
 
 def test_the_claim_of_the_seed_with_the_largest_epsilon_is_shown(silent: Path) -> None:
