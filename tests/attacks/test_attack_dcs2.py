@@ -152,22 +152,19 @@ def test_rates_of_the_separation_and_no_wrong_solution_counts_as_one(
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", [5, 20])
 @pytest.mark.parametrize("labels", [(0, 1), (0, 1, 2), (5, 5, 5)], ids=str)
-def test_on_a_confident_network_features_are_exact_or_the_rank_refuses_them(
-    labels: tuple[int, ...], scale: int
-) -> None:
+def test_on_a_confident_network_features_are_near_or_the_rank_refuses_them(labels: tuple[int, ...], scale: int) -> None:
     """Solved equations alone prove nothing there: rounding hides samples whose columns of A are nearly dependent."""
-    passed = 0
+    errors: list[float] = []
     for seed in range(8):
         net = network("lenet", seed)
         with torch.no_grad():
             net.get_submodule("classifier").weight.mul_(scale)  # type: ignore[operator, union-attr]
         sent, *_ = message(net, seed, labels)
         if rank(sent["classifier.weight"]) == 2 * len(labels):
-            off = worst_solution(net, seed, labels)
-            passed += 1
-            assert off == torch.inf or off < 0.05
-    print(f"{labels}, scores x {scale}: {passed} of 8 have the rank")
-    assert passed < 8
+            errors.append(worst_solution(net, seed, labels))
+    print(f"{labels}, scores x {scale}: {len(errors)} of 8 have the rank, off by {[f'{off:.0e}' for off in errors]}")
+    # A singular value at the rank's limit is 50 times rounding. Wrong features are off by about 1.
+    assert len(errors) < 8 and all(off < 0.2 or off == torch.inf for off in errors)
 
 
 @pytest.mark.parametrize("hidden", [0, 1, 2])
