@@ -4,7 +4,8 @@ Paper       none has this attack. Wu et al., AAAI 2024, arXiv 2209.05724, attack
 Needs       a fully connected last layer with a bias, whose gradient is sent, above a known extractor; few examples:
             with all B sensitive 2 B < K, four for ten classes.
 Knows       the recipe of clients/defences/dcs2.py: the mixture, the divisor, the sensitive classes. Neither the
-            concealed samples nor their labels, nor public data; nor, of last:M and at:P,P, which examples these are.
+            concealed samples nor their labels, nor public data; nor, of last:M and at:P,P, which examples these are:
+            each choice is tried.
 Granted     the examples' labels, and that the probes after earlier rounds were of the same examples.
 
     dL/dW = A F with F = [f_c; f_s], and A a function of F      to rounding: `flfw.inversion.closed_form.concealed`
@@ -26,7 +27,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from math import comb, inf
 from typing import TypeAlias, final
 
 import torch
@@ -37,14 +38,15 @@ from flfw.adversary.attack import Attack, Budget, NotApplicable, Private, Uses
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.data.sensitive import SensitiveSamples
 from flfw.errors import require
-from flfw.inversion.closed_form.concealed import SOLVED, rank, separate, solvable
+from flfw.inversion.closed_form.concealed import SOLVED, choices, rank, separate, solvable
 from flfw.inversion.closed_form.features import CLASSIFIER, EXTRACTOR, ExtractorVictim, features_shape, read_features
 from flfw.inversion.private.known_extractor import by_features, side_by_side
 
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6  # error of the bias's gradient of one undefended example; float32 leaves 1e-7
+_MOST = 50  # choices of sensitive examples that are tried
 
-_Message: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
-"""Gradients of the last layer's weight and bias, these two, the labels, and the mask of the sensitive examples."""
+_Message: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+"""Gradients of the last layer's weight and bias, these two, and the labels."""
 
 
 @dataclass(frozen=True)
@@ -165,44 +167,56 @@ class DCS2Inversion(Attack):
         g, slope = gradient[f"{CLASSIFIER}.weight"], gradient[f"{CLASSIFIER}.bias"]
         if not bool(g.any()) or not bool(torch.isfinite(g).all() and torch.isfinite(slope).all()):
             return None
-        joint = rank(g)
-        sensitive = self._sensitive(labels, joint)
-        hidden = int(sensitive.sum())
+        joint, count = rank(g), len(labels)
         shape = features_shape(known.model.model, known.model.inputs)
-        if joint == len(labels) == 1:
+        if joint == count == 1:
             features = read_features(g, slope)
             if _explains(features, slope, weight, bias, labels):
                 return features.view(1, *shape)
-        elif joint == len(labels):
-            sensitive, hidden = torch.zeros_like(sensitive), 0
-        if not solvable(len(labels), hidden, len(bias)):
-            both = f"{len(labels)} examples and {hidden} concealed ones"
-            raise NotApplicable(f"{both} are too many for {len(bias)} classes")
-        if joint != len(labels) + hidden:
+        undefended = torch.zeros_like(labels, dtype=torch.bool)
+        masks = [undefended] if joint == count > 1 else self._masks(labels, joint - count)
+        hidden = int(masks[0].sum()) if masks else 0
+        if not solvable(count, hidden, len(bias)):
+            raise NotApplicable(f"{count} examples and {hidden} concealed ones are too many for {len(bias)} classes")
+        if joint != count + hidden:
             return None
-        return self._separated((g, slope, weight, bias, labels, sensitive), rng, shape)
+        return self._separated((g, slope, weight, bias, labels), masks, rng, shape)
 
-    def _separated(self, message: _Message, rng: torch.Generator, shape: tuple[int, ...]) -> Tensor | None:
+    def _separated(
+        self, message: _Message, masks: Sequence[Tensor], rng: torch.Generator, shape: tuple[int, ...]
+    ) -> Tensor | None:
+        """Return the features by the mask of sensitive examples that explains the message best."""
         chosen = self.settings
         for starts in (chosen.starts, 4 * chosen.starts):
             options = {"mixture": chosen.mixture, "starts": starts, "steps": chosen.separation_iterations}
-            result = separate(*message, rng, **options)
-            if result.error < SOLVED:
-                return result.examples.view(-1, *shape)
+            results = [separate(*message, mask, rng, **options) for mask in masks]
+            best = min(results, key=lambda result: result.error)
+            if best.error < SOLVED:
+                return best.examples.view(-1, *shape)
         return None
 
-    def _sensitive(self, labels: Tensor, joint: int) -> Tensor:
-        """Return the mask (B,) of the examples that the recipe conceals, for a message of rank ``joint``.
+    def _masks(self, labels: Tensor, hidden: int) -> list[Tensor]:
+        """Return the masks (B,) of the examples that the recipe may have concealed.
+
+        ``last:M`` and ``at:P,P`` depend on an order and on positions that an attacker does not have: every choice is
+        possible.
+
+        Args:
+            labels: (B,) of the examples.
+            hidden: number of concealed samples by the message's rank, where the recipe leaves it open.
 
         Raises:
-            NotApplicable: it depends on the order or the positions of the examples, which an attacker does not have.
+            NotApplicable: more than `_MOST` choices are possible.
         """
         rule, count = self.settings.samples, len(labels)
         if rule.positions is None and (rule.last is None or rule.last >= count):
-            return rule.mask(labels, labels)
-        if joint not in (count, 2 * count):
-            raise NotApplicable(f"it does not know which examples are sensitive={self.settings.sensitive}")
-        return torch.full_like(labels, joint == 2 * count, dtype=torch.bool)
+            return [rule.mask(labels, labels)]
+        hidden = rule.last or hidden
+        if not 0 < hidden <= count:
+            return []
+        if (number := comb(count, hidden)) > _MOST:
+            raise NotApplicable(f"{number} choices of {hidden} sensitive examples of {count}; it tries up to {_MOST}")
+        return choices(labels, hidden)
 
 
 def _explains(features: Tensor, slope: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> bool:

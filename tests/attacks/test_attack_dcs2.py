@@ -16,7 +16,7 @@ from flfw.audit.jobs import Ticket
 from flfw.defence import LocalStep
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
-from flfw.inversion.closed_form.concealed import SOLVED, Separated, rank, separate
+from flfw.inversion.closed_form.concealed import SOLVED, Separated, choices, rank, separate
 from flfw.inversion.closed_form.concealed_equations import Candidates, Equations
 from flfw.nets.inputs import Inputs
 from flfw.nets.representation import representation
@@ -236,8 +236,13 @@ def test_the_attack_finds_the_image_behind_an_undefended_and_a_defended_message(
     assert errors[0] < grey / 2 and errors[1] < 1.5 * errors[0] + 1e-4
 
 
-def on(net: str, labels: tuple[int, ...], defended: bool, fitted: float = 0.0, classes: int = 10) -> Tensor:
-    """The attack's results on a message, where the bias is for the first example's label; a step of search is made."""
+def on(
+    net: str, labels: tuple[int, ...], defended: bool, fitted: float = 0.0, classes: int = 10, **settings: str
+) -> Tensor:
+    """The attack's results on a message, where the bias is for the first example's label; a step of search is made.
+
+    Positions in the training part are 10, 11 and so on.
+    """
     x, y = torch.rand(len(labels), 1, 8, 8, generator=torch_generator(0, "on")), torch.tensor(labels)
     observations, knowledge = attackable(net, 8, (x, y))
     known, seen = knowledge[0], observations[0]
@@ -254,10 +259,10 @@ def on(net: str, labels: tuple[int, ...], defended: bool, fitted: float = 0.0, c
     loss = cross_entropy(model(known.model.inputs.normalise(x)), y)
     sent = dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
     public = torch.rand(20, *x.shape[1:], generator=torch_generator(0, "p")), torch.arange(20) % classes
-    step = LocalStep(sent, x, y, model, known.model.inputs, lambda: public)
-    chosen = DCS2Settings(steps=20, stop="never")
+    step = LocalStep(sent, x, y, model, known.model.inputs, lambda: public, positions=torch.arange(10, 10 + len(y)))
+    chosen = DCS2Settings(steps=20, stop="never", **settings)  # type: ignore[arg-type]
     seen.sent.update(DCS2(chosen).step(step, torch_generator(0, "s")) if defended else sent)
-    attack = DCS2Inversion(DCS2InversionSettings(search_iterations=1, starts=50, separation_iterations=200))
+    attack = DCS2Inversion(DCS2InversionSettings(search_iterations=1, starts=50, separation_iterations=200, **settings))  # type: ignore[arg-type]
     return attack.run(observations, knowledge, generators(1))[0].samples
 
 
@@ -276,6 +281,26 @@ def test_of_two_classes_it_reads_undefended_messages_only() -> None:
 def test_five_examples_of_ten_classes_are_too_many() -> None:
     with pytest.raises(NotApplicable, match="5 examples and 5 concealed ones are too many for 10 classes"):
         on("mlp", (0, 1, 2, 3, 4), defended=True)
+
+
+@pytest.mark.parametrize("sensitive", ["last:1", "last:2", "at:10", "at:11,12"])
+def test_a_part_of_a_batch_that_is_not_known_is_found_by_trying(sensitive: str) -> None:
+    assert on("lenet", (5, 3, 8), defended=True, sensitive=sensitive).isfinite().all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_another_choice_of_sensitive_examples_solves_no_equation(seed: int) -> None:
+    net, labels = network("lenet", seed), (5, 3, 8)
+    sent, f_s, _ = message(net, seed, labels, sensitive="3,8")
+    masks = choices(torch.tensor(labels), 2)
+    results = [separated(net, sent, labels, tuple(mask.tolist()), starts=300, steps=50) for mask in masks]
+    assert [result.error < SOLVED for result in results] == [False, False, True]
+    assert worst(results[2].examples, f_s) < 1e-4
+
+
+def test_too_many_choices_are_refused() -> None:
+    with pytest.raises(NotApplicable, match="70 choices of 4 sensitive examples of 8; it tries up to 50"):
+        on("lenet", (0, 1, 2, 3, 4, 5, 6, 7), defended=True, sensitive="last:4")
 
 
 def test_a_message_that_is_not_applicable_does_not_take_the_others_with_it() -> None:

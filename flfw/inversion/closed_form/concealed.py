@@ -23,6 +23,7 @@ tells little of an example that the network fits well: its column of A is nearly
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import NamedTuple
 
 import torch
@@ -74,6 +75,25 @@ def solvable(examples: int, concealed: int, classes: int) -> bool:
     ([True, True, False], True, False, False)
     """
     return examples + concealed < classes
+
+
+def choices(labels: Tensor, concealed: int) -> list[Tensor]:
+    """Return masks (B,) for each choice of sensitive examples; choices of the same labels are one.
+
+    Args:
+        labels: (B,) of the examples, of which those of one label come in any order.
+        concealed: number of sensitive examples, in [0, B].
+
+    >>> [mask.int().tolist() for mask in choices(torch.tensor([3, 7, 3]), 1)]
+    [[1, 0, 0], [0, 1, 0]]
+    """
+    first: dict[tuple[int, ...], list[int]] = {}
+    for places in combinations(range(len(labels)), concealed):
+        first.setdefault(tuple(sorted(labels[list(places)].tolist())), list(places))
+    masks = torch.zeros(len(first), len(labels), dtype=torch.bool, device=labels.device)
+    for mask, places in zip(masks, first.values(), strict=True):
+        mask[places] = True
+    return list(masks)
 
 
 def separate(
