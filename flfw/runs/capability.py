@@ -178,6 +178,7 @@ def _done(
     The file with the public data is in the queue only during a job that grants it.
     """
     queue = Queue(copy / "queue")
+    queue.folder.mkdir(0o700, exist_ok=True)  # a job's public data may be put there before the first job
     server = AttackServer(
         queue, lambda _: [], beside=False, seconds=experiment.attack_seconds, gpu=experiment.attack_gpus > 0
     )

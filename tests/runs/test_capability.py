@@ -195,14 +195,31 @@ def test_every_other_way_to_cheat_is_caught(run: Path) -> None:
         assert len(changed) == 4 and not any("easy" in where for where in changed), name
 
 
+FEW = (
+    "ig.iterations=5",
+    "dlg.iterations=2",
+    "idlg.iterations=2",
+    "cpl.iterations=2",
+    "dlg_statistics.adam_iterations=5",
+    "dlg_statistics.lbfgs_iterations=2",
+    "dcs2.search_iterations=5",
+    "fedcg.search_iterations=5",
+    "hyperfl.iterations=5",
+)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "fedper"])
 def test_every_attack_of_the_project_keeps_to_its_grants(tmp_path: Path, method: str) -> None:
     folder = finished(tmp_path / "run", method=method, net="mlp")
-    settings = ("ig.iterations=5",)
-    for one in check(folder, DISCOVERED, settings):
+    for one in check(folder, DISCOVERED, FEW):
         assert one.same, f"{one} Use only `sent` and `received` of an Observation, and the Knowledge that is granted."
     assert {"analytic", "ig"} <= set(DISCOVERED)
+
+
+def test_an_attack_with_public_data_is_checked_by_itself(run: Path) -> None:
+    (one,) = check(run, ["fedcg"], ("fedcg.search_iterations=5",))
+    assert one.same and one.compared > 0
 
 
 @pytest.mark.slow
