@@ -64,10 +64,8 @@ def _do(arguments: list[str]) -> int:
     command = parse(arguments)
     if command.list is not None:
         from flfw.runs.listing import listing
-        from papers.command import names
-        from papers.frontier.table import NAME
 
-        tables = ", ".join((*names(), NAME))
+        tables = ", ".join(_tables())
         print(listing(command.list) if command.list else f"{listing(())}\ntables     {tables}")
         return 0
     _refuse_two_tasks(command)
@@ -167,12 +165,23 @@ def _purge(folder: Path) -> str:
     )
 
 
+def _tables() -> tuple[str, ...]:
+    """Return the names of all tables: the papers', and the frontier."""
+    from papers.command import names
+    from papers.frontier.table import NAME
+
+    return *names(), NAME
+
+
 def _table(command: Command) -> int:
     from papers.command import reproduce
     from papers.frontier.command import reproduce as measure_points
     from papers.frontier.table import NAME
 
-    if (command.table or command.cell.partition("/")[0]) == NAME:
+    name = command.table or command.cell.partition("/")[0]
+    if name not in _tables():
+        raise BadInput(f"Expected a table among {', '.join(_tables())}; got --table {name}.")
+    if name == NAME:
         return measure_points(command.cell, command.scale, command.experiment)
     return reproduce(command.table, command.cell, command.scale, command.experiment)
 

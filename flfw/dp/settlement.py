@@ -159,7 +159,10 @@ def _with_noise_for(resolved: Resolved, split: Split) -> Resolved:
     least = noise_for(target, counted, delta, accountant, beside)[0]
     noise = f"{_NOISE}={least!r}"
     if given and given != [noise]:
-        raise BadInput(f"Expected either --target-epsilon or --set {_NOISE}, got both; leave one out.")
+        raise BadInput(
+            f"Expected either --target-epsilon or --set {_NOISE}, got both, and with these settings {target:g} needs "
+            f"{least:.4g}; leave one out, or resume with the settings that the run began with."
+        )
     return resolved.replaced(set=(*unset, noise))
 
 

@@ -505,7 +505,7 @@ BAD = [
     ),
     (
         "--method fed_cdp --target-epsilon 1 --set noise_multiplier=2",
-        "Expected either --target-epsilon or --set noise_multiplier, got both; leave one out.",
+        "got both, and with these settings 1 needs",
     ),
     ("--method fed_cdp --epsilon-budget 0.001", "epsilon-budget"),
     ("--method fed_cdp --sampling sometimes", "sampling"),

@@ -351,6 +351,7 @@ def test_bad_input_is_one_line_and_exit_code_2(elsewhere, capsys, arguments, lin
     from flfw import data, nets, plugins
     from flfw.data.splits import partition
     from papers import command
+    from papers.frontier.table import NAME
 
     methods, attacks = plugins.names(plugins.METHOD), plugins.names(plugins.ATTACK)
     defences = plugins.names(plugins.DEFENCE)
@@ -362,7 +363,7 @@ def test_bad_input_is_one_line_and_exit_code_2(elsewhere, capsys, arguments, lin
         "datasets": ", ".join(data.names()),
         "everything": ", ".join([*methods, *defences, *attacks, *data.names(), *partition.schemes(), *nets.names()]),
         "splits": ", ".join(partition.schemes()),
-        "tables": ", ".join(command.names()),
+        "tables": ", ".join([*command.names(), NAME]),
         "taken": str(elsewhere.parent / "taken"),
     }
     before = sorted(p for p in elsewhere.parent.rglob("*") if "cache" not in p.parts)
