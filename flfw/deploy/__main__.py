@@ -176,8 +176,10 @@ def _status(asked: argparse.Namespace) -> int:
 
 
 def _spent(site: Path, number: int) -> Iterator[str]:
-    """Yield a line on the spent part of a site's budget, if it has one and its folder is here."""
+    """Yield a line on the spent part of a site's budget, if it has one, and on a policy that does not hold yet."""
     file = site / "policy.toml"
+    if file.is_file() and processes.changed_since_start(site, "supernode", file):
+        yield f"policy      site {number}: {file} was written after the site's start, and holds from its next one"
     if file.is_file() and (budget := Policy.read(file).budget):
         yield f"budget      site {number}: {site_ledger.read(site / site_ledger.FILE, budget).of(budget)}"
 

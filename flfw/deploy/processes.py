@@ -65,6 +65,11 @@ def alive(folder: Path, name: str) -> int | None:
     return pid if _born(pid) == born != -1 else None
 
 
+def changed_since_start(folder: Path, name: str, file: Path) -> bool:
+    """Return whether a program that is running was started before a file was last written."""
+    return alive(folder, name) is not None and file.stat().st_mtime > (folder / f"{name}.pid").stat().st_mtime
+
+
 def stop(folder: Path, name: str) -> bool:
     """End a program with all processes that it started; return whether there was one.
 

@@ -273,6 +273,28 @@ def test_init_writes_a_budget_and_status_says_what_is_spent(tmp_path: Path, caps
     assert not (sites[0] / FILE).exists()
 
 
+def test_status_says_that_a_policy_written_after_the_start_does_not_hold_yet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fed = tmp_path / "fed"
+    assert main(["init", str(fed), "--clients", "1", "--epsilon", "1"]) == 0
+    site = Layout.read(fed).site(0)
+    policy = site / "policy.toml"
+    processes.start(["sleep", "60"], site, "supernode", {})
+    try:
+        printed = []
+        for seconds in (-1, 1):
+            at = (site / "supernode.pid").stat().st_mtime + seconds
+            os.utime(policy, (at, at))
+            capsys.readouterr()
+            main(["status", str(fed)])
+            printed.append([line for line in capsys.readouterr().out.splitlines() if line.startswith("policy")])
+    finally:
+        processes.stop(site, "supernode")
+    later = f"policy      site 0: {policy} was written after the site's start, and holds from its next one"
+    assert printed == [[], [later]]
+
+
 @pytest.mark.parametrize(
     ("flags", "metrics"),
     [("", "all"), ("--metrics none", "none"), ("--epsilon 2", "none"), ("--epsilon 2 --metrics private", "private")],
