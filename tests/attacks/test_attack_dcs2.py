@@ -206,6 +206,21 @@ def test_and_out_of_one_that_was_projected() -> None:
     assert worst(result.examples, f_s) < 1e-4 and worst(result.concealed, f_c) < 1e-4
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_rounding_of_a_factor_that_hardly_shows_is_no_negative_factor(seed: int) -> None:
+    """The network is so sure of the example that its part of the message is 1e-6 of the largest."""
+    rng = torch_generator(seed, "fitted")
+    weight = torch.randn(10, 32, generator=rng, dtype=torch.float64) / 8
+    features = torch.rand(2, 32, generator=rng, dtype=torch.float64)  # of the example and of the concealed sample
+    bias, e = 15.0 * torch.eye(10)[3].double(), torch.eye(10)[[3, 7]].double()
+    p = (features @ weight.T + bias).softmax(1)
+    a = torch.stack([p[0] - e[0], p[1] - 0.7 * e[1] - 0.3 * e[0]]) / 3
+    sent = (a.T @ features).float(), a.sum(0).float(), weight.float(), bias.float()
+    result = separate(*sent, torch.tensor([3]), torch.tensor([True]), torch_generator(seed, "a"), steps=1)
+    assert result.error < SOLVED and abs(result.factor) < 0.02
+    assert worst(result.examples, features[:1].float()) < 0.03
+
+
 def test_another_label_another_mixture_and_noise_solve_no_equation() -> None:
     net = network("lenet", 1)
     sent, *_ = message(net, 1)

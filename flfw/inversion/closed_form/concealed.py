@@ -40,7 +40,7 @@ _SPREAD = 0.5  # of random starts, over the usual length of features
 _APART = 0.1  # of guessed features from their mean, each coordinate, over the mean's length
 _NEAR = 0.03  # expected error of a guessed A, over an example's weight
 _DRAWN, _LISTED, _ROUNDS = 20_000, 32, 3  # labels looked at and kept, and repeats of the guess
-_ROUNDING = 1e-3  # of v
+_ROUNDING = 1e-3  # of v, where all singular values of the gradient are alike
 _FIRST, _LAST, _KEPT = 30, 150, 128  # steps of Gauss-Newton for all candidates, for the best, and how many these are
 
 
@@ -145,7 +145,10 @@ def _best(equations: Equations, start: Candidates) -> tuple[Candidates, float]:
     first = equations.solved(start, _FIRST)
     kept = equations.errors(first).topk(min(_KEPT, len(start.v)), largest=False).indices
     last = equations.solved(first.at(kept), _LAST)
-    errors = torch.where(last.v < -_ROUNDING, torch.inf, equations.errors(last))  # no projection has a negative factor
+    # No projection has a negative factor. Rounding moves v the more, the less a singular value tells of it.
+    lengths = equations.left.norm(dim=0)
+    rounding = _ROUNDING + 2 * torch.finfo(torch.float32).eps * lengths.max() / lengths.min()
+    errors = torch.where(last.v < -rounding, torch.inf, equations.errors(last))
     place = errors.argmin()
     return last.at(place[None]), float(errors[place])
 
