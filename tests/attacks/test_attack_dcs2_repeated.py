@@ -17,6 +17,7 @@ from attacks.ig import IG, IGSettings
 from clients.defences.dcs2 import DCS2, DCS2Settings, Search
 from flfw import nets
 from flfw.adversary.observation import Knowledge, Observation
+from flfw.client.probing import Probing
 from flfw.defence import LocalStep
 from flfw.errors import BadInput
 from flfw.inversion.closed_form.concealed import SOLVED, Separated, rank, separate, solvable
@@ -282,3 +283,23 @@ def test_a_run_grants_the_answers_after_earlier_rounds(tmp_path: Path) -> None:
     entries = json.loads((tmp_path / "run" / "result.json").read_text())["audit"]
     granted = {entry["round"]: any("after earlier rounds" in line for line in entry["granted"]) for entry in entries}
     assert granted == {0: False, 1: True}
+
+
+def test_a_client_that_dropped_out_of_a_round_takes_no_answer_of_another_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answered a probe after an earlier round: that is granted, but there is nothing of it to attack."""
+    answering = Probing.gradient
+
+    def failing(self: Probing, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        if self.at.partition == 1 and self.at.round == 1:
+            raise ValueError("has dropped out for the test")
+        return answering(self, x, y)
+
+    monkeypatch.setattr(Probing, "gradient", failing)
+    flags = "--method fedavg --dataset digits --net lenet --clients 2 --rounds 1 --local-epochs 1 --batch-size 400"
+    flags += " --on-client-failure drop --engine inproc --attack dcs2 --images 2 --audit-rounds 0,1"
+    assert sim.main([*flags.split(), "--set", "dcs2.search_iterations=5", "--out", str(tmp_path / "run")]) == 0
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert not [note for note in result["notes"] if "crashed" in note]
+    assert {entry["round"]: entry["failures"] for entry in result["audit"]} == {0: 0, 1: 1}
