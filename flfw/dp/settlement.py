@@ -20,6 +20,7 @@ from flfw.plugins import short_name, split_assignment
 from flfw.privacy.accountants import Accountant, account
 from flfw.privacy.calibration import noise_for
 from flfw.privacy.mechanism import Mechanism, phases
+from flfw.privacy.rounding import at_most
 from flfw.resolve import Resolved
 
 _NOISE, _SOURCE, _SHARES = "noise_multiplier", "noise_source", "noise_shares"
@@ -166,7 +167,8 @@ def _with_noise_for(resolved: Resolved, split: Split) -> Resolved:
     target, delta = experiment.target_epsilon, experiment.delta
     if beside:
         taken = account(phases(beside), delta, accountant).epsilon
-        require(taken < target, f"target-epsilon > {taken:.4g}, which the private metrics take", target_epsilon=target)
+        more = f"target-epsilon > {at_most(taken, 4)}, which the private metrics take"
+        require(taken < target, more, target_epsilon=target)
     least = noise_for(target, counted, delta, accountant, beside)[0]
     noise = f"{_NOISE}={least!r}"
     if given and given != [noise]:
@@ -205,7 +207,7 @@ def _within_budget(resolved: Resolved, split: Split) -> Resolved:
         return _spent(resolved, split, rounds)
 
     budget, least = experiment.epsilon_budget, spent(1)
-    require(least <= budget, f"epsilon-budget >= {least:.4g}, which one round takes", epsilon_budget=budget)
+    require(least <= budget, f"epsilon-budget >= {at_most(least, 4)}, which one round takes", epsilon_budget=budget)
     if spent(experiment.rounds) <= budget:
         return resolved
     low, high = 1, experiment.rounds

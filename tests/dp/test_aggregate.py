@@ -30,6 +30,7 @@ from flfw.nets.net import Tensors
 from flfw.privacy.accountants import account
 from flfw.privacy.claims import ADVERSARIES, claim
 from flfw.privacy.mechanism import Mechanism, Phase
+from flfw.privacy.rounding import at_most
 from flfw.rehearse.plan import plan
 from flfw.resolve import resolve
 from flfw.runs import run
@@ -475,7 +476,10 @@ def test_result_and_report_have_both_claims(running: Experiment, capsys: pytest.
     page = (folder / "report.html").read_text()
     assert '<td class="text">aggregate</td>' in page and "A sum has the noise of 4 clients or more" in page
     assert sim.main(["--resume", str(folder)]) == 0
-    assert f"epsilon at most {gaussian(3, 2):.3g} for one client against aggregate (who sees" in capsys.readouterr().out
+    assert (
+        f"epsilon at most {at_most(gaussian(3, 2))} for one client against aggregate (who sees"
+        in capsys.readouterr().out
+    )
 
 
 def dropping(monkeypatch: pytest.MonkeyPatch, partitions: Sequence[int]) -> None:

@@ -19,6 +19,7 @@ from flfw.matrix.findings import combine
 from flfw.matrix.markdown import markdown
 from flfw.matrix.question import MatrixCell
 from flfw.matrix.rows import Finished, read
+from flfw.privacy.rounding import at_most
 from tests.support.matrix_runs import written
 from tests.support.small_runs import tiny
 
@@ -45,8 +46,8 @@ def test_the_accuracy_is_shown_that_all_have() -> None:
 
 
 def test_a_claim_in_words() -> None:
-    assert claimed(CLAIM) == "2.75 for one example against server"
-    assert claimed({**CLAIM, "noise": "seed"}) == "with noise_source=secure: 2.75 for one example against server"
+    assert claimed(CLAIM) == "2.76 for one example against server"
+    assert claimed({**CLAIM, "noise": "seed"}) == "with noise_source=secure: 2.76 for one example against server"
     assert claimed({**CLAIM, "noise": "seed", "epsilon": "inf"}) == "inf for one example against server"
 
 
@@ -55,7 +56,7 @@ def test_the_markdown_has_a_column_for_claims_where_there_are_any() -> None:
     assert markdown({"": records}).splitlines()[::2] == [
         "| method | defence | accuracy on the server's test data | epsilon at most | attack | recovered "
         "| closeness, dB | identified | verdict |",
-        "| m | none | 50 % | 2.75 for one example against server | not attacked | – | – | – | – |",
+        "| m | none | 50 % | 2.76 for one example against server | not attacked | – | – | – | – |",
     ]
     assert markdown({"": records}).splitlines()[3] == "| m | none | – | – | not attacked | – | – | – | – |"
 
@@ -98,6 +99,20 @@ def test_a_claim_that_rests_on_other_noise_in_one_seed_says_so(tmp_path: Path) -
     runs[0] = replace(runs[0], result={**runs[0].result, "privacy": seeded})
     shown = combine("m", "none", runs).claim
     assert shown is not None and claimed(shown) == "with noise_source=secure: 3 for one example against server"
+
+
+def test_a_claim_beside_canaries_has_no_source_of_noise(silent: Path, tmp_path: Path) -> None:
+    """Of a method that claims nothing."""
+    copy = shutil.copytree(silent, tmp_path / "copy")
+    record = json.loads((copy / "matrix.json").read_text())
+    for seed in (0, 1):
+        path = copy / f"local_only-none-s{seed}" / "result.json"
+        line = {key: CLAIM[key] for key in ("unit", "adversary", "delta")} | {"epsilon": "inf", "counted": "exact"}
+        path.write_text(json.dumps({**json.loads(path.read_text()), "privacy": [line]}))
+    located = [MatrixCell(tiny(copy / c["folder"], method=c["method"], seed=c["seed"])) for c in record["cells"]]
+    tables.write(copy, record["question"], located, {})
+    shown = json.loads((copy / "matrix.json").read_text())["combinations"][1]["claim"]
+    assert (shown["epsilon"], shown["noise"]) == ("inf", None)
 
 
 def test_a_damaged_claim_is_bad_input(tmp_path: Path) -> None:
@@ -174,6 +189,6 @@ def test_compared_runs_show_what_was_measured_and_claimed(silent: Path) -> None:
     rows = [line.split() for line in text.splitlines()]
     assert ["on", "the", "server's", "test", "data", f"{100 * final['final']['acc_central']:.1f}", "%", "–"] in rows
     assert ["as", "received", "–", "–"] in rows
-    epsilon = f"{final['privacy'][0]['epsilon']:.3g}"
+    epsilon = at_most(final["privacy"][0]["epsilon"])
     row = ["one", "example", "against", "server,", "exact", "with", "noise_source=secure:", epsilon, "–"]
     assert row in rows  # the noise of these runs is seeded: the bound alone would be false
