@@ -194,6 +194,16 @@ def test_what_colluding_clients_report_has_no_noise_and_the_claim_says_so() -> N
         assert said == [False, bool(colluding), False, False]
 
 
+def test_the_other_claims_rest_on_the_noise_of_all_that_hold_the_data() -> None:
+    """Who sees the models sees the sums in them, too."""
+    for colluding in (0, 1):
+        result = claims(of_ten(colluding_clients=colluding), TEN)
+        said = [
+            "holds data of the unit adds its noise" in " ".join(result["example", a].assumptions) for a in ADVERSARIES
+        ]
+        assert said == [bool(colluding), False, bool(colluding), bool(colluding)]
+
+
 def test_copies_of_an_example_meet_in_a_sum_only_as_far_as_there_is_noise() -> None:
     copies = held(*[range(20)] * 3, *[range(20 * k, 20 * (k + 1)) for k in range(3, 10)])  # three clients hold the same
     many = claims(of_ten(), copies)
