@@ -235,7 +235,7 @@ def _of_the_sums(mechanisms: Sequence[Mechanism]) -> list[str]:
 
 
 def _of_the_holders(adversary: Adversary, reported: Mechanism | None) -> tuple[str, ...]:
-    """Describe what is assumed, beside colluding clients, of those that hold the unit's data."""
+    """Return the assumption, beside colluding clients, on those that hold the unit's data."""
     if adversary != "aggregate":
         return (_ADDED,)
     return (_BARE,) if reported else ()

@@ -190,18 +190,18 @@ def test_what_colluding_clients_report_has_no_noise_and_the_claim_says_so() -> N
     chosen = ("noise_source=secure",)
     for colluding in (0, 1):
         result = claims(of_ten(*chosen, metrics="private", colluding_clients=colluding), TEN)
-        said = ["holds nothing of the unit" in " ".join(result["client", one].assumptions) for one in ADVERSARIES]
-        assert said == [False, bool(colluding), False, False]
+        stated = ["holds nothing of the unit" in " ".join(result["client", one].assumptions) for one in ADVERSARIES]
+        assert stated == [False, bool(colluding), False, False]
 
 
 def test_the_other_claims_rest_on_the_noise_of_all_that_hold_the_data() -> None:
     """Who sees the models sees the sums in them, too."""
     for colluding in (0, 1):
         result = claims(of_ten(colluding_clients=colluding), TEN)
-        said = [
+        stated = [
             "holds data of the unit adds its noise" in " ".join(result["example", a].assumptions) for a in ADVERSARIES
         ]
-        assert said == [bool(colluding), False, bool(colluding), bool(colluding)]
+        assert stated == [bool(colluding), False, bool(colluding), bool(colluding)]
 
 
 def test_copies_of_an_example_meet_in_a_sum_only_as_far_as_there_is_noise() -> None:
