@@ -96,9 +96,6 @@ def _notes(states: Sequence[Mapping[str, Any]], combinations: Sequence[Combinati
     runs = [run for combination in combinations for run in combination.runs]
     if len({run.result.get("provenance", {}).get("code") for run in runs}) > 1:
         notes.append("The runs were made by different versions of the code.")
-    if noisy := [run.folder.name for run in runs if run.is_noisy]:
-        where = "all runs" if len(noisy) == len(runs) else ", ".join(noisy)
-        notes.append(f"Accuracies as received are by clients' numbers with noise, --metrics private ({where}).")
     first = reference(combinations)
     if first is not None and first.defence != NO_DEFENCE and len(combinations) > 1:
         notes.append(f"No combination is without a defence: the others are compared with {first.name}.")

@@ -155,17 +155,12 @@ def test_a_run_without_a_final_evaluation_is_no_complete_one(silent: Path, tmp_p
     assert states[-1][1].startswith("Expected a run with a final evaluation, got folder=")
 
 
-def test_accuracies_with_noise_are_said_to_have_it(silent: Path, tmp_path: Path) -> None:
+def test_compared_accuracies_with_noise_are_said_to_have_it(silent: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(silent, tmp_path / "copy")
     names = [f"dp_fedavg-none-s{seed}" for seed in (0, 1)]
     result = json.loads((copy / names[1] / "result.json").read_text())
     noisy = {**result, "config": {**result["config"], "metrics": "private"}, "final": {**FINAL, "acc_global": 0.9}}
     (copy / names[1] / "result.json").write_text(json.dumps(noisy))
-    record = json.loads((copy / "matrix.json").read_text())
-    located = [MatrixCell(tiny(copy / c["folder"], method=c["method"], seed=c["seed"])) for c in record["cells"]]
-    tables.write(copy, record["question"], located, {})
-    sentence = f"Accuracies as received are by clients' numbers with noise, --metrics private ({names[1]})."
-    assert sentence in json.loads((copy / "matrix.json").read_text())["notes"] and sentence not in record["notes"]
     assert f"as received (with noise: {names[1]}) –" in " ".join(table([copy / name for name in names]).split())
     assert "with noise:" not in table([silent / name for name in names])
 
