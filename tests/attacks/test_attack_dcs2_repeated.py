@@ -119,6 +119,21 @@ def test_answers_about_different_examples_have_nothing_in_common() -> None:
     assert joined(torch.stack(others), 5, 5, 9).error > 20 * SOLVED
 
 
+def test_what_else_all_messages_have_in_common_shows_in_the_gain_and_not_in_the_error() -> None:
+    """Three examples and three concealed samples a message, one of which is the same in all; random numbers."""
+    rng = torch_generator(0, "in common")
+
+    def part(rank: int) -> Tensor:
+        a = torch.randn(10, rank, generator=rng)
+        return (a - a.mean(0)) @ torch.randn(rank, 100, generator=rng)
+
+    batch_part, shared = part(3), part(1)
+    genuine = joined(torch.stack([batch_part + part(3) for _ in range(4)]), 3, 3, 9)
+    assert genuine.error < 1e-6 and genuine.gain < 100 and apart(genuine.gradient, batch_part) < 1e-5
+    spoilt = joined(torch.stack([batch_part + shared + part(2) for _ in range(4)]), 3, 3, 9)
+    assert spoilt.error < 1e-6 and spoilt.gain > 1e6 and apart(spoilt.gradient, batch_part) > 0.1
+
+
 def test_the_same_answer_again_tells_nothing() -> None:
     """A generator of the same round and probe draws the same proxies, so a repeated ask must be another round's."""
     net, (x, y) = network("lenet", 0), batch(0, 5)
