@@ -9,6 +9,8 @@ import pytest
 
 from flfw.privacy.rounding import at_least, at_most
 from flfw.report.formats import above, below, percent_above
+from flfw.report.page import PAGE
+from flfw.report.page_privacy import PRIVACY
 
 
 @pytest.mark.parametrize("digits", [2, 3, 4])
@@ -34,3 +36,10 @@ def test_the_report_rounds_no_bound_to_nothing() -> None:
         "100.0\xa0%",
     ]
     assert percent_above(None) == "–"
+
+
+def test_no_bound_of_the_report_is_formatted_as_a_measurement() -> None:
+    """A small bound would be 0.00 there."""
+    for text in (PAGE, PRIVACY):
+        assert "line.epsilon|above" in text and "line.epsilon|num(2)" not in text
+    assert "lower or {}).epsilon|below" in PRIVACY and "line.certainty|above_pct" in PRIVACY
