@@ -311,8 +311,11 @@ def test_a_site_counts_its_own_message_and_no_sum() -> None:
 
 def test_a_rehearsal_at_one_site_keeps_the_small_noise() -> None:
     changes = {"clients": 4, "batch_size": 2, "attack": ("ig",), "split": "iid", "images": 1, "local_epochs": 1}
-    given = resolve(plan(asked("fed_sdp", "noise_shares=4", **changes), 1).experiment)
-    assert given.experiment.clients == 1 and given.settings.update_deviation == 6 * 4 / 2
+    for colluding in (0, 2):
+        shares = 4 - colluding
+        experiment = asked("fed_sdp", f"noise_shares={shares}", colluding_clients=colluding, **changes)
+        given = resolve(plan(experiment, 1).experiment)
+        assert given.experiment.clients == 1 and given.settings.update_deviation == pytest.approx(24 / sqrt(shares))
 
 
 # --- what clients send ---
