@@ -12,6 +12,7 @@ import tyro
 
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
+from flfw.privacy.rounding import at_least, at_most
 from flfw.terminal.exit_code import exit_code
 from flfw.terminal.flags import parsed, piped
 
@@ -256,9 +257,9 @@ def _claimed(privacy: list[dict[str, Any]]) -> list[str]:
             bound = f"epsilon {float(line['epsilon']):.4f} for one {line['unit']} as the paper counts, adversaries"
         else:
             lower = line.get("lower")
-            least = f", at least {lower['epsilon']:.3g} ({lower['confidence']:.0%} sure)," if lower else ""
+            least = f", at least {at_least(lower['epsilon'])} ({lower['confidence']:.0%} sure)," if lower else ""
             secret = "with noise_source=secure: " if line.get("noise") == "seed" and line["epsilon"] != "inf" else ""
-            bound = f"{secret}epsilon at most {float(line['epsilon']):.3g}{least} for one {line['unit']} against"
+            bound = f"{secret}epsilon at most {at_most(float(line['epsilon']))}{least} for one {line['unit']} against"
         adversary = str(line["adversary"])
         against.setdefault(bound, []).append(shown.get(adversary, adversary))
     return [f"{bound} {', '.join(adversaries)}" for bound, adversaries in against.items()]

@@ -178,7 +178,7 @@ class DCS2Inversion(Attack):
         hidden = int(masks[0].sum()) if masks else 0
         if not solvable(count, hidden, len(bias)):
             raise NotApplicable(f"{count} examples and {hidden} concealed ones are too many for {len(bias)} classes")
-        if joint != count + hidden:
+        if not masks or joint != count + hidden:
             return None
         return self._separated((g, slope, weight, bias, labels), masks, rng, shape)
 

@@ -89,7 +89,7 @@ class FedSDP(NoisyStrategy):
     @classmethod
     def mechanism(cls, settings: FedSDPSettings, course: Course) -> Mechanism:
         """Return the mechanism: clipped updates of all tensors, which count alike in a round's sum."""
-        summed = course.summed if settings.noised_by == "client" else 1
+        summed = settings.noised_by == "client"
         return mechanism_of_updates(settings, course, cls.uploads, settings.noised_by, settings.noise_shares, summed)
 
     @classmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -139,10 +139,10 @@ class Plan:
             memory=min(gpu, 1.0) or 1.0,
             vantage=self.vantages(ticket)[0],
             adaptive=adaptive,
-            **self._beside(attack, ticket),
+            **self._beside(attack, ticket, {exchange.slot for exchange in exchanges}),
         )
 
-    def _beside(self, attack: str, ticket: Ticket) -> dict[str, Any]:
+    def _beside(self, attack: str, ticket: Ticket, slots: Set[int]) -> dict[str, Any]:
         """Return the other data that the attack uses, where available; nothing is private below the target."""
         uses, resolved = self.attacks[attack].uses, self.resolved
         grants: dict[str, Any] = {"public": self._public() if "public" in uses else None}
@@ -153,15 +153,15 @@ class Plan:
             lines = Recordings(self._recordings(ticket)).update_lines(ticket.round)
             grants["uploads"] = tuple(line["id"] for line in lines)
         if "earlier" in uses and ticket.source == "probe":
-            grants["earlier"] = tuple(self._earlier(ticket))
+            grants["earlier"] = tuple(self._earlier(ticket, slots))
         return grants
 
-    def _earlier(self, ticket: Ticket) -> Iterator[str]:
-        """Yield the recordings of the same probes after earlier rounds, the first round first."""
+    def _earlier(self, ticket: Ticket, slots: Set[int]) -> Iterator[str]:
+        """Yield the recordings of the attacked probes after earlier rounds, the first round first."""
         recordings = Recordings(self._recordings(ticket))
         for server_round in (r for r in sorted(self._experiment.audited) if r < ticket.round):
             for line in recordings.probe_lines(ticket.rung, server_round, point=ticket.point):
-                if int(line["config"]["slot"]) < self._experiment.images:
+                if int(line["config"]["slot"]) in slots:  # another client may not have answered in this round
                     yield line["id"]
 
     def _recordings(self, ticket: Ticket) -> Path:

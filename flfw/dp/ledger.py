@@ -106,6 +106,7 @@ def course(resolved: Resolved, split: Split) -> Course:
         replication=int(held.max()),
         tensors=trained,
         summed=least_summed(experiment),
+        colluding=experiment.colluding_clients,
     )
 
 

@@ -250,7 +250,7 @@ class BesideOwnHead(EitherUnit):
 
 
 def mechanism_of_updates(
-    noise: Noise, course: Course, chosen: Sequence[str], noised_by: Holder, shares: int = 1, summed: int = 1
+    noise: Noise, course: Course, chosen: Sequence[str], noised_by: Holder, shares: int = 1, summed: bool = False
 ) -> Mechanism:
     """Return the mechanism of a whole run for one client's updates, of which each is clipped.
 
@@ -260,7 +260,7 @@ def mechanism_of_updates(
         chosen: patterns of the tensors that are sent.
         noised_by: party that adds the noise: each client to its own update, or the server to the sum.
         shares: n, where a client's own noise has deviation sigma C / sqrt(n).
-        summed: least number of updates in a round's sum, of which none counts more than another; 1: they may.
+        summed: whether the updates in a round's sum count alike, so that their noises add up.
     """
     return Mechanism(
         noise_multiplier=noise.noise_multiplier,
@@ -275,7 +275,8 @@ def mechanism_of_updates(
         participations=course.participations,
         replication=course.replication,
         shares=shares,
-        summed=summed,
+        summed=course.summed if summed else 1,
+        colluding=course.colluding if summed else 0,
         moving=noise.follows_quantile,
     )
 

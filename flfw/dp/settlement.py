@@ -20,6 +20,7 @@ from flfw.plugins import short_name, split_assignment
 from flfw.privacy.accountants import Accountant, account
 from flfw.privacy.calibration import noise_for
 from flfw.privacy.mechanism import Mechanism, phases
+from flfw.privacy.rounding import at_most
 from flfw.resolve import Resolved
 
 _NOISE, _SOURCE, _SHARES = "noise_multiplier", "noise_source", "noise_shares"
@@ -46,6 +47,7 @@ def settle(resolved: Resolved, split: Split) -> tuple[Resolved, list[str]]:
     """
     resolved = _with_secret_noise(resolved)
     _require_whole_noise(resolved)
+    _require_noise_of_others(resolved, split)
     _require_noise_for_metrics(resolved, split)
     notes, experiment = [*_of_sites(resolved, split), *_remarks(resolved, split)], resolved.experiment
     if experiment.target_epsilon and experiment.epsilon_budget:
@@ -130,9 +132,19 @@ def _require_whole_noise(resolved: Resolved) -> None:
     honest = " of clients that do not collude" if experiment.colluding_clients else ""
     surely = f"{_SHARES} <= {summed}, the updates{honest} that are surely in a round's sum (--sample, --min-clients)"
     require(experiment.clients == 1 or shares <= summed, surely, **{_SHARES: shares})
-    adds_up = getattr(resolved.settings, "update_deviation", 0.0) > 0
-    alone = f"colluding-clients=0 with method={experiment.method}, which counts no noise of other clients in a sum"
-    require(adds_up or not experiment.colluding_clients, alone, colluding_clients=experiment.colluding_clients)
+
+
+def _require_noise_of_others(resolved: Resolved, split: Split) -> None:
+    """Refuse colluding clients where a sum counts as its single updates: of theirs nothing is known."""
+    experiment, colluding = resolved.experiment, resolved.experiment.colluding_clients
+    if not colluding:
+        return
+    noisy, rest = getattr(resolved.settings, "update_deviation", 0.0) > 0, "counts no noise of other clients in a sum"
+    by_method = f"colluding-clients=0 with method={experiment.method}, which {rest}"
+    require(noisy, by_method, colluding_clients=colluding)
+    mechanism = _mechanism(resolved, split)
+    beside = f"colluding-clients=0 with defence={experiment.defence}, beside which a claim {rest}"
+    require(mechanism is not None and mechanism.colluding > 0, beside, colluding_clients=colluding)
 
 
 def require_settled(experiment: Experiment) -> None:
@@ -155,7 +167,8 @@ def _with_noise_for(resolved: Resolved, split: Split) -> Resolved:
     target, delta = experiment.target_epsilon, experiment.delta
     if beside:
         taken = account(phases(beside), delta, accountant).epsilon
-        require(taken < target, f"target-epsilon > {taken:.4g}, which the private metrics take", target_epsilon=target)
+        more = f"target-epsilon > {at_most(taken, 4)}, which the private metrics take"
+        require(taken < target, more, target_epsilon=target)
     least = noise_for(target, counted, delta, accountant, beside)[0]
     noise = f"{_NOISE}={least!r}"
     if given and given != [noise]:
@@ -194,7 +207,7 @@ def _within_budget(resolved: Resolved, split: Split) -> Resolved:
         return _spent(resolved, split, rounds)
 
     budget, least = experiment.epsilon_budget, spent(1)
-    require(least <= budget, f"epsilon-budget >= {least:.4g}, which one round takes", epsilon_budget=budget)
+    require(least <= budget, f"epsilon-budget >= {at_most(least, 4)}, which one round takes", epsilon_budget=budget)
     if spent(experiment.rounds) <= budget:
         return resolved
     low, high = 1, experiment.rounds

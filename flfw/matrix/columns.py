@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from flfw.privacy.rounding import at_most
+
 ACCURACIES = {
     "acc_local": "after local training",
     "acc_global": "as received",
@@ -31,7 +33,7 @@ def shown_accuracy(combinations: Sequence[Mapping[str, Any]]) -> str:
 def bound(claim: Mapping[str, Any]) -> str:
     """Format the epsilon of a claim of result.json; with seeded noise it holds only for another source of noise."""
     secret = "with noise_source=secure: " if claim.get("noise") == "seed" and claim["epsilon"] != "inf" else ""
-    return f"{secret}{float(claim['epsilon']):.3g}"
+    return f"{secret}{at_most(float(claim['epsilon']))}"
 
 
 def claimed(claim: Mapping[str, Any]) -> str:

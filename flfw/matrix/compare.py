@@ -79,8 +79,11 @@ def _accuracies(runs: Sequence[Finished], names: Sequence[str]) -> str:
     kinds = ["acc_global", "acc_local"]
     kinds += ["acc_central"] if any(run.accuracies[kind] is None for run in runs for kind in kinds) else []
     measured = {kind: [run.accuracies[kind] for run in runs] for kind in kinds}
+    noisy = [name for run, name in zip(runs, names, strict=True) if run.is_noisy]
+    words = dict(ACCURACIES)
+    words["acc_global"] += f" (with noise: {', '.join(noisy)})" if noisy else ""
     rows = [
-        [ACCURACIES[kind], *(_NONE if value is None else f"{100 * value:.1f} %" for value in values)]
+        [words[kind], *(_NONE if value is None else f"{100 * value:.1f} %" for value in values)]
         for kind, values in measured.items()
         if kind != "acc_central" or any(value is not None for value in values)
     ]

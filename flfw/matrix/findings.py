@@ -94,9 +94,19 @@ class Combination:
 
     @property
     def claim(self) -> Mapping[str, Any] | None:
-        """First claim of the seed with the largest epsilon; None: the method makes none."""
-        claims = (run.claim for run in self.runs)
-        return max((one for one in claims if one), key=lambda one: float(one["epsilon"]), default=None)
+        """First claim of all seeds with a finite epsilon, the largest of theirs; else the first one.
+
+        None: there is none that each of them makes.
+        """
+        each = [run.claims for run in self.runs]
+        common = [key for key in each[0] if all(key in other for other in each)] if each else []
+        weakest = [max((claims[key] for claims in each), key=lambda one: float(one["epsilon"])) for key in common]
+        finite = [i for i, one in enumerate(weakest) if one["epsilon"] != "inf"]
+        if not common:
+            return None
+        first = finite[0] if finite else 0
+        seeded = any(claims[common[first]].get("noise") == "seed" for claims in each)
+        return {**weakest[first], "noise": "seed" if seeded else weakest[first].get("noise")}
 
     @property
     def worst(self) -> Leak | None:

@@ -142,10 +142,15 @@ class Finished:
         return {name: None if final.get(name) is None else float(final[name]) for name in ACCURACIES}
 
     @property
-    def claim(self) -> Mapping[str, Any] | None:
-        """First claim with a finite epsilon, else the first one; None: the method makes none."""
+    def is_noisy(self) -> bool:
+        """True if the accuracies that clients reported have noise."""
+        return self.result["config"].get("metrics") == "private"
+
+    @property
+    def claims(self) -> dict[tuple[str, str], Mapping[str, Any]]:
+        """Claims of the run by unit and adversary, as in result.json; empty: the method makes none."""
         exact = [line for line in self.result.get("privacy") or [] if line["counted"] == "exact"]
-        return next((line for line in exact if line["epsilon"] != "inf"), exact[0] if exact else None)
+        return {(line["unit"], line["adversary"]): line for line in exact}
 
     @property
     def entries(self) -> list[tuple[AttackSetting, Mapping[str, Any]]]:
@@ -171,7 +176,7 @@ def read(folder: Path) -> Finished:
             with (folder / "audit.csv").open(newline="", encoding="utf-8") as lines:
                 rows = [_row(line, seed, settings) for line in csv.DictReader(lines) if _is_plain_target(line)]
         run = Finished(folder, result, tuple(rows))
-        _ = run.accuracies, run.claim, run.entries
+        _ = run.accuracies, [float(line["epsilon"]) for line in run.claims.values()], run.entries
     except (KeyError, TypeError, ValueError) as error:
         raise BadInput(f"Expected a run of this version in {folder}, got a damaged one: {error!r}.") from error
     return run

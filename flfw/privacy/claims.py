@@ -69,6 +69,15 @@ _NOISY = (
     " client's training, validation and test data. An accuracy on the server's own test data is outside the count."
 )
 
+_BARE = (
+    "Of a client that adds no noise, or gives it away, these numbers have none: it holds nothing of the unit that is"
+    " protected."
+)
+_ADDED = (
+    "Every client that holds data of the unit adds its noise, and gives it to nobody: only the claim against aggregate"
+    " counts with others (--colluding-clients)."
+)
+
 Metrics: TypeAlias = Literal["all", "private", "none"]
 
 
@@ -159,7 +168,9 @@ def claim(
     receives = adversary in ("server", "aggregate")
     if receives and mechanisms[0].clipped == "client":  # each drawn client sends the server a message
         mechanisms = tuple(replace(part, hidden=False) for part in mechanisms)
-    mechanisms = tuple(part if adversary == "aggregate" and part.adds_up else part.alone for part in mechanisms)
+    colluding = any(part.colluding for part in mechanisms)
+    summed = [adversary == "aggregate" and (part.adds_up or part.colluding > 0) for part in mechanisms]
+    mechanisms = tuple(part if of_sums else part.alone for part, of_sums in zip(mechanisms, summed, strict=True))
     result, counted = accounted(mechanisms, unit, delta, accountant, examples or 1)
     first = result.notes if isinf(result.epsilon) else ()
     beside = _REPORTED if metrics == "all" else _UNREPORTED
@@ -167,11 +178,12 @@ def claim(
         thing, answers = reported.clipped, reported.steps
         numbers = "a loss, accuracies and a number of examples" if thing == "example" else "a loss and accuracies"
         beside = _NOISY.format(numbers=numbers, noise=reported.noise_multiplier, thing=thing, answers=answers)
+    holders = _of_the_holders(adversary, reported) if colluding else ()
     trusted = (_IGNORED,) if metrics == "all" and receives else ()
     aggregated = (_SEES[adversary], _PLAIN) if adversary == "aggregate" else ()
     sentences = (*first, *aggregated, *trusted, *counted, *_of_the_run(mechanisms[:tensors]), _SEES[adversary])
     sentences += _KNOWN if mechanisms[0].clipped == "example" else ()
-    sentences += (*(() if trusted else (beside,)), *(_SECURE if secure else _SEEDED), *_ALWAYS, *result.notes)
+    sentences += (*(() if trusted else (beside,)), *holders, *(_SECURE if secure else _SEEDED), *_ALWAYS, *result.notes)
     return Claim(unit, adversary, result.epsilon, delta, result.accountant, tuple(dict.fromkeys(sentences)), rounds)
 
 
@@ -212,14 +224,21 @@ def _of_the_run(mechanisms: Sequence[Mechanism]) -> list[str]:
 def _of_the_sums(mechanisms: Sequence[Mechanism]) -> list[str]:
     """Describe the noise that adds up in a sum; nothing where each client's noise counts by itself."""
     summed = [part.summed for part in mechanisms]
-    if max(summed) == 1:
+    if max(part.summed + part.colluding for part in mechanisms) == 1:
         return []
     noises = [part.noise_multiplier * sqrt(part.summed / part.shares) for part in mechanisms]
     return [
-        f"A sum has the noise of {_span(summed)} clients or more in it, also where clients drop out, and nobody takes"
-        f" it off: together {_span(noises)} times the bound. Clients that add none, or that work together with the"
-        " adversary, are not among these (--colluding-clients).",
+        f"A sum has the noise of {_span(summed)} client{'s' * (max(summed) > 1)} or more in it, also where clients drop"
+        f" out, and nobody takes it off: together {_span(noises)} times the bound. Clients that add none, or that work"
+        " together with the adversary, are not among these (--colluding-clients).",
     ]
+
+
+def _of_the_holders(adversary: Adversary, reported: Mechanism | None) -> tuple[str, ...]:
+    """Return the assumption, beside colluding clients, on those that hold the unit's data."""
+    if adversary != "aggregate":
+        return (_ADDED,)
+    return (_BARE,) if reported else ()
 
 
 def _span(values: Sequence[float]) -> str:

@@ -27,6 +27,7 @@ class Course:
         tensors: number of entries of each trained tensor, by name.
         summed: least number of clients whose updates are in a round's sum, also when others drop out; a round with
             fewer has no sum.
+        colluding: further clients whose updates may be in that sum, and whose noise does not count.
     """
 
     rounds: int
@@ -41,6 +42,7 @@ class Course:
     replication: int
     tensors: Mapping[str, int]
     summed: int = 1
+    colluding: int = 0
 
     @property
     def local_steps(self) -> int:

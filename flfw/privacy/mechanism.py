@@ -68,6 +68,8 @@ class Mechanism:
             make sigma C together.
         summed: S >= 1, the least number of updates in a sum, each with its client's noise, for an adversary that sees
             nothing but these sums; 1: it may see a single update.
+        colluding: c >= 0, the most updates beside these in such a sum without noise that counts; copies of an example
+            may be among them.
         moving: whether C is only the first bound of clients' updates and follows a quantile of their norms; sigma is
             then that of the updates and the count of short ones together, see `flfw.dp.quantile`.
         bands: b >= 1, rounds whose sums are in one noisy sum, with weights of length 1; the rounds of one client are at
@@ -99,6 +101,7 @@ class Mechanism:
     void: str = ""
     shares: int = 1
     summed: int = 1
+    colluding: int = 0
     moving: bool = False
 
     def __post_init__(self) -> None:
@@ -107,6 +110,7 @@ class Mechanism:
         require(self.clip > 0, "clip > 0", clip=self.clip)
         require(0 < self.sampling_rate <= 1, "0 < sampling_rate <= 1", sampling_rate=self.sampling_rate)
         least = {"steps": 0, "groups": 1, "batch": 0, "replication": 1, "shares": 1, "summed": 1, "bands": 1, "bins": 0}
+        least["colluding"] = 0
         for name, lowest in least.items():
             value = getattr(self, name)
             require(isinstance(value, int) and value >= lowest, f"a whole number {name} >= {lowest}", **{name: value})
@@ -122,7 +126,7 @@ class Mechanism:
         require(passes, "bins=0 unless examples choose among the steps of a known number of passes", bins=self.bins)
         require(self.draws == "batch" or self.batch >= 1, "batch >= 1 with draws=example", batch=self.batch)
         alone = "shares=1 and summed=1 where clients do not add noise to their clipped updates"
-        parted = {"shares": self.shares, "summed": self.summed}
+        parted = {"shares": self.shares, "summed": self.summed + self.colluding}
         require(self.is_distributed or set(parted.values()) == {1}, alone, **parted)
 
     @property
@@ -132,13 +136,13 @@ class Mechanism:
 
     @property
     def adds_up(self) -> bool:
-        """True if the noise of several clients counts, since there is more of it in a sum than copies of an example."""
-        return self.summed > self.replication
+        """True if there are more updates in a sum than copies of an example, which then may all be in one."""
+        return self.summed + self.colluding > self.replication
 
     @property
     def alone(self) -> Mechanism:
         """The same for an adversary that may see a single update, or may know the noise of others, as one of them."""
-        return replace(self, summed=1)
+        return replace(self, summed=1, colluding=0)
 
     @property
     def multiplier(self) -> float:
@@ -168,9 +172,10 @@ class Mechanism:
         once, to the sum over the clients, all copies are in one sum: n is r times as large, and the steps are not.
 
         Sums: an adversary that sees sums of S or more noisy updates meets k of the r copies in a sum with the noise of
-        m >= S clients, k <= min(r, m), and each client is in p sums at most. Such a sum counts by k^2 / m in the sum of
-        squared shifts, so all of them by r (r p) / S at most, as k^2 <= r k: p steps with n = r and the noise of S. It
-        is also k at most, so all of them by r p: r runs, with one client's noise. The smaller of both is taken.
+        m >= S clients, k <= min(r, m + c) with c colluding ones, and each client is in p sums at most. Such a sum
+        counts by k^2 / m in the sum of squared shifts, so all of them by r (r p) / S at most, as k^2 <= r k: p steps
+        with n = r and the noise of S. It is also k (m + c) / m at most, so all of them by r p (S + c) / S: r runs, with
+        S / (S + c) of one client's variance. The smaller of both is taken.
 
         Sampling: of n copies, each with its own coin, at least one is drawn with probability q' = 1 - (1 - q)^n, and at
         most n are drawn. (z / n, q') bounds that: the hockey-stick divergence is jointly convex, a shift by k <= n is a
@@ -193,7 +198,7 @@ class Mechanism:
         require(copies >= 1, "copies >= 1", copies=copies)
         at_once = self.noised_by == "server" or self.adds_up
         copied, runs = (self.replication, 1) if at_once else (1, self.replication)
-        multiplier = self.multiplier if at_once else self.multiplier / sqrt(self.summed)
+        multiplier = self.multiplier if at_once else self.multiplier / sqrt(self.summed + self.colluding)
         if self.amplified and amplified:
             n = copies * copied
             rate = self.sampling_rate if n == 1 else -expm1(n * log1p(-self.sampling_rate))

@@ -112,7 +112,7 @@ def _at_one_site(asked: Experiment) -> Experiment:
     require(not asked.target_epsilon, noise, target_epsilon=asked.target_epsilon)
     require(asked.defended == "all", "--defended all, or no --defence, of one client", defended=asked.defended)
     split = "iid" if asked.split == "auto" else asked.split
-    alone = replace(asked, clients=1, sample=0, sampling="fixed", min_clients=1, split=split)
+    alone = replace(asked, clients=1, sample=0, sampling="fixed", min_clients=1, colluding_clients=0, split=split)
     return replace(
         alone, epsilon_budget=0.0
     )  # it depends on all clients, so it would end this training at another round

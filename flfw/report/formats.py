@@ -8,6 +8,7 @@ from typing import Any
 
 from jinja2 import Undefined
 
+from flfw.privacy.rounding import at_least, at_most
 from flfw.report.findings import number
 
 
@@ -23,6 +24,24 @@ def digits(value: Any) -> str:
     """Format a number of any size with three significant digits."""
     read = number(value)
     return decimals(read) if read is None or math.isinf(read) else f"{read:.3g}".replace("-", "−")
+
+
+def above(value: Any) -> str:
+    """Format an upper bound, rounded up."""
+    read = number(value)
+    return decimals(read) if read is None or math.isinf(read) else at_most(read)
+
+
+def below(value: Any) -> str:
+    """Format a lower bound, rounded down."""
+    read = number(value)
+    return decimals(read) if read is None or math.isinf(read) else at_least(read)
+
+
+def percent_above(value: Any) -> str:
+    """Format a share that is an upper bound as a percentage, rounded up."""
+    read = number(value)
+    return percent(read if read is None else math.ceil(1000 * read - 1e-9) / 1000)
 
 
 def percent(value: Any, places: int = 1) -> str:

@@ -64,7 +64,7 @@ _FIRST = """\
 {% if result.final and final.acc_global is none and final.acc_central is number %}<div><dt>final accuracy on central test data <small>clients report none</small></dt><dd>{{ final.acc_central|pct }}</dd></div>
 {% elif result.final %}<div><dt>final accuracy before local training{% if config.metrics == 'private' %} <small>with the noise of metrics=private</small>{% endif %}</dt><dd>{{ final.acc_global|pct }}</dd></div>
 {% if final.acc_local is none and final.acc_central is number %}<div><dt>final accuracy on central test data</dt><dd>{{ final.acc_central|pct }}</dd></div>{% else %}<div><dt>final accuracy after local training</dt><dd>{{ final.acc_local|pct }}</dd></div>{% endif %}{% endif %}
-{% for line in (result.privacy or [])[:1] %}<div><dt>ε at most, δ {{ line.delta|plain }} <small>one {{ line.unit }} against {{ line.adversary }}{{ ', with noise_source=secure' if line.noise == 'seed' }}</small></dt><dd>{{ line.epsilon|num(2) }}</dd></div>{% endfor %}
+{% for line in (result.privacy or [])[:1] %}<div><dt>ε at most, δ {{ line.delta|plain }} <small>one {{ line.unit }} against {{ line.adversary }}{{ ', with noise_source=secure' if line.noise == 'seed' }}</small></dt><dd>{{ line.epsilon|above }}</dd></div>{% endfor %}
 {% if rounds %}<div><dt>up per client and round</dt><dd>{{ (rounds[-1].upload_bytes|default(0) / (rounds[-1].clients or 1))|filesizeformat }}</dd></div>{% endif %}
 </dl>
 """

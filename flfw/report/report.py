@@ -26,7 +26,7 @@ from flfw.report.attributes import attribute_tables
 from flfw.report.causes import because, of_search, plainly
 from flfw.report.figures import Chart, Line, accuracy_panel, loss_panel, stacked_panels
 from flfw.report.findings import AuditEntry, number, read_settings, setting_name
-from flfw.report.formats import decimals, digits, percent, plain, sentence
+from flfw.report.formats import above, below, decimals, digits, percent, percent_above, plain, sentence
 from flfw.report.page import PAGE
 from flfw.report.page_facts import beyond_chance, first_screen, grants, most_missed, read_failures, scope, who
 from flfw.report.ranking import (
@@ -130,6 +130,7 @@ def _template() -> Template:
     jinja.filters.update(num=decimals, pct=percent, plain=plain, command=command, number=number, who=who)
     jinja.filters.update(because=because, plainly=plainly, of_search=of_search, sentence=sentence, digits=digits)
     jinja.filters.update(beyond_chance=beyond_chance, most_missed=most_missed)
+    jinja.filters.update(above=above, below=below, above_pct=percent_above)
     return jinja.from_string(PAGE)
 
 

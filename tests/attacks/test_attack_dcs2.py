@@ -313,6 +313,17 @@ def test_another_choice_of_sensitive_examples_solves_no_equation(seed: int) -> N
     assert worst(results[2].examples, f_s) < 1e-4
 
 
+@pytest.mark.parametrize("labels", [(3,), (3, 8)])
+def test_a_message_of_another_defence_gives_nothing_by_a_recipe_of_positions(labels: tuple[int, ...]) -> None:
+    """A part of the features is left out, as by soteria: the rank is that of no concealed sample."""
+    x, y = torch.rand(len(labels), 1, 8, 8, generator=torch_generator(0, "on")), torch.tensor(labels)
+    observations, knowledge = attackable("lenet", 8, (x, y))
+    observations[0].sent["classifier.weight"][:, ::2] = 0
+    for rule in ("all", "at:10", "last:1"):
+        chosen = DCS2InversionSettings(search_iterations=1, starts=20, separation_iterations=20, sensitive=rule)
+        assert DCS2Inversion(chosen).run(observations, knowledge, generators(1))[0].samples.isnan().all()
+
+
 def test_too_many_choices_are_refused() -> None:
     with pytest.raises(NotApplicable, match="70 choices of 4 sensitive examples of 8; it tries up to 50"):
         on("lenet", (0, 1, 2, 3, 4, 5, 6, 7), defended=True, sensitive="last:4")

@@ -17,6 +17,7 @@ from attacks.ig import IG, IGSettings
 from clients.defences.dcs2 import DCS2, DCS2Settings, Search
 from flfw import nets
 from flfw.adversary.observation import Knowledge, Observation
+from flfw.client.probing import Probing
 from flfw.defence import LocalStep
 from flfw.errors import BadInput
 from flfw.inversion.closed_form.concealed import SOLVED, Separated, rank, separate, solvable
@@ -116,6 +117,21 @@ def test_answers_about_different_examples_have_nothing_in_common() -> None:
     net = network("lenet", 0)
     others = [asked(net, *batch(seed, 5), times=1)[0] for seed in range(3)]
     assert joined(torch.stack(others), 5, 5, 9).error > 20 * SOLVED
+
+
+def test_what_else_all_messages_have_in_common_shows_in_the_gain_and_not_in_the_error() -> None:
+    """Three examples and three concealed samples a message, one of which is the same in all; random numbers."""
+    rng = torch_generator(0, "in common")
+
+    def part(rank: int) -> Tensor:
+        a = torch.randn(10, rank, generator=rng)
+        return (a - a.mean(0)) @ torch.randn(rank, 100, generator=rng)
+
+    batch_part, shared = part(3), part(1)
+    genuine = joined(torch.stack([batch_part + part(3) for _ in range(4)]), 3, 3, 9)
+    assert genuine.error < 1e-6 and genuine.gain < 100 and apart(genuine.gradient, batch_part) < 1e-5
+    spoilt = joined(torch.stack([batch_part + shared + part(2) for _ in range(4)]), 3, 3, 9)
+    assert spoilt.error < 1e-6 and spoilt.gain > 1e6 and apart(spoilt.gradient, batch_part) > 0.1
 
 
 def test_the_same_answer_again_tells_nothing() -> None:
@@ -282,3 +298,23 @@ def test_a_run_grants_the_answers_after_earlier_rounds(tmp_path: Path) -> None:
     entries = json.loads((tmp_path / "run" / "result.json").read_text())["audit"]
     granted = {entry["round"]: any("after earlier rounds" in line for line in entry["granted"]) for entry in entries}
     assert granted == {0: False, 1: True}
+
+
+def test_a_client_that_dropped_out_of_a_round_takes_no_answer_of_another_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answered a probe after an earlier round: that is granted, but there is nothing of it to attack."""
+    answering = Probing.gradient
+
+    def failing(self: Probing, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        if self.at.partition == 1 and self.at.round == 1:
+            raise ValueError("has dropped out for the test")
+        return answering(self, x, y)
+
+    monkeypatch.setattr(Probing, "gradient", failing)
+    flags = "--method fedavg --dataset digits --net lenet --clients 2 --rounds 1 --local-epochs 1 --batch-size 400"
+    flags += " --on-client-failure drop --engine inproc --attack dcs2 --images 2 --audit-rounds 0,1"
+    assert sim.main([*flags.split(), "--set", "dcs2.search_iterations=5", "--out", str(tmp_path / "run")]) == 0
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert not [note for note in result["notes"] if "crashed" in note]
+    assert {entry["round"]: entry["failures"] for entry in result["audit"]} == {0: 0, 1: 1}

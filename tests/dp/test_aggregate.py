@@ -28,8 +28,9 @@ from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from flfw.nets.net import Tensors
 from flfw.privacy.accountants import account
-from flfw.privacy.claims import claim
+from flfw.privacy.claims import ADVERSARIES, claim
 from flfw.privacy.mechanism import Mechanism, Phase
+from flfw.privacy.rounding import at_most
 from flfw.rehearse.plan import plan
 from flfw.resolve import resolve
 from flfw.runs import run
@@ -104,6 +105,7 @@ def test_who_colludes_may_not_be_everybody_nor_without_effect(capsys: pytest.Cap
         ("2 --method fed_sdp --set noise_shares=3", "noise_shares <= 2, the updates of clients that do not collude"),
         ("1 --method fed_cdp", "colluding-clients=0 with method=fed_cdp"),
         ("1 --method fedavg", "colluding-clients=0 with method=fedavg"),
+        ("1 --method fed_sdp --defence low_precision", "colluding-clients=0 with defence=low_precision"),
         ("-1 --method fed_sdp", "colluding-clients >= 0"),
     ):
         assert sim.main([*run.split(), *flags.split()]) == 2
@@ -132,13 +134,16 @@ def test_an_example_exchanges_an_update_also_in_a_sum() -> None:
     assert result["example", "server"].epsilon == gaussian(6 / 2, 5)
 
 
-def worst(copies: int, participations: int, rounds: int, surely: int, clients: int) -> float:
-    """Largest sum of k^2 / m over the rounds, k copies among m >= surely updates, by trying all rounds of each."""
+def worst(copies: int, participations: int, rounds: int, surely: int, clients: int, colluding: int = 0) -> float:
+    """Largest sum of k^2 / m over the rounds, by trying all rounds of each copy.
+
+    k copies are among m >= surely updates with noise and up to so many colluding ones without.
+    """
     chosen = list(combinations(range(rounds), participations))
     largest = 0.0
     for rounds_of in product(chosen, repeat=copies):
         k = [sum(r in mine for mine in rounds_of) for r in range(rounds)]
-        counted = (max(n * n / m for m in range(max(surely, n), clients + 1)) for n in k)
+        counted = (max(n * n / m for m in range(max(surely, n - colluding), clients + 1)) for n in k)
         largest = max(largest, sum(counted))
     return largest
 
@@ -153,6 +158,50 @@ def test_copies_in_one_sum_are_never_more_than_is_counted(copies: int, surely: i
         counted = phase.steps / phase.multiplier**2
         assert counted == pytest.approx(worst(copies, participations, rounds, surely, 6))
         assert counted <= one.alone.phase().steps + 1e-9  # never more than for who sees each update
+
+
+@pytest.mark.parametrize("colluding", [1, 2, 3])
+@pytest.mark.parametrize("surely", [1, 2, 3])
+@pytest.mark.parametrize("copies", [1, 2, 3, 4, 5])
+def test_copies_at_clients_that_add_no_noise_are_counted(copies: int, surely: int, colluding: int) -> None:
+    """Of a copy there the sum has no noise: with one honest client, three copies in one sum count 9, not 3."""
+    given = {"clipped": "client", "replication": copies, "summed": surely, "colluding": colluding}
+    for participations, rounds in ((1, 1), (1, 3), (2, 3)):
+        phase = Mechanism(1.0, rounds, participations=participations, **given).phase()  # type: ignore[arg-type]
+        counted, least = phase.steps / phase.multiplier**2, worst(copies, participations, rounds, surely, 8, colluding)
+        assert counted >= least - 1e-9
+        if copies <= surely + colluding:
+            assert counted == pytest.approx(least)  # all copies may be in one sum
+
+
+def test_a_claim_counts_copies_at_colluding_clients() -> None:
+    """Three clients hold the same examples; of two the noise is known: a sum has three changes and one noise."""
+    same = held(*[range(20)] * 3)
+    three = claims(of_ten(clients=3, colluding_clients=2), same)["example", "aggregate"]
+    assert three.epsilon == pytest.approx(gaussian(6 / 6, 5), rel=1e-9)
+    assert "the noise of 1 client or more" in " ".join(three.assumptions)
+    alone = claims(of_ten(clients=3, colluding_clients=2), same)["client", "aggregate"]
+    assert alone.epsilon == pytest.approx(gaussian(6, 5), rel=1e-9)
+    four = claims(of_ten(clients=4, colluding_clients=2), held(*[range(20)] * 3, range(20, 40)))["example", "aggregate"]
+    assert four.epsilon == pytest.approx(gaussian(6 * sqrt(2) / 6, 5), rel=1e-9)
+
+
+def test_what_colluding_clients_report_has_no_noise_and_the_claim_says_so() -> None:
+    chosen = ("noise_source=secure",)
+    for colluding in (0, 1):
+        result = claims(of_ten(*chosen, metrics="private", colluding_clients=colluding), TEN)
+        stated = ["holds nothing of the unit" in " ".join(result["client", one].assumptions) for one in ADVERSARIES]
+        assert stated == [False, bool(colluding), False, False]
+
+
+def test_the_other_claims_rest_on_the_noise_of_all_that_hold_the_data() -> None:
+    """Who sees the models sees the sums in them, too."""
+    for colluding in (0, 1):
+        result = claims(of_ten(colluding_clients=colluding), TEN)
+        stated = [
+            "holds data of the unit adds its noise" in " ".join(result["example", a].assumptions) for a in ADVERSARIES
+        ]
+        assert stated == [bool(colluding), False, bool(colluding), bool(colluding)]
 
 
 def test_copies_of_an_example_meet_in_a_sum_only_as_far_as_there_is_noise() -> None:
@@ -262,8 +311,11 @@ def test_a_site_counts_its_own_message_and_no_sum() -> None:
 
 def test_a_rehearsal_at_one_site_keeps_the_small_noise() -> None:
     changes = {"clients": 4, "batch_size": 2, "attack": ("ig",), "split": "iid", "images": 1, "local_epochs": 1}
-    given = resolve(plan(asked("fed_sdp", "noise_shares=4", **changes), 1).experiment)
-    assert given.experiment.clients == 1 and given.settings.update_deviation == 6 * 4 / 2
+    for colluding in (0, 2):
+        shares = 4 - colluding
+        experiment = asked("fed_sdp", f"noise_shares={shares}", colluding_clients=colluding, **changes)
+        given = resolve(plan(experiment, 1).experiment)
+        assert given.experiment.clients == 1 and given.settings.update_deviation == pytest.approx(24 / sqrt(shares))
 
 
 # --- what clients send ---
@@ -437,7 +489,10 @@ def test_result_and_report_have_both_claims(running: Experiment, capsys: pytest.
     page = (folder / "report.html").read_text()
     assert '<td class="text">aggregate</td>' in page and "A sum has the noise of 4 clients or more" in page
     assert sim.main(["--resume", str(folder)]) == 0
-    assert f"epsilon at most {gaussian(3, 2):.3g} for one client against aggregate (who sees" in capsys.readouterr().out
+    assert (
+        f"epsilon at most {at_most(gaussian(3, 2))} for one client against aggregate (who sees"
+        in capsys.readouterr().out
+    )
 
 
 def dropping(monkeypatch: pytest.MonkeyPatch, partitions: Sequence[int]) -> None:

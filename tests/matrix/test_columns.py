@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flfw import matrix
+from flfw.errors import BadInput
 from flfw.matrix import Matrix, tables
 from flfw.matrix.columns import claimed, shown_accuracy
 from flfw.matrix.compare import table
 from flfw.matrix.findings import combine
 from flfw.matrix.markdown import markdown
 from flfw.matrix.question import MatrixCell
-from flfw.matrix.rows import read
+from flfw.matrix.rows import Finished, read
+from flfw.privacy.rounding import at_most
 from tests.support.matrix_runs import written
 from tests.support.small_runs import tiny
 
 SPREAD = {"mean": 0.5, "least": 0.5, "most": 0.5}
+FINAL = {"acc_local": None, "acc_global": None, "acc_central": 0.5, "per_client": []}
 CLAIM = {"epsilon": 2.754, "delta": 1e-5, "unit": "example", "adversary": "server", "noise": "secure"}
 
 
@@ -42,8 +46,8 @@ def test_the_accuracy_is_shown_that_all_have() -> None:
 
 
 def test_a_claim_in_words() -> None:
-    assert claimed(CLAIM) == "2.75 for one example against server"
-    assert claimed({**CLAIM, "noise": "seed"}) == "with noise_source=secure: 2.75 for one example against server"
+    assert claimed(CLAIM) == "2.76 for one example against server"
+    assert claimed({**CLAIM, "noise": "seed"}) == "with noise_source=secure: 2.76 for one example against server"
     assert claimed({**CLAIM, "noise": "seed", "epsilon": "inf"}) == "inf for one example against server"
 
 
@@ -52,27 +56,72 @@ def test_the_markdown_has_a_column_for_claims_where_there_are_any() -> None:
     assert markdown({"": records}).splitlines()[::2] == [
         "| method | defence | accuracy on the server's test data | epsilon at most | attack | recovered "
         "| closeness, dB | identified | verdict |",
-        "| m | none | 50 % | 2.75 for one example against server | not attacked | – | – | – | – |",
+        "| m | none | 50 % | 2.76 for one example against server | not attacked | – | – | – | – |",
     ]
     assert markdown({"": records}).splitlines()[3] == "| m | none | – | – | not attacked | – | – | – | – |"
 
 
+def claiming(folder: Path, **against: float | str) -> Finished:
+    """A run that claims these epsilons, and has a paper's figure."""
+    written(folder, [], [])
+    lines = [{**CLAIM, "counted": "exact", "adversary": who, "epsilon": value} for who, value in against.items()]
+    lines.insert(0, {**CLAIM, "counted": "as published", "epsilon": 9.0})
+    result = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps({**result, "privacy": lines}))
+    return read(folder)
+
+
 def test_the_claim_that_counts_is_the_first_finite_one_of_the_weakest_seed(tmp_path: Path) -> None:
-    runs = []
-    for seed, epsilon in enumerate((2.0, 5.0, 3.0)):
-        folder = written(tmp_path / str(seed), [], [], seed=seed)
-        against = {"server": "inf", "outsider": epsilon, "aggregate": 0.1}
-        lines = [{**CLAIM, "counted": "exact", "adversary": who, "epsilon": value} for who, value in against.items()]
-        lines.insert(0, {**CLAIM, "counted": "as published", "epsilon": 9.0})
-        result = json.loads((folder / "result.json").read_text())
-        (folder / "result.json").write_text(json.dumps({**result, "privacy": lines}))
-        runs.append(read(folder))
-    assert [run.claim and (run.claim["adversary"], run.claim["epsilon"]) for run in runs] == [
-        ("outsider", 2.0), ("outsider", 5.0), ("outsider", 3.0)
-    ]  # fmt: skip
+    runs = [
+        claiming(tmp_path / str(seed), server="inf", outsider=epsilon, aggregate=0.1)
+        for seed, epsilon in enumerate((2.0, 5.0, 3.0))
+    ]
     weakest = combine("m", "none", runs).claim
-    assert weakest is not None and weakest["epsilon"] == 5.0
-    assert combine("m", "none", [read(written(tmp_path / "plain", [], []))]).claim is None
+    assert weakest is not None and (weakest["adversary"], weakest["epsilon"]) == ("outsider", 5.0)
+    plain = read(written(tmp_path / "plain", [], []))
+    assert combine("m", "none", [plain]).claim is combine("m", "none", [*runs, plain]).claim is None
+
+
+def test_no_claim_is_shown_that_a_seed_does_not_make(tmp_path: Path) -> None:
+    """As where one run of a matrix was simulated, and real clients reported what has no noise in another."""
+    simulated = claiming(tmp_path / "0", server=9.0, outsider=8.0)
+    real = claiming(tmp_path / "1", server="inf", outsider=7.0)
+    for runs in ([simulated, real], [real, simulated]):
+        shown = combine("m", "none", runs).claim
+        assert shown is not None and (shown["adversary"], shown["epsilon"]) == ("outsider", 8.0)
+    nothing = combine("m", "none", [claiming(tmp_path / "2", server="inf", outsider="inf"), real]).claim
+    assert nothing is not None and (nothing["adversary"], nothing["epsilon"]) == ("server", "inf")
+
+
+def test_a_claim_that_rests_on_other_noise_in_one_seed_says_so(tmp_path: Path) -> None:
+    runs = [claiming(tmp_path / str(seed), server=epsilon) for seed, epsilon in enumerate((2.0, 3.0))]
+    seeded = [{**line, "noise": "seed"} for line in runs[0].result["privacy"]]
+    runs[0] = replace(runs[0], result={**runs[0].result, "privacy": seeded})
+    shown = combine("m", "none", runs).claim
+    assert shown is not None and claimed(shown) == "with noise_source=secure: 3 for one example against server"
+
+
+def test_a_claim_beside_canaries_has_no_source_of_noise(silent: Path, tmp_path: Path) -> None:
+    """Of a method that claims nothing."""
+    copy = shutil.copytree(silent, tmp_path / "copy")
+    record = json.loads((copy / "matrix.json").read_text())
+    for seed in (0, 1):
+        path = copy / f"local_only-none-s{seed}" / "result.json"
+        line = {key: CLAIM[key] for key in ("unit", "adversary", "delta")} | {"epsilon": "inf", "counted": "exact"}
+        path.write_text(json.dumps({**json.loads(path.read_text()), "privacy": [line]}))
+    located = [MatrixCell(tiny(copy / c["folder"], method=c["method"], seed=c["seed"])) for c in record["cells"]]
+    tables.write(copy, record["question"], located, {})
+    shown = json.loads((copy / "matrix.json").read_text())["combinations"][1]["claim"]
+    assert (shown["epsilon"], shown["noise"]) == ("inf", None)
+
+
+def test_a_damaged_claim_is_bad_input(tmp_path: Path) -> None:
+    for lacking in ("unit", "epsilon", "adversary", "counted"):
+        run = claiming(tmp_path / lacking, server=2.0)
+        lines = [{k: v for k, v in line.items() if k != lacking} for line in run.result["privacy"]]
+        (run.folder / "result.json").write_text(json.dumps({**run.result, "privacy": lines}))
+        with pytest.raises(BadInput, match="got a damaged one"):
+            read(run.folder)
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +155,16 @@ def test_a_run_without_a_final_evaluation_is_no_complete_one(silent: Path, tmp_p
     assert states[-1][1].startswith("Expected a run with a final evaluation, got folder=")
 
 
+def test_compared_accuracies_with_noise_are_said_to_have_it(silent: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(silent, tmp_path / "copy")
+    names = [f"dp_fedavg-none-s{seed}" for seed in (0, 1)]
+    result = json.loads((copy / names[1] / "result.json").read_text())
+    noisy = {**result, "config": {**result["config"], "metrics": "private"}, "final": {**FINAL, "acc_global": 0.9}}
+    (copy / names[1] / "result.json").write_text(json.dumps(noisy))
+    assert f"as received (with noise: {names[1]}) –" in " ".join(table([copy / name for name in names]).split())
+    assert "with noise:" not in table([silent / name for name in names])
+
+
 def test_the_claim_of_the_seed_with_the_largest_epsilon_is_shown(silent: Path) -> None:
     record = json.loads((silent / "matrix.json").read_text())
     claims = [json.loads((silent / f"dp_fedavg-none-s{seed}/result.json").read_text())["privacy"][0] for seed in (0, 1)]
@@ -125,6 +184,6 @@ def test_compared_runs_show_what_was_measured_and_claimed(silent: Path) -> None:
     rows = [line.split() for line in text.splitlines()]
     assert ["on", "the", "server's", "test", "data", f"{100 * final['final']['acc_central']:.1f}", "%", "–"] in rows
     assert ["as", "received", "–", "–"] in rows
-    epsilon = f"{final['privacy'][0]['epsilon']:.3g}"
+    epsilon = at_most(final["privacy"][0]["epsilon"])
     row = ["one", "example", "against", "server,", "exact", "with", "noise_source=secure:", epsilon, "–"]
     assert row in rows  # the noise of these runs is seeded: the bound alone would be false

@@ -35,7 +35,8 @@ class Joined(NamedTuple):
     Attributes:
         gradient: X (outputs, d).
         error: what X and parts of rank m leave of the messages, over their length; 0: exact.
-        gain: rounding grows by about this factor in X.
+        gain: rounding grows by about this factor in X. Above 1e6 the messages have more in common than X, such as a
+            concealed sample of all: then X is none, however small the error.
     """
 
     gradient: Tensor
