@@ -17,8 +17,9 @@ is taken:
                 where A hardly tells, it is near a random place.
     random      M, v and soft labels are drawn, and descended by Adam before; for networks whose p differ much.
 
-The error of a genuine solution is near rounding, below 1e-7; that of a wrong one may be as small as 1e-5. A solution
-tells little of an example that the network fits well: its column of A is nearly 0, and rounding hides it.
+The error of a genuine solution is near rounding, below 1e-7 for v near 0 and about 1e-7 v for larger ones; that of a
+wrong one may be as small as 1e-5. So some genuine messages with v above 10 are refused. A solution tells little of an
+example that the network fits well: its column of A is nearly 0, and rounding hides it.
 """
 
 from __future__ import annotations
