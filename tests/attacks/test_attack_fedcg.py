@@ -413,7 +413,7 @@ def test_the_granted_start_is_what_clients_start_with_if_they_start_alike(common
     plan = Plan(
         resolve(experiment), task, Path("none"), {"fedcg": FedCGInversion()}, lambda _: None, lambda: ("file", 3)
     )
-    assert plan._beside("fedcg", dataclasses.replace(ticket, point="example"))["start"] is common
+    assert plan._beside("fedcg", dataclasses.replace(ticket, point="example"), set())["start"] is common
     job = Job("fedcg", ticket, (), Path("none"), {}, (1, 8, 8), 10, (0.5,), (0.5,), start=common)
     result = _start(job, resolve(experiment), torch.device("cpu"))
     method, settings = resolve(experiment).method, resolve(experiment).settings
