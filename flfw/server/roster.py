@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
 from typing import Any, TypeVar
 
 from flwr.app import Message, RecordDict
@@ -147,6 +148,9 @@ class Roster:
         node_of = {m.metadata.message_id: m.metadata.dst_node_id for m in asked}  # a dead node's error names another
         waiting = [partition_of[m.metadata.dst_node_id] for m in asked]
 
+        until = {m.metadata.message_id: m.metadata.created_at + self.tolerance.deadline for m in asked}
+        late = f"did not answer within {self.tolerance.deadline:g} s"
+
         def origin(reply: Message) -> int:
             node = node_of.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
             return partition_of.get(node, -1)
@@ -158,11 +162,15 @@ class Roster:
             try:
                 taken = take(reply)
             except Unusable as error:
-                self._note(Failure(partition, str(error)), when, failed)
+                reason = str(error)
+                if reason == DIED and self.tolerance.replaces_the_dead:  # a client ends itself after its deadline
+                    over = until.get(reply.metadata.reply_to_message_id, inf)
+                    reason = late if reply.metadata.created_at >= over else DIED
+                self._note(Failure(partition, reason), when, failed)
             else:
                 yield partition, taken
         for partition in waiting:
-            self._note(Failure(partition, f"did not answer within {self.tolerance.deadline:g} s"), when, failed)
+            self._note(Failure(partition, late), when, failed)
 
     def check_enough(self, usable: int, failed: Sequence[Failure], when: str) -> None:
         """Raise `RunFailed`, with the reasons, if too few clients gave something usable."""

@@ -25,7 +25,7 @@ from flfw.messages.wire import pack
 from flfw.resolve import resolve
 from flfw.runs import engine
 from flfw.server.aggregation import Update, weighted_mean
-from flfw.server.faults import Tolerance
+from flfw.server.faults import Failure, Tolerance
 from flfw.server.roster import Roster
 from strategies.fedavg import FedAvg
 from tests.support.method_rounds import initial_tensors, make_client
@@ -324,6 +324,20 @@ def test_where_the_dead_are_not_replaced_a_death_ends_the_run(question: Message)
     died = Message(Error(2, "<class 'ray.exceptions.ActorDiedError'>:<'The actor died'>"), reply_to=question)
     with pytest.raises(RunFailed, match=r"^client 0 failed in round 1: its process died$"):
         list(strategy.roster.receive([question], [died], "round 1", read_metrics, []))
+
+
+@pytest.mark.parametrize(("after", "reason"), [(19.0, "its process died"), (21.0, "did not answer within 20 s")])
+def test_a_client_that_ends_itself_after_its_deadline_is_late_and_not_dead(
+    question: Message, after: float, reason: str
+) -> None:
+    """A site ends a hung process a second after the deadline; a slow server may hear of it before it stops waiting."""
+    strategy = FedAvg(tolerance=Tolerance("drop", deadline=20.0))
+    strategy.roster.nodes = {0: 7}
+    died = Message(Error(2, "its process died"), reply_to=question)
+    died.metadata.created_at = question.metadata.created_at + after
+    failed: list[Failure] = []
+    assert not list(strategy.roster.receive([question], [died], "round 1", read_metrics, failed))
+    assert failed == [Failure(0, reason)]
 
 
 def test_two_nodes_with_one_partition_are_refused(small: Experiment) -> None:
