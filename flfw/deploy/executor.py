@@ -33,6 +33,7 @@ _LIBRARIES = (
     "numpy.random",
     "torch.func",
     "torch.utils.flop_counter",
+    "torch._dynamo",  # the first optimiser of a process imports it, which takes a second
     "safetensors.torch",
     "flwr.client",
     "flwr.clientapp",
@@ -120,6 +121,12 @@ def become_fresh() -> None:
     sys.argv = ["flwr-clientapp"]
 
 
+def import_libraries() -> None:
+    """Import the libraries that a fork would else import for each message."""
+    for name in _LIBRARIES:
+        importlib.import_module(name)
+
+
 def main(arguments: Sequence[str]) -> None:
     """Import the libraries, then wait for messages until the site ends.
 
@@ -131,8 +138,7 @@ def main(arguments: Sequence[str]) -> None:
     from flwr.supernode.runtime import run_clientapp
 
     ask_again_soon(run_clientapp)
-    for name in _LIBRARIES:
-        importlib.import_module(name)
+    import_libraries()
     setattr(run_superexec, "get_executor", lambda *_, **__: ForkingExecutor(int(arguments[0])))  # noqa: B010 Flower's
     sys.argv = ["flower-superexec", *arguments[1:]]
     flower_superexec()

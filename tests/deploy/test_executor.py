@@ -39,6 +39,20 @@ for _ in range(2):
 """
 
 
+TRAINS = """
+import sys
+from pathlib import Path
+from flfw.deploy.executor import import_libraries
+import_libraries()
+from flfw.experiment import Experiment
+from tests.support.method_rounds import initial_tensors, make_client
+experiment = Experiment(method=sys.argv[1], clients=2, net="lenet", local_epochs=1, side=8, split="iid")
+received, before = initial_tensors(experiment), set(sys.modules)
+make_client(experiment, 0, Path(sys.argv[2])).fit_named(received, version=0)
+print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
+"""
+
+
 def forks(other: Path, fresh: str) -> list[list[str]]:
     """What two forks of one process say, in a folder with another package of the project's name."""
     (other / "flfw").mkdir(exist_ok=True)
@@ -61,6 +75,13 @@ def test_without_it_they_would_not(tmp_path: Path) -> None:
     one, two = forks(tmp_path, "pass")
     assert one == two
     assert one[2:] == [flfw.__file__, "-c", "False", "1"]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fed_cdp"])
+def test_training_imports_no_library_that_the_fork_does_not_have(method: str, tmp_path: Path) -> None:
+    words = [sys.executable, "-c", TRAINS, method, str(tmp_path)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True, timeout=100)
+    assert set(done.stdout.split()) <= {"clients", "flfw", "strategies"}
 
 
 def test_a_site_is_asked_for_client_apps_alone() -> None:
