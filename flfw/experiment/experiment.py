@@ -6,6 +6,7 @@ import dataclasses
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -98,15 +99,20 @@ class Experiment(
     @classmethod
     def from_run_config(cls, config: Mapping[str, Any]) -> Experiment:
         """Read an experiment from a run_config, the inverse of `to_run_config`; keys of other apps are ignored."""
-        hints, values = get_type_hints(cls), {}
-        for field in dataclasses.fields(cls):
-            value = config[field.name.replace("_", "-")]
-            kind = hints[field.name]
-            if get_origin(kind) is tuple:
-                value = tuple(shlex.split(value))
-            elif Path in get_args(kind):
-                value = Path(value) if value else None
-            elif kind is float:
-                value = float(value)  # TOML reads 1.0 written as 1 back as an int
-            values[field.name] = value
-        return cls(**values)
+        return _read(*(config[field.name.replace("_", "-")] for field in dataclasses.fields(cls)))
+
+
+@lru_cache(16, typed=True)  # each message of a run has the same configuration
+def _read(*config: Scalar) -> Experiment:
+    """Read an experiment from the values of its fields in a run_config, in the fields' order."""
+    hints, values = get_type_hints(Experiment), {}
+    for field, value in zip(dataclasses.fields(Experiment), config, strict=True):
+        kind = hints[field.name]
+        if get_origin(kind) is tuple:
+            value = tuple(shlex.split(str(value)))
+        elif Path in get_args(kind):
+            value = Path(str(value)) if value else None
+        elif kind is float:
+            value = float(value)  # TOML reads 1.0 written as 1 back as an int
+        values[field.name] = value
+    return Experiment(**values)
