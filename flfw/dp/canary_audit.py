@@ -44,6 +44,7 @@ from flfw.privacy.accountants import account
 from flfw.privacy.lower_bound import correct_guesses, gaussian_lower_bound, lower_bound
 from flfw.privacy.mean_difference import shift_of, standardised_mean_difference
 from flfw.privacy.mechanism import Mechanism, Phase, phases
+from flfw.privacy.rounding import at_least, at_most
 from flfw.rng import initialising
 from flfw.server.aggregation import Update
 from flfw.server.strategy import FederatedStrategy
@@ -262,13 +263,13 @@ def beside_the_claims(
         entries[place] = {**entry, "lower": bound}
         claimed = inf if entry["epsilon"] == "inf" else entry["epsilon"]
         if bound["epsilon"] > claimed:
-            text = f"epsilon {claimed:.3g} is claimed, and it is at least {bound['epsilon']:.3g}"
+            text = f"epsilon {at_most(claimed)} is claimed, and it is at least {at_least(bound['epsilon'])}"
             notes.append(_violation(text, guessed.format(**bound)))
         for sharper, source in (("gaussian", guessed), ("mean_difference", between)):
             sharp_bound = bound[sharper]
             if shift is not None and sharp_bound["mu"] > shift:
-                text = f"a Gaussian mechanism of mu {shift:.3g} (epsilon {claimed:.3g}) is claimed, and mu is at least "
-                text += f"{sharp_bound['mu']:.3g} (epsilon {sharp_bound['epsilon']:.3g})"
+                text = f"a Gaussian mechanism of mu {at_most(shift)} (epsilon {at_most(claimed)}) is claimed, and mu "
+                text += f"is at least {at_least(sharp_bound['mu'])} (epsilon {at_least(sharp_bound['epsilon'])})"
                 notes.append(_violation(text, source.format(**sharp_bound)))
         if (noise := bound.get("residual")) and noise["p"] < WHOLE:
             measured = "measured entry by entry it is {scale:.4g} of its scale, between {low:.4g} and {high:.4g}"

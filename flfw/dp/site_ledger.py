@@ -22,6 +22,7 @@ from flfw.dp.budget import EpsilonBudget, OverBudget
 from flfw.errors import BadInput
 from flfw.privacy.filter import spent
 from flfw.privacy.mechanism import Mechanism
+from flfw.privacy.rounding import at_most
 from flfw.storage.chain import Chain
 
 FILE = Path("ledger") / "messages.jsonl"
@@ -97,7 +98,7 @@ class Spent:
 
     def of(self, budget: EpsilonBudget) -> str:
         """Return a line on the part of a budget that is spent."""
-        return f"{budget}; {self.epsilon:.3g} is spent, messages {self.messages}, runs {self.runs}"
+        return f"{budget}; {at_most(self.epsilon)} is spent, messages {self.messages}, runs {self.runs}"
 
 
 def epsilon_of(entries: Sequence[MessageEntry], budget: EpsilonBudget) -> float:
@@ -125,8 +126,8 @@ def charge(path: Path, budget: EpsilonBudget, entry: MessageEntry) -> None:
             before = [MessageEntry.from_row(row) for row in held.rows]
             after = epsilon_of([*before, entry], budget)
             if not after <= budget.epsilon:
-                so_far = f"{epsilon_of(before, budget):.3g} is spent, and this message would make it {after:.3g}"
-                raise OverBudget(f"{budget}; {so_far}")
+                so_far = f"{at_most(epsilon_of(before, budget))} is spent"
+                raise OverBudget(f"{budget}; {so_far}, and this message would make it {at_most(after)}")
             held.append({**asdict(entry), "time": round(time.time(), 3)})
     except BadInput as error:
         raise OverBudget("its ledger is damaged, and nothing is answered until it is restored") from error

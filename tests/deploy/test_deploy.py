@@ -36,6 +36,7 @@ from flfw.dp.site_ledger import FILE, MessageEntry, charge
 from flfw.errors import BadInput, RunFailed
 from flfw.privacy.filter import spent
 from flfw.privacy.mechanism import Mechanism
+from flfw.privacy.rounding import at_most
 from flfw.storage import provenance
 
 ROOT = Path(flfw.__file__).parent.parent
@@ -268,7 +269,7 @@ def test_init_writes_a_budget_and_status_says_what_is_spent(tmp_path: Path, caps
     whole, taken = "epsilon 2 at delta 1e-06 for one patient", spent([(Mechanism(3.0, 1), 1)], 2.0, 1e-6)
     assert lines == [
         f"budget      site 0: {whole}; 0 is spent, messages 0, runs 0",
-        f"budget      site 1: {whole}; {taken:.3g} is spent, messages 1, runs 1",
+        f"budget      site 1: {whole}; {at_most(taken)} is spent, messages 1, runs 1",
     ]
     assert not (sites[0] / FILE).exists()
 

@@ -34,6 +34,7 @@ from flfw.dp import site_ledger
 from flfw.privacy.accountants import account
 from flfw.privacy.filter import spent
 from flfw.privacy.mechanism import Mechanism, Phase
+from flfw.privacy.rounding import at_most
 from flfw.training.threads import one_thread
 
 pytestmark = [
@@ -411,9 +412,9 @@ def test_a_budget_ends_what_a_server_asks_for_in_every_way(federation: Layout, t
         assert spends(federation, 1).endswith("messages 2, runs 1")
         done = call(*deployed(federation, long, "--method", "fed_cdp", "--rounds", "1000", *NOISY)[1:], code=1)
         refusal = (
-            f"this site's budget: epsilon {1.001 * three:g} at delta 1e-05 for one example; {three:.3g} is spent, "
+            f"this site's budget: epsilon {1.001 * three:g} at delta 1e-05 for one example; {at_most(three)} is spent, "
         )
-        refusal += f"and this message would make it {four:.3g}"
+        refusal += f"and this message would make it {at_most(four)}"
         ends = [done.stderr.splitlines()[-1]]
         for _ in range(5):
             ends.append(call("sim.py", "--resume", str(long), code=1).stderr.splitlines()[-1])
@@ -424,7 +425,7 @@ def test_a_budget_ends_what_a_server_asks_for_in_every_way(federation: Layout, t
         (row,) = json.loads((tmp_path / "around" / "result.json").read_text())["rounds"]
         reason = "this site's budget: the server is to add the noise of dp_fedavg, so the message leaves without any"
         assert [(failure["client"], failure["reason"]) for failure in row["failed"]] == [(1, reason)]
-        assert spends(federation, 1) == f"{three:.3g} is spent, messages 3, runs 2"
+        assert spends(federation, 1) == f"{at_most(three)} is spent, messages 3, runs 2"
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import broadcast
 from flfw.privacy.mechanism import Mechanism
+from flfw.privacy.rounding import at_most
 from flfw.resolve import Resolved, resolve
 from flfw.storage.checkpoint import Checkpoints
 
@@ -212,11 +213,11 @@ def test_a_message_beyond_the_budget_is_refused_and_not_entered(tmp_path: Path) 
     for _ in range(3):  # again and again
         with pytest.raises(OverBudget) as caught:
             charge(path, budget, ONE)
-        assert str(caught.value) == f"{whole}{four:.3g} is spent, and this message would make it {five:.3g}"
+        assert str(caught.value) == f"{whole}{at_most(four)} is spent, and this message would make it {at_most(five)}"
     assert read(path, budget) == site_ledger.Spent(four, 4, 1)
     charge(path, budget, replace(ONE, run="run2", kind=EVALUATE, mechanism=None))
     line = read(path, budget).of(budget)
-    assert line == f"{budget}; {four:.3g} is spent, messages 5, runs 2"
+    assert line == f"{budget}; {at_most(four)} is spent, messages 5, runs 2"
     with pytest.raises(OverBudget):  # a lower budget than what is spent
         charge(path, EpsilonBudget(four / 2, DELTA), replace(ONE, kind=EVALUATE, mechanism=None))
 
