@@ -24,7 +24,7 @@ suite: $(VENV)/.installed
 
 # Slow tests that compare times, or whose processes (gRPC, Ray) take all cores: no other test runs beside one of them.
 ALONE := tests/deploy tests/engines tests/server tests/storage tests/house/test_example.py \
-	tests/methods/test_server_training.py tests/papers/test_evidence.py tests/runs/test_estimate.py
+	tests/methods/test_server_training.py tests/runs/test_estimate.py
 
 slow: $(VENV)/.installed  ## the tests that take minutes each
 	$(PYTEST) -m slow -n 2 --timeout 900 $(addprefix --ignore=,$(ALONE))
