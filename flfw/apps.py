@@ -7,13 +7,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
@@ -31,6 +32,7 @@ from flfw.dp.settlement import require_settled
 from flfw.dp.site_ledger import MessageEntry, charge, most_repeated
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
+from flfw.messages.introduction import Introduction
 from flfw.messages.sharing import Border, Sharing
 from flfw.messages.wire import forms, pack, views
 from flfw.nets import Tensors
@@ -65,18 +67,17 @@ def serve(grid: Grid, context: Context) -> None:
 def introduce(message: Message, context: Context) -> Message:
     """Describe this node: partition, hash of the code, presence of a GPU, shape and classes of the data."""
     with _until(message.metadata.created_at + ENROLMENT_S, context):
-        answer: dict[str, Any] = {"partition": _partition(context), "code": code_hash()}
-        answer["gpu"] = torch.cuda.is_available()
         site = Site.from_config(context.node_config, "none")
-        answer["volunteered"] = -1 if site.volunteered is None and site.truth else len(site.volunteered or ())
+        volunteered = -1 if site.volunteered is None and site.truth else len(site.volunteered or ())
+        known = Introduction(_partition(context), code_hash(), torch.cuda.is_available(), volunteered)
         try:
             experiment = resolve(Experiment.from_run_config(context.run_config)).experiment
             root = str(context.node_config.get("data-root", ""))
-            (shape, answer["classes"]), answer["labels"] = _own_space(experiment, root), _own_labels(experiment, root)
-            answer["shape"] = list(shape)
+            shape, classes = _own_space(experiment, root)
+            known = replace(known, shape=shape, classes=classes, labels=_own_labels(experiment, root))
         except BadInput as error:  # only this client fails: others may go on without it
-            answer["trouble"] = str(error)
-        return Message(RecordDict({"about": ConfigRecord(answer)}), reply_to=message)
+            known = replace(known, trouble=str(error))
+        return known.to_message(message)
 
 
 @lru_cache(maxsize=4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from flfw.audit.rungs import tickets_beside
 from flfw.dp.releases import BudgetSpent, Releases
 from flfw.engines import machine
 from flfw.errors import BadInput, RunFailed
+from flfw.messages.introduction import Introduction
 from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import broadcast
 from flfw.pipeline import build_net
@@ -167,14 +168,14 @@ class Federation:
         roster, code = self._strategy.roster, code_hash()
         answers, space = roster.enrol(self._grid, self._experiment.clients), input_space(self._experiment)
         for answer in answers:
-            if answer["code"] != code:
-                other = f"runs other code ({answer['code']}) than the server ({code}); install the same on both"
-                roster.refuse(answer["partition"], other)
+            if answer.code != code:
+                other = f"runs other code ({answer.code}) than the server ({code}); install the same on both"
+                roster.refuse(answer.partition, other)
             else:
                 roster.refuse_other_data(answer, *space)
         if self._experiment.record:
             self._probed = _all_volunteer(answers, probe.needed(self._experiment))
-        return self._experiment.gpus_per_client > 0 and not all(answer.get("gpu") for answer in answers)
+        return self._experiment.gpus_per_client > 0 and not all(answer.gpu for answer in answers)
 
     def _first(self) -> ArrayRecord:
         """Return the first broadcast; an audited run first probes its ladder here."""
@@ -297,11 +298,13 @@ def _listener(resolved: Resolved) -> Listener | None:
     return Listener(experiment, Task.load(experiment, experiment.data_root), resolved.method, resolved.settings)
 
 
-def _all_volunteer(answers: Iterable[Mapping[str, Any]], needed: int) -> bool:
+def _all_volunteer(answers: Iterable[Introduction], needed: int) -> bool:
     """Return whether all clients volunteer enough examples; else an audit would count the missing as protected."""
     for answer in answers:
-        if 0 <= (given := answer.get("volunteered", -1)) < needed:
-            which = f"client {answer['partition']} volunteers {given} of the {needed} examples that probes need"
+        if 0 <= answer.volunteered < needed:
+            which = (
+                f"client {answer.partition} volunteers {answer.volunteered} of the {needed} examples that probes need"
+            )
             _warn(f"{which}: nobody is probed")
             return False
     return True

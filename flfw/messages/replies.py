@@ -24,6 +24,11 @@ _THE_SERVERS_OWN = ("round", "client", "upload_bytes")  # columns of clients.csv
 _HEADER_BYTES = 4096  # two versions of NumPy may differ by so many bytes for the same array
 
 
+_METRICS, _SHOWN, _LONGEST = 100, 300, 20_000  # metrics of a reply; characters of a reason, shown and read
+_METRIC = re.compile(r"[A-Za-z_][\w .:/()\[\]%+-]{0,63}", re.ASCII)  # no formula of a spreadsheet, no escape sequence
+_MOST = 2**31  # examples of a client
+
+
 class Unusable(RuntimeError):
     """Error of a client's reply that cannot be used; the message says why."""
 
@@ -47,16 +52,16 @@ def read_update(
     metrics = read_metrics(reply)
     metrics = metrics if counted else {}
     examples = metrics.get("num-examples")
-    if counted and not (isinstance(examples, int) and examples > 0):
-        raise Unusable(f"expected num-examples >= 1, got {examples}")
+    if counted and not (isinstance(examples, int) and 1 <= examples <= _MOST):
+        raise Unusable(f"expected 1 <= num-examples <= {_MOST}, got {examples}")
     records = reply.content.array_records
     if list(records) != ["arrays"]:
         raise Unusable(f"expected one record of arrays, got {', '.join(records) or 'none'}")
     _check_names(records["arrays"], uploads, broadcast, whole)
     try:
         tensors = unpack(records["arrays"])
-    except (KeyError, ValueError, TypeError, EOFError, OSError, MemoryError) as error:
-        raise Unusable(f"sent arrays that cannot be read: {in_one_line(repr(error))}") from error
+    except ValueError as error:
+        raise Unusable(f"sent arrays that cannot be read: {error}") from error
     for name, value in tensors.items():
         _check_form(name, value, broadcast[name].shape, broadcast[name].dtype)
         if not bool(torch.isfinite(value).all()):
@@ -79,9 +84,11 @@ def read_metrics(reply: Message, needed: Sequence[str] = ()) -> dict[str, Any]:
     if "metrics" not in reply.content.metric_records:
         raise Unusable("sent no metrics")
     metrics: dict[str, Any] = {}
+    if (count := len(reply.content.metric_records["metrics"])) > _METRICS:
+        raise Unusable(f"sent {count} metrics, of which {_METRICS} are the most")
     for name, value in reply.content.metric_records["metrics"].items():
-        if name in _THE_SERVERS_OWN or not isinstance(value, int | float):
-            raise Unusable(f"sent a metric {name}={value}, which is not its to send")
+        if name in _THE_SERVERS_OWN or not isinstance(value, int | float) or not _METRIC.fullmatch(name):
+            raise Unusable(f"sent a metric {_printable(f'{name}={value}')[:80]}, which is not its to send")
         metrics[name] = value if isfinite(value) else None
     for name in needed:
         if metrics.get(name) is None:
@@ -90,15 +97,22 @@ def read_metrics(reply: Message, needed: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def in_one_line(reason: str | None) -> str:
-    """Shorten an error reason to the client's message, without the text that Flower's engine or SuperNode adds."""
-    words = reason or "no reason given"
+    """Shorten an error reason to the client's message, without the text that Flower's engine or SuperNode adds.
+
+    A client may write anything into it: at most 300 characters are left, and none that moves a terminal's cursor.
+    """
+    words = (reason or "no reason given")[-_LONGEST:]  # the message comes last
     if "ActorDied" in words or "ActorUnavailable" in words or "RayActorError" in words:
         return DIED
     if wrapped := _WRAPPED.fullmatch(words):
         words = wrapped[1]
     words = words.rpartition("occurred. Message: ")[2]
     lines = [line.strip() for line in words.splitlines() if line.strip()]
-    return lines[-1] if lines else "no reason given"
+    return _printable(lines[-1])[:_SHOWN] if lines else "no reason given"
+
+
+def _printable(words: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in words)
 
 
 def _check_names(sent: ArrayRecord, uploads: Sequence[str], broadcast: ArrayRecord, whole: bool) -> None:

@@ -12,6 +12,7 @@ from flwr.app import Array, ArrayRecord
 from numpy.lib import format as npy
 from torch import Tensor, nn
 
+from flfw.messages.npy import read
 from flfw.messages.sharing import Form, shared
 from flfw.nets.net import Tensors
 
@@ -22,13 +23,21 @@ def pack(tensors: Mapping[str, Tensor]) -> ArrayRecord:
 
 
 def unpack(record: ArrayRecord) -> Tensors:
-    """Copy the named tensors out of a message."""
-    return {name: torch.from_numpy(array.numpy()) for name, array in record.items()}
+    """Copy the named tensors out of a message.
+
+    Raises:
+        ValueError: see `flfw.messages.npy.read`.
+    """
+    return {name: torch.from_numpy(np.array(read(array), order="C")) for name, array in record.items()}
 
 
 def views(record: ArrayRecord) -> dict[str, np.ndarray]:
-    """Return a message's named arrays without a copy; read-only: clients in one process share one message."""
-    return {name: _view(array) for name, array in record.items()}
+    """Return a message's named arrays without a copy; read-only: clients in one process share one message.
+
+    Raises:
+        ValueError: see `flfw.messages.npy.read`.
+    """
+    return {name: read(array) for name, array in record.items()}
 
 
 def forms(tensors: Mapping[str, Tensor]) -> dict[str, Form]:
@@ -93,17 +102,6 @@ def _array(value: np.ndarray) -> Array:
     npy.write_array_header_1_0(head, npy.header_data_from_array_1_0(value))
     data = b"".join([head.getvalue(), value.reshape(-1).view(np.uint8).data])
     return Array(dtype=str(value.dtype), shape=tuple(value.shape), stype="numpy.ndarray", data=data)
-
-
-def _view(array: Array) -> np.ndarray:
-    head = BytesIO(array.data)  # shares the bytes until the first write
-    version = npy.read_magic(head)
-    if array.stype != "numpy.ndarray" or version != (1, 0):
-        return array.numpy()
-    shape, fortran, dtype = npy.read_array_header_1_0(head)
-    if fortran or dtype.hasobject:
-        return array.numpy()
-    return np.frombuffer(array.data, dtype, offset=head.tell()).reshape(shape)
 
 
 def broadcast(model: nn.Module, patterns: Sequence[str]) -> ArrayRecord:

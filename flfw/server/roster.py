@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from flfw.errors import DIED, RunFailed
-from flfw.messages.replies import Unusable, in_one_line
+from flfw.messages.introduction import Introduction
+from flfw.messages.replies import Unusable
 from flfw.messages.streaming import GRACE_S
 from flfw.server.faults import Failure, Tolerance
 
@@ -38,50 +39,47 @@ class Roster:
         self.unfit: dict[int, str] = {}
         self._labels: tuple[int, str] | None = None  # partition and class names of the first client that fits
 
-    def enrol(self, grid: Grid, clients: int) -> list[dict[str, Any]]:
+    def enrol(self, grid: Grid, clients: int) -> list[Introduction]:
         """Wait for all nodes and ask each which partition it holds.
 
         Returns:
-            Each node's answer about itself, ordered by partition.
+            Each node's introduction, ordered by partition.
 
         Raises:
-            RunFailed: fewer nodes than clients after two minutes, or two nodes with one partition.
+            RunFailed: fewer nodes than clients after two minutes, or two nodes with one partition, and the run does not
+                tolerate failures; or there is no node at all.
         """
+        ids = self._wait_for_nodes(grid, clients)
+        answers, silent = _introductions(grid, ids)
+        named: dict[int, list[int]] = {}
+        for node, answer in answers.items():
+            named.setdefault(answer.partition, []).append(node)
+        if self.tolerance.on_failure == "fail" and any(p >= clients or len(nodes) > 1 for p, nodes in named.items()):
+            partitions = sorted([answer.partition for answer in answers.values()])
+            raise RunFailed(f"Expected partitions 0 to {clients - 1}, got {partitions} from {len(ids)} nodes.")
+        self.nodes = {p: nodes[0] for p, nodes in named.items() if p < clients and len(nodes) == 1}
+        reasons = [f"says that it is client {p} of {clients}" for p in named if p >= clients]
+        reasons = [*silent.values(), *reasons] or [f"did not join within {_NODES_S:.0f} s"]
+        for partition in sorted(set(range(clients)) - set(self.nodes)):
+            # Which silent node would have been this client is not known; it needs a node that is no other client's.
+            self.nodes[partition] = -1 - partition
+            said = len(named.get(partition, ()))
+            self.refuse(partition, f"{said} nodes say that they are it" if said else "; ".join(dict.fromkeys(reasons)))
+        return sorted(
+            (a for a in answers.values() if a.partition not in self.unfit and a.partition < clients), key=_place
+        )
+
+    def _wait_for_nodes(self, grid: Grid, clients: int) -> list[int]:
+        """Wait for all nodes; after a time, those that have joined are enough if the run tolerates failures."""
         deadline = time.monotonic() + _NODES_S
         while len(ids := list(grid.get_node_ids())) < clients:
             if time.monotonic() > deadline:
+                if ids and self.tolerance.on_failure == "drop":
+                    return ids
                 missing = f"Expected {clients} clients, got {len(ids)} after {_NODES_S:.0f} s"
                 raise RunFailed(f"{missing}; start as many SuperNodes (num-supernodes={clients} in a simulation).")
             time.sleep(0.1)
-        asked = [Message(RecordDict(), dst_node_id=node, message_type="query") for node in ids]
-        answers: list[dict[str, Any]] = []
-        silent: dict[int, str] = dict.fromkeys(ids, f"did not answer within {ENROLMENT_S:g} s")
-        replies = grid.send_and_receive(asked, timeout=ENROLMENT_S)
-        node_of = {m.metadata.message_id: m.metadata.dst_node_id for m in asked}  # sending gives a message its id
-        for reply in replies:
-            node = node_of.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
-            if reply.has_error():
-                silent[node] = in_one_line(reply.error.reason)
-                continue
-            silent.pop(node, None)
-            answer: dict[str, Any] = dict(reply.content.config_records.get("about", {}))
-            answers.append({"partition": -1, "code": "none", **answer})
-            self.nodes[int(answers[-1]["partition"])] = node
-        self._refuse_silent(silent, clients)
-        partitions = sorted([*(answer["partition"] for answer in answers), *self.unfit])
-        if partitions != list(range(clients)):
-            raise RunFailed(f"Expected partitions 0 to {clients - 1}, got {partitions} from {len(ids)} nodes.")
-        return sorted(answers, key=lambda answer: answer["partition"])
-
-    def _refuse_silent(self, silent: Mapping[int, str], clients: int) -> None:
-        """Refuse the nodes that did not answer: they hold the partitions that no other node named."""
-        missing = sorted(set(range(clients)) - set(self.nodes))
-        if len(missing) != len(silent):  # two nodes named the same partition
-            return
-        reasons = "; ".join(dict.fromkeys(silent.values()))  # the partition of each reason is not known
-        for partition, node in zip(missing, silent, strict=True):
-            self.nodes[partition] = node
-            self.refuse(partition, reasons)
+        return ids
 
     def refuse(self, partition: int, reason: str) -> None:
         """Refuse a client: it is never asked, and counts as a failure in every round that draws it.
@@ -92,21 +90,21 @@ class Roster:
         self._note(Failure(partition, reason), "enrolment", [])
         self.unfit[partition] = reason
 
-    def refuse_other_data(self, answer: Mapping[str, Any], shape: Sequence[int], classes: int) -> None:
+    def refuse_other_data(self, answer: Introduction, shape: Sequence[int], classes: int) -> None:
         """Refuse a client whose data do not fit the run's model; see `refuse`.
 
         Args:
-            answer: the client's answer about itself in enrolment.
+            answer: the client's introduction.
             shape: shape of the server's inputs, (C, H, W) or (d,).
             classes: the server's number of classes.
         """
-        expected, actual = _kind(shape, classes), _kind(answer.get("shape", ()), answer.get("classes", 0))
-        if "trouble" in answer:
-            self.refuse(answer["partition"], in_one_line(str(answer["trouble"])))
+        expected, actual = _kind(shape, classes), _kind(answer.shape, answer.classes)
+        if answer.trouble:
+            self.refuse(answer.partition, answer.trouble)
         elif actual != expected:
-            self.refuse(answer["partition"], f"holds data of {actual}, the server of {expected}; give both the same")
+            self.refuse(answer.partition, f"holds data of {actual}, the server of {expected}; give both the same")
         else:
-            self._refuse_other_labels(answer["partition"], str(answer.get("labels", "")))
+            self._refuse_other_labels(answer.partition, answer.labels)
 
     def _refuse_other_labels(self, partition: int, labels: str) -> None:
         """Refuse a client whose class names differ from the first one's: its labels would mean other classes."""
@@ -190,3 +188,25 @@ class Roster:
 
 def _kind(shape: Sequence[int], classes: int) -> str:
     return f"{classes} classes and {'x'.join(map(str, shape))} inputs"
+
+
+def _introductions(grid: Grid, ids: Sequence[int]) -> tuple[dict[int, Introduction], dict[int, str]]:
+    """Ask nodes for their introductions; return these, and why other nodes have none, by node."""
+    asked = [Message(RecordDict(), dst_node_id=node, message_type="query") for node in ids]
+    answers: dict[int, Introduction] = {}
+    silent = dict.fromkeys(ids, f"did not answer within {ENROLMENT_S:g} s")
+    replies = grid.send_and_receive(asked, timeout=ENROLMENT_S)
+    node_of = {m.metadata.message_id: m.metadata.dst_node_id for m in asked}  # sending gives a message its id
+    for reply in replies:
+        node = node_of.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
+        try:
+            answers[node] = Introduction.from_message(reply)
+        except Unusable as error:
+            silent[node] = str(error)
+        else:
+            silent.pop(node, None)
+    return answers, silent
+
+
+def _place(answer: Introduction) -> int:
+    return answer.partition

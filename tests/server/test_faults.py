@@ -312,7 +312,7 @@ def test_of_several_that_refuse_it_is_not_known_who_said_what(small: Experiment)
             return Message(Error(0, f"no {node}"), reply_to=message) if node > 1 else super()._answer(message)
 
     roster = Roster(Tolerance("drop"))
-    assert [answer["partition"] for answer in roster.enrol(Two(apps.client, 3, small.to_run_config()), 3)] == [0]
+    assert [answer.partition for answer in roster.enrol(Two(apps.client, 3, small.to_run_config()), 3)] == [0]
     assert roster.unfit == {1: "no 2; no 3", 2: "no 2; no 3"}
     assert sorted(roster.nodes) == [0, 1, 2]  # a cohort is drawn from all
 
@@ -447,9 +447,9 @@ FIVE = {"num-examples": 5}
 @pytest.mark.parametrize(
     ("tensors", "metrics", "reason"),
     [
-        ({"w": torch.ones(2)}, {}, "expected num-examples >= 1, got None"),
-        ({"w": torch.ones(2)}, {"num-examples": 0}, "expected num-examples >= 1, got 0"),
-        ({"w": torch.ones(2)}, {"num-examples": 1.5}, "expected num-examples >= 1, got 1.5"),
+        ({"w": torch.ones(2)}, {}, "expected 1 <= num-examples <= 2147483648, got None"),
+        ({"w": torch.ones(2)}, {"num-examples": 0}, "expected 1 <= num-examples <= 2147483648, got 0"),
+        ({"w": torch.ones(2)}, {"num-examples": 1.5}, "expected 1 <= num-examples <= 2147483648, got 1.5"),
         ({"w": torch.ones(2), "v": torch.ones(1)}, FIVE, "sent v, which is not to be uploaded"),
         ({}, FIVE, "did not send w"),
         ({"w": torch.ones(3)}, FIVE, "expected w as float32(2,), got float32(3,)"),
@@ -461,6 +461,15 @@ FIVE = {"num-examples": 5}
         ({"w": torch.ones(9999)}, FIVE, "sent 40124 bytes of w, of which there are 136"),
         ({"w": torch.ones(2)}, {**FIVE, "client": 3}, "sent a metric client=3, which is not its to send"),
         ({"w": torch.ones(2)}, {**FIVE, "loss": [1.0, 2.0]}, "sent a metric loss=[1.0, 2.0], which is not its to send"),
+        (
+            {"w": torch.ones(2)},
+            {"num-examples": 2**62},
+            "expected 1 <= num-examples <= 2147483648, got 4611686018427387904",
+        ),
+        ({"w": torch.ones(2)}, {**FIVE, "=HYPERLINK(1)": 1.0}, "sent a metric =HYPERLINK(1)=1.0, which is not its to"),
+        ({"w": torch.ones(2)}, {**FIVE, "\x1b[2Jloss": 1.0}, "sent a metric ?[2Jloss=1.0, which is not its to send"),
+        ({"w": torch.ones(2)}, {**FIVE, "x" * 70: 1.0}, f"sent a metric {'x' * 70}=1.0, which is not its to send"),
+        ({"w": torch.ones(2)}, {f"m{n}": 1.0 for n in range(101)}, "sent 101 metrics, of which 100 are the most"),
     ],
 )
 def test_what_cannot_be_used_is_said(
@@ -510,6 +519,8 @@ def test_bytes_that_are_no_array_are_not_unpickled(question: Message) -> None:
         (None, "no reason given"),
         ("", "no reason given"),
         ("one\ntwo\n", "two"),
+        ("\x1b[2J\x07gone", "?[2J?gone"),
+        ("x" * 20_000_000, "x" * 300),
         ("<class 'ValueError'>:<'the shield fell'>", "the shield fell"),
         ("<class 'a.B'>:<'Expected 'x'\n in 'y'>' here, got <'z'>'>", "in 'y'>' here, got <'z'>"),
         (

@@ -1,0 +1,88 @@
+"""Introduction of a client: what it tells the server of itself in enrolment, before any training."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any, final
+
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from flfw.messages.replies import Unusable, in_one_line
+
+_RECORD = "about"
+_WORD = re.compile(r"[0-9A-Za-z]{0,128}")
+_AXES = 8  # of one input
+_LARGEST = 2**31
+
+
+@final
+@dataclass(frozen=True)
+class Introduction:
+    """What a client tells of itself.
+
+    Attributes:
+        partition: number of the client, >= 0.
+        code: hash of its code.
+        gpu: whether its process sees a GPU.
+        volunteered: number of examples that it volunteers for probes; -1: any.
+        shape: shape of one input of its data.
+        classes: number of classes of its data.
+        labels: digest of its class names; empty if the server knows them.
+        trouble: why its data cannot be used, in one line; empty if they can.
+    """
+
+    partition: int
+    code: str
+    gpu: bool = False
+    volunteered: int = -1
+    shape: tuple[int, ...] = ()
+    classes: int = 0
+    labels: str = ""
+    trouble: str = ""
+
+    def to_message(self, asked: Message) -> Message:
+        """Build the answer to the server's question."""
+        return Message(RecordDict({_RECORD: ConfigRecord({**asdict(self), "shape": list(self.shape)})}), reply_to=asked)
+
+    @classmethod
+    def from_message(cls, reply: Message) -> Introduction:
+        """Read a client's answer; a client may write anything into it.
+
+        Raises:
+            Unusable: the answer is an error, or has not this form.
+        """
+        if reply.has_error():
+            raise Unusable(in_one_line(reply.error.reason))
+        if list(reply.content) != [_RECORD] or _RECORD not in reply.content.config_records:
+            raise Unusable("sent no introduction")
+        sent: dict[str, Any] = dict(reply.content.config_records[_RECORD])
+        given = {name: sent[name] for name in _HOLDS if name in sent}  # other code may say more or less of itself
+        if not {"partition", "code"} <= given.keys():
+            raise Unusable("sent an introduction without a partition and a code")
+        if wrong := [name for name, value in given.items() if not _HOLDS[name](value)]:
+            raise Unusable(f"sent an introduction with an impossible {wrong[0]}")
+        trouble = given.get("trouble", "")
+        return cls(
+            **{**given, "shape": tuple(given.get("shape", ())), "trouble": in_one_line(trouble) if trouble else ""}
+        )
+
+
+def _is_count(value: object, least: int = 0) -> bool:
+    return type(value) is int and least <= value <= _LARGEST
+
+
+def _is_word(value: object) -> bool:
+    return type(value) is str and bool(_WORD.fullmatch(value))
+
+
+_HOLDS = {
+    "partition": _is_count,
+    "code": _is_word,
+    "gpu": lambda value: type(value) is bool,
+    "volunteered": lambda value: _is_count(value, -1),
+    "shape": lambda value: type(value) is list and len(value) <= _AXES and all(map(_is_count, value)),
+    "classes": _is_count,
+    "labels": _is_word,
+    "trouble": lambda value: type(value) is str,
+}

@@ -1,0 +1,168 @@
+"""Introductions of clients that lie, or whose code is of another time; and what becomes of the others' run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
+
+from flfw import apps
+from flfw.errors import RunFailed
+from flfw.experiment import Experiment
+from flfw.messages.inprocess import InProcessGrid
+from flfw.messages.introduction import Introduction
+from flfw.messages.replies import Unusable
+from flfw.server import roster as rosters
+from flfw.server.faults import Tolerance
+from flfw.server.roster import Roster
+
+TRUE = Introduction(2, "c0de", True, 5, (1, 8, 8), 10, "ab12")
+
+
+def question() -> Message:
+    InProcessGrid(apps.client, 1, {})  # Flower lets nobody write a message outside a run
+    asked = Message(RecordDict(), dst_node_id=1, message_type="query")
+    asked.metadata.__dict__["_message_id"] = "asked"
+    return asked
+
+
+def reply(content: Mapping[str, Any], record: str = "about") -> Message:
+    return Message(RecordDict({record: ConfigRecord(dict(content))}), reply_to=question())
+
+
+def honest(**changes: Any) -> dict[str, Any]:
+    true = {"partition": 2, "code": "c0de", "gpu": True, "volunteered": 5, "shape": [1, 8, 8], "classes": 10}
+    return {**true, "labels": "ab12", "trouble": "", **changes}
+
+
+def test_it_comes_back_as_it_was_sent() -> None:
+    message = TRUE.to_message(question())
+    assert Introduction.from_message(message) == Introduction.from_message(reply(honest())) == TRUE
+
+
+def test_code_of_another_time_says_more_or_less_of_itself() -> None:
+    answer = Introduction.from_message(reply({"partition": 1, "code": "0123", "colour": "red"}))
+    assert answer == Introduction(1, "0123", False, -1)
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (honest(partition="0"), "sent an introduction with an impossible partition"),
+        (honest(partition=-1), "sent an introduction with an impossible partition"),
+        (honest(partition=2.0), "sent an introduction with an impossible partition"),
+        (honest(partition=2**62), "sent an introduction with an impossible partition"),
+        (honest(partition=True), "sent an introduction with an impossible partition"),
+        (honest(code=b"c0de"), "sent an introduction with an impossible code"),
+        (honest(code="\x1b[2J"), "sent an introduction with an impossible code"),
+        (honest(code="c" * 1000), "sent an introduction with an impossible code"),
+        (honest(gpu=1), "sent an introduction with an impossible gpu"),
+        (honest(volunteered=-2), "sent an introduction with an impossible volunteered"),
+        (honest(shape=5), "sent an introduction with an impossible shape"),
+        (honest(shape=["8", "8"]), "sent an introduction with an impossible shape"),
+        (honest(shape=[1] * 9), "sent an introduction with an impossible shape"),
+        (honest(classes=[10]), "sent an introduction with an impossible classes"),
+        (honest(labels=3), "sent an introduction with an impossible labels"),
+        (honest(trouble=3), "sent an introduction with an impossible trouble"),
+        ({"partition": 1}, "sent an introduction without a partition and a code"),
+        ({}, "sent an introduction without a partition and a code"),
+    ],
+)
+def test_what_has_another_form_is_refused(sent: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Unusable) as caught:
+        Introduction.from_message(reply(sent))
+    assert str(caught.value) == reason
+
+
+def test_another_record_is_no_introduction() -> None:
+    for content in (
+        {"about": MetricRecord({"partition": 1})},
+        {},
+        {"about": ConfigRecord(honest()), "more": ConfigRecord()},
+    ):
+        with pytest.raises(Unusable, match=r"^sent no introduction$"):
+            Introduction.from_message(Message(RecordDict(content), reply_to=question()))
+    with pytest.raises(Unusable, match=r"^no key$"):
+        Introduction.from_message(Message(Error(1, "a\nno key"), reply_to=question()))
+
+
+def test_trouble_is_one_short_line_that_moves_no_cursor() -> None:
+    answer = Introduction.from_message(reply(honest(trouble="\n".join(["x" * 9999, "\x1b[2J" + "y" * 9999]))))
+    assert answer.trouble == "?[2J" + "y" * 296
+
+
+# --- enrolment among liars -----------------------------------------------------------------------------------------
+
+
+class Lying(InProcessGrid):
+    """The client of partition 1 tells something else of itself."""
+
+    lie: Callable[[Message], Message]
+
+    def _answer(self, message: Message) -> Message:
+        answer = super()._answer(message)
+        return self.lie(answer) if message.metadata.dst_node_id == 2 else answer
+
+
+def lying(change: dict[str, Any], experiment: Experiment) -> Lying:
+    def lie(answer: Message) -> Message:
+        answer.content.config_records["about"].update(change)
+        return answer
+
+    grid = Lying(apps.client, 3, experiment.to_run_config())
+    grid.lie = lie
+    return grid
+
+
+@pytest.mark.parametrize(
+    ("change", "unfit"),
+    [
+        ({"partition": "1"}, {1: "sent an introduction with an impossible partition"}),
+        ({"partition": 7}, {1: "says that it is client 7 of 3"}),
+        ({"shape": [2**40]}, {1: "sent an introduction with an impossible shape"}),
+        # Nobody knows which of the two is the liar; their places stay empty, and the others go on.
+        ({"partition": 0}, {0: "2 nodes say that they are it", 1: "did not join within 120 s"}),
+    ],
+)
+def test_a_liar_is_left_out_and_the_others_enrol(
+    change: dict[str, Any], unfit: dict[int, str], small: Experiment
+) -> None:
+    roster = Roster(Tolerance("drop"))
+    answers = roster.enrol(lying(change, small), 3)
+    assert roster.unfit == unfit
+    assert [answer.partition for answer in answers] == sorted({0, 1, 2} - unfit.keys())
+    assert sorted(roster.nodes) == [0, 1, 2] and len(set(roster.nodes.values())) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"partition": "1"}, "client 1 failed in enrolment: sent an introduction with an impossible partition"),
+        ({"partition": 7}, r"Expected partitions 0 to 2, got \[0, 2, 7\] from 3 nodes"),
+        ({"partition": 0}, r"Expected partitions 0 to 2, got \[0, 0, 2\] from 3 nodes"),
+    ],
+)
+def test_without_tolerance_a_lie_ends_the_run_in_one_line(change: dict[str, Any], line: str, small: Experiment) -> None:
+    with pytest.raises(RunFailed, match=line) as caught:
+        Roster(Tolerance()).enrol(lying(change, small), 3)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def no_wait(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(rosters, "_NODES_S", 0.2)
+    return
+
+
+def test_who_stays_away_is_left_out_where_failures_are_tolerated(no_wait: None, small: Experiment) -> None:
+    roster, began = Roster(Tolerance("drop")), time.monotonic()
+    answers = roster.enrol(InProcessGrid(apps.client, 2, small.to_run_config()), 3)
+    assert [answer.partition for answer in answers] == [0, 1] and roster.unfit == {2: "did not join within 0 s"}
+    assert 0.2 < time.monotonic() - began < 60
+    with pytest.raises(RunFailed, match="Expected 3 clients, got 2"):
+        Roster(Tolerance()).enrol(InProcessGrid(apps.client, 2, small.to_run_config()), 3)
+    with pytest.raises(RunFailed, match="Expected 3 clients, got 0"):
+        Roster(Tolerance("drop")).enrol(InProcessGrid(apps.client, 0, small.to_run_config()), 3)
