@@ -29,6 +29,7 @@ from flfw.deploy.policy import Policy
 from flfw.deploy.submit import bundle_hash
 from flfw.dp import site_ledger
 from flfw.dp.budget import METRICS
+from flfw.engines.registrations import registered_nodes, registration_file
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
 from flfw.method import Method
@@ -138,9 +139,9 @@ def _wait_until_up(layout: Layout) -> None:
 def _register(layout: Layout) -> None:
     """Register the public keys of the sites at the server; once, since the server keeps them."""
     variables = environment(layout.superlink / "home")
+    known = registered_nodes(layout.folder, layout.clients).values()
     for number in range(layout.clients):
-        done = layout.superlink / f"registered-{number}"  # beside the database of the server, which holds the keys
-        if done.exists():
+        if number in known:
             continue
         command = [*layout.register_command(number), "--format", "json"]
         limit = {"timeout": _UP_S, "cwd": layout.superlink / "neutral"}
@@ -154,7 +155,7 @@ def _register(layout: Layout) -> None:
             answer = {"success": False, "error-message": (result.stderr or result.stdout).strip()}
         if not answer.get("success"):
             raise RunFailed(f"The server does not take the key of site {number}: {answer.get('error-message')}")
-        done.write_text(f"{answer['node-id']}\n")
+        registration_file(layout.folder, number).write_text(f"{answer['node-id']}\n")
 
 
 def _status(asked: argparse.Namespace) -> int:

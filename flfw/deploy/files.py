@@ -7,6 +7,7 @@ from pathlib import Path
 
 from flfw.deploy import certificates
 from flfw.deploy.layout import Layout, shell, transport
+from flfw.engines.registrations import registration_file
 from flfw.errors import BadInput
 
 _HERE = 'here=$(cd "$(dirname "$0")/.." && pwd)'
@@ -82,7 +83,10 @@ def _write_scripts(layout: Layout) -> None:
     line = partial(shell, folder=layout.folder)
     home = layout.superlink / "home"
     scripts = {"1-superlink.sh": [_HOME, line(layout.superlink_command(), home=home)]}
-    scripts["2-register.sh"] = [line(layout.register_command(n), home=home) for n in range(layout.clients)]
+    scripts["2-register.sh"] = [
+        f'{line([*layout.register_command(n), "--format", "json"], home=home)} > "$here"/{registration_file(Path(), n)}'
+        for n in range(layout.clients)
+    ]
     for number in range(layout.clients):
         scripts[f"3-site-{number}.sh"] = [line(layout.supernode_command(number), home=layout.site(number) / "home")]
     for name, lines in scripts.items():

@@ -19,6 +19,7 @@ from flfw.audit.queue import Queue
 from flfw.audit.rungs import tickets_beside
 from flfw.dp.releases import BudgetSpent, Releases
 from flfw.engines import machine
+from flfw.engines.registrations import registered_nodes
 from flfw.errors import BadInput, RunFailed
 from flfw.messages.introduction import Introduction
 from flfw.messages.streaming import StreamingGrid
@@ -166,7 +167,8 @@ class Federation:
     def _enrol(self) -> bool:
         """Learn which node is which client; return whether a client with a share of a GPU sees no GPU."""
         roster, code = self._strategy.roster, code_hash()
-        answers, space = roster.enrol(self._grid, self._experiment.clients), input_space(self._experiment)
+        registered = registered_nodes(self._experiment.federation, self._experiment.clients)
+        answers, space = roster.enrol(self._grid, self._experiment.clients, registered), input_space(self._experiment)
         for answer in answers:
             if answer.code != code:
                 other = f"runs other code ({answer.code}) than the server ({code}); install the same on both"

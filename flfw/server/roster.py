@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import TypeVar
 
@@ -39,8 +39,14 @@ class Roster:
         self.unfit: dict[int, str] = {}
         self._labels: tuple[int, str] | None = None  # partition and class names of the first client that fits
 
-    def enrol(self, grid: Grid, clients: int) -> list[Introduction]:
+    def enrol(self, grid: Grid, clients: int, registered: Mapping[int, int] | None = None) -> list[Introduction]:
         """Wait for all nodes and ask each which partition it holds.
+
+        Args:
+            grid: Flower's grid.
+            clients: number of clients.
+            registered: the client whose key a node holds, by node; a node that says otherwise is left out. None: not
+                known.
 
         Returns:
             Each node's introduction, ordered by partition.
@@ -51,6 +57,12 @@ class Roster:
         """
         ids = self._wait_for_nodes(grid, clients)
         answers, silent = _introductions(grid, ids)
+        if registered:
+            for node, answer in list(answers.items()):
+                if registered.get(node) != answer.partition:
+                    silent[node] = f"says that it is client {answer.partition}, and holds another key"
+                    del answers[node]
+        node_of = {client: node for node, client in (registered or {}).items()}
         named: dict[int, list[int]] = {}
         for node, answer in answers.items():
             named.setdefault(answer.partition, []).append(node)
@@ -64,7 +76,10 @@ class Roster:
             # Which silent node would have been this client is not known; it needs a node that is no other client's.
             self.nodes[partition] = -1 - partition
             said = len(named.get(partition, ()))
-            self.refuse(partition, f"{said} nodes say that they are it" if said else "; ".join(dict.fromkeys(reasons)))
+            reason = f"{said} nodes say that they are it" if said else "; ".join(dict.fromkeys(reasons))
+            if partition in node_of:
+                reason = silent.get(node_of[partition], f"did not join within {_NODES_S:.0f} s")
+            self.refuse(partition, reason)
         return sorted(
             (a for a in answers.values() if a.partition not in self.unfit and a.partition < clients), key=_place
         )

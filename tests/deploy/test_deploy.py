@@ -33,6 +33,7 @@ from flfw.deploy.layout import Layout, environment, transport
 from flfw.deploy.policy import Policy
 from flfw.dp.budget import EpsilonBudget
 from flfw.dp.site_ledger import FILE, MessageEntry, charge
+from flfw.engines.registrations import registered_nodes, registration_file
 from flfw.errors import BadInput, RunFailed
 from flfw.privacy.filter import spent
 from flfw.privacy.mechanism import Mechanism
@@ -217,13 +218,23 @@ def test_scripts_run_the_same_commands_wherever_the_folder_was_copied(made: Path
     assert server == [str(there / "superlink" / "home"), *layout.superlink_command()]
     config = tomllib.loads((there / "superlink" / "home" / "config.toml").read_text())
     assert config["superlink"]["federation"]["root-certificates"] == str(there / "ca" / "ca.crt")
-    keys = commands(start / "2-register.sh", there, tmp_path / "2")
-    assert [key[1:] for key in keys] == [layout.register_command(n) for n in (0, 1)]
+    assert commands(start / "2-register.sh", there, tmp_path / "2") == [[]]  # what Flower answers lands in files
+    keys = [registration_file(there, n).read_text().rstrip("\n").splitlines() for n in (0, 1)]
+    assert [key[1:] for key in keys] == [[*layout.register_command(n), "--format", "json"] for n in (0, 1)]
     (site,) = commands(start / "3-site-1.sh", there, tmp_path / "3")
     assert site == [str(there / "site-1" / "home"), *layout.supernode_command(1)]
     assert {path.name for path in start.iterdir()} == {
         "1-superlink.sh", "2-register.sh", "3-site-0.sh", "3-site-1.sh"
     }  # fmt: skip
+
+
+def test_registrations_are_read_as_up_and_as_flower_write_them(tmp_path: Path) -> None:
+    assert registered_nodes(None, 3) == registered_nodes(tmp_path, 3) == {}
+    (tmp_path / "superlink").mkdir()
+    answers = ["17\n", '{"success": true, "node-id": "18446744073709551615"}', '{"success": false}', "", "no JSON"]
+    for client, answer in enumerate(answers):
+        registration_file(tmp_path, client).write_text(answer)
+    assert registered_nodes(tmp_path, 6) == {17: 0, 18446744073709551615: 1}
 
 
 REFUSED = {

@@ -472,6 +472,27 @@ def test_a_client_that_fails_in_every_way_is_dropped_by_name_and_comes_back(fede
 
 
 @pytest.mark.slow
+def test_a_site_that_says_it_is_another_one_is_left_out_by_its_key(federation: Layout, tmp_path: Path) -> None:
+    """Site 1 tells that it is client 0: it loses its own place, and client 0 keeps its own."""
+    words = [word.replace("partition-id=1 ", "partition-id=0 ") for word in federation.supernode_command(1)]
+    assert words != federation.supernode_command(1)
+    site = federation.site(1)
+    processes.stop(site, "supernode")
+    try:
+        processes.start(words, site, "supernode", environment(site / "home"))
+        up(federation.folder)
+        flags = ("--method", "fedavg", "--net", "linear", "--rounds", "1", *COMMON, "--on-client-failure", "drop")
+        call(*deployed(federation, tmp_path / "run", *flags)[1:])
+    finally:
+        processes.stop(site, "supernode")
+        up(federation.folder)
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    lie = [{"client": 1, "reason": "says that it is client 0, and holds another key"}]
+    assert [row["failed"] for row in result["rounds"]] == [lie]
+    assert [row["client"] for row in result["final"]["per_client"]] == [0, 2]
+
+
+@pytest.mark.slow
 def test_with_too_few_clients_the_run_ends(federation: Layout, tmp_path: Path) -> None:
     flags = (*COMMON, "--method", "fedavg", "--rounds", "2", "--on-client-failure", "drop", "--min-clients", "3")
     with other_policy(federation, 0, lambda chosen: re.sub("uploads = .*", 'uploads = ["nothing.*"]', chosen)):

@@ -137,6 +137,20 @@ def test_a_liar_is_left_out_and_the_others_enrol(
     assert sorted(roster.nodes) == [0, 1, 2] and len(set(roster.nodes.values())) == 3
 
 
+@pytest.mark.parametrize("claimed", [0, 7])
+def test_where_keys_are_known_a_liar_harms_itself_alone(claimed: int, small: Experiment) -> None:
+    roster = Roster(Tolerance("drop"))
+    answers = roster.enrol(lying({"partition": claimed}, small), 3, {1: 0, 2: 1, 3: 2})
+    assert roster.unfit == {1: f"says that it is client {claimed}, and holds another key"}
+    assert [answer.partition for answer in answers] == [0, 2] and (roster.nodes[0], roster.nodes[2]) == (1, 3)
+
+
+def test_a_node_whose_key_nobody_registered_is_no_client(small: Experiment) -> None:
+    roster = Roster(Tolerance("drop"))
+    answers = roster.enrol(InProcessGrid(apps.client, 3, small.to_run_config()), 3, {1: 0, 9: 1, 3: 2})
+    assert [answer.partition for answer in answers] == [0, 2] and list(roster.unfit) == [1]
+
+
 @pytest.mark.parametrize(
     ("change", "line"),
     [
