@@ -21,7 +21,7 @@ from flfw.dp.releases import BudgetSpent, Releases
 from flfw.engines import machine
 from flfw.engines.registrations import registered_nodes
 from flfw.errors import BadInput, RunFailed
-from flfw.messages.introduction import Introduction
+from flfw.messages.introduction import too_few_volunteered
 from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import broadcast
 from flfw.pipeline import build_net
@@ -167,8 +167,8 @@ class Federation:
     def _enrol(self) -> bool:
         """Learn which node is which client; return whether a client with a share of a GPU sees no GPU."""
         roster, code = self._strategy.roster, code_hash()
-        registered = registered_nodes(self._experiment.federation, self._experiment.clients)
-        answers, space = roster.enrol(self._grid, self._experiment.clients, registered), input_space(self._experiment)
+        nodes, asked = registered_nodes(self._experiment.federation, self._experiment.clients), self._experiment
+        answers, space = roster.enrol(self._grid, asked.clients, nodes), input_space(asked)
         for answer in answers:
             if answer.code != code:
                 other = f"runs other code ({answer.code}) than the server ({code}); install the same on both"
@@ -176,7 +176,9 @@ class Federation:
             else:
                 roster.refuse_other_data(answer, *space)
         if self._experiment.record:
-            self._probed = _all_volunteer(answers, probe.needed(self._experiment))
+            if line := too_few_volunteered(answers, probe.needed(self._experiment)):
+                _warn(f"{line}: nobody is probed")  # an audit of some would count the others as protected
+            self._probed = not line
         return self._experiment.gpus_per_client > 0 and not all(answer.gpu for answer in answers)
 
     def _first(self) -> ArrayRecord:
@@ -298,18 +300,6 @@ def _listener(resolved: Resolved) -> Listener | None:
     from flfw.dp.canary_audit import Listener  # an accountant is needed only then
 
     return Listener(experiment, Task.load(experiment, experiment.data_root), resolved.method, resolved.settings)
-
-
-def _all_volunteer(answers: Iterable[Introduction], needed: int) -> bool:
-    """Return whether all clients volunteer enough examples; else an audit would count the missing as protected."""
-    for answer in answers:
-        if 0 <= answer.volunteered < needed:
-            which = (
-                f"client {answer.partition} volunteers {answer.volunteered} of the {needed} examples that probes need"
-            )
-            _warn(f"{which}: nobody is probed")
-            return False
-    return True
 
 
 def _warn(line: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def registration_file(federation: Path, client: int) -> Path:
-    """Return the path of the file that holds what the SuperLink answered when a site's key was registered."""
+    """Return the path of the SuperLink's answer to the registration of a site's key."""
     return federation / "superlink" / f"registered-{client}"
 
 

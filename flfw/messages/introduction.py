@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, final
 
@@ -19,7 +20,7 @@ _LARGEST = 2**31
 @final
 @dataclass(frozen=True)
 class Introduction:
-    """What a client tells of itself.
+    """Claims of a client about itself and its data.
 
     Attributes:
         partition: number of the client, >= 0.
@@ -66,6 +67,14 @@ class Introduction:
         return cls(
             **{**given, "shape": tuple(given.get("shape", ())), "trouble": in_one_line(trouble) if trouble else ""}
         )
+
+
+def too_few_volunteered(clients: Iterable[Introduction], needed: int) -> str:
+    """Return a line on the first client that volunteers fewer examples than needed; empty: there is none."""
+    for one in clients:
+        if 0 <= one.volunteered < needed:
+            return f"client {one.partition} volunteers {one.volunteered} of the {needed} examples that probes need"
+    return ""
 
 
 def _is_count(value: object, least: int = 0) -> bool:

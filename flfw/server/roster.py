@@ -75,8 +75,8 @@ class Roster:
         for partition in sorted(set(range(clients)) - set(self.nodes)):
             # Which silent node would have been this client is not known; it needs a node that is no other client's.
             self.nodes[partition] = -1 - partition
-            said = len(named.get(partition, ()))
-            reason = f"{said} nodes say that they are it" if said else "; ".join(dict.fromkeys(reasons))
+            claims = len(named.get(partition, ()))
+            reason = f"{claims} nodes say that they are it" if claims else "; ".join(dict.fromkeys(reasons))
             if partition in node_of:
                 reason = silent.get(node_of[partition], f"did not join within {_NODES_S:.0f} s")
             self.refuse(partition, reason)
