@@ -13,6 +13,7 @@ from flfw.adversary.observation import Truth
 from flfw.data import describe, load, names
 from flfw.data.files import cache
 from flfw.data.readers import folder
+from flfw.data.splits.partition import IID, split
 from flfw.errors import BadInput
 from tests.support.pictures import noise, save, truncate
 
@@ -146,6 +147,18 @@ def test_a_folder_that_changes_is_read_anew(tmp_path):
     save(tmp_path / "a" / "00.png", pixels["b/01.png"])
     os.utime(tmp_path / "a" / "00.png", ns=(1, 1))  # as a clock that is coarser than the test would not
     np.testing.assert_array_equal(load(name).train_x[0], pixels["b/01.png"])
+
+
+def test_copies_of_private_images_are_the_users_alone(tmp_path):
+    write(tmp_path / "own", {"dog": 7, "ant": 4})
+    before = os.umask(0)
+    try:
+        split(load(f"folder:{tmp_path / 'own'}"), IID(), 1, 0)
+    finally:
+        os.umask(before)
+    kept = [cache.user_cache(), *cache.user_cache().rglob("*")]
+    assert {path.name for path in kept} >= {"pixels", "splits", "train_x.npy"}
+    assert {oct(path.stat().st_mode & 0o777) for path in kept} == {"0o600", "0o700"}
 
 
 def test_a_path_may_lead_from_here_or_from_home(tmp_path, monkeypatch):

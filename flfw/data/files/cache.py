@@ -45,11 +45,14 @@ def _below(path: Path) -> list[Path]:
 def publish(target: Path, write: Callable[[Path], None]) -> None:
     """Let ``write(path)`` make a file or folder and move it to ``target`` as a whole; the first process wins.
 
+    Only the user can read it: it may hold a site's private images.
+
     Raises:
         BadInput: the cache folder cannot be written.
     """
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        user_cache().mkdir(parents=True, exist_ok=True, mode=0o700)
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         scratch = tempfile.TemporaryDirectory(dir=target.parent, prefix=".making-")
     except OSError as error:
         raise BadInput(
@@ -60,6 +63,8 @@ def publish(target: Path, write: Callable[[Path], None]) -> None:
         made = Path(folder) / target.name
         try:
             write(made)
+            for path in [*made.rglob("*"), made]:
+                path.chmod(0o700 if path.is_dir() else 0o600)
         except OSError as error:
             raise BadInput(
                 f"Expected room for {target.name} in {target.parent}, got {type(error).__name__}: {error}; "
