@@ -189,13 +189,13 @@ def _table(command: Command) -> int:
 
 def _show_split(experiment: Experiment) -> str:
     from flfw.data.splits import picture as shares
-    from flfw.runs.run import check
+    from flfw.runs.run import check, make_folder
 
     resolved, task, notes = check(experiment)
     checked = resolved.experiment
     task.require_data("--show-split")
     assert checked.out is not None, "check names the folder"
-    checked.out.mkdir(parents=True)
+    make_folder(checked.out)
     picture = checked.out / "split.png"
     shares.picture(task.dataset, task.split, picture, checked.split)
     return "\n".join([shares.table(task.dataset, task.split), *notes, str(picture)])

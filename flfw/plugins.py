@@ -84,6 +84,8 @@ def _foreign(kind: Kind, name: str, base: type[T]) -> type[T]:
     module_name, _, class_name = name.partition(":")
     try:
         module = importlib.import_module(module_name)
+    except SystemExit as error:  # a program, not a module
+        raise BadInput(f"Expected an importable module for {kind.noun}={name}, got a program that ended.") from error
     except (ImportError, SyntaxError, TypeError, ValueError) as error:  # the last two: an empty or a relative name
         raise BadInput(f"Expected an importable module for {kind.noun}={name}, got: {error}.") from error
     candidate: Any = getattr(module, class_name, None)

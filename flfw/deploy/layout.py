@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 import sysconfig
@@ -24,6 +25,7 @@ from flfw.errors import BadInput, require
 _FILE = "federation.toml"
 _LAST_GRPC = (1, 39)  # later SuperNodes speak HTTP
 _PORTS = range(1024, 65536)
+_ADDRESS = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 
 
 def transport(flower: str | None = None) -> str:
@@ -56,6 +58,10 @@ class Layout:
 
     def __post_init__(self) -> None:
         require(self.clients >= 1, "clients >= 1", clients=self.clients)
+        for name in ("host", "listen"):
+            address = getattr(self, name)
+            fits = bool(_ADDRESS.fullmatch(address))
+            require(fits, f"{name} as a name or address of 1 to 64 characters", **{name: address or "nothing"})
         for name in ("port", "control_port", "site_port"):
             port = getattr(self, name)
             require(port in _PORTS, f"{_PORTS.start} <= {name.replace('_', '-')} < {_PORTS.stop}", **{name: port})

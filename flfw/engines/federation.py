@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -64,7 +64,8 @@ def federate(grid: Grid, resolved: Resolved) -> None:
             reason.unlink(missing_ok=True)  # from an earlier attempt
             Federation(grid, resolved, experiment.out).run()
     except OSError as error:
-        reason.write_text(f"{error}\n")
+        with suppress(OSError):  # the disk may be full
+            reason.write_text(f"{error}\n")
         raise RunFailed(f"The server could not go on: {error}.") from error
     except (BadInput, RunFailed) as error:
         reason.write_text(f"{error}\n")

@@ -88,16 +88,21 @@ def check(experiment: Experiment, there_are: Resources) -> None:
 
 
 def check_server(experiment: Experiment) -> None:
-    """Refuse a GPU for the server's computations, which run on this machine, where there is none.
+    """Refuse a GPU for computations in this process, where this machine has none.
 
     Raises:
         BadInput: there is none.
     """
-    if experiment.server_device == "cuda":
+    here = {"server_device": experiment.server_device} if experiment.server_device == "cuda" else {}
+    if experiment.engine == "inproc" and not experiment.federation:  # clients and attacks share the process, too
+        shares = {"gpus_per_client": experiment.gpus_per_client, "attack_gpus": experiment.attack_gpus}
+        here |= {name: share for name, share in shares.items() if share}
+    for name, asked in here.items():
         import torch
 
-        fits = torch.cuda.is_available()
-        require(fits, "--server-device cpu on a machine without a GPU", server_device=experiment.server_device)
+        without = {"server_device": "cpu"}.get(name, "0")
+        expected = f"--{name.replace('_', '-')} {without} on a machine without a GPU"
+        require(torch.cuda.is_available(), expected, **{name: asked})
 
 
 def at_once(experiment: Experiment, there_are: Resources) -> int:

@@ -41,7 +41,7 @@ def run(experiment: Experiment) -> Path:
     folder = experiment.out
     assert folder is not None, "check names the folder"
     audit = auditing(resolved, task, folder)
-    folder.mkdir(parents=True)
+    make_folder(folder)
     Checkpoints(folder, experiment)
     require_same_data(folder, task.dataset.digest)
     with locked(folder / "checkpoint" / ".run"), audit as auditor:
@@ -108,7 +108,7 @@ def audit_again(source: Path, earlier: Experiment, experiment: Experiment) -> Pa
     require_same_data(source, task.dataset.digest)
     audit = auditing(resolved, task, out, source)
     with locked(source / "checkpoint" / ".run"):
-        out.mkdir(parents=True)
+        make_folder(out)
         with audit as auditor:
             assert auditor is not None, "it was required to be there"
             results.audit_again(resolved, source, out, notes, auditor)
@@ -172,6 +172,18 @@ def _with_absolute_paths(experiment: Experiment, new: bool) -> Experiment:
     root = experiment.data_root.absolute() if experiment.data_root else None
     weights = experiment.lpips_weights.absolute() if experiment.lpips_weights else None
     return dataclasses.replace(experiment, out=out, data_root=root, lpips_weights=weights)
+
+
+def make_folder(out: Path) -> None:
+    """Make the folder of a run.
+
+    Raises:
+        BadInput: it cannot be made.
+    """
+    try:
+        out.mkdir(parents=True)
+    except OSError as error:
+        raise BadInput(f"Expected a folder that can be made for --out, got {out} ({error.strerror}).") from error
 
 
 def default_name(experiment: Experiment) -> str:

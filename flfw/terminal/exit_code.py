@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -10,6 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from flfw.errors import BadInput, RunFailed
+
+_MACHINES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
+"""Errors of a machine's disk, of which a traceback tells a user nothing."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -24,8 +28,8 @@ def exit_code(program: str, do: Callable[[], int]) -> int:
         do: the task; returns 0 or another exit code.
 
     Returns:
-        The code of the task; 2 for bad input, 1 for a failure, 130 for an interrupt, 143 for SIGTERM. Under
-        SIGTERM a simulation on Ray ends by Ray's own handler, with another code.
+        The code of the task; 2 for bad input, 1 for a failure or a full or read-only disk, 130 for an interrupt, 143
+        for SIGTERM. Under SIGTERM a simulation on Ray ends by Ray's own handler, with another code.
     """
     # Flower reads these at its import, which comes later: a privacy tool must send no telemetry.
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -39,6 +43,10 @@ def exit_code(program: str, do: Callable[[], int]) -> int:
         message, code = str(error), 2
     except RunFailed as error:
         message, code = str(error), 1
+    except OSError as error:
+        if error.errno not in _MACHINES:
+            raise
+        message, code = f"{error.strerror}: {error.filename or 'a file'}", 1
     except Terminated:
         message, code = "terminated", 128 + signal.SIGTERM
     except KeyboardInterrupt:

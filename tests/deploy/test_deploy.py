@@ -248,6 +248,9 @@ REFUSED = {
     "--largest-upload-mb 0": "0 < largest_upload_mb < inf",
     "--metrics private": "an epsilon with metrics=private",
     "--epsilon 2 --metrics all": "metrics=none or private with an epsilon",
+    "--host=": "host as a name or address of 1 to 64 characters, got host=nothing",
+    f"--host {'h' * 65}": "host as a name or address of 1 to 64 characters",
+    "--listen a;b": "listen as a name or address of 1 to 64 characters, got listen=a;b",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import socket
@@ -69,6 +70,20 @@ def test_what_is_not_there_is_refused_in_one_line(asked: dict, nodes: list[tuple
     with pytest.raises(BadInput) as caught:
         machine.check(on_ray(**asked), Resources(tuple(Node(c, g) for c, g in nodes), "this machine's"))
     assert str(caught.value) == line
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize(
+    ("asked", "line"),
+    [
+        ({"attack_gpus": 1}, "--attack-gpus 0 on a machine without a GPU, got attack_gpus=1"),
+        ({"gpus_per_client": 0.5}, "--gpus-per-client 0 on a machine without a GPU, got gpus_per_client=0.5"),
+        ({"server_device": "cuda"}, "--server-device cpu on a machine without a GPU, got server_device=cuda"),
+    ],
+)
+def test_a_gpu_that_is_not_there_is_not_forgotten_in_process(asked: dict, line: str) -> None:
+    with pytest.raises(BadInput, match=line):
+        engine.check_resources(dataclasses.replace(on_ray(**asked), engine="inproc"))
 
 
 @pytest.mark.parametrize(

@@ -224,6 +224,18 @@ def test_no_flags_mean_the_defaults() -> None:
     assert sim.parse([]) == sim.Command(Experiment())
 
 
+@pytest.mark.parametrize(("net", "largest"), [("lenet", 20_000), ("linear", 10_000)])
+def test_a_full_disk_is_one_line(net: str, largest: int, tmp_path) -> None:
+    """A limit on the size of files stands for it: of a checkpoint, or of the report."""
+    code = "import resource, sys, sim; from flfw import data; data.load('digits'); "
+    code += f"resource.setrlimit(resource.RLIMIT_FSIZE, ({largest}, {largest})); sys.exit(sim.main(sys.argv[1:]))"
+    flags = f"--method fedavg --net {net} --clients 2 --rounds 1 --local-epochs 1 --engine inproc --attack none"
+    words = [sys.executable, "-c", code, *flags.split(), "--split", "iid", "--out", str(tmp_path / "run")]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "File too large" in done.stderr.splitlines()[-1]
+
+
 def test_flags_fill_the_experiment() -> None:
     line = "--method fedavg --clients 4 --local-epochs 2 --lr 0.1 --engine inproc --audit-rounds 0,last --out a/b"
     line += " --attack ig analytic --set momentum=0 ig.iterations=5"
@@ -312,6 +324,10 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
         (
             ["--out", "{taken}"],
             "Expected a new folder for --out, got {taken}, which exists; choose another or remove it.",
+        ),
+        (
+            ["--engine", "inproc", "--out", "/proc/nowhere"],
+            "Expected a folder that can be made for --out, got /proc/nowhere (No such file or directory).",
         ),
         (
             ["--dataset", "lfw", "--data-root", "{taken}"],

@@ -142,6 +142,13 @@ def test_a_missing_module_is_named(foreign, name, reason) -> None:
     assert str(caught.value) == f"Expected an importable module for defence={name}, got: {reason}."
 
 
+def test_a_program_is_no_module(tmp_path, monkeypatch) -> None:
+    (tmp_path / "a_program_that_ends.py").write_text("import sys\nsys.exit(0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(BadInput, match=r"got a program that ended\.$"):
+        plugins.find(DEFENCE, "a_program_that_ends:X", Defence)
+
+
 @pytest.mark.parametrize("name", [":Wall", ".walls:Wall", "..:Wall", ":"])
 def test_half_a_module_name_is_bad_input(foreign, name) -> None:
     with pytest.raises(BadInput, match=r"^Expected "):
