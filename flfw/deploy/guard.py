@@ -85,6 +85,13 @@ class Guard:
     ) -> int | None:
         """Take a message; if its app is refused, the answer is the reason and the app is not started."""
         taken: list[Message] = []
+        runs: dict[int, Any] = {}
+
+        def once(run_id: int) -> Any:
+            """Return a run, asked for once; a server that is asked twice could let this site check one run and start another."""
+            if run_id not in runs:
+                runs[run_id] = get_run(run_id)
+            return runs[run_id]
 
         def remembering() -> Any:
             if (got := receive()) is not None:
@@ -99,16 +106,17 @@ class Guard:
             if hashlib.sha256(fab.content).hexdigest() != fab_hash:  # Flower would end this process
                 raise _Refused("this site's policy accepts no app under another one's hash")
             try:
-                config = get_fused_config_from_fab(fab.content, get_run(run_id))
+                config = get_fused_config_from_fab(fab.content, once(run_id))
+                reason = self._policy.refuses_run(config)
             except Exception as error:  # a forged bundle must not end this process
                 raise _Refused(f"this site's policy accepts no app that cannot be read: {error}"[:_SHOWN]) from error
-            if reason := self._policy.refuses_run(config):
+            if reason:
                 raise _Refused(reason)
             if config.get("record"):
                 _say("the server records what this site sends in the run's audited rounds, as the policy allows")
             return fab
 
-        more = {"receive": remembering, "get_run": get_run, "get_fab": checked, **rest}
+        more = {"receive": remembering, "get_run": once, "get_fab": checked, **rest}
         try:
             while (run_id := self._pull(state=state, object_store=object_store, **more)) is None:
                 if time.monotonic() > self._lively_until:

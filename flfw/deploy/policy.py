@@ -17,6 +17,7 @@ from typing import Any
 
 from flwr.app import Message
 
+from flfw.deploy.pins import Pins
 from flfw.dp.budget import METRICS, UNSPOKEN, EpsilonBudget, Metrics, OverBudget
 from flfw.dp.private_metrics import NAMES
 from flfw.errors import DIED, BadInput, require
@@ -29,6 +30,7 @@ _COUNTED = f"<class '{OverBudget.__module__}.{OverBudget.__name__}'>:<'{UNSPOKEN
 _OF_THE_SITE = re.compile(rf"{re.escape(DIED)}|{_OWN}[^\n]*|{re.escape(_COUNTED)}[^\n]*'>")
 """Reasons of a failure that hold no word of another exception."""
 _SHOWN = 80  # characters of a name that an app chose
+_BY_PATH = ("folder:", "hf:")  # data sets of which the server says where they lie on this machine
 _NUMBERS_AT_MOST = 100
 _WORDS_AT_MOST = 1000  # characters of the words that introduce a site, of a reason, and of the names of numbers
 
@@ -48,6 +50,7 @@ class Policy:
         metrics: numbers beside the tensors that a run's clients may send at most.
         record: whether the server may record what this site sends.
         volunteered: training examples that this site gives away for an audit, as positions in its own order, >= 0.
+        run: settings that a run may have; None: all of them.
     """
 
     apps: tuple[str, ...]
@@ -60,6 +63,7 @@ class Policy:
     metrics: Metrics = "all"
     record: bool = False
     volunteered: tuple[int, ...] = ()
+    run: Pins | None = None
 
     def __post_init__(self) -> None:
         known = all(app == ANY or (len(app) == 64 and set(app) <= set("0123456789abcdef")) for app in self.apps)
@@ -103,6 +107,7 @@ class Policy:
             f"metrics = {json.dumps(self.metrics)}  # numbers that may leave beside the tensors: all, private or none\n"
             f"record = {json.dumps(self.record)}  # whether the server may record what this site sends\n"
             f"volunteered = {list(self.volunteered)}  # own training examples to give away for an audit, as places\n"
+            + (f"\n{self.run.text()}" if self.run else "")
         )
 
     @classmethod
@@ -137,6 +142,8 @@ class Policy:
         whole = isinstance(given, list) and all(type(place) is int for place in given)
         require(whole, f"a list of whole numbers for volunteered in {path}", volunteered=given)
         rules["volunteered"] = tuple(given)
+        if "run" in rules:
+            rules["run"] = Pins.read(rules["run"], path)
         return cls(**rules)
 
     def refuses_app(self, bundle: bytes) -> str | None:
@@ -155,7 +162,12 @@ class Policy:
             return f"{_OWN}accepts at most metrics={self.metrics}, the run has metrics={metrics[:_SHOWN]}"
         if not self.record and run_config.get("record", False):
             return f"{_OWN}does not let its messages be recorded, and the run is to be"
-        return None
+        dataset = str(run_config.get("dataset", ""))
+        if dataset.startswith(_BY_PATH) and not (self.run and "dataset" in self.run.rules):
+            way_out = "what lies in its data folder is site:CxHxW:CLASSES; else pin the dataset in [run]"
+            return f"{_OWN}lets no server choose what is read, such as {dataset[:_SHOWN]}; {way_out}"
+        refused = self.run.refusal(run_config) if self.run else None
+        return f"{_OWN}pins the run, which has {refused}" if refused else None
 
     def refuses_answer(self, answer: Message, kind: str, size: int) -> str | None:
         """Return why a message may not leave; None: it may.

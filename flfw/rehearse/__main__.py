@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 import flfw
+from flfw.errors import require
 from flfw.experiment import Experiment
 from flfw.rehearse.plan import plan
 from flfw.terminal.exit_code import exit_code
@@ -49,6 +50,8 @@ class RehearsalCommand:
     experiment: Annotated[Experiment, tyro.conf.arg(name="")]
     policy: Path | None = None
     """The site's policy (site-N/policy.toml): warn where these settings would break it."""
+    write_policy: Path | None = None
+    """Write a policy that allows this run alone, with the budget of --policy if given; for --dataset site:..."""
     most_steps: int = 5
     """Local steps of a probe at most: a search goes through all of them in each of its iterations."""
 
@@ -63,13 +66,23 @@ def breaches(policy: Policy, asked: Experiment, sends: Sequence[str]) -> list[st
     """
     from flfw.messages.sharing import matches
 
-    refused = policy.refuses_run(asked.to_run_config())
+    refused = policy.refuses_run({**asked.to_run_config(), "dataset": _as_asked_for(asked.dataset)})
     kept = [name for name in sends if not matches(name, policy.uploads)]
     sentences = [f"The policy refuses these settings: {refused}."] if refused else []
     if kept:
         more = f" and {len(kept) - 1} more" if len(kept) > 1 else ""
         sentences.append(f"The policy does not let {kept[0]}{more} leave, which {asked.method} sends.")
     return sentences
+
+
+def _as_asked_for(dataset: str) -> str:
+    """Return the name by which a server asks for the site's own data, such as the images of ``folder:PATH``."""
+    from flfw import data
+
+    if not dataset.startswith(("folder:", "hf:")):
+        return dataset
+    card = data.describe(data.absolute(dataset))
+    return f"site:{'x'.join(map(str, card.shape))}:{card.classes}"
 
 
 def over_budget(policy: Policy, experiment: Experiment, examples: int) -> list[str]:
@@ -86,7 +99,8 @@ def over_budget(policy: Policy, experiment: Experiment, examples: int) -> list[s
     from flfw.dp.site_ledger import MessageEntry, rounds_within
     from flfw.resolve import resolve
 
-    if (budget := policy.budget) is None or policy.refuses_run(experiment.to_run_config()):
+    named = {**experiment.to_run_config(), "dataset": _as_asked_for(experiment.dataset)}
+    if (budget := policy.budget) is None or replace(policy, run=None).refuses_run(named):
         return []
     try:
         resolved = resolve(experiment)
@@ -119,13 +133,16 @@ def rehearse(command: RehearsalCommand) -> Path:
     from flfw import data
     from flfw.deploy.policy import Policy
     from flfw.rehearse.answers import answers, attempts, table, words
+    from flfw.resolve import without_auto
     from flfw.runs import run
     from flfw.storage.sealed import write_whole
 
     policy = Policy.read(command.policy) if command.policy else None
+    if command.write_policy:
+        _require_pinnable(command, policy)
     rehearsal = plan(command.experiment, command.most_steps)
     experiment, rungs = rehearsal.experiment, rehearsal.rungs
-    warned = breaches(policy, command.experiment, sent(experiment)) if policy else []
+    warned = breaches(policy, without_auto(command.experiment), sent(experiment)) if policy else []
     warned += over_budget(policy, experiment, rehearsal.examples) if policy else []
     _warn(warned)
     where = f"{experiment.method} on {data.title(experiment.dataset)}, at one client"
@@ -139,6 +156,8 @@ def rehearse(command: RehearsalCommand) -> Path:
     if policy and (late := _too_large(result["rounds"], policy)):
         _warn([late])
         warned.append(late)
+    if command.write_policy:
+        _write_policy(command.write_policy, command.experiment, policy, _largest_mb(result["rounds"]))
     tried = attempts(folder)
     sentences = answers(tried, rungs, rehearsal.real)
     record = {
@@ -164,9 +183,58 @@ def rehearse(command: RehearsalCommand) -> Path:
     return folder
 
 
+def _require_pinnable(command: RehearsalCommand, policy: Policy | None) -> None:
+    """Refuse to write a policy where something stands, or that pins no site's data, or has no budget for its noise.
+
+    Raises:
+        BadInput: see above.
+    """
+    from flfw import data
+
+    asked, path = command.experiment, command.write_policy
+    assert path is not None, "asked of no other"
+    require(not path.exists(), "a new file for --write-policy; choose another or remove it", write_policy=path)
+    way_out = "--dataset site:CxHxW:CLASSES with --write-policy, as a server names the data (--data-root has them)"
+    require(data.is_at_sites(asked.dataset), way_out, dataset=asked.dataset)
+    counted = "--policy with an epsilon beside --metrics private, whose noise nothing else bounds"
+    require(asked.metrics != "private" or (policy is not None and policy.budget is not None), counted, policy="none")
+
+
+def _write_policy(path: Path, asked: Experiment, policy: Policy | None, largest_mb: float) -> None:
+    """Write a policy for the rehearsed run alone: this code, the method's uploads, these settings.
+
+    Args:
+        path: the file.
+        asked: the settings.
+        policy: has the budget and the volunteered examples; None: there are none.
+        largest_mb: of an update in the rehearsal; a tenth and 0.1 MB more are allowed, for the message around it.
+    """
+    from flfw.deploy.pins import pins_of
+    from flfw.deploy.policy import Policy
+    from flfw.deploy.submit import bundle_hash
+    from flfw.resolve import resolve, without_auto
+    from flfw.storage.sealed import write_whole
+
+    asked = without_auto(asked)
+    most = round(1.1 * largest_mb + 0.1, 3)
+    metrics = "none" if asked.metrics == "none" else "all"
+    allowed = policy or Policy(("any",), (), most, metrics=metrics)
+    uploads = resolve(asked).sharing.uploads
+    pinned = replace(
+        allowed, apps=(bundle_hash(),), uploads=uploads, largest_upload_mb=most, run=pins_of(asked, asked.dataset)
+    )
+    write_whole(path, pinned.text().encode())
+    print(path)
+
+
+def _largest_mb(rounds: Sequence[Mapping[str, Any]]) -> float:
+    """Return the size of the client's largest update in MB (1e6 bytes)."""
+    return max((row["upload_bytes"] for row in rounds), default=0) / 1e6
+
+
 def _too_large(rounds: Sequence[Mapping[str, Any]], policy: Policy) -> str:
     """Return a warning if an update of the client was larger than the policy allows; else an empty string."""
-    largest = max((row["upload_bytes"] for row in rounds), default=0) / 1e6
+    largest = _largest_mb(rounds)
     if largest <= policy.largest_upload_mb:
         return ""
     return f"The policy lets {policy.largest_upload_mb:g} MB leave; an update has {largest:.1f} MB."

@@ -26,6 +26,7 @@ from flwr.supernode.nodestate import NodeStateFactory
 
 from flfw.client.site import Site as Folders
 from flfw.deploy.guard import Guard, _with_budget, _with_volunteered, main
+from flfw.deploy.pins import Pins
 from flfw.deploy.policy import Policy
 from flfw.dp.budget import EpsilonBudget, budgeted
 from flfw.engines.bundle import toml_lines
@@ -280,6 +281,37 @@ def test_settings_count_as_the_server_overrides_them() -> None:
         else:
             one.push()
             assert words in refused(one)
+
+
+def test_a_server_that_says_something_else_when_asked_again_is_asked_once() -> None:
+    """The run that is checked is the run that starts: the second answer would be an honest one."""
+
+    class TwoFaced(SuperLink):
+        asked = 0
+
+        def get_run(self, run_id: int) -> Run:
+            self.asked += 1
+            config = self.config if self.asked > 1 else {**self.config, "record": True}
+            return replace(super().get_run(run_id), override_config=config)
+
+    link = TwoFaced()
+    one = Site(POLICY, link)
+    one.pull()
+    one.push()
+    assert "recorded" in refused(one) and link.asked == 1
+    assert one.state.get_run(RUN) is None
+
+
+def test_a_run_that_its_policy_does_not_pin_is_refused_by_its_key() -> None:
+    pinned = replace(POLICY, run=Pins({"rounds": {"most": 10}}))
+    for rounds, refusal in ((10, None), (11, "this site's policy pins the run, which has rounds=11, and rounds is to")):
+        one = site(pinned, rounds=rounds)
+        one.pull()
+        if refusal is None:
+            assert one.state.get_run(RUN) is not None
+        else:
+            one.push()
+            assert refused(one).startswith(refusal)
 
 
 # --- answers -------------------------------------------------------------------------------------------------------

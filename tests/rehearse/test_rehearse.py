@@ -24,6 +24,7 @@ from flfw.adversary.attack import Attack, Budget
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.curves import Point
 from flfw.deploy.policy import Policy
+from flfw.deploy.submit import bundle_hash
 from flfw.dp import message_cost
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
@@ -388,6 +389,45 @@ def test_the_round_in_which_a_budget_ends_is_spoken_of(monkeypatch: pytest.Monke
     assert rehearse.over_budget(replace(policy, epsilon=inf), asked, 50) == []
     (refused,) = rehearse.over_budget(policy, replace(asked, set=()), 50)
     assert refused.startswith("The policy refuses these settings: this site's budget: the server can repeat the noise")
+
+
+@pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
+def test_a_policy_is_written_that_allows_what_was_rehearsed_and_nothing_else(chosen: Path, tmp_path: Path) -> None:
+    written, site = tmp_path / "policy.toml", ["--dataset", "site:1x8x8:4", "--data-root", str(chosen)]
+    flags = [*site, *FLAGS, "--audit-rounds", "0", "--most-steps", "1", "--write-policy", written]
+    assert main(*flags, "--set", "momentum=0.5", "--out", tmp_path / "run") == 0
+    policy = Policy.read(written)
+    assert policy.apps == (bundle_hash(),) and policy.uploads == ("*",) and policy.budget is None
+    asked = Experiment(
+        method="fedavg", net="mlp", rounds=1, local_epochs=3, batch_size=8, dataset="site:1x8x8:4", clients=5,
+        split="whole", augment="none", set=("momentum=0.5",),
+    )  # fmt: skip
+    assert policy.refuses_run(asked.to_run_config()) is None
+    changes: dict[str, Any] = {
+        "rounds": 2, "local_epochs": 4, "batch_size": 4, "lr": 0.5, "defence": "prune", "dataset": "hf:/home",
+        "method": "hyperfl", "set": ("momentum=0.4",), "net": "lenet", "canaries": 3,
+    }  # fmt: skip
+    for key, value in changes.items():
+        refused = policy.refuses_run(replace(asked, **{key: value}).to_run_config())
+        assert refused is not None and refused.startswith(
+            f"this site's policy pins the run, which has {key}".replace("_", "-")
+        )
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["--dataset", "folder:{chosen}"], "Expected --dataset site:CxHxW:CLASSES with --write-policy"),
+        (["--dataset", "site:1x8x8:4", "--write-policy", "{chosen}"], "Expected a new file for --write-policy"),
+        (["--dataset", "site:1x8x8:4", "--metrics", "private"], "Expected --policy with an epsilon beside --metrics"),
+    ],
+)
+def test_what_cannot_be_pinned_is_refused_before_anything_runs(
+    flags: list[str], line: str, chosen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [flag.format(chosen=chosen) for flag in ["--write-policy", str(tmp_path / "new.toml"), *flags]]
+    assert main(*FLAGS, "--data-root", chosen, "--out", tmp_path / "run", *given) == 2
+    assert line in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 def test_no_policy_is_no_rehearsal(chosen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,148 @@
+"""Pins of a run: the settings that a site's policy allows, in the policy's table ``run``.
+
+    [run]
+    method = "hyperfl"                  this value
+    net = ["cnn1", "lenet"]             one of these
+    rounds = {least = 1, most = 200}    a number in this range
+
+The table is closed: a setting that it does not name must have its default. Settings that change nothing at a site are
+free: `FREE`.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from flfw.errors import BadInput
+from flfw.experiment import Experiment
+from flfw.experiment.experiment import FREE_ON_RESUME
+
+_OF_THE_POLICY = ("metrics", "record")  # it has rules of its own for them
+_OF_THE_SERVER = ("seed", "patience", "ema", "epsilon-budget", "server-device")
+_OF_THE_AUDIT = (
+    "attack", "audit-rounds", "audit-source", "victim-batch", "victim-steps", "images", "curve", "vantage",
+    "adaptation", "attack-memory-gb", "attack-compile",
+)  # fmt: skip
+FREE = frozenset(
+    (*(name.replace("_", "-") for name in FREE_ON_RESUME), *_OF_THE_POLICY, *_OF_THE_SERVER, *_OF_THE_AUDIT)
+)
+"""Keys of a run's configuration that need no pin.
+
+Those of the audit matter with ``record = true`` alone, where probes are about the site's volunteered examples.
+"""
+
+_ENDS = ("least", "most")
+_LONGEST = 80  # characters of a value that a server chose
+
+
+@final
+@dataclass(frozen=True)
+class Pins:
+    """Pins of one policy.
+
+    Attributes:
+        rules: for each named key of a run's configuration a value, a list of values, or a table with ``least``,
+            ``most`` or both.
+    """
+
+    rules: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, table: object, path: Path) -> Pins:
+        """Read the table ``run`` of a policy.
+
+        Raises:
+            BadInput: it is no table, or names an unknown or free key, or a rule of another form.
+        """
+        if not isinstance(table, dict):
+            raise BadInput(f"Expected a table [run] in {path}, got run={table}.")
+        pinned = [key for key in Experiment().to_run_config() if key not in FREE]
+        for key, rule in table.items():
+            if key not in pinned:
+                raise BadInput(f"Expected a key among {', '.join(pinned)} in [run] of {path}, got {key}.")
+            if not _is_rule(rule):
+                forms = "a value, a list of values or {least = ..., most = ...}"
+                raise BadInput(f"Expected {forms} for {key} in [run] of {path}, got {rule}.")
+        return cls(dict(table))
+
+    def refusal(self, run_config: Mapping[str, Any]) -> str | None:
+        """Return the first setting of a run that is not allowed, with the allowed values; None: all are allowed.
+
+        Args:
+            run_config: the configuration by its flat keys; one that lacks a key has its default.
+        """
+        for key, default in Experiment().to_run_config().items():
+            value = run_config.get(key, default)
+            if key not in FREE and not _allows(self.rules.get(key, default), value):
+                return f"{key}={str(value)[:_LONGEST] or 'nothing'}, and {_words(key, self.rules.get(key, default))}"
+        unknown = [key for key in run_config if key not in Experiment().to_run_config()]
+        return f"{unknown[0][:_LONGEST]}, which is no setting here" if unknown else None
+
+    def text(self) -> str:
+        """Return the table as it stands in the policy's file."""
+        return "\n".join(["[run]", *(f"{key} = {_toml(rule)}" for key, rule in self.rules.items())]) + "\n"
+
+
+def pins_of(experiment: Experiment, dataset: str) -> Pins:
+    """Pin a run to its settings: so many rounds or fewer, and any number of clients.
+
+    Args:
+        experiment: the settings.
+        dataset: name of the data set by which the server asks for the site's own data.
+    """
+    default = Experiment().to_run_config()
+    chosen = {key: value for key, value in experiment.to_run_config().items() if key not in FREE}
+    rules: dict[str, Any] = {key: value for key, value in chosen.items() if value != default[key]}
+    rules |= {"method": experiment.method, "dataset": dataset, "clients": {"least": 1}}
+    return Pins({**rules, "rounds": {"least": 1, "most": experiment.rounds}})
+
+
+def _is_rule(rule: object) -> bool:
+    if isinstance(rule, dict):
+        return bool(rule) and set(rule) <= set(_ENDS) and all(_is_number(end) for end in rule.values())
+    values = rule if isinstance(rule, list) else [rule]
+    return bool(values) and all(isinstance(value, str | int | float | bool) for value in values)
+
+
+def _allows(rule: Any, value: object) -> bool:
+    if isinstance(rule, dict):
+        return _is_number(value) and rule.get("least", value) <= value <= rule.get("most", value)
+    return any(_same(one, value) for one in (rule if isinstance(rule, list) else [rule]))
+
+
+def _same(one: object, other: object) -> bool:
+    """Compare two values; a truth value is no number, and words are compared without regard to their quotes."""
+    if isinstance(one, bool) or isinstance(other, bool) or isinstance(one, str) != isinstance(other, str):
+        return one is other
+    if isinstance(one, str) and isinstance(other, str):
+        return one == other or _split(one) == _split(other)
+    return one == other
+
+
+def _split(words: str) -> list[str]:
+    try:
+        return shlex.split(words)
+    except ValueError:  # quotes that do not end
+        return [words]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _words(key: str, rule: Any) -> str:
+    if isinstance(rule, dict):
+        return f"{key} is to be {' and '.join(f'at {end} {rule[end]}' for end in _ENDS if end in rule)}"
+    values = rule if isinstance(rule, list) else [rule]
+    return f"{key} is to be {' or '.join(str(value) or 'nothing' for value in values)}"
+
+
+def _toml(rule: Any) -> str:
+    if isinstance(rule, dict):
+        return "{" + ", ".join(f"{end} = {number!r}" for end, number in rule.items()) + "}"
+    return json.dumps(rule)

@@ -1,0 +1,127 @@
+"""Pins of a run: what a policy's table allows, and that everything which it does not name is at its default."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flfw.deploy.pins import FREE, pins_of
+from flfw.deploy.policy import Policy
+from flfw.errors import BadInput
+from flfw.experiment import Experiment
+
+DEFAULT = Experiment().to_run_config()
+TABLE = """
+method = ["hyperfl", "fedcg"]
+rounds = {least = 1, most = 20}
+lr = {most = 0.1}
+clients = {least = 2}
+set = "momentum=0 ig.lr=0.1"
+"""
+
+
+def policy(tmp_path: Path, table: str) -> Policy:
+    plain = Policy(("0" * 64,), ("*",), 1.0).text()
+    (tmp_path / "policy.toml").write_text(f"{plain}\n[run]\n{table}")
+    return Policy.read(tmp_path / "policy.toml")
+
+
+def refusal(pins: Policy, **changes: Any) -> str | None:
+    config = {**DEFAULT, "set": "momentum=0 ig.lr=0.1", **{k.replace("_", "-"): v for k, v in changes.items()}}
+    refused = pins.refuses_run(config)
+    return refused and refused.removeprefix("this site's policy pins the run, which has ")
+
+
+def test_what_it_names_has_one_of_these_values(tmp_path: Path) -> None:
+    pins = policy(tmp_path, TABLE)
+    for allowed in ({}, {"method": "fedcg"}, {"rounds": 1}, {"rounds": 20}, {"lr": 0.1}, {"clients": 10_000}):
+        assert refusal(pins, **allowed) is None
+    assert refusal(pins, method="fedavg") == "method=fedavg, and method is to be hyperfl or fedcg"
+    assert refusal(pins, rounds=21) == "rounds=21, and rounds is to be at least 1 and at most 20"
+    assert refusal(pins, rounds=0) == "rounds=0, and rounds is to be at least 1 and at most 20"
+    assert refusal(pins, lr=0.11) == "lr=0.11, and lr is to be at most 0.1"
+    assert refusal(pins, clients=1) == "clients=1, and clients is to be at least 2"
+    assert refusal(pins, set="momentum=0") == "set=momentum=0, and set is to be momentum=0 ig.lr=0.1"
+    assert refusal(pins, set="'momentum=0'   ig.lr=0.1") is None
+
+
+def test_what_it_does_not_name_has_its_default(tmp_path: Path) -> None:
+    pins = policy(tmp_path, TABLE)
+    named = ("method", "rounds", "lr", "clients", "set")
+    for key, default in DEFAULT.items():
+        other = "other" if isinstance(default, str) else not default if isinstance(default, bool) else default + 3
+        refused = refusal(pins, **{key: other})
+        if key in FREE:
+            assert refused is None or key in ("metrics", "record"), refused  # which the policy has rules of its own for
+        elif key not in named:
+            assert refused == f"{key}={other}, and {key} is to be {default if default != '' else 'nothing'}"
+    assert refusal(pins, epochs=3) == "epochs, which is no setting here"
+
+
+@pytest.mark.parametrize("value", ["20", True, 20.5, None, [1], float("nan"), float("inf")])
+def test_a_range_holds_numbers_alone(tmp_path: Path, value: object) -> None:
+    assert refusal(policy(tmp_path, TABLE), rounds=value) is not None
+
+
+def test_a_truth_value_is_no_number_and_a_number_no_word(tmp_path: Path) -> None:
+    pins = policy(tmp_path, 'set = "momentum=0 ig.lr=0.1"\nseed = 1\n'.replace("seed = 1\n", "") + "side = 1\n")
+    assert refusal(pins, side=1) is None and refusal(pins, side=1.0) is None
+    assert refusal(pins, side=True) is not None and refusal(pins, side="1") is not None
+
+
+def test_a_value_that_a_server_chose_is_cut_short(tmp_path: Path) -> None:
+    refused = refusal(policy(tmp_path, TABLE), dataset="x" * 10_000)
+    assert refused is not None and refused.startswith("dataset=" + "x" * 80 + ", and") and len(refused) < 200
+
+
+@pytest.mark.parametrize(
+    ("table", "line"),
+    [
+        ("epochs = 3", "Expected a key among method, variant, net, "),
+        ("out = 'here'", ", got out."),
+        ("rounds = {}", "Expected a value, a list of values or {least = ..., most = ...} for rounds in [run]"),
+        ("rounds = {most = '20'}", "got {'most': '20'}"),
+        ("rounds = {maximum = 20}", "got {'maximum': 20}"),
+        ("rounds = []", "got []"),
+        ("rounds = [[1]]", "got [[1]]"),
+    ],
+)
+def test_a_table_of_another_form_stops_the_site(tmp_path: Path, table: str, line: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        policy(tmp_path, table)
+    assert line in str(caught.value)
+
+
+def test_a_value_in_place_of_the_table_stops_the_site(tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text("run = 3\n" + Policy(("0" * 64,), ("*",), 1.0).text())
+    with pytest.raises(BadInput, match=r"Expected a table \[run\] in .*, got run=3\."):
+        Policy.read(tmp_path / "policy.toml")
+
+
+def test_a_policy_without_the_table_pins_nothing_but_the_place_of_its_data(tmp_path: Path) -> None:
+    plain = Policy(("0" * 64,), ("*",), 1.0)
+    assert plain.refuses_run({**DEFAULT, "method": "fedcg", "rounds": 10**6, "dataset": "site:1x8x8:4"}) is None
+    for dataset in ("folder:/home", "hf:/srv/patients", "hf:somebody/set"):
+        refused = plain.refuses_run({**DEFAULT, "dataset": dataset})
+        assert refused is not None
+        assert refused.startswith(f"this site's policy lets no server choose what is read, such as {dataset}; ")
+    named = policy(tmp_path, 'dataset = "folder:/srv/scans"')
+    assert named.refuses_run({**DEFAULT, "dataset": "folder:/srv/scans"}) is None
+    assert named.refuses_run({**DEFAULT, "dataset": "folder:/srv"}) is not None
+
+
+def test_what_is_written_is_read_again_and_allows_the_experiment(tmp_path: Path) -> None:
+    asked = Experiment(
+        method="fed_cdp", dataset="site:1x8x8:4", rounds=7, defence="dcs2 prune", ema=0.5,
+        set=('ats.policy="3-1-7"', "clip=2"),
+    )  # fmt: skip
+    written = replace(Policy(("0" * 64,), ("*",), 1.0), run=pins_of(asked, "site:1x8x8:4"))
+    (tmp_path / "policy.toml").write_text(written.text())
+    read = Policy.read(tmp_path / "policy.toml")
+    assert read == written and read.refuses_run(asked.to_run_config()) is None
+    assert read.refuses_run(replace(asked, clients=3, rounds=6, seed=4).to_run_config()) is None
+    for other in (replace(asked, rounds=8), replace(asked, defence="prune"), replace(asked, dataset="digits")):
+        assert read.refuses_run(other.to_run_config()) is not None
