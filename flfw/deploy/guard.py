@@ -88,7 +88,7 @@ class Guard:
         runs: dict[int, Any] = {}
 
         def once(run_id: int) -> Any:
-            """Return a run, asked for once; a server that is asked twice could let this site check one run and start another."""
+            """Return a run, asked for once: a second answer could be another run than the one that starts."""
             if run_id not in runs:
                 runs[run_id] = get_run(run_id)
             return runs[run_id]
