@@ -61,6 +61,14 @@ def test_what_it_does_not_name_has_its_default(tmp_path: Path) -> None:
     assert refusal(pins, epochs=3) == "epochs, which is no setting here"
 
 
+def test_no_module_is_imported_for_an_attack_that_a_server_names(tmp_path: Path) -> None:
+    pins = policy(tmp_path, TABLE)
+    assert refusal(pins, attack="ig idlg") is None
+    assert (
+        refusal(pins, attack="ig a.module:hyperfl") == "attack=ig a.module:hyperfl, and attack is to be of this project"
+    )
+
+
 @pytest.mark.parametrize("value", ["20", True, 20.5, None, [1], float("nan"), float("inf")])
 def test_a_range_holds_numbers_alone(tmp_path: Path, value: object) -> None:
     assert refusal(policy(tmp_path, TABLE), rounds=value) is not None
