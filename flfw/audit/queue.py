@@ -9,10 +9,14 @@
 
 A job names recorded exchanges and holds every grant. A process therefore needs only the queue and the recordings:
 neither truth nor data set, neither the clients' private state nor the checkpoints.
+
+A file that changed after it was written is refused, and a changed solution is made again. Who may write to the folder
+can write other files, with sums that fit.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 import time
@@ -22,12 +26,13 @@ from typing import Any, final
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 from torch import Tensor
 
 from flfw.adversary.observation import Reconstruction
 from flfw.audit.jobs import Job, Solution, Ticket, digest, failed
-from flfw.storage.sealed import drop_unfinished, write_whole
+from flfw.errors import BadInput
+from flfw.storage.sealed import drop_unfinished, read_checked, with_checksum, write_checked, write_whole
 
 PUBLIC = "public.safetensors"
 
@@ -49,11 +54,11 @@ class Queue:
     def announce(self, ticket: Ticket) -> None:
         """Announce that the probes of a ticket are recorded, as far as they ever will be."""
         self._make()
-        write_whole(self.folder / f"{ticket.name}.ticket", json.dumps(asdict(ticket)).encode(), 0o600)
+        write_checked(self.folder / f"{ticket.name}.ticket", json.dumps(asdict(ticket)).encode())
 
     def tickets(self) -> list[Ticket]:
         """Return the tickets announced so far."""
-        return [Ticket(**json.loads(path.read_bytes())) for path in sorted(self.folder.glob("*.ticket"))]
+        return [Ticket(**json.loads(read_checked(path))) for path in sorted(self.folder.glob("*.ticket"))]
 
     def reopen(self) -> None:
         """Forget tickets and jobs but keep solutions: a resumed run announces and requests them again.
@@ -78,10 +83,10 @@ class Queue:
         path, data = self.folder / f"{job.name}.json", job.to_json()
         with self._asking:  # the thread that watches the recordings may request the same job at the same time
             self._make()
-            if path.exists() and path.read_bytes() == data:
+            if path.exists() and path.read_bytes() == with_checksum(data):
                 return
             self._tries(job.name).unlink(missing_ok=True)
-            write_whole(path, data, 0o600)
+            write_checked(path, data)
 
     def put_public(self, samples: Tensor, labels: Tensor) -> str:
         """Write the public data for jobs that grant them, once; return the file.
@@ -101,13 +106,14 @@ class Queue:
 
     def solution(self, job: Job) -> Solution | None:
         """Return the solution of a job; None while there is none."""
-        if not self._is_solved(job):
+        if (stored := self._stored(job)) is None:
             return None
-        path = self._solved(job.name)
-        stored = json.loads(path.read_bytes())
         try:
-            summaries = stored.pop("found")
-            tensors = load_file(path.with_suffix("").with_suffix(".safetensors")) if any(summaries) else {}
+            summaries, sealed = stored.pop("found"), stored.pop("tensors")
+            data = self._tensors(job.name).read_bytes() if sealed else b""
+            if sealed and hashlib.sha256(data).hexdigest() != sealed:
+                raise ValueError("another content than was written")
+            tensors = load(data) if sealed else {}
             reconstructions = [
                 None
                 if f is None
@@ -116,7 +122,7 @@ class Queue:
                 )
                 for i, f in enumerate(summaries)
             ]
-        except (OSError, SafetensorError, KeyError) as error:
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
             return Solution(stored["job"], (None,) * len(job.exchanges), f"its result cannot be read: {error}")
         present = tuple((client, tuple(held)) for client, held in stored["present"])
         stored |= {"reconstructions": tuple(reconstructions), "refused": tuple(stored["refused"]), "present": present}
@@ -128,7 +134,7 @@ class Queue:
         """Return the earliest job that is neither solved nor at work; None if there is none."""
         paths = sorted((p for p in self.folder.glob("*.json") if not p.stem.endswith(".solved")), key=_age)
         for path in paths:
-            job = Job.from_json(path.read_bytes())
+            job = Job.from_json(read_checked(path))
             if not self._started(job.name).exists() and not self._is_solved(job):
                 return job
         return None
@@ -141,7 +147,7 @@ class Queue:
     def start(self, job: Job, pid: int) -> None:
         """Note the process at work on a job, and the time of its start."""
         note = {"pid": pid, "since": time.time(), "job": job.name}
-        write_whole(self._started(job.name), json.dumps(note).encode(), 0o600)
+        write_checked(self._started(job.name), json.dumps(note).encode())
 
     def started(self) -> list[tuple[Job, dict[str, Any]]]:
         """Return the jobs at work, with the notes of `start`."""
@@ -149,7 +155,7 @@ class Queue:
         for path in self.folder.glob("*.started"):
             job = self.folder / f"{path.stem}.json"
             try:
-                jobs.append((Job.from_json(job.read_bytes()), json.loads(path.read_bytes())))
+                jobs.append((Job.from_json(read_checked(job)), json.loads(read_checked(path))))
             except FileNotFoundError:
                 continue  # it was solved in the meantime
         return jobs
@@ -164,13 +170,15 @@ class Queue:
         tensors = {str(i): f.samples for i, f in enumerate(given) if f is not None}
         tensors |= {f"{i}.labels": f.labels for i, f in enumerate(given) if f and f.labels is not None}
         tensors |= {f"{i}.searched": f.searched for i, f in enumerate(given) if f and f.searched is not None}
-        if tensors:
-            write_whole(self.folder / f"{job.name}.safetensors", save(tensors), 0o600)
+        data = save(tensors) if tensors else b""
+        if data:
+            write_whole(self._tensors(job.name), data, 0o600)
         summaries = [f and {"matching_loss": f.matching_loss, "iterations": f.iterations} for f in given]
         tries = self._failed_tries(job) + 1
         stored = {"found" if name == "reconstructions" else name: value for name, value in vars(solution).items()}
         stored |= {"found": summaries, "job": digest(job), "tries": tries}
-        write_whole(self._solved(job.name), json.dumps(stored).encode(), 0o600)
+        stored |= {"tensors": hashlib.sha256(data).hexdigest() if data else ""}
+        write_checked(self._solved(job.name), json.dumps(stored).encode())
         self.give_back(job)
 
     def fail(self, job: Job, why: str) -> None:
@@ -181,7 +189,7 @@ class Queue:
         elif tries > int(job.run_config["attack-retries"]):
             self.solve(job, failed(job, why))
         else:
-            write_whole(self._tries(job.name), str(tries).encode(), 0o600)
+            write_checked(self._tries(job.name), str(tries).encode())
             self.give_back(job)
 
     def _make(self) -> None:
@@ -189,14 +197,24 @@ class Queue:
 
     def _failed_tries(self, job: Job) -> int:
         path = self._tries(job.name)
-        return int(path.read_text()) if path.exists() else 0
+        return int(read_checked(path)) if path.exists() else 0
 
     def _tries(self, name: str) -> Path:
         return self.folder / f"{name}.tries"
 
     def _is_solved(self, job: Job) -> bool:
-        path = self._solved(job.name)
-        return path.exists() and json.loads(path.read_bytes())["job"] == digest(job)
+        return self._stored(job) is not None
+
+    def _stored(self, job: Job) -> dict[str, Any] | None:
+        """Return the content of a job's solution; None: there is none, it is another job's, or it is damaged."""
+        try:
+            stored = json.loads(read_checked(self._solved(job.name)))
+        except (FileNotFoundError, BadInput):  # a damaged one is made again
+            return None
+        return stored if stored["job"] == digest(job) else None
+
+    def _tensors(self, name: str) -> Path:
+        return self.folder / f"{name}.safetensors"
 
     def _solved(self, name: str) -> Path:
         return self.folder / f"{name}.solved.json"

@@ -67,3 +67,25 @@ def unseal(path: Path) -> bytes:
             f"Expected SHA-256 {expected[:16]}... of {path}, got {digest[:16]}...: it is damaged; restore it."
         )
     return data
+
+
+def write_checked(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Write a file whose last line is the SHA-256 of what stands before it; see `write_whole`."""
+    write_whole(path, with_checksum(data), mode)
+
+
+def with_checksum(data: bytes) -> bytes:
+    """Return the content of a file of `write_checked`."""
+    return data + b"\n" + hashlib.sha256(data).hexdigest().encode()
+
+
+def read_checked(path: Path) -> bytes:
+    """Read a file of `write_checked`.
+
+    Raises:
+        BadInput: its content does not match its last line.
+    """
+    data, _, digest = path.read_bytes().rpartition(b"\n")
+    if hashlib.sha256(data).hexdigest().encode() != digest:
+        raise BadInput(f"Expected {path} as it was written, got another content: it is damaged; remove or restore it.")
+    return data

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from flfw.adversary.observation import Reconstruction
 from flfw.audit.jobs import EASY, Exchange, Job, Ticket, failed, solved, ticket_of
 from flfw.audit.queue import Queue
 from flfw.curves import Point
+from flfw.errors import BadInput
 from flfw.experiment import Experiment
+from flfw.storage.sealed import read_checked
 
 EXCHANGES = (Exchange("round-0000/client-000-001", 0, 0, (7,)), Exchange("round-0000/client-001-001", 1, 1, None))
 
@@ -131,7 +134,7 @@ def test_two_threads_may_ask_for_the_same_jobs_at_once(queue: Queue) -> None:
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda _: [queue.put(asked) for asked in jobs], range(2)))
     assert len(list(queue.folder.iterdir())) == 100
-    assert all(json.loads(path.read_bytes()) for path in queue.folder.iterdir())
+    assert all(json.loads(read_checked(path)) for path in queue.folder.iterdir())
 
 
 def test_what_came_of_an_outdated_job_is_no_answer_to_the_new_one(queue: Queue) -> None:
@@ -243,6 +246,40 @@ def test_a_result_whose_tensors_are_torn_counts_as_none(queue: Queue) -> None:
     tensors.unlink()
     result = queue.solution(job())
     assert result is not None and result.stopped is not None and "cannot be read" in result.stopped
+
+
+def flips(path: Path) -> Iterator[None]:
+    """Changes a file byte by byte, each time by another bit, and restores it."""
+    whole = path.read_bytes()
+    for place in range(0, len(whole), max(1, len(whole) // 200)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << place % 8)]) + whole[place + 1 :])
+        yield
+    path.write_bytes(whole)
+
+
+def test_a_changed_job_or_ticket_is_refused_by_name(queue: Queue) -> None:
+    queue.announce(EASY)
+    queue.put(job())
+    for _ in flips(queue.folder / f"{job().name}.json"):
+        with pytest.raises(BadInput, match=rf"Expected .*{job().name}\.json as it was written, got another content"):
+            queue.next()
+    for _ in flips(queue.folder / f"{EASY.name}.ticket"):
+        with pytest.raises(BadInput, match=r"\.ticket as it was written"):
+            queue.tickets()
+    assert queue.next() == job() and queue.tickets() == [EASY]
+
+
+def test_a_changed_solution_is_made_again_and_changed_tensors_are_no_result(queue: Queue) -> None:
+    queue.put(job())
+    queue.solve(job(), solved(job(), guesses(), 1.0))
+    for _ in flips(queue.folder / f"{job().name}.solved.json"):
+        assert queue.solution(job()) is None and queue.next() == job()
+    for _ in flips(queue.folder / f"{job().name}.safetensors"):
+        result = queue.solution(job())
+        assert result is not None and result.reconstructions == (None, None)
+        assert result.stopped == "its result cannot be read: another content than was written"
+    intact = queue.solution(job())
+    assert intact is not None and intact.stopped is None and queue.next() is None
 
 
 def test_only_the_owner_may_read(queue: Queue) -> None:

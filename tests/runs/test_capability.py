@@ -20,6 +20,7 @@ from flfw.inversion.closed_form.linear import linear_inputs
 from flfw.runs import capability
 from flfw.runs import run as whole
 from flfw.runs.capability import Capability, check
+from flfw.storage.sealed import read_checked
 from tests.support.small_runs import ByGuess, tiny
 
 # --- attacks that a server process finds here as tests.runs.test_capability:Class ---
@@ -53,7 +54,7 @@ class OpensTruthOfArguments(ByGuess):
 
     def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
         job = next(path for path in Path(sys.argv[1]).glob("*.json") if ".solved" not in path.name)
-        folder = Path(json.loads(job.read_text())["recordings"]).parent / "truth"
+        folder = Path(json.loads(read_checked(job))["recordings"]).parent / "truth"
         return load_file(folder / f"{seen.key}.safetensors")["samples"]
 
 
