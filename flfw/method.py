@@ -38,6 +38,8 @@ class Method:
     """Settings of ``authors`` and ``paper`` where they differ from the defaults, as ``--set`` takes them."""
     client: ClassVar[str] = ""
     """Name of the client half; empty: the one with the method's name, else `sgd`."""
+    averaged: ClassVar[bool] = False
+    """Whether the server does nothing with the uploads but take their mean, so that a robust mean can replace it."""
     needed_metric: ClassVar[str] = ""
     """Metric of each client without which the server cannot go on, so that ``metrics=none`` is refused; empty: none."""
 

@@ -28,6 +28,7 @@ from flfw.method import Method
 from flfw.pipeline import DefenceStage, build_net, built, changes_network, chosen, refuse_beside_factors
 from flfw.plugins import settings, split_assignment
 from flfw.server import FederatedStrategy
+from flfw.server.robust import RobustMean
 from flfw.task import input_space
 from flfw.victims.operator import Operator
 
@@ -209,9 +210,21 @@ def check(resolved: Resolved) -> None:
             normed = any(isinstance(layer, nn.GroupNorm) for layer in resolved.build_net().modules())
         require(normed, "a network with BatchNorm for --norm group", net=experiment.net)
     method.check_model(model, resolved.settings)
+    _require_robust(experiment, method)
     _require_turns(experiment, method.rounds_apart(resolved.settings))
     settings(partition.scheme(experiment.split), experiment.split, experiment.set)
     _refuse_strange_assignments(experiment)
+
+
+def _require_robust(experiment: Experiment, method: type[FederatedStrategy]) -> None:
+    """Refuse a robust mean where the server takes no mean, or where a round is too small for it."""
+    if experiment.robust == "none":
+        return
+    averaging = f"a method whose server takes the mean of updates with --robust {experiment.robust}"
+    require(method.averaged, averaging, method=experiment.method)
+    fewest = RobustMean(experiment.robust, experiment.byzantine_clients).fewest
+    rounds = f"{fewest} clients or more in a round, with byzantine-clients={experiment.byzantine_clients}"
+    require(experiment.cohort >= fewest, f"{rounds} and --robust {experiment.robust}", cohort=experiment.cohort)
 
 
 def _require_turns(experiment: Experiment, apart: int) -> None:

@@ -32,6 +32,7 @@ class FedAvg(FederatedStrategy):
     Settings = LastingTraining
     downloads = ("*",)
     uploads = ("*",)
+    averaged = True
 
     @classmethod
     def local_steps(cls, settings: LastingTraining, lr: float, steps: int) -> LocalSteps | None:

@@ -52,6 +52,7 @@ class FedBN(FederatedStrategy):
     Settings = FedBNSettings
     downloads = ("*",)
     uploads = ("*",)
+    averaged = True
 
     @classmethod
     def shared(cls, model: nn.Module, settings: FedBNSettings) -> Sharing:

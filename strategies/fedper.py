@@ -28,6 +28,7 @@ class FedPer(FederatedStrategy):
     Settings = LastingTraining
     downloads = ("extractor.*",)
     uploads = ("extractor.*",)
+    averaged = True
 
     @classmethod
     def local_steps(cls, settings: LastingTraining, lr: float, steps: int) -> LocalSteps | None:

@@ -41,6 +41,7 @@ class FedProx(FederatedStrategy):
     Settings = FedProxSettings
     downloads = ("*",)
     uploads = ("*",)
+    averaged = True
 
     @classmethod
     def local_steps(cls, settings: FedProxSettings, lr: float, steps: int) -> LocalSteps | None:

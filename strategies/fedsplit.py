@@ -38,6 +38,7 @@ class FedSplit(FederatedStrategy):
     net = "lenet5"
     downloads = ("classifier.*",)
     uploads = ("classifier.*",)
+    averaged = True
 
     @classmethod
     def common_start(cls, settings: FedSplitSettings) -> bool:

@@ -79,6 +79,7 @@ class HyperFL(FederatedStrategy):
     variants: ClassVar = {"authors": {"head_init": "torch"}}
     downloads = ("hypernet.*",)
     uploads = ("hypernet.*",)
+    averaged = True
 
     @classmethod
     def build_model(cls, net: Net, settings: HyperFLSettings) -> GeneratedNet:

@@ -34,6 +34,7 @@ from flfw.server.faults import Failure, Tolerance
 from flfw.server.history import is_out_of_patience
 from flfw.server.moving_average import MovingAverage
 from flfw.server.place import ServerPlace
+from flfw.server.robust import RobustMean
 from flfw.server.strategy import FederatedStrategy
 from flfw.storage.checkpoint import Checkpoints, locked
 from flfw.storage.provenance import code_hash
@@ -291,6 +292,8 @@ def _strategy(resolved: Resolved, stamp: dict[str, Any]) -> FederatedStrategy:
     drawing = {"sample": experiment.sample, "sampling": experiment.sampling, "seed": experiment.seed}
     strategy = resolved.method(resolved.settings, **drawing, tolerance=tolerance)
     strategy.stamp = stamp
+    if experiment.robust != "none":
+        strategy.robust = RobustMean(experiment.robust, experiment.byzantine_clients)
     return strategy
 
 

@@ -22,7 +22,9 @@ def registered_nodes(federation: Path | None, clients: int) -> dict[int, int]:
         The client of each node id, for the clients whose registration can be read.
     """
     nodes: dict[int, int] = {}
-    for client in range(clients) if federation else ():
+    if federation is None:
+        return nodes
+    for client in range(clients):
         try:
             answer = json.loads(registration_file(federation, client).read_text())
             nodes[int(answer["node-id"] if isinstance(answer, dict) else answer)] = client

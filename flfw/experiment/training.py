@@ -30,6 +30,10 @@ class TrainingSettings:
     """Rounds of training."""
     patience: int = 0
     """End when no client's validation accuracy has risen for so many rounds; 0: no such end."""
+    robust: Literal["none", "median", "trimmed_mean", "krum", "clipping"] = "none"
+    """In place of the mean of the clients' updates one that few lies cannot move far; all clients count alike."""
+    byzantine_clients: int = 0
+    """The most clients of a round that lie, for --robust trimmed_mean and krum."""
     ema: float = 0.0
     """Evaluate a moving average of the models in the end, with at most this weight of the past; 0: the last model."""
     local_epochs: int = 5
@@ -54,9 +58,11 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, ("clients", "rounds", "local_epochs", "batch_size"))
-        require_at_least(self, 0, ("seed", "patience"))
+        require_at_least(self, 0, ("seed", "patience", "byzantine_clients"))
         require(0 <= self.sample <= self.clients, f"0 <= sample <= clients={self.clients}", sample=self.sample)
         require_finite(self, ("lr",))
+        lied_to = "--robust with --byzantine-clients"
+        require(self.robust != "none" or not self.byzantine_clients, lied_to, robust=self.robust)
         require(0 <= self.ema < 1, "0 <= ema < 1", ema=self.ema)
         _ = self.defences, self.defended_partitions
 

@@ -26,6 +26,7 @@ from flfw.server.aggregation import Update
 from flfw.server.cohorts import Sampling, drawn, in_turn, secretly_drawn
 from flfw.server.faults import Failure, Tolerance
 from flfw.server.history import History
+from flfw.server.robust import RobustMean
 from flfw.server.roster import Roster
 from flfw.storage.checkpoint import Snapshot
 from flfw.storage.journal import Mark
@@ -63,6 +64,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         asking: function that is called with a round and its tensors before it is sent; it returns how often the round
             was asked for before. None: each round is asked for once.
         cohort_key: 32 secret bytes by which Poisson cohorts are drawn; empty: by the seed, which clients have.
+        robust: replaces a round's updates by one that stands for all; None: they are aggregated as they are.
         noted: figures that a method adds to the row of the current round.
     """
 
@@ -88,6 +90,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         self.at: ServerPlace | None = None
         self.asking: Callable[[int, ArrayRecord], int] | None = None
         self.cohort_key = b""
+        self.robust: RobustMean | None = None
         self._attempt = 0
         self.noted: dict[str, float] = {}
         self._asked: tuple[float, ArrayRecord, list[Message]] | None = None
@@ -234,7 +237,7 @@ class FederatedStrategy(Method, Strategy, ABC):
     def combined(self, arrays: ArrayRecord, updates: Iterable[Update], server_round: int) -> Tensors:
         """Call `aggregate` for a round whose clients were sent these arrays."""
         self.round, self._sent, self.noted = server_round, arrays, {}
-        return self.aggregate(updates)
+        return self.aggregate([self.robust(list(updates), self.broadcasted)] if self.robust else updates)
 
     # --- calls of Flower's loop that have nothing to do here ---
 
