@@ -70,7 +70,7 @@ def unseal(path: Path) -> bytes:
 
 
 def write_checked(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Write a file whose last line is the SHA-256 of what stands before it; see `write_whole`."""
+    """Write a file whose last line is the SHA-256 of the lines before it; see `write_whole`."""
     write_whole(path, with_checksum(data), mode)
 
 
