@@ -57,12 +57,13 @@ class Roster:
         """
         ids = self._wait_for_nodes(grid, clients)
         answers, silent = _introductions(grid, ids)
-        if registered:
-            for node, answer in list(answers.items()):
-                if registered.get(node) != answer.partition:
-                    silent[node] = f"says that it is client {answer.partition}, and holds another key"
-                    del answers[node]
-        node_of = {client: node for node, client in (registered or {}).items()}
+        registered = registered or {}
+        node_of = {client: node for node, client in registered.items()}
+        for node, answer in list(answers.items()):  # some registrations may not be known here
+            mine, holder = registered.get(node, answer.partition), node_of.get(answer.partition, node)
+            if (mine, holder) != (answer.partition, node):
+                silent[node] = f"says that it is client {answer.partition}, and holds another key"
+                del answers[node]
         named: dict[int, list[int]] = {}
         for node, answer in answers.items():
             named.setdefault(answer.partition, []).append(node)

@@ -145,6 +145,13 @@ def test_where_keys_are_known_a_liar_harms_itself_alone(claimed: int, small: Exp
     assert [answer.partition for answer in answers] == [0, 2] and (roster.nodes[0], roster.nodes[2]) == (1, 3)
 
 
+@pytest.mark.parametrize("known", [{1: 0}, {2: 1}, {1: 0, 3: 2}, {}])
+def test_a_registration_that_is_not_known_here_leaves_nobody_out(known: dict[int, int], small: Experiment) -> None:
+    roster = Roster(Tolerance())
+    answers = roster.enrol(InProcessGrid(apps.client, 3, small.to_run_config()), 3, known)
+    assert [answer.partition for answer in answers] == [0, 1, 2] and not roster.unfit
+
+
 def test_a_node_whose_key_nobody_registered_is_no_client(small: Experiment) -> None:
     roster = Roster(Tolerance("drop"))
     answers = roster.enrol(InProcessGrid(apps.client, 3, small.to_run_config()), 3, {1: 0, 9: 1, 3: 2})
