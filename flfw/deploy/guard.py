@@ -35,6 +35,7 @@ from flfw.deploy.policy import Policy
 from flfw.dp import site_ledger
 from flfw.errors import DIED, BadInput
 from flfw.messages.pulling import ask_again_soon
+from flfw.messages.replies import printable
 
 _POLL_S = 0.1
 _NEXT_S = 0.25  # interval at which a lively site looks for a message; Flower's own is 3 s
@@ -299,7 +300,7 @@ def _with_budget(arguments: Sequence[str], policy: Policy, folder: Path) -> list
 
 
 def _say(line: str) -> None:
-    print(f"flfw.deploy.guard: {line}", file=sys.stderr, flush=True)
+    print(f"flfw.deploy.guard: {printable(line)}", file=sys.stderr, flush=True)  # a server chose some of it
 
 
 if __name__ == "__main__":

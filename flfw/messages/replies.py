@@ -88,7 +88,7 @@ def read_metrics(reply: Message, needed: Sequence[str] = ()) -> dict[str, Any]:
         raise Unusable(f"sent {count} metrics, of which {_METRICS} are the most")
     for name, value in reply.content.metric_records["metrics"].items():
         if name in _THE_SERVERS_OWN or not isinstance(value, int | float) or not _METRIC.fullmatch(name):
-            raise Unusable(f"sent a metric {_printable(f'{name}={value}')[:80]}, which is not its to send")
+            raise Unusable(f"sent a metric {printable(f'{name}={value}')[:80]}, which is not its to send")
         metrics[name] = value if isfinite(value) else None
     for name in needed:
         if metrics.get(name) is None:
@@ -108,10 +108,15 @@ def in_one_line(reason: str | None) -> str:
         words = wrapped[1]
     words = words.rpartition("occurred. Message: ")[2]
     lines = [line.strip() for line in words.splitlines() if line.strip()]
-    return _printable(lines[-1])[:_SHOWN] if lines else "no reason given"
+    return printable(lines[-1])[:_SHOWN] if lines else "no reason given"
 
 
-def _printable(words: str) -> str:
+def printable(words: str) -> str:
+    """Replace what is no printable character, such as a terminal's escape sequences, by a question mark.
+
+    >>> printable("one\\x1b[2J")
+    'one?[2J'
+    """
     return "".join(char if char.isprintable() else "?" for char in words)
 
 

@@ -302,6 +302,13 @@ def test_a_server_that_says_something_else_when_asked_again_is_asked_once() -> N
     assert one.state.get_run(RUN) is None
 
 
+def test_what_a_server_writes_moves_no_cursor_in_the_sites_log(capsys: pytest.CaptureFixture[str]) -> None:
+    one = site(dataset="folder:\x1b[2J\nall is well")
+    one.pull()
+    message = capsys.readouterr().err
+    assert "folder:?[2J?all is well" in message and message.count("\n") == 1
+
+
 def test_a_run_that_its_policy_does_not_pin_is_refused_by_its_key() -> None:
     pinned = replace(POLICY, run=Pins({"rounds": {"most": 10}}))
     for rounds, refusal in ((10, None), (11, "this site's policy pins the run, which has rounds=11, and rounds is to")):
