@@ -112,7 +112,7 @@ def in_one_line(reason: str | None) -> str:
 
 
 def printable(words: str) -> str:
-    """Replace what is no printable character, such as a terminal's escape sequences, by a question mark.
+    """Replace every unprintable character, such as a terminal's escape sequences, by a question mark.
 
     >>> printable("one\\x1b[2J")
     'one?[2J'
