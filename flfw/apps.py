@@ -33,11 +33,12 @@ from flfw.dp.site_ledger import MessageEntry, charge, most_repeated
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.messages.introduction import Introduction
+from flfw.messages.reasons import QUIET, WITHHELD, Declined
 from flfw.messages.sharing import Border, Sharing
 from flfw.messages.wire import forms, pack, views
 from flfw.nets import Tensors
 from flfw.resolve import Resolved, resolve
-from flfw.server.roster import ENROLMENT_S
+from flfw.server.enrolment import ENROLMENT_S
 from flfw.storage.provenance import code_hash
 from flfw.task import Task, input_space
 from flfw.training.threads import one_thread
@@ -76,8 +77,16 @@ def introduce(message: Message, context: Context) -> Message:
             shape, classes = _own_space(experiment, root)
             known = replace(known, shape=shape, classes=classes, labels=_own_labels(experiment, root))
         except BadInput as error:  # only this client fails: others may go on without it
-            known = replace(known, trouble=str(error))
+            known = replace(known, trouble=_words_on(error, context))
         return known.to_message(message)
+
+
+def _words_on(trouble: BadInput, context: Context) -> str:
+    """Return the words on trouble with the data that the server gets; a quiet site keeps them in its log."""
+    if QUIET not in context.node_config:
+        return str(trouble)
+    print(f"flfw: {trouble}", file=sys.stderr, flush=True)
+    return WITHHELD
 
 
 @lru_cache(maxsize=4)
@@ -157,7 +166,7 @@ def _at_work(
     """
     config: Any = dict(message.content.config_records["config"])
     if config["code"] != code_hash():
-        raise RuntimeError(f"runs other code ({code_hash()}) than the server ({config['code']}); install the same")
+        raise Declined(f"runs other code ({code_hash()}) than the server ({config['code']}); install the same")
     resolved = resolve(Experiment.from_run_config(context.run_config))
     require_settled(resolved.experiment)
     asked, probed = resolved, kind == message_cost.PROBE
@@ -180,12 +189,19 @@ def _at_work(
             # The server may put these numbers into any message, and probes are not counted as training is.
             probe=tuple(int(config[name]) for name in ("slot", "batch", "steps")) if probed else (),
         )
+        _require_enough(context, len(at.task.split.train[partition]))
         resolved.method.check_client(at.task, partition, resolved.settings)
         worker, received = resolved.client(at), views(message.content.array_records["arrays"])
         border = _ladder_border(at, config["rung"]) if probed and config["rung"] in probe.LADDER else worker.border
         border.enter(received)
         _charge(context, asked, kind, config, at)
         yield worker, border, config, received
+
+
+def _require_enough(context: Context, examples: int) -> None:
+    """Refuse to answer where the site has fewer training examples than its policy asks for."""
+    if examples < (fewest := int(context.node_config.get("fewest-examples", 0))):
+        raise Declined(f"has fewer training examples in this run than the {fewest} that its policy asks for")
 
 
 def _charge(context: Context, asked: Resolved, kind: str, config: dict[str, Any], at: Workplace) -> None:
@@ -222,7 +238,7 @@ def _on_rung(resolved: Resolved, rung: str) -> Resolved:
     """Return the experiment as this client carries it out for the probes of a rung."""
     changed = on_rung(resolved, rung)
     if changed is None:
-        raise RuntimeError(f"was asked for a probe on a rung that the experiment does not have: {rung}")
+        raise Declined(f"was asked for a probe on a rung that the experiment does not have: {rung}")
     return changed
 
 
@@ -246,7 +262,7 @@ def _until(deadline: float, context: Context) -> Iterator[None]:
     own_process = not context.node_config.get("in-process")
     left = deadline - time.time()
     if left <= 0:
-        raise RuntimeError("was asked too late")
+        raise Declined("was asked too late")
     if own_process:
         faulthandler.dump_traceback_later(left + _AFTER_DEADLINE_S, exit=True, file=sys.__stderr__ or sys.stderr)
     try:

@@ -32,6 +32,7 @@ from flfw.audit.jobs import EXAMPLE, FRESH, Ticket
 from flfw.audit.rungs import BESIDE
 from flfw.client.site import Site
 from flfw.experiment import Experiment
+from flfw.messages.reasons import Declined
 from flfw.messages.replies import Unusable, read_metrics, read_update
 from flfw.messages.wire import broadcast
 from flfw.nets.net import Net, Tensors
@@ -148,17 +149,17 @@ def answer(
         example: gives the gradient of a local step of the method, for raw inputs and labels.
 
     Raises:
-        RuntimeError: this site keeps no truth, and so answers no probes; or it keeps no gradients of single examples,
+        Declined: this site keeps no truth, and so answers no probes; or it keeps no gradients of single examples,
             where these are requested; or it gives away too few examples.
     """
     rung, numbers = config["rung"], [config[name] for name in ("round", "slot", "own_slot", "batch", "steps")]
     if not _exists(config, experiment) or not all(isinstance(n, int) and n >= 0 for n in numbers):
-        raise RuntimeError(f"client {partition} was asked for a probe that does not exist: {rung}, {numbers}")
+        raise Declined(f"client {partition} was asked for a probe that does not exist: {rung}, {numbers}")
     if site.truth is None:
-        raise RuntimeError(f"client {partition} answers no probes: its site names no truth folder")
+        raise Declined(f"client {partition} answers no probes: its site names no truth folder")
     watched = _is_watched(config)
     if watched and site.examples is None:
-        raise RuntimeError(f"client {partition} lets nobody read its local training: its site names no examples folder")
+        raise Declined(f"client {partition} lets nobody read its local training: its site names no examples folder")
     batch = experiment.victim_batch if watched else int(config["batch"])
     own_slot = int(config["own_slot"])
     if site.volunteered is None:
@@ -183,7 +184,7 @@ def _given_away(indices: np.ndarray, volunteered: Sequence[int], slot: int, batc
     """Return a probe's examples among those that a site chose to give away: the site chooses, not a seed."""
     places = list(volunteered[slot * batch : (slot + 1) * batch])
     if len(places) < batch or not all(0 <= place < len(indices) for place in places):
-        raise RuntimeError(f"this site volunteers {len(volunteered)} of its {len(indices)} examples, asked for more")
+        raise Declined(f"this site volunteers {len(volunteered)} of its examples, and was asked for others")
     return indices[places]
 
 

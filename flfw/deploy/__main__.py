@@ -25,9 +25,9 @@ from flfw import plugins
 from flfw.deploy import certificates, processes
 from flfw.deploy.files import make, renew
 from flfw.deploy.layout import Layout, environment, transport
-from flfw.deploy.policy import Policy
+from flfw.deploy.node_config import spent
+from flfw.deploy.policy import Policy, Reasons
 from flfw.deploy.submit import bundle_hash
-from flfw.dp import site_ledger
 from flfw.dp.budget import METRICS
 from flfw.engines.registrations import registered_nodes, registration_file
 from flfw.errors import RunFailed
@@ -57,7 +57,7 @@ def _init(asked: argparse.Namespace) -> int:
         uploads |= dict.fromkeys(_NETWORK if tuple(cls.uploads) == ("*",) else cls.uploads)
     budget: dict[str, Any] = {"epsilon": asked.epsilon, "delta": asked.delta, "unit": asked.unit}
     metrics = asked.metrics or ("all" if asked.epsilon == inf else "none")
-    budget |= {"patient_examples": asked.patient_examples, "metrics": metrics}
+    budget |= {"patient_examples": asked.patient_examples, "metrics": metrics, "reasons": asked.reasons}
     make(layout, Policy((bundle_hash(),), tuple(uploads), asked.largest_upload_mb, **budget).text())
     way = f"{transport()} with TLS and a key a site"
     print(f"{layout.folder}: {layout.clients} sites, server at {layout.host}, by {way}")
@@ -177,12 +177,13 @@ def _status(asked: argparse.Namespace) -> int:
 
 
 def _spent(site: Path, number: int) -> Iterator[str]:
-    """Yield a line on the spent part of a site's budget, if it has one, and on a policy that does not hold yet."""
+    """Yield a line on the spent part of each of a site's limits, and on a policy that does not hold yet."""
     file = site / "policy.toml"
     if file.is_file() and processes.changed_since_start(site, "supernode", file):
         yield f"policy      site {number}: {file} was written after the site's start, and holds from its next one"
-    if file.is_file() and (budget := Policy.read(file).budget):
-        yield f"budget      site {number}: {site_ledger.read(site / site_ledger.FILE, budget).of(budget)}"
+    for line in spent(Policy.read(file), site) if file.is_file() else ():
+        kind, _, words = line.partition(" ")
+        yield f"{kind:<11} site {number}: {words}"
 
 
 def _down(asked: argparse.Namespace) -> int:
@@ -229,6 +230,8 @@ def _parser() -> argparse.ArgumentParser:
             one.add_argument(
                 "--metrics", choices=METRICS, help="that may leave; default: none with an epsilon, else all"
             )
+            words = "of a failure that may leave: own (those of no exception) or all"
+            one.add_argument("--reasons", choices=get_args(Reasons), default="own", help=words)
             one.add_argument("--host", default="127.0.0.1", help="name or address under which sites reach the server")
             one.add_argument("--listen", default="127.0.0.1", help="address that the server listens on")
             one.add_argument("--port", type=int, default=9092, help="of the server for sites")

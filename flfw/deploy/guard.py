@@ -10,7 +10,6 @@ accepted app has all rights of that user. So `apps` is the most important rule. 
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -31,11 +30,12 @@ from flwr.supercore.inflatable.inflatable_object import (
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from flfw.deploy import executor
+from flfw.deploy.answers import FILE, Answers
+from flfw.deploy.node_config import announcements, extended
 from flfw.deploy.policy import Policy
-from flfw.dp import site_ledger
 from flfw.errors import DIED, BadInput
 from flfw.messages.pulling import ask_again_soon
-from flfw.messages.replies import printable
+from flfw.messages.reasons import printable
 
 _POLL_S = 0.1
 _NEXT_S = 0.25  # interval at which a lively site looks for a message; Flower's own is 3 s
@@ -49,6 +49,10 @@ class _Refused(Exception):
     """Error: the policy does not let an app run."""
 
 
+def _uncounted(_: Message) -> None:
+    """Let every message be answered, without a count."""
+
+
 @final
 class Guard:
     """Substitute for two functions of Flower's SuperNode, which it calls with checked connections.
@@ -59,6 +63,7 @@ class Guard:
         push: Flower's own function that sends the answers.
         lively: time after a message in which the next one is looked for often, in seconds.
         deaths: returns the tasks whose processes have died since the last call.
+        counted: notes a message that is about to be answered; returns why it is not to be, or None.
     """
 
     def __init__(
@@ -69,8 +74,10 @@ class Guard:
         *,
         lively: float = 60.0,
         deaths: Callable[[], Sequence[int]] = tuple,
+        counted: Callable[[Message], str | None] = _uncounted,
     ) -> None:
         self._policy, self._pull, self._push, self._lively, self._deaths = policy, pull, push, lively, deaths
+        self._counted = counted
         self._asked: Message | None = None  # Flower takes one at a time
         self._lively_until = -inf
 
@@ -98,7 +105,13 @@ class Guard:
             if (got := receive()) is not None:
                 taken.append(got[0])
                 self._asked = got[0]
+                if state.get_run(got[0].metadata.run_id):  # a new run is checked first
+                    count()
             return got
+
+        def count() -> None:
+            if reason := self._counted(taken[-1]):
+                raise _Refused(reason)
 
         def checked(fab_hash: str, run_id: int) -> Any:
             fab = get_fab(fab_hash, run_id)
@@ -115,6 +128,7 @@ class Guard:
                 raise _Refused(reason)
             if config.get("record"):
                 _say("the server records what this site sends in the run's audited rounds, as the policy allows")
+            count()
             return fab
 
         more = {"receive": remembering, "get_run": once, "get_fab": checked, **rest}
@@ -249,14 +263,17 @@ def main(arguments: Sequence[str]) -> int:
                 "Expected POLICY -- and the arguments of flower-supernode, got " + (" ".join(arguments) or "none")
             )
         policy, folder = Policy.read(Path(arguments[0])), Path(arguments[0]).absolute().parent
-        given = _with_budget(_with_volunteered(arguments[2:], policy, folder), policy, folder)
+        given, lines = extended(arguments[2:], policy, folder), announcements(policy, folder)
     except BadInput as error:
         print(f"flfw.deploy.guard: {error}", file=sys.stderr)
         return 2
     deaths = executor.Deaths()
-    guard = Guard(policy, supernode._pull_and_store_message, supernode._push_messages, deaths=deaths.since)
+    counted = Answers(folder / FILE, policy.most_messages).refuses if policy.most_messages < inf else _uncounted
+    flowers = supernode._pull_and_store_message, supernode._push_messages
+    guard = Guard(policy, *flowers, deaths=deaths.since, counted=counted)
     supernode._pull_and_store_message, supernode._push_messages = guard.pull, guard.push
-    _say(str(policy))
+    for line in (str(policy), *lines):
+        _say(line)
     ask_again_soon(supernode)
     _beat_more_often()
     sys.argv = ["flower-supernode", *executor.beside(given, deaths)]
@@ -271,32 +288,6 @@ def _beat_more_often() -> None:
     for module in [heartbeat, *(m for name, m in sys.modules.items() if name.startswith(_CONNECTIONS))]:
         if hasattr(module, _BEAT):
             setattr(module, _BEAT, _BEAT_S)
-
-
-def _with_volunteered(arguments: Sequence[str], policy: Policy, folder: Path) -> list[str]:
-    """Return the arguments of a SuperNode whose app answers probes on volunteered examples and keeps their truth."""
-    extended = list(arguments)
-    if policy.volunteered:
-        at = extended.index("--node-config") + 1
-        places = " ".join(map(str, policy.volunteered))
-        extended[at] += f" truth={json.dumps(str(folder / 'truth'))} volunteered={json.dumps(places)}"
-        _say(f"gives away its training examples {places}, if a run records; their truth stays in {folder / 'truth'}")
-    return extended
-
-
-def _with_budget(arguments: Sequence[str], policy: Policy, folder: Path) -> list[str]:
-    """Return the arguments of a SuperNode whose app counts its messages in the site's ledger, if there is a budget.
-
-    Raises:
-        BadInput: the ledger is damaged.
-    """
-    extended = list(arguments)
-    if budget := policy.budget:
-        ledger = folder / site_ledger.FILE
-        _say(f"budget {site_ledger.read(ledger, budget).of(budget)}")
-        entries = budget.to_node_config(ledger).items()
-        extended[extended.index("--node-config") + 1] += "".join(f" {key}={json.dumps(word)}" for key, word in entries)
-    return extended
 
 
 def _say(line: str) -> None:

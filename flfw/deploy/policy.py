@@ -13,22 +13,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 from flwr.app import Message
 
 from flfw.deploy.pins import Pins
-from flfw.dp.budget import METRICS, UNSPOKEN, EpsilonBudget, Metrics, OverBudget
-from flfw.dp.private_metrics import NAMES
+from flfw.dp.budget import METRICS, PRIVATE_METRICS, UNSPOKEN, EpsilonBudget, Metrics, OverBudget
 from flfw.errors import DIED, BadInput, require
-from flfw.messages.sharing import matches
+from flfw.messages.introduction import is_plain
+from flfw.messages.reasons import Declined
+from flfw.messages.sharing import SharingViolation, matches
 from flfw.privacy.claims import Unit
+
+Reasons: TypeAlias = Literal["own", "all"]
 
 ANY = "any"
 _OWN = "this site's policy "  # beginning of every reason of a policy
-_COUNTED = f"<class '{OverBudget.__module__}.{OverBudget.__name__}'>:<'{UNSPOKEN}"  # as Flower puts an app's exception
-_OF_THE_SITE = re.compile(rf"{re.escape(DIED)}|{_OWN}[^\n]*|{re.escape(_COUNTED)}[^\n]*'>")
-"""Reasons of a failure that hold no word of another exception."""
+_APPS = "<class '{0.__module__}.{0.__qualname__}'>:<'"  # as Flower puts an app's exception
+_UNSPOKEN = "|".join(
+    re.escape(_APPS.format(kind) + words)
+    for kind, words in ((OverBudget, UNSPOKEN), (Declined, ""), (SharingViolation, ""))
+)
+_OF_THE_SITE = re.compile(rf"{re.escape(DIED)}|{_OWN}[^\n]*|(?:{_UNSPOKEN})[^\n]*'>")
+"""Reasons of a failure that are about the message, the policy or the budget, and not about the data."""
 _SHOWN = 80  # characters of a name that an app chose
 _BY_PATH = ("folder:", "hf:")  # data sets of which the server says where they lie on this machine
 _NUMBERS_AT_MOST = 100
@@ -48,6 +55,10 @@ class Policy:
         unit: whose presence that epsilon is for.
         patient_examples: largest number of examples of a patient, >= 1; for unit=patient alone.
         metrics: numbers beside the tensors that a run's clients may send at most.
+        reasons: words of a failure that may leave; own: those on the message, the policy or the budget; all: those of
+            any exception, too, which may hold data.
+        fewest_examples: number of training examples below which the site answers no message, >= 0.
+        most_messages: number of messages that the site answers, over all runs, >= 0; inf: they are not counted.
         record: whether the server may record what this site sends.
         volunteered: training examples that this site gives away for an audit, as positions in its own order, >= 0.
         run: settings that a run may have; None: all of them.
@@ -61,6 +72,9 @@ class Policy:
     unit: Unit = "example"
     patient_examples: int = 0
     metrics: Metrics = "all"
+    reasons: Reasons = "own"
+    fewest_examples: int = 0
+    most_messages: float = inf
     record: bool = False
     volunteered: tuple[int, ...] = ()
     run: Pins | None = None
@@ -81,6 +95,11 @@ class Policy:
         else:
             known = "an epsilon with metrics=private, whose noise nothing else bounds"
             require(self.metrics != "private", known, epsilon=self.epsilon)
+        require(self.reasons in get_args(Reasons), "reasons among own, all", reasons=self.reasons)
+        secret = self.reasons == "own" or self.budget is None
+        require(secret, "reasons=own with an epsilon, as an exception's words cannot be counted", reasons=self.reasons)
+        require(self.fewest_examples >= 0, "fewest_examples >= 0", fewest_examples=self.fewest_examples)
+        require(self.most_messages >= 0, "most_messages >= 0", most_messages=self.most_messages)
         places = all(place >= 0 for place in self.volunteered) and len(set(self.volunteered)) == len(self.volunteered)
         require(places, "volunteered >= 0, each once", volunteered=" ".join(map(str, self.volunteered)))
         agreed = self.record or not self.volunteered
@@ -105,6 +124,9 @@ class Policy:
             f"unit = {json.dumps(self.unit)}  # whose presence it is for: example, patient or client (the whole site)\n"
             f"patient_examples = {self.patient_examples}  # largest number of examples of a patient, for unit=patient\n"
             f"metrics = {json.dumps(self.metrics)}  # numbers that may leave beside the tensors: all, private or none\n"
+            f"reasons = {json.dumps(self.reasons)}  # words of a failure that may leave: own (no exception's) or all\n"
+            f"fewest_examples = {self.fewest_examples}  # training examples below which nothing is answered\n"
+            f"most_messages = {self.most_messages}  # answered over all runs; inf: they are not counted\n"
             f"record = {json.dumps(self.record)}  # whether the server may record what this site sends\n"
             f"volunteered = {list(self.volunteered)}  # own training examples to give away for an audit, as places\n"
             + (f"\n{self.run.text()}" if self.run else "")
@@ -132,11 +154,11 @@ class Policy:
             listed = isinstance(rules[name], list) and all(isinstance(word, str) for word in rules[name])
             require(listed, f"a list of words for {name} in {path}", **{name: rules[name]})
             rules[name] = tuple(rules[name])
-        for name in ("largest_upload_mb", "epsilon", "delta"):
+        for name in ("largest_upload_mb", "epsilon", "delta", "most_messages"):
             number = isinstance(rules.get(name, 0), int | float) and not isinstance(rules.get(name), bool)
             require(number, f"a number for {name} in {path}", **{name: rules.get(name)})
-        examples = rules.get("patient_examples", 0)
-        require(type(examples) is int, f"a whole number in {path}", patient_examples=examples)
+        for name in ("patient_examples", "fewest_examples"):
+            require(type(rules.get(name, 0)) is int, f"a whole number in {path}", **{name: rules.get(name)})
         require(isinstance(rules.get("record", False), bool), f"true or false in {path}", record=rules.get("record"))
         given = rules.get("volunteered", [])
         whole = isinstance(given, list) and all(type(place) is int for place in given)
@@ -190,7 +212,7 @@ class Policy:
         numbers = [item for record in content.metric_records.values() for item in record.items()]
         if numbers and self.metrics == "none":
             return f"{_OWN}lets no numbers leave beside the tensors, such as {numbers[0][0][:_SHOWN]}"
-        if self.metrics == "private" and (others := [name for name, _ in numbers if name not in NAMES]):
+        if self.metrics == "private" and (others := [name for name, _ in numbers if name not in PRIVATE_METRICS]):
             return f"{_OWN}lets no number leave that has no noise, such as {others[0][:_SHOWN]}"
         if len(numbers) > _NUMBERS_AT_MOST:
             return f"{_OWN}lets at most {_NUMBERS_AT_MOST} numbers leave beside the tensors"
@@ -198,6 +220,8 @@ class Policy:
             return f"{_OWN}lets no lists of numbers leave beside the tensors"
         if sum(len(name) for name in [*content, *(name for name, _ in numbers)]) > _WORDS_AT_MOST:
             return f"{_OWN}lets no numbers leave whose names are so long"
+        if kind == "query" and self.reasons == "own" and not is_plain(content):
+            return f"{_OWN}lets no words leave in an introduction but the known ones"
         words = sum(len(str(pair)) for record in content.config_records.values() for pair in record.items())
         if words > (_WORDS_AT_MOST if kind == "query" else 0):
             return f"{_OWN}lets no words leave but those that introduce it"
@@ -207,6 +231,6 @@ class Policy:
         """Return why the reason of a failure may not leave: an exception's words may hold data that nobody counts."""
         if len(reason) > _WORDS_AT_MOST:
             return f"{_OWN}lets no reason leave that is so long"
-        if self.budget is None or _OF_THE_SITE.fullmatch(reason):
+        if self.reasons == "all" or _OF_THE_SITE.fullmatch(reason):
             return None
         return f"{_OWN}lets no other reason of a failure leave; its log has it"

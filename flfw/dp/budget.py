@@ -16,6 +16,9 @@ Metrics: TypeAlias = Literal["all", "private", "none"]
 METRICS: tuple[Metrics, ...] = get_args(Metrics)
 """Numbers beside the tensors that may leave; each word allows those after it, too."""
 
+PRIVATE_METRICS = ("loss", "acc_global", "acc_local", "acc_validation", "num-examples")
+"""Names of the numbers that a client may report with metrics=private; each is noisy."""
+
 UNSPOKEN = "this site's budget: "
 """Beginning of every refusal for a budget, which holds no word of an exception."""
 

@@ -31,9 +31,6 @@ from flfw.data.splits.partition import Split
 from flfw.privacy.mechanism import Clipped, Mechanism
 from flfw.training.gaussian import GaussianNoise
 
-NAMES = ("loss", "acc_global", "acc_local", "acc_validation", "num-examples")
-"""Names of the numbers that a client may report; each is noisy."""
-
 
 class NoisyMeans(NamedTuple):
     """Means of a part's numbers, each in [0, 1], and its number of examples, >= 1; 1 where that is not told."""

@@ -30,6 +30,7 @@ from flfw.recording.grid import RecordingGrid, carries_arrays
 from flfw.resolve import Resolved
 from flfw.rng import initialising
 from flfw.server.central import central_accuracy
+from flfw.server.enrolment import Enrolment, Requirements
 from flfw.server.faults import Failure, Tolerance
 from flfw.server.history import is_out_of_patience
 from flfw.server.moving_average import MovingAverage
@@ -105,6 +106,10 @@ class Federation:
         self._recorder: RecordingGrid | None = None
         if self._experiment.audited and self._strategy.uploads:
             self._grid = self._recorder = self._recorder_around(self._grid)
+        required = Requirements(code_hash(), *input_space(self._experiment))
+        keys = registered_nodes(self._experiment.federation, self._experiment.clients)
+        clients, wait = self._experiment.clients, self._experiment.join_deadline
+        self._enrolment = Enrolment(self._grid, self._strategy.roster, clients, wait, required, keys)
 
     def run(self) -> None:
         """Carry out the run, from enrolment to ``training.json``."""
@@ -168,15 +173,7 @@ class Federation:
 
     def _enrol(self) -> bool:
         """Learn which node is which client; return whether a client with a share of a GPU sees no GPU."""
-        roster, code = self._strategy.roster, code_hash()
-        nodes, asked = registered_nodes(self._experiment.federation, self._experiment.clients), self._experiment
-        answers, space = roster.enrol(self._grid, asked.clients, nodes), input_space(asked)
-        for answer in answers:
-            if answer.code != code:
-                other = f"runs other code ({answer.code}) than the server ({code}); install the same on both"
-                roster.refuse(answer.partition, other)
-            else:
-                roster.refuse_other_data(answer, *space)
+        answers = self._enrolment.begin()
         if self._experiment.record:
             if line := too_few_volunteered(answers, probe.needed(self._experiment)):
                 _warn(f"{line}: nobody is probed")  # an audit of some would count the others as protected
@@ -207,7 +204,11 @@ class Federation:
         return rounds, result.arrays
 
     def _ask(self, server_round: int, arrays: ArrayRecord) -> int:
-        """Note a round before it is sent; end the training where the budget does not allow for it."""
+        """Note a round before it is sent; end the training where the budget does not allow for it.
+
+        Sites that came late take part from this round on.
+        """
+        self._steps.note(f"client {late.partition} has joined" for late in self._enrolment.late())
         try:
             return self._releases.ask(server_round)
         except BudgetSpent as spent:

@@ -31,13 +31,15 @@ class ExecutionSettings:
     """A round with fewer usable updates ends the run."""
     round_deadline: float = 3600
     """Seconds that clients have for a round; later answers are failures. In process a client is not interrupted."""
+    join_deadline: float = 120
+    """Seconds that the server waits for all clients at the start; with on_client_failure=drop later ones may follow."""
     keep_state: bool = False
     """Keep the clients' private tensors in state/ once the run is over; for figures."""
     out: Path | None = None
     """Folder to write; default: runs/METHOD-DATASET-TIME."""
 
     def __post_init__(self) -> None:
-        require_finite(self, ("round_deadline", "cpus_per_client"))
+        require_finite(self, ("round_deadline", "join_deadline", "cpus_per_client"))
         require_finite(self, ("gpus_per_client",), zero=True)
         joins = not self.ray_address or self.engine == "ray"
         require(joins, "--engine ray with --ray-address", engine=self.engine)

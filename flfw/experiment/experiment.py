@@ -20,6 +20,7 @@ FREE_ON_RESUME = (
     "on_client_failure",
     "min_clients",
     "round_deadline",
+    "join_deadline",
     "engine",
     "federation",
     "cpus_per_client",

@@ -9,7 +9,7 @@ from typing import Any, final
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from flfw.messages.replies import Unusable, in_one_line
+from flfw.messages.reasons import WITHHELD, Unusable, in_one_line
 
 _RECORD = "about"
 _WORD = re.compile(r"[0-9A-Za-z]{0,128}")
@@ -67,6 +67,15 @@ class Introduction:
         return cls(
             **{**given, "shape": tuple(given.get("shape", ())), "trouble": in_one_line(trouble) if trouble else ""}
         )
+
+
+def is_plain(content: RecordDict) -> bool:
+    """Return whether an introduction holds nothing but known entries in their forms, and no words on its data."""
+    if list(content) != [_RECORD] or _RECORD not in content.config_records:
+        return False
+    entries: dict[str, Any] = dict(content.config_records[_RECORD])
+    known = all(name in _HOLDS and _HOLDS[name](value) for name, value in entries.items())
+    return known and entries.get("trouble", "") in ("", WITHHELD)
 
 
 def too_few_volunteered(clients: Iterable[Introduction], needed: int) -> str:

@@ -10,13 +10,10 @@ from typing import Any
 import torch
 from flwr.app import ArrayRecord, Message
 
-from flfw.errors import DIED
+from flfw.messages.reasons import Unusable, in_one_line, printable
 from flfw.messages.sharing import matches
 from flfw.messages.wire import nbytes, unpack
 from flfw.nets.net import Tensors
-
-_WRAPPED = re.compile(r"<class '[^']*'>:<'(.*)'>", re.DOTALL)
-
 
 _THE_SERVERS_OWN = ("round", "client", "upload_bytes")  # columns of clients.csv
 
@@ -24,13 +21,9 @@ _THE_SERVERS_OWN = ("round", "client", "upload_bytes")  # columns of clients.csv
 _HEADER_BYTES = 4096  # two versions of NumPy may differ by so many bytes for the same array
 
 
-_METRICS, _SHOWN, _LONGEST = 100, 300, 20_000  # metrics of a reply; characters of a reason, shown and read
+_METRICS = 100  # of a reply
 _METRIC = re.compile(r"[A-Za-z_][\w .:/()\[\]%+-]{0,63}", re.ASCII)  # no formula of a spreadsheet, no escape sequence
 _MOST = 2**31  # examples of a client
-
-
-class Unusable(RuntimeError):
-    """Error of a client's reply that cannot be used; the message says why."""
 
 
 def read_update(
@@ -94,30 +87,6 @@ def read_metrics(reply: Message, needed: Sequence[str] = ()) -> dict[str, Any]:
         if metrics.get(name) is None:
             raise Unusable(f"sent no {name}")
     return metrics
-
-
-def in_one_line(reason: str | None) -> str:
-    """Shorten an error reason to the client's message, without the text that Flower's engine or SuperNode adds.
-
-    A client may write anything into it: at most 300 characters are left, and none that moves a terminal's cursor.
-    """
-    words = (reason or "no reason given")[-_LONGEST:]  # the message comes last
-    if "ActorDied" in words or "ActorUnavailable" in words or "RayActorError" in words:
-        return DIED
-    if wrapped := _WRAPPED.fullmatch(words):
-        words = wrapped[1]
-    words = words.rpartition("occurred. Message: ")[2]
-    lines = [line.strip() for line in words.splitlines() if line.strip()]
-    return printable(lines[-1])[:_SHOWN] if lines else "no reason given"
-
-
-def printable(words: str) -> str:
-    """Replace every unprintable character, such as a terminal's escape sequences, by a question mark.
-
-    >>> printable("one\\x1b[2J")
-    'one?[2J'
-    """
-    return "".join(char if char.isprintable() else "?" for char in words)
 
 
 def _check_names(sent: ArrayRecord, uploads: Sequence[str], broadcast: ArrayRecord, whole: bool) -> None:

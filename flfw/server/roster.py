@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 from typing import TypeVar
 
 from flwr.app import Message, RecordDict
-from flwr.serverapp import Grid
 
 from flfw.errors import DIED, RunFailed
-from flfw.messages.introduction import Introduction
-from flfw.messages.replies import Unusable
+from flfw.messages.reasons import Unusable
 from flfw.messages.streaming import GRACE_S
 from flfw.server.faults import Failure, Tolerance
-
-ENROLMENT_S = 300.0
-_NODES_S = 120.0
 
 T = TypeVar("T")
 
@@ -37,65 +31,6 @@ class Roster:
         self.tolerance = tolerance
         self.nodes: dict[int, int] = {}
         self.unfit: dict[int, str] = {}
-        self._labels: tuple[int, str] | None = None  # partition and class names of the first client that fits
-
-    def enrol(self, grid: Grid, clients: int, registered: Mapping[int, int] | None = None) -> list[Introduction]:
-        """Wait for all nodes and ask each which partition it holds.
-
-        Args:
-            grid: Flower's grid.
-            clients: number of clients.
-            registered: the client whose key a node holds, by node; a node that says otherwise is left out. None: not
-                known.
-
-        Returns:
-            Each node's introduction, ordered by partition.
-
-        Raises:
-            RunFailed: fewer nodes than clients after two minutes, or two nodes with one partition, and the run does not
-                tolerate failures; or there is no node at all.
-        """
-        ids = self._wait_for_nodes(grid, clients)
-        answers, silent = _introductions(grid, ids)
-        registered = registered or {}
-        node_of = {client: node for node, client in registered.items()}
-        for node, answer in list(answers.items()):  # some registrations may not be known here
-            mine, holder = registered.get(node, answer.partition), node_of.get(answer.partition, node)
-            if (mine, holder) != (answer.partition, node):
-                silent[node] = f"says that it is client {answer.partition}, and holds another key"
-                del answers[node]
-        named: dict[int, list[int]] = {}
-        for node, answer in answers.items():
-            named.setdefault(answer.partition, []).append(node)
-        if self.tolerance.on_failure == "fail" and any(p >= clients or len(nodes) > 1 for p, nodes in named.items()):
-            partitions = sorted([answer.partition for answer in answers.values()])
-            raise RunFailed(f"Expected partitions 0 to {clients - 1}, got {partitions} from {len(ids)} nodes.")
-        self.nodes = {p: nodes[0] for p, nodes in named.items() if p < clients and len(nodes) == 1}
-        reasons = [f"says that it is client {p} of {clients}" for p in named if p >= clients]
-        reasons = [*silent.values(), *reasons] or [f"did not join within {_NODES_S:.0f} s"]
-        for partition in sorted(set(range(clients)) - set(self.nodes)):
-            # Which silent node would have been this client is not known; it needs a node that is no other client's.
-            self.nodes[partition] = -1 - partition
-            claims = len(named.get(partition, ()))
-            reason = f"{claims} nodes say that they are it" if claims else "; ".join(dict.fromkeys(reasons))
-            if partition in node_of:
-                reason = silent.get(node_of[partition], f"did not join within {_NODES_S:.0f} s")
-            self.refuse(partition, reason)
-        return sorted(
-            (a for a in answers.values() if a.partition not in self.unfit and a.partition < clients), key=_place
-        )
-
-    def _wait_for_nodes(self, grid: Grid, clients: int) -> list[int]:
-        """Wait for all nodes; after a time, those that have joined are enough if the run tolerates failures."""
-        deadline = time.monotonic() + _NODES_S
-        while len(ids := list(grid.get_node_ids())) < clients:
-            if time.monotonic() > deadline:
-                if ids and self.tolerance.on_failure == "drop":
-                    return ids
-                missing = f"Expected {clients} clients, got {len(ids)} after {_NODES_S:.0f} s"
-                raise RunFailed(f"{missing}; start as many SuperNodes (num-supernodes={clients} in a simulation).")
-            time.sleep(0.1)
-        return ids
 
     def refuse(self, partition: int, reason: str) -> None:
         """Refuse a client: it is never asked, and counts as a failure in every round that draws it.
@@ -105,29 +40,6 @@ class Roster:
         """
         self._note(Failure(partition, reason), "enrolment", [])
         self.unfit[partition] = reason
-
-    def refuse_other_data(self, answer: Introduction, shape: Sequence[int], classes: int) -> None:
-        """Refuse a client whose data do not fit the run's model; see `refuse`.
-
-        Args:
-            answer: the client's introduction.
-            shape: shape of the server's inputs, (C, H, W) or (d,).
-            classes: the server's number of classes.
-        """
-        expected, actual = _kind(shape, classes), _kind(answer.shape, answer.classes)
-        if answer.trouble:
-            self.refuse(answer.partition, answer.trouble)
-        elif actual != expected:
-            self.refuse(answer.partition, f"holds data of {actual}, the server of {expected}; give both the same")
-        else:
-            self._refuse_other_labels(answer.partition, answer.labels)
-
-    def _refuse_other_labels(self, partition: int, labels: str) -> None:
-        """Refuse a client whose class names differ from the first one's: its labels would mean other classes."""
-        first, known = self._labels = self._labels or (partition, labels)
-        if labels != known:
-            other = f"names its classes otherwise than client {first}; give their folders the same names at every site"
-            self.refuse(partition, other)
 
     def unfit_among(self, partitions: Iterable[int]) -> list[Failure]:
         """Return the failures of the clients that are not asked."""
@@ -200,29 +112,3 @@ class Roster:
             who = f"client {failure.client}" if failure.client >= 0 else "a client"
             raise RunFailed(f"{who} failed in {when}: {failure.reason}")
         failed.append(failure)
-
-
-def _kind(shape: Sequence[int], classes: int) -> str:
-    return f"{classes} classes and {'x'.join(map(str, shape))} inputs"
-
-
-def _introductions(grid: Grid, ids: Sequence[int]) -> tuple[dict[int, Introduction], dict[int, str]]:
-    """Ask nodes for their introductions; return these, and why other nodes have none, by node."""
-    asked = [Message(RecordDict(), dst_node_id=node, message_type="query") for node in ids]
-    answers: dict[int, Introduction] = {}
-    silent = dict.fromkeys(ids, f"did not answer within {ENROLMENT_S:g} s")
-    replies = grid.send_and_receive(asked, timeout=ENROLMENT_S)
-    node_of = {m.metadata.message_id: m.metadata.dst_node_id for m in asked}  # sending gives a message its id
-    for reply in replies:
-        node = node_of.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
-        try:
-            answers[node] = Introduction.from_message(reply)
-        except Unusable as error:
-            silent[node] = str(error)
-        else:
-            silent.pop(node, None)
-    return answers, silent
-
-
-def _place(answer: Introduction) -> int:
-    return answer.partition

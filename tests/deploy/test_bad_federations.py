@@ -18,7 +18,9 @@ from flfw.errors import RunFailed
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.resolve import resolve, without_auto
+from flfw.server.enrolment import Enrolment
 from flfw.server.roster import Roster
+from flfw.task import Task
 from tests.support.pictures import noise, save
 
 # --- sites whose data are of another kind -------------------------------------------------------------------------
@@ -124,9 +126,34 @@ def test_a_client_without_its_data_is_named_and_may_be_dropped(tmp_path: Path) -
     assert final_clients(bearing) == [0, 2]
 
 
+def test_a_quiet_client_keeps_the_reason_to_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "others").mkdir()
+    experiment, grid = federated(tmp_path, tmp_path / "others")
+    for context in grid._contexts.values():
+        context.node_config["quiet"] = "true"
+    with pytest.raises(RunFailed) as caught:
+        federation.federate(grid, resolve(experiment))
+    assert str(caught.value) == "client 1 failed in enrolment: cannot use its data; this site's log has the reason"
+    assert "flfw: Expected one folder of images per class, or " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("missing", "trained"), [(0, True), (1, False)])
+def test_a_site_with_too_few_examples_answers_nothing(tmp_path: Path, missing: int, trained: bool) -> None:
+    experiment, grid = federated(tmp_path, tmp_path / "usual")
+    held = len(Task.load(experiment, None).split.train[2])
+    grid._contexts[3].node_config["fewest-examples"] = str(held + missing)
+    if trained:
+        federation.federate(grid, resolve(experiment))
+        return
+    with pytest.raises(RunFailed) as caught:
+        federation.federate(grid, resolve(experiment))
+    reason = f"has fewer training examples in this run than the {held + 1} that its policy asks for"
+    assert str(caught.value) == f"client 2 failed in round 1: {reason}"
+
+
 def test_clients_of_one_site_look_through_its_data_once(tmp_path: Path) -> None:
     grid = federated(tmp_path, tmp_path / "usual")[1]
-    Roster(federation.Tolerance()).enrol(grid, 3)
+    Enrolment(grid, Roster(federation.Tolerance()), 3, wait=10).begin()
     result = apps._own_space.cache_info()
     assert (result.misses, result.hits) == (1, 2)
 

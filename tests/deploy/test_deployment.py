@@ -467,7 +467,9 @@ def test_a_client_that_fails_in_every_way_is_dropped_by_name_and_comes_back(fede
     late = (1, "did not answer within 20 s")
     ((who, what),) = failed[0]
     assert who == 1 and what.startswith("sent ") and what.endswith(" with NaN or infinite values")
-    assert failed[1] == [(1, "the shield fell")]
+    reason = "this site's policy lets no other reason of a failure leave; its log has it"
+    assert failed[1] == [(1, reason)]
+    assert f"{reason}: <class 'ValueError'>:<'the shield fell'>" in (federation.site(1) / "supernode.log").read_text()
     assert failed[2:] == [[(1, "its process died")], [late], []]
 
 
@@ -490,6 +492,36 @@ def test_a_site_that_says_it_is_another_one_is_left_out_by_its_key(federation: L
     lie = [{"client": 1, "reason": "says that it is client 0, and holds another key"}]
     assert [row["failed"] for row in result["rounds"]] == [lie]
     assert [row["client"] for row in result["final"]["per_client"]] == [0, 2]
+
+
+@pytest.mark.slow
+def test_a_site_that_comes_late_takes_part_and_one_that_was_killed_comes_back(
+    federation: Layout, tmp_path: Path
+) -> None:
+    """Site 2 is away at the start, site 1 is killed in a later round; both are in the last round."""
+    out, late, killed = tmp_path / "run", federation.site(2), federation.site(1)
+    flags = ("--method", "fedavg", "--net", "lenet", "--rounds", "40", *COMMON, "--on-client-failure", "drop")
+    flags += ("--round-deadline", "10", "--join-deadline", "3", "--min-clients", "1")
+    processes.stop(late, "supernode")
+    try:
+        with begun(federation, out, *flags) as running:
+            wait_for(lambda: any((out / "checkpoint").glob("round-00002-*")))
+            deploy("up", str(federation.folder))
+            wait_for(lambda: sorted((out / "checkpoint").glob("round-*"))[-1].name > "round-00008")
+            kill(killed, "supernode")
+            deploy("up", str(federation.folder))
+            _, message = running.communicate(timeout=400)
+    finally:
+        deploy("up", str(federation.folder))
+    assert running.returncode == 0, message
+    assert message.count("client 2 has joined") == 1
+    rounds = json.loads((out / "result.json").read_text())["rounds"]
+    absent = {"client": 2, "reason": "did not join within 3 s"}
+    first = next(row["round"] for row in rounds if not row["failed"])
+    assert first >= 3 and [row["failed"] for row in rounds[: first - 1]] == [[absent]] * (first - 1)
+    lost = {row["round"] for row in rounds[first:] for failure in row["failed"] if failure["client"] == 1}
+    assert lost and {failure["client"] for row in rounds[first:] for failure in row["failed"]} == {1}
+    assert max(lost) < 40 and rounds[-1]["failed"] == []
 
 
 @pytest.mark.slow

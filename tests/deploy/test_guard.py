@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +27,9 @@ from flwr.supernode import start_client_internal as supernode
 from flwr.supernode.nodestate import NodeStateFactory
 
 from flfw.client.site import Site as Folders
-from flfw.deploy.guard import Guard, _with_budget, _with_volunteered, main
+from flfw.deploy.answers import Answers
+from flfw.deploy.guard import Guard, main
+from flfw.deploy.node_config import announcements, extended
 from flfw.deploy.pins import Pins
 from flfw.deploy.policy import Policy
 from flfw.dp.budget import EpsilonBudget, budgeted
@@ -98,14 +102,15 @@ def nodes(tree: ObjectTree) -> list[ObjectTree]:
 class Site:
     """A SuperNode's state, and the two functions as the guard stands in for them."""
 
-    def __init__(self, policy: Policy, link: SuperLink, *, lively: float = 0.0) -> None:
+    def __init__(self, policy: Policy, link: SuperLink, *, lively: float = 0.0, **more: Any) -> None:
         stores = ObjectStoreFactory()
         self.link, self.store = link, stores.store()
         self.state = NodeStateFactory(stores).state()
         self.state.set_node_id(5)
         chosen = supernode._pull_and_store_message, supernode._push_messages
         self.dead: list[int] = []
-        self.guard = Guard(policy, *chosen, lively=lively, deaths=lambda: [self.dead.pop() for _ in self.dead])
+        deaths = lambda: [self.dead.pop() for _ in self.dead]  # noqa: E731
+        self.guard = Guard(policy, *chosen, lively=lively, deaths=deaths, **more)
 
     def pull(self) -> int | None:
         return self.guard.pull(
@@ -136,8 +141,8 @@ class Site:
             self.store.put(name, content)
 
 
-def site(policy: Policy = POLICY, **link: Any) -> Site:
-    return Site(policy, SuperLink(**link))
+def site(policy: Policy = POLICY, counted: Callable[[Message], str | None] = lambda _: None, **link: Any) -> Site:
+    return Site(policy, SuperLink(**link), counted=counted)
 
 
 def reply(asked: Site, *records: Any) -> Message:
@@ -157,32 +162,31 @@ def refused(asked: Site) -> str:
     return error.reason or ""
 
 
-def test_a_site_gives_away_what_its_policy_says_and_keeps_the_truth(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_site_gives_away_what_its_policy_says_and_keeps_the_truth(tmp_path: Path) -> None:
     arguments = ["--host", "127.0.0.1", "--node-config", "partition-id=1 num-partitions=3"]
-    assert _with_volunteered(arguments, POLICY, tmp_path) == arguments
-    assert capsys.readouterr().err == ""
-    informed = _with_volunteered(arguments, replace(POLICY, record=True, volunteered=(4, 0)), tmp_path)
+    open_one = replace(POLICY, reasons="all")
+    assert extended(arguments, open_one, tmp_path) == arguments and announcements(open_one, tmp_path) == []
+    giving = replace(open_one, record=True, volunteered=(4, 0))
+    informed = extended(arguments, giving, tmp_path)
     node = parse_config_args([informed[-1]])  # as Flower's SuperNode reads it
     assert node == {"partition-id": 1, "num-partitions": 3, "truth": str(tmp_path / "truth"), "volunteered": "4 0"}
     assert Folders.from_config(node, "run1").volunteered == (4, 0)
-    assert "gives away its training examples 4 0" in capsys.readouterr().err
+    assert "gives away its training examples 4 0" in announcements(giving, tmp_path)[0]
 
 
 STRICT = replace(POLICY, epsilon=2.0, metrics="none")
 
 
-def test_a_site_says_what_its_budget_is_and_hands_it_to_the_app(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_site_says_what_its_budget_is_and_hands_it_to_the_app(tmp_path: Path) -> None:
     arguments = ["--node-config", "partition-id=1 num-partitions=3"]
-    assert _with_budget(arguments, POLICY, tmp_path) == arguments and capsys.readouterr().err == ""
-    node = parse_config_args([_with_budget(arguments, STRICT, tmp_path)[-1]])  # as Flower's SuperNode reads it
+    node = parse_config_args([extended(arguments, STRICT, tmp_path)[-1]])  # as Flower's SuperNode reads it
     assert node["partition-id"] == 1
     assert budgeted(node) == (EpsilonBudget(2.0), tmp_path / "ledger" / "messages.jsonl")
     message = "budget epsilon 2 at delta 1e-05 for one example; 0 is spent, messages 0, runs 0"
-    assert capsys.readouterr().err == f"flfw.deploy.guard: {message}\n"
+    assert announcements(STRICT, tmp_path) == [message]
+    limited = replace(POLICY, most_messages=40)
+    Answers(tmp_path / "ledger" / "answers.jsonl", 40).refuses(SuperLink().message)
+    assert announcements(limited, tmp_path) == ["messages 1 of 40 answered"]
 
 
 def test_a_site_with_a_damaged_ledger_does_not_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,15 +200,53 @@ def test_a_site_with_a_damaged_ledger_does_not_start(tmp_path: Path, capsys: pyt
     )
 
 
-def test_under_a_budget_the_words_of_an_exception_stay_in_the_log(capsys: pytest.CaptureFixture[str]) -> None:
-    app = fab({"pyproject.toml": PYPROJECT + toml_lines({**Experiment().to_run_config(), "metrics": "none"})})
-    one = site(replace(STRICT, apps=(hashlib.sha256(app).hexdigest(),)), app=app, metrics="none")
+def test_the_words_of_an_exception_stay_in_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    one = site()
     one.pull()
     one.answered(Message(Error(2, f"index 7 of {SECRET}"), reply_to=one.link.message))
     one.push()
     reason = "this site's policy lets no other reason of a failure leave; its log has it"
     assert refused(one) == reason
     assert capsys.readouterr().err == f"flfw.deploy.guard: {reason}: index 7 of {SECRET}\n"
+
+
+def test_a_site_answers_so_many_messages_over_all_runs_and_starts(tmp_path: Path) -> None:
+    path = tmp_path / "ledger" / "answers.jsonl"
+    counted = Answers(path, 3)
+    for expected in (RUN, RUN, RUN):
+        one = site(counted=Answers(path, 3).refuses)  # another start, which knows no run
+        assert one.pull() == expected and not one.state.get_messages(is_reply=True)
+    one = site(counted=counted.refuses)
+    one.pull()
+    one.push()
+    assert refused(one) == "this site's policy lets it answer 3 messages over all runs, and it has"
+    introduction = site(kind="query", counted=counted.refuses)  # of which there may be any number
+    introduction.pull()
+    assert not introduction.state.get_messages(is_reply=True)
+    path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
+    reason = "this site's policy lets nothing be answered until its damaged count of answers is restored"
+    assert counted.refuses(one.link.message) == reason
+
+
+def test_a_message_that_the_server_sends_again_counts_again_and_a_refused_run_does_not(tmp_path: Path) -> None:
+    counted = Answers(tmp_path / "answers.jsonl", 2).refuses
+    other = site(app=APP + b".", counted=counted)
+    other.pull()
+    other.push()
+    assert "does not accept app" in refused(other) and not (tmp_path / "answers.jsonl").exists()
+    one = site(counted=counted)
+    one.link.left *= 3
+    for _ in range(2):
+        one.pull()
+        assert not one.state.get_messages(is_reply=True)
+    one.pull()
+    one.push()
+    assert refused(one) == "this site's policy lets it answer 2 messages over all runs, and it has"
+
+
+def test_the_guard_imports_no_torch() -> None:
+    lines = "import sys, flfw.deploy.guard; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", lines], check=False).returncode == 0
 
 
 def test_a_run_that_is_recorded_is_announced_at_the_site(capsys: pytest.CaptureFixture[str]) -> None:
@@ -409,9 +451,9 @@ def test_words_leave_in_answer_to_a_query() -> None:
     one = site(kind="query")
     one.pull()
     details = ConfigRecord({"partition": 2, "code": "0123456789abcdef"})
-    one.answered(reply(one, details))
+    one.answered(Message(RecordDict({"about": details}), reply_to=one.link.message))
     one.push()
-    assert one.link.got.content.config_records["a"] == details
+    assert one.link.got.content.config_records["about"] == details
 
 
 def begun(one: Site) -> int:
@@ -444,8 +486,8 @@ def test_a_process_that_answered_may_end_as_it_likes() -> None:
     assert one.state.get_messages(is_reply=True) == []
 
 
-def test_a_reason_leaves() -> None:
-    one = site()
+def test_a_reason_leaves_where_the_policy_says_so() -> None:
+    one = site(replace(POLICY, reasons="all"))
     one.pull()
     one.answered(Message(Error(2, "disk full"), reply_to=one.link.message))
     one.push()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
@@ -12,11 +13,15 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
+from flwr.supernode.runtime import run_clientapp
 
 from flfw.deploy import guard
 from flfw.deploy.policy import ANY, Policy
+from flfw.dp.budget import OverBudget
 from flfw.errors import DIED, BadInput
 from flfw.experiment import Experiment
+from flfw.messages.reasons import WITHHELD, Declined
+from flfw.messages.sharing import SharingViolation
 
 APP = b"an app's bundle"
 POLICY = Policy((hashlib.sha256(APP).hexdigest(),), ("net.*", "theta"), largest_upload_mb=0.001)
@@ -44,6 +49,7 @@ def test_the_file_says_what_the_policy_is(tmp_path: Path) -> None:
     for policy in (
         POLICY,
         replace(POLICY, apps=(ANY,), uploads=(), metrics="none", record=True, volunteered=(4, 0)),
+        replace(POLICY, reasons="all", fewest_examples=20, most_messages=40),
         STRICT,
     ):
         path.write_text(policy.text())
@@ -54,7 +60,7 @@ def test_the_file_says_what_the_policy_is(tmp_path: Path) -> None:
 def test_what_is_not_said_is_the_stricter_choice(tmp_path: Path) -> None:
     (tmp_path / "policy.toml").write_text(SOUND)
     result = Policy.read(tmp_path / "policy.toml")
-    assert (result.largest_upload_mb, result.budget, result.record) == (5, None, False)
+    assert (result.largest_upload_mb, result.budget, result.record, result.reasons) == (5, None, False, "own")
 
 
 DAMAGED = {
@@ -80,6 +86,12 @@ DAMAGED = {
     SOUND + "epsilon = 2\n": "metrics=none or private with an epsilon",
     SOUND + 'metrics = "private"\n': "an epsilon with metrics=private",
     SOUND + 'metrics = "few"\n': "metrics among all, private, none",
+    SOUND + 'reasons = "few"\n': "reasons among own, all",
+    SOUND + 'epsilon = 2\nmetrics = "none"\nreasons = "all"\n': "reasons=own with an epsilon",
+    SOUND + "fewest_examples = 1.5\n": "a whole number in",
+    SOUND + "fewest_examples = -1\n": "fewest_examples >= 0",
+    SOUND + "most_messages = -1\n": "most_messages >= 0",
+    SOUND + 'most_messages = "3"\n': "a number for most_messages",
     SOUND.replace(POLICY.apps[0], ANY) + 'epsilon = 2\nmetrics = "none"\n': "apps as SHA-256 with an epsilon",
     SOUND + 'record = "no"\n': "true or false",
     SOUND + "volunteered = [1]\n": "record = true with volunteered",
@@ -199,16 +211,40 @@ def test_the_size_is_of_all_parts() -> None:
 
 def test_words_leave_only_where_a_site_introduces_itself() -> None:
     details = ConfigRecord({"partition": 0, "code": "0123456789abcdef", "shape": [1, 8, 8]})
-    assert POLICY.refuses_answer(answer(details), "query", 900) is None
-    assert "no words" in str(POLICY.refuses_answer(answer(details), "train", 900))
-    assert "no words" in str(POLICY.refuses_answer(answer(ConfigRecord({"x": "y" * 1000})), "query", 900))
-    assert "no words" in str(POLICY.refuses_answer(answer(ConfigRecord({"x": b"y" * 1000})), "query", 900))
+    for policy in (POLICY, OPEN):
+        assert policy.refuses_answer(introduction(**details), "query", 900) is None
+        assert "no words" in str(policy.refuses_answer(introduction(**details), "train", 900))
+        assert "no words" in str(policy.refuses_answer(introduction(x="y" * 1000), "query", 900))
+        assert "no words" in str(policy.refuses_answer(introduction(x=b"y" * 1000), "query", 900))
+
+
+OPEN = replace(POLICY, reasons="all")
+KNOWN: dict[str, Any] = {"partition": 0, "code": "0123456789abcdef", "trouble": ""}
+
+
+def introduction(**entries: Any) -> Message:
+    return Message(RecordDict({"about": ConfigRecord(entries)}), dst_node_id=1, message_type="query")
+
+
+@pytest.mark.parametrize(
+    "entries", [{"note": 4}, {"trouble": "bed 4"}, {"code": "bed 4"}, {"partition": 0.5}, {"shape": [2.5]}], ids=str
+)
+def test_an_introduction_holds_its_known_entries_alone(entries: dict[str, Any]) -> None:
+    assert POLICY.refuses_answer(introduction(**KNOWN), "query", 900) is None
+    assert POLICY.refuses_answer(introduction(**{**KNOWN, "trouble": WITHHELD}), "query", 900) is None
+    message = introduction(**{**KNOWN, **entries})
+    two = RecordDict({"about": ConfigRecord(KNOWN), "more": ConfigRecord()})
+    for other in (message, Message(two, dst_node_id=1, message_type="query")):
+        reason = "this site's policy lets no words leave in an introduction but the known ones"
+        assert POLICY.refuses_answer(other, "query", 900) == reason
+        assert OPEN.refuses_answer(other, "query", 900) is None
 
 
 def test_a_reason_is_a_line_and_no_more() -> None:
-    assert POLICY.refuses_answer(answer(error="disk full"), "train", 100) is None
-    assert POLICY.refuses_answer(answer(error="x" * 1000), "train", 100) is None
-    assert "so long" in str(POLICY.refuses_answer(answer(error="x" * 1001), "train", 100))
+    assert OPEN.refuses_answer(answer(error="disk full"), "train", 100) is None
+    assert OPEN.refuses_answer(answer(error="x" * 1000), "train", 100) is None
+    for policy in (POLICY, OPEN):
+        assert "so long" in str(policy.refuses_answer(answer(error="x" * 1001), "train", 100))
 
 
 def test_without_numbers_only_tensors_leave() -> None:
@@ -227,11 +263,25 @@ REASONS |= {FLOWER.format("ValueError", "index 7 of 'bed 4'"): False, f"bed 4\n{
 REASONS |= {FLOWER.format(MINE, "bed 4"): False, f"{DIED} of bed 4": False, BUDGETED: False, "": False}
 
 
+REASONS |= {FLOWER.format("flfw.messages.reasons.Declined", "was asked too late"): True}
+REASONS |= {FLOWER.format("flfw.messages.sharing.SharingViolation", "client 3 was sent w"): True}
+REASONS |= {FLOWER.format("flfw.messages.reasons.Declined", "too late\nbed 4"): False}
+REASONS |= {FLOWER.format("flfw.messages.reasons.Declined2", "bed 4"): False}
+
+
 @pytest.mark.parametrize("reason", REASONS)
-def test_under_a_budget_no_exceptions_words_leave(reason: str) -> None:
-    refused = STRICT.refuses_answer(answer(error=reason), "train", 100)
-    assert refused == (None if REASONS[reason] else f"this site's policy {UNSAID}")
-    assert replace(STRICT, epsilon=inf).refuses_answer(answer(error=reason), "train", 100) is None
+def test_no_exceptions_words_leave(reason: str) -> None:
+    for policy in (STRICT, POLICY):
+        refused = policy.refuses_answer(answer(error=reason), "train", 100)
+        assert refused == (None if REASONS[reason] else f"this site's policy {UNSAID}")
+    assert OPEN.refuses_answer(answer(error=reason), "train", 100) is None
+
+
+def test_flower_writes_an_exception_as_the_policy_reads_it() -> None:
+    """The words by which Flower's own process hands over what an app raised."""
+    assert """str(type(ex)) + ":<'" + str(ex) + "'>\"""" in inspect.getsource(run_clientapp)
+    for error in (Declined("was asked too late"), SharingViolation("client 3 was sent w"), OverBudget("it is spent")):
+        assert POLICY.refuses_answer(answer(error=f"{type(error)}:<'{error}'>"), "train", 100) is None
 
 
 def test_a_limit_is_a_number() -> None:

@@ -23,9 +23,10 @@ import sim
 from flfw.client.workplace import Workplace
 from flfw.data.splits.partition import Split
 from flfw.deploy.policy import Policy
+from flfw.dp.budget import PRIVATE_METRICS
 from flfw.dp.ledger import Ledger
 from flfw.dp.message_cost import EVALUATE, PROBE, TRAIN, cost, cost_of_metrics
-from flfw.dp.private_metrics import NAMES, encoded, most_examples, most_held, released
+from flfw.dp.private_metrics import encoded, most_examples, most_held, released
 from flfw.dp.reporting import ROWS, PrivatelyReporting, loss_bound
 from flfw.dp.settlement import settle
 from flfw.dp.site_ledger import MessageEntry
@@ -313,9 +314,9 @@ def test_tiny_parts_are_reported_as_others_are(left: int) -> None:
     client = client_of(resolved, {"test": size - left})
     assert len(client.indices("validation")) == 0
     numbers = client.fit_named(initial(resolved), 0)[1]
-    assert set(numbers) == set(NAMES)
+    assert set(numbers) == set(PRIVATE_METRICS)
     assert client.evaluate_named(initial(resolved), 0)["num-examples"] >= 1
-    assert set(client_of(resolved.replaced(patience=0)).fit_named(initial(resolved), 0)[1]) == {*NAMES} - {
+    assert set(client_of(resolved.replaced(patience=0)).fit_named(initial(resolved), 0)[1]) == {*PRIVATE_METRICS} - {
         "acc_validation"
     }
 
@@ -692,7 +693,7 @@ def answer_of(metrics: Any) -> Message:
 
 
 def test_no_other_number_leaves_a_site_that_says_private() -> None:
-    noisy = dict.fromkeys(NAMES, 0.5)
+    noisy = dict.fromkeys(PRIVATE_METRICS, 0.5)
     assert POLICY.refuses_answer(answer_of(noisy), "train", 10) is None
     refused = POLICY.refuses_answer(answer_of({**noisy, "seconds": 1.0}), "train", 10)
     assert refused == "this site's policy lets no number leave that has no noise, such as seconds"

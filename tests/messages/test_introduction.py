@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -15,10 +15,13 @@ from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.introduction import Introduction
 from flfw.messages.replies import Unusable
-from flfw.server import roster as rosters
+from flfw.server.enrolment import Enrolment, Requirements
 from flfw.server.faults import Tolerance
 from flfw.server.roster import Roster
+from flfw.storage.provenance import code_hash
+from flfw.task import input_space
 
+WAIT = 0.2  # seconds for all to join
 TRUE = Introduction(2, "c0de", True, 5, (1, 8, 8), 10, "ab12")
 
 
@@ -124,14 +127,14 @@ def lying(change: dict[str, Any], experiment: Experiment) -> Lying:
         ({"partition": 7}, {1: "says that it is client 7 of 3"}),
         ({"shape": [2**40]}, {1: "sent an introduction with an impossible shape"}),
         # Nobody knows which of the two is the liar; their places stay empty, and the others go on.
-        ({"partition": 0}, {0: "2 nodes say that they are it", 1: "did not join within 120 s"}),
+        ({"partition": 0}, {0: "2 nodes say that they are it", 1: "did not join within 0.2 s"}),
     ],
 )
 def test_a_liar_is_left_out_and_the_others_enrol(
     change: dict[str, Any], unfit: dict[int, str], small: Experiment
 ) -> None:
     roster = Roster(Tolerance("drop"))
-    answers = roster.enrol(lying(change, small), 3)
+    answers = Enrolment(lying(change, small), roster, 3, WAIT).begin()
     assert roster.unfit == unfit
     assert [answer.partition for answer in answers] == sorted({0, 1, 2} - unfit.keys())
     assert sorted(roster.nodes) == [0, 1, 2] and len(set(roster.nodes.values())) == 3
@@ -140,7 +143,7 @@ def test_a_liar_is_left_out_and_the_others_enrol(
 @pytest.mark.parametrize("claimed", [0, 7])
 def test_where_keys_are_known_a_liar_harms_itself_alone(claimed: int, small: Experiment) -> None:
     roster = Roster(Tolerance("drop"))
-    answers = roster.enrol(lying({"partition": claimed}, small), 3, {1: 0, 2: 1, 3: 2})
+    answers = Enrolment(lying({"partition": claimed}, small), roster, 3, WAIT, None, {1: 0, 2: 1, 3: 2}).begin()
     assert roster.unfit == {1: f"says that it is client {claimed}, and holds another key"}
     assert [answer.partition for answer in answers] == [0, 2] and (roster.nodes[0], roster.nodes[2]) == (1, 3)
 
@@ -148,13 +151,15 @@ def test_where_keys_are_known_a_liar_harms_itself_alone(claimed: int, small: Exp
 @pytest.mark.parametrize("known", [{1: 0}, {2: 1}, {1: 0, 3: 2}, {}])
 def test_a_registration_that_is_not_known_here_leaves_nobody_out(known: dict[int, int], small: Experiment) -> None:
     roster = Roster(Tolerance())
-    answers = roster.enrol(InProcessGrid(apps.client, 3, small.to_run_config()), 3, known)
+    answers = Enrolment(InProcessGrid(apps.client, 3, small.to_run_config()), roster, 3, WAIT, None, known).begin()
     assert [answer.partition for answer in answers] == [0, 1, 2] and not roster.unfit
 
 
 def test_a_node_whose_key_nobody_registered_is_no_client(small: Experiment) -> None:
     roster = Roster(Tolerance("drop"))
-    answers = roster.enrol(InProcessGrid(apps.client, 3, small.to_run_config()), 3, {1: 0, 9: 1, 3: 2})
+    answers = Enrolment(
+        InProcessGrid(apps.client, 3, small.to_run_config()), roster, 3, WAIT, None, {1: 0, 9: 1, 3: 2}
+    ).begin()
     assert [answer.partition for answer in answers] == [0, 2] and list(roster.unfit) == [1]
 
 
@@ -168,22 +173,128 @@ def test_a_node_whose_key_nobody_registered_is_no_client(small: Experiment) -> N
 )
 def test_without_tolerance_a_lie_ends_the_run_in_one_line(change: dict[str, Any], line: str, small: Experiment) -> None:
     with pytest.raises(RunFailed, match=line) as caught:
-        Roster(Tolerance()).enrol(lying(change, small), 3)
+        Enrolment(lying(change, small), Roster(Tolerance()), 3, WAIT).begin()
     assert "\n" not in str(caught.value)
 
 
-@pytest.fixture
-def no_wait(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(rosters, "_NODES_S", 0.2)
-    return
-
-
-def test_who_stays_away_is_left_out_where_failures_are_tolerated(no_wait: None, small: Experiment) -> None:
+def test_who_stays_away_is_left_out_where_failures_are_tolerated(small: Experiment) -> None:
     roster, began = Roster(Tolerance("drop")), time.monotonic()
-    answers = roster.enrol(InProcessGrid(apps.client, 2, small.to_run_config()), 3)
-    assert [answer.partition for answer in answers] == [0, 1] and roster.unfit == {2: "did not join within 0 s"}
+    answers = Enrolment(InProcessGrid(apps.client, 2, small.to_run_config()), roster, 3, WAIT).begin()
+    assert [answer.partition for answer in answers] == [0, 1] and roster.unfit == {2: "did not join within 0.2 s"}
     assert 0.2 < time.monotonic() - began < 60
     with pytest.raises(RunFailed, match="Expected 3 clients, got 2"):
-        Roster(Tolerance()).enrol(InProcessGrid(apps.client, 2, small.to_run_config()), 3)
+        Enrolment(InProcessGrid(apps.client, 2, small.to_run_config()), Roster(Tolerance()), 3, WAIT).begin()
     with pytest.raises(RunFailed, match="Expected 3 clients, got 0"):
-        Roster(Tolerance("drop")).enrol(InProcessGrid(apps.client, 0, small.to_run_config()), 3)
+        Enrolment(InProcessGrid(apps.client, 0, small.to_run_config()), Roster(Tolerance("drop")), 3, WAIT).begin()
+
+
+# --- who comes late -------------------------------------------------------------------------------------------------
+
+CODE = code_hash()
+
+
+class Coming(InProcessGrid):
+    """Three nodes, of which only some are there."""
+
+    def __init__(self, experiment: Experiment, *there: int) -> None:
+        super().__init__(apps.client, 3, experiment.to_run_config())
+        self.experiment, self.there, self.mute = experiment, list(there), {0}
+        self.asked: list[int] = []
+
+    def get_node_ids(self) -> list[int]:
+        return self.there
+
+    def _answer(self, message: Message) -> Message:
+        self.asked.append(message.metadata.dst_node_id)
+        return super()._answer(message)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        ids = [one for one in message_ids if self._pending[one].metadata.dst_node_id not in self.mute]
+        return list(super().pull_messages(ids))
+
+
+def coming(grid: Coming, code: str = CODE, known: Mapping[int, int] | None = None) -> tuple[Roster, Enrolment]:
+    roster, space = Roster(Tolerance("drop")), input_space(grid.experiment)
+    return roster, Enrolment(grid, roster, 3, WAIT, Requirements(code, *space), known)
+
+
+def test_who_comes_late_takes_part_from_then_on(small: Experiment) -> None:
+    grid = Coming(small, 1, 3)
+    roster, enrolment = coming(grid)
+    assert [answer.partition for answer in enrolment.begin()] == [0, 2]
+    assert roster.unfit == {1: "did not join within 0.2 s"} and enrolment.late() == []
+    assert grid.asked == [1, 3]  # nobody is asked twice
+    grid.there = [1, 2]  # another one went away, and keeps its place
+    assert [answer.partition for answer in enrolment.late()] == [1]
+    assert roster.unfit == {} and roster.nodes == {0: 1, 1: 2, 2: 3}
+    assert enrolment.late() == [] and grid.asked == [1, 3, 2]
+
+
+def test_who_comes_late_must_fit_too(small: Experiment) -> None:
+    grid = Coming(small, 1, 2)
+    roster, enrolment = coming(grid)
+    enrolment.begin()
+    assert [*roster.unfit] == [2]
+    grid._contexts[3].node_config["quiet"] = "true"
+    grid._contexts[3].run_config["dataset"] = "folder:/nowhere"
+    grid.there = [1, 2, 3]
+    assert enrolment.late() == [] and roster.nodes[2] == 3
+    assert roster.unfit[2] == "cannot use its data; this site's log has the reason"
+    assert enrolment.late() == [] and grid.asked == [1, 2, 3]
+
+
+def test_no_client_fits_another_code(small: Experiment) -> None:
+    roster, enrolment = coming(Coming(small, 1, 2, 3), code="0123")
+    assert enrolment.begin() == [] and roster.nodes == {0: 1, 1: 2, 2: 3}
+    reason = f"runs other code ({CODE}) than the server (0123); install the same on both"
+    assert roster.unfit == dict.fromkeys(range(3), reason)
+
+
+@pytest.mark.parametrize("known", [None, {1: 0, 2: 1}])
+def test_a_late_liar_takes_no_place_of_another(known: dict[int, int] | None, small: Experiment) -> None:
+    class LateLiar(Coming):
+        def _answer(self, message: Message) -> Message:
+            answer = super()._answer(message)
+            if message.metadata.dst_node_id == 3:
+                answer.content.config_records["about"]["partition"] = 0
+            return answer
+
+    grid = LateLiar(small, 1, 2)
+    roster, enrolment = coming(grid, known=known)
+    enrolment.begin()
+    grid.there = [1, 2, 3]
+    assert enrolment.late() == [] and roster.nodes == {0: 1, 1: 2, 2: -3}
+    assert roster.unfit == {2: "did not join within 0.2 s"}
+
+
+def test_a_site_that_does_not_answer_is_asked_again_when_it_was_away(
+    small: Experiment,
+) -> None:
+    grid = Coming(small, 1, 2, 3)
+    grid.mute = {2}
+    roster, enrolment = coming(grid)
+    enrolment.begin()
+    assert roster.unfit == {1: "did not answer within 300 s"}
+    grid.mute = {0}
+    assert enrolment.late() == []  # a hung site would hold up every round
+    grid.there = [1, 3]
+    assert enrolment.late() == []
+    grid.there = [1, 2, 3]
+    assert [answer.partition for answer in enrolment.late()] == [1] and roster.unfit == {}
+
+
+def test_a_site_that_refused_the_run_may_change_its_mind(small: Experiment) -> None:
+    class Refusing(Coming):
+        refuses = True
+
+        def _answer(self, message: Message) -> Message:
+            if message.metadata.dst_node_id == 2 and self.refuses:
+                return Message(Error(1, "this site's policy does not accept app 0"), reply_to=message)
+            return super()._answer(message)
+
+    grid = Refusing(small, 1, 2, 3)
+    roster, enrolment = coming(grid)
+    enrolment.begin()
+    assert roster.unfit == {1: "this site's policy does not accept app 0"} and enrolment.late() == []
+    grid.refuses = False
+    assert [answer.partition for answer in enrolment.late()] == [1] and roster.unfit == {}

@@ -107,7 +107,7 @@ def test_a_server_that_asks_for_more_than_was_given_away_gets_nothing(recorded: 
     config = {"rung": "easy", "point": "easy", "round": 0, "slot": 0, "own_slot": 0, "batch": 1, "steps": 1}
     for own_slot in (1, 2):
         asked = {**config, "own_slot": own_slot}
-        with pytest.raises(RuntimeError, match="this site volunteers 2 of its"):
+        with pytest.raises(RuntimeError, match="this site volunteers 2 of its examples, and was asked for others"):
             probe.answer(asked, {}, task, recorded, 0, site, stored, lambda x, y, steps: {}, lambda x, y: {})
     assert not (tmp_path / "truth").exists()
 

@@ -19,12 +19,14 @@ from flfw.engines import federation
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.replies import Unusable, in_one_line, read_metrics, read_update
+from flfw.messages.reasons import in_one_line
+from flfw.messages.replies import Unusable, read_metrics, read_update
 from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import pack
 from flfw.resolve import resolve
 from flfw.runs import engine
 from flfw.server.aggregation import Update, weighted_mean
+from flfw.server.enrolment import Enrolment
 from flfw.server.faults import Failure, Tolerance
 from flfw.server.roster import Roster
 from strategies.fedavg import FedAvg
@@ -312,7 +314,9 @@ def test_of_several_that_refuse_it_is_not_known_who_said_what(small: Experiment)
             return Message(Error(0, f"no {node}"), reply_to=message) if node > 1 else super()._answer(message)
 
     roster = Roster(Tolerance("drop"))
-    assert [answer.partition for answer in roster.enrol(Two(apps.client, 3, small.to_run_config()), 3)] == [0]
+    assert [
+        answer.partition for answer in Enrolment(Two(apps.client, 3, small.to_run_config()), roster, 3, wait=10).begin()
+    ] == [0]
     assert roster.unfit == {1: "no 2; no 3", 2: "no 2; no 3"}
     assert sorted(roster.nodes) == [0, 1, 2]  # a cohort is drawn from all
 
@@ -345,7 +349,7 @@ def test_two_nodes_with_one_partition_are_refused(small: Experiment) -> None:
     for node, partition in enumerate((0, 0, 1, 2), start=1):
         grid._contexts[node].node_config["partition-id"] = partition
     with pytest.raises(RunFailed, match=r"Expected partitions 0 to 2, got \[0, 0, 1, 2\] from 4 nodes"):
-        FedAvg().roster.enrol(StreamingGrid(grid), 3)
+        Enrolment(StreamingGrid(grid), FedAvg().roster, 3, wait=10).begin()
 
 
 def test_the_final_evaluation_asks_as_many_at_once_as_a_round(small: Experiment) -> None:

@@ -1,0 +1,68 @@
+"""Node config of a site: the entries that its policy adds, which an app reads and no server can change."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from math import inf
+from pathlib import Path
+
+from flfw.deploy import answers
+from flfw.deploy.policy import Policy
+from flfw.dp import site_ledger
+from flfw.messages.reasons import QUIET
+
+
+def entries(policy: Policy, folder: Path) -> dict[str, str]:
+    """Return the entries by their keys.
+
+    Args:
+        policy: the policy of the site.
+        folder: folder of the site.
+    """
+    added: dict[str, str] = {}
+    if policy.reasons == "own":
+        added[QUIET] = "true"
+    if policy.fewest_examples:
+        added["fewest-examples"] = str(policy.fewest_examples)
+    if policy.volunteered:
+        added |= {"truth": str(folder / "truth"), "volunteered": " ".join(map(str, policy.volunteered))}
+    if budget := policy.budget:
+        added |= budget.to_node_config(folder / site_ledger.FILE)
+    return added
+
+
+def spent(policy: Policy, folder: Path) -> list[str]:
+    """Return a line for each limit over all runs that the policy sets, with the part of it that is spent.
+
+    Raises:
+        BadInput: a ledger is damaged.
+    """
+    lines: list[str] = []
+    if budget := policy.budget:
+        lines.append(f"budget {site_ledger.read(folder / site_ledger.FILE, budget).of(budget)}")
+    if policy.most_messages < inf:
+        lines.append(f"messages {answers.count(folder / answers.FILE)} of {policy.most_messages:g} answered")
+    return lines
+
+
+def announcements(policy: Policy, folder: Path) -> list[str]:
+    """Return the lines that a site's log gets at its start.
+
+    Raises:
+        BadInput: a ledger is damaged.
+    """
+    lines: list[str] = []
+    if policy.volunteered:
+        places = " ".join(map(str, policy.volunteered))
+        truth = folder / "truth"
+        lines.append(f"gives away its training examples {places}, if a run records; their truth stays in {truth}")
+    return [*lines, *spent(policy, folder)]
+
+
+def extended(arguments: Sequence[str], policy: Policy, folder: Path) -> list[str]:
+    """Return the arguments of a SuperNode with the entries in its node config."""
+    result = list(arguments)
+    at = result.index("--node-config") + 1
+    result[at] += "".join(f" {key}={json.dumps(value)}" for key, value in entries(policy, folder).items())
+    return result

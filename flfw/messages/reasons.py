@@ -1,0 +1,52 @@
+"""Reasons of failures: the words by which a client's failure reaches the server and a terminal.
+
+This module does not import torch: a site's guard reads reasons in a process without torch.
+
+Attributes:
+    QUIET: key of a node config; with it a client does not write into its introduction why its data cannot be used.
+    WITHHELD: reason of such a client.
+"""
+
+from __future__ import annotations
+
+import re
+
+from flfw.errors import DIED
+
+QUIET = "quiet"
+WITHHELD = "cannot use its data; this site's log has the reason"
+
+_WRAPPED = re.compile(r"<class '[^']*'>:<'(.*)'>", re.DOTALL)
+_SHOWN, _LONGEST = 300, 20_000  # characters of a reason, shown and read
+
+
+class Unusable(RuntimeError):
+    """Error of a client's reply that cannot be used; the message says why."""
+
+
+class Declined(RuntimeError):
+    """Error of a client that does not answer a message, for a reason that lies in the message and not in its data."""
+
+
+def in_one_line(reason: str | None) -> str:
+    """Shorten an error reason to the client's message, without the text that Flower's engine or SuperNode adds.
+
+    A client may write anything into it: at most 300 characters are left, and none that moves a terminal's cursor.
+    """
+    words = (reason or "no reason given")[-_LONGEST:]  # the message comes last
+    if "ActorDied" in words or "ActorUnavailable" in words or "RayActorError" in words:
+        return DIED
+    if wrapped := _WRAPPED.fullmatch(words):
+        words = wrapped[1]
+    words = words.rpartition("occurred. Message: ")[2]
+    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    return printable(lines[-1])[:_SHOWN] if lines else "no reason given"
+
+
+def printable(words: str) -> str:
+    """Replace every unprintable character, such as a terminal's escape sequences, by a question mark.
+
+    >>> printable("one\\x1b[2J")
+    'one?[2J'
+    """
+    return "".join(char if char.isprintable() else "?" for char in words)

@@ -1,0 +1,191 @@
+"""Enrolment of a run's clients: which node is which client, who is left out, and who comes late."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from flfw.errors import RunFailed
+from flfw.messages.introduction import Introduction
+from flfw.messages.reasons import Unusable
+from flfw.server.roster import Roster
+
+ENROLMENT_S = 300.0
+_LATE_S = 30.0  # a round waits so long for the introduction of a site that came late
+
+
+@final
+@dataclass(frozen=True)
+class Requirements:
+    """Requirements that all clients of a run must meet.
+
+    Attributes:
+        code: hash of the server's code.
+        shape: shape of the server's inputs, (C, H, W) or (d,).
+        classes: the server's number of classes.
+    """
+
+    code: str
+    shape: tuple[int, ...]
+    classes: int
+
+    def refusal(self, answer: Introduction) -> str:
+        """Return why a client cannot take part; empty: it can."""
+        if answer.code != self.code:
+            return f"runs other code ({answer.code}) than the server ({self.code}); install the same on both"
+        if answer.trouble:
+            return answer.trouble
+        expected, actual = _kind(self.shape, self.classes), _kind(answer.shape, answer.classes)
+        if actual != expected:
+            return f"holds data of {actual}, the server of {expected}; give both the same"
+        return ""
+
+
+@final
+class Enrolment:
+    """Enrolment of one run.
+
+    Args:
+        grid: Flower's grid.
+        roster: the roster that is filled in.
+        clients: number of clients.
+        wait: seconds in which all nodes must have joined; fewer are then enough if the run tolerates failures.
+        required: requirements of the run; None: every client fits.
+        registered: the client whose key a node holds, by node; a node that says otherwise is left out. None: not known.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        roster: Roster,
+        clients: int,
+        wait: float,
+        required: Requirements | None = None,
+        registered: Mapping[int, int] | None = None,
+    ) -> None:
+        self._grid, self._roster, self._clients, self._wait, self._required = grid, roster, clients, wait, required
+        self._registered = registered or {}
+        self._node_of = {client: node for node, client in self._registered.items()}
+        self._labels: tuple[int, str] | None = None  # partition and class names of the first client that fits
+        self._mute: set[int] = set()  # nodes without a place that did not answer
+
+    def begin(self) -> list[Introduction]:
+        """Wait for all nodes, ask each which client it is, and give every client a node or refuse it.
+
+        Returns:
+            The introductions of the clients that take part, ordered by partition.
+
+        Raises:
+            RunFailed: fewer nodes than clients in time, or two nodes with one partition, or a client that does not fit,
+                and the run does not tolerate failures; or there is no node at all.
+        """
+        roster, ids = self._roster, self._wait_for_nodes()
+        answers, silent = self._introductions(ids, ENROLMENT_S)
+        named = _by_partition(answers)
+        strange = any(p >= self._clients or len(nodes) > 1 for p, nodes in named.items())
+        if roster.tolerance.on_failure == "fail" and strange:
+            partitions = sorted(answer.partition for answer in answers.values())
+            raise RunFailed(f"Expected partitions 0 to {self._clients - 1}, got {partitions} from {len(ids)} nodes.")
+        roster.nodes = {p: nodes[0] for p, nodes in named.items() if p < self._clients and len(nodes) == 1}
+        absent = f"did not join within {self._wait:g} s"
+        reasons = [f"says that it is client {p} of {self._clients}" for p in named if p >= self._clients]
+        reasons = [*silent.values(), *reasons] or [absent]
+        for partition in sorted(set(range(self._clients)) - set(roster.nodes)):
+            # Which silent node would have been this client is not known; it needs a node that is no other client's.
+            roster.nodes[partition] = -1 - partition
+            claims = len(named.get(partition, ()))
+            reason = f"{claims} nodes say that they are it" if claims else "; ".join(dict.fromkeys(reasons))
+            if partition in self._node_of:
+                reason = silent.get(self._node_of[partition], absent)
+            roster.refuse(partition, reason)
+        placed = [answers[node] for _, node in sorted(roster.nodes.items()) if node in answers]
+        return [answer for answer in placed if self._fits(answer)]
+
+    def late(self) -> list[Introduction]:
+        """Give clients that have no node the nodes that came since; return the introductions of those that take part.
+
+        A node without a place is asked at each call, so that a site that refused this run may change its mind. One that
+        does not answer is asked again only if it went away meanwhile.
+        """
+        nodes, unfit = self._roster.nodes, self._roster.unfit
+        if not (absent := {partition for partition, node in nodes.items() if node < 0}):
+            return []
+        there = set(self._grid.get_node_ids()) - set(nodes.values())
+        self._mute &= there
+        answers, _ = self._introductions(sorted(there - self._mute), _LATE_S)
+        joined = []
+        for partition, claims in sorted(_by_partition(answers).items()):
+            if partition in absent and len(claims) == 1:
+                nodes[partition] = claims[0]
+                del unfit[partition]
+                joined += [answer for answer in (answers[claims[0]],) if self._fits(answer)]
+        return joined
+
+    def _wait_for_nodes(self) -> list[int]:
+        """Wait for all nodes; after a time, those that have joined are enough if the run tolerates failures."""
+        deadline = time.monotonic() + self._wait
+        while len(ids := list(self._grid.get_node_ids())) < self._clients:
+            if time.monotonic() > deadline:
+                if ids and self._roster.tolerance.on_failure == "drop":
+                    return ids
+                missing = f"Expected {self._clients} clients, got {len(ids)} after {self._wait:g} s"
+                raise RunFailed(
+                    f"{missing}; start as many SuperNodes (num-supernodes={self._clients} in a simulation)."
+                )
+            time.sleep(0.1)
+        return ids
+
+    def _introductions(self, ids: Sequence[int], timeout: float) -> tuple[dict[int, Introduction], dict[int, str]]:
+        """Ask nodes for their introductions; return these, and why other nodes have none, by node."""
+        asked = [Message(RecordDict(), dst_node_id=node, message_type="query") for node in ids]
+        answers: dict[int, Introduction] = {}
+        silent = dict.fromkeys(ids, f"did not answer within {timeout:g} s")
+        mute = set(ids)
+        replies = self._grid.send_and_receive(asked, timeout=timeout) if asked else []
+        node_of = {m.metadata.message_id: m.metadata.dst_node_id for m in asked}  # sending gives a message its id
+        for reply in replies:
+            node = node_of.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
+            mute.discard(node)
+            try:
+                answers[node] = Introduction.from_message(reply)
+            except Unusable as error:
+                silent[node] = str(error)
+            else:
+                silent.pop(node, None)
+        self._mute |= mute
+        for node, answer in list(answers.items()):  # some registrations may not be known here
+            mine = self._registered.get(node, answer.partition)
+            holder = self._node_of.get(answer.partition, node)
+            if (mine, holder) != (answer.partition, node):
+                silent[node] = f"says that it is client {answer.partition}, and holds another key"
+                del answers[node]
+        return answers, silent
+
+    def _fits(self, answer: Introduction) -> bool:
+        """Refuse a client that does not meet the requirements, or whose labels would mean other classes."""
+        reason = self._required.refusal(answer) if self._required else ""
+        if not reason and self._required:
+            first, known = self._labels = self._labels or (answer.partition, answer.labels)
+            if answer.labels != known:
+                same = "give their folders the same names at every site"
+                reason = f"names its classes otherwise than client {first}; {same}"
+        if reason:
+            self._roster.refuse(answer.partition, reason)
+        return not reason
+
+
+def _by_partition(answers: Mapping[int, Introduction]) -> dict[int, list[int]]:
+    """Return the nodes that say of themselves that they are a client, by client."""
+    named: dict[int, list[int]] = {}
+    for node, answer in answers.items():
+        named.setdefault(answer.partition, []).append(node)
+    return named
+
+
+def _kind(shape: Sequence[int], classes: int) -> str:
+    return f"{classes} classes and {'x'.join(map(str, shape))} inputs"
