@@ -1,4 +1,4 @@
-"""Table of claims in docs/privacy.md: every row is made here from the claims of the ledger and compared with the page."""
+"""Table of claims in docs/privacy.md: every row is made here from the claims of the ledger."""
 
 from __future__ import annotations
 
