@@ -23,7 +23,7 @@ from flfw.experiment import Experiment
 from flfw.experiment.experiment import FREE_ON_RESUME
 
 _OF_THE_POLICY = ("metrics", "record")  # it has rules of its own for them
-_OF_THE_SERVER = ("seed", "patience", "ema", "epsilon-budget", "server-device")
+_OF_THE_SERVER = ("seed", "ema", "epsilon-budget", "server-device")
 _OF_THE_AUDIT = (
     "attack", "audit-rounds", "audit-source", "victim-batch", "victim-steps", "images", "curve", "vantage",
     "adaptation", "attack-memory-gb", "attack-compile",
@@ -33,8 +33,12 @@ FREE = frozenset(
 )
 """Keys of a run's configuration that need no pin.
 
-Those of the audit matter with ``record = true`` alone, where probes are about the site's volunteered examples.
+Those of the audit matter with ``record = true`` alone, where probes are about the site's volunteered examples. The seed
+draws shuffles, first weights and the halves of a site's test part. It must not be secret, and no value of it is better
+for a server than another that it knows. A share of a GPU chooses the device.
 """
+
+_IN_WORDS = ("set",)  # keys of which a run reads the words, so that quotes make no difference
 
 _ENDS = ("least", "most")
 _LONGEST = 80  # characters of a value that a server chose
@@ -80,7 +84,7 @@ class Pins:
             value = run_config.get(key, default)
             if key == "attack" and ":" in str(value):  # clients look for an attack of their method's name
                 return f"{key}={str(value)[:_LONGEST]}, and {key} is to be of this project"
-            if key not in FREE and not _allows(self.rules.get(key, default), value):
+            if key not in FREE and not _allows(self.rules.get(key, default), value, words=key in _IN_WORDS):
                 return f"{key}={str(value)[:_LONGEST] or 'nothing'}, and {_words(key, self.rules.get(key, default))}"
         unknown = [key for key in run_config if key not in Experiment().to_run_config()]
         return f"{unknown[0][:_LONGEST]}, which is no setting here" if unknown else None
@@ -111,18 +115,24 @@ def _is_rule(rule: object) -> bool:
     return bool(values) and all(isinstance(value, str | int | float | bool) for value in values)
 
 
-def _allows(rule: Any, value: object) -> bool:
+def _allows(rule: Any, value: object, words: bool) -> bool:
     if isinstance(rule, dict):
         return _is_number(value) and rule.get("least", value) <= value <= rule.get("most", value)
-    return any(_same(one, value) for one in (rule if isinstance(rule, list) else [rule]))
+    return any(_same(one, value, words) for one in (rule if isinstance(rule, list) else [rule]))
 
 
-def _same(one: object, other: object) -> bool:
-    """Compare two values; a truth value is no number, and words are compared without regard to their quotes."""
+def _same(one: object, other: object, words: bool) -> bool:
+    """Compare two values; a truth value is no number.
+
+    Args:
+        one: a value.
+        other: another.
+        words: whether texts are compared word by word, without regard to their quotes; else to the character.
+    """
     if isinstance(one, bool) or isinstance(other, bool) or isinstance(one, str) != isinstance(other, str):
         return one is other
-    if isinstance(one, str) and isinstance(other, str):
-        return one == other or _split(one) == _split(other)
+    if words and isinstance(one, str) and isinstance(other, str):
+        return _split(one) == _split(other)
     return one == other
 
 

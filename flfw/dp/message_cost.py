@@ -37,10 +37,12 @@ def cost(resolved: Resolved, kind: str, config: Mapping[str, Any], examples: int
 
     Raises:
         OverBudget: the answer has no epsilon, or none that this site can count.
+        BadInput: the data's shape cannot be read. The words of an `OverBudget` leave the site, and these name files.
     """
     _require_own_code(resolved.experiment)
     _require_no_bare_metrics(resolved.experiment)
     _require_no_choice_of_data(resolved)
+    _ = resolved.input_space  # outside of what follows: of a folder it is read from the data
     try:
         check(resolved)  # by the server's own check: what is sent is what is clipped, such as no buffers
         if kind == EVALUATE:

@@ -69,6 +69,22 @@ def test_no_module_is_imported_for_an_attack_that_a_server_names(tmp_path: Path)
     )
 
 
+@pytest.mark.parametrize("quoted", ["{}  ", " {}", "'{}'", '"{}"', "''{}", "\\{}"])
+def test_a_word_is_compared_to_the_character(quoted: str, tmp_path: Path) -> None:
+    """A run reads these words with their quotes: another order, other constants of the inputs, another folder."""
+    pins = policy(tmp_path, TABLE + 'dataset = "folder:/data/scans"\n')
+    assert refusal(pins, dataset="folder:/data/scans") is None
+    assert refusal(pins, dataset=quoted.format("folder:/data/scans")) is not None
+    for key in ("order", "normalise", "init", "norm", "augment", "defence", "accountant"):
+        changed = {"dataset": "folder:/data/scans", key: quoted.format(DEFAULT[key])}
+        assert refusal(pins, **changed) is not None, key
+
+
+def test_patience_is_pinned_as_a_site_reports_one_number_more_for_it(tmp_path: Path) -> None:
+    assert refusal(policy(tmp_path, TABLE), patience=5) == "patience=5, and patience is to be 0"
+    assert refusal(policy(tmp_path, TABLE + "patience = {most = 9}\n"), patience=5) is None
+
+
 @pytest.mark.parametrize("value", ["20", True, 20.5, None, [1], float("nan"), float("inf")])
 def test_a_range_holds_numbers_alone(tmp_path: Path, value: object) -> None:
     assert refusal(policy(tmp_path, TABLE), rounds=value) is not None

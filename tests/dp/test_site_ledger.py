@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
+from PIL import Image
 from scipy.stats import norm
 
 from flfw import apps
@@ -377,3 +378,19 @@ def test_no_refusal_tells_whether_a_site_has_every_class(tmp_path: Path, kind: s
         reasons.append(refused(tmp_path / split, kind, resolved))
     assert reasons[0] == reasons[1]
     assert "this site's budget: fedcg" in reasons[0][0] and not reasons[0][1]
+
+
+def test_no_refusal_names_a_file_of_the_site(tmp_path: Path) -> None:
+    """Words of the budget leave the site; these are a reader's on an image that cannot be read."""
+    data = tmp_path / "scans"
+    for place in range(6):
+        (data / "ab"[place % 2]).mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8)).save(data / "ab"[place % 2] / f"{place}.png")
+    chosen: dict[str, Any] = {"dataset": f"folder:{data}", "net": "linear", "split": "iid", "augment": "none"}
+    chosen |= {"normalise": "half", "clients": 1, "attack": ("none",), "metrics": "none"}
+    resolved = resolve(Experiment(method="fed_cdp", **chosen, set=("noise_source=secure",)))
+    assert cost(resolved, TRAIN, {}, 3) is not None
+    (data / "a" / "0 Jane Roe.png").write_bytes(b"no image")
+    anew = Resolved(resolved.experiment, resolved.method, resolved.settings)
+    with pytest.raises(BadInput, match="0 Jane Roe"):  # which is no reason that leaves
+        cost(anew, TRAIN, {}, 3)
