@@ -11,6 +11,7 @@ import torch
 from flwr.app import ArrayRecord, Message
 
 from flfw.errors import DIED
+from flfw.messages.plain_words import printable, shown
 from flfw.messages.sharing import matches
 from flfw.messages.wire import nbytes, unpack
 from flfw.nets.net import Tensors
@@ -24,7 +25,8 @@ _THE_SERVERS_OWN = ("round", "client", "upload_bytes")  # columns of clients.csv
 _HEADER_BYTES = 4096  # two versions of NumPy may differ by so many bytes for the same array
 
 
-_METRICS, _SHOWN, _LONGEST = 100, 300, 20_000  # metrics of a reply; characters of a reason, shown and read
+_METRICS, _LONGEST = 100, 20_000  # metrics of a reply; characters of a reason that are read
+_NAME = 80  # characters of a name that a client chose, as shown
 _METRIC = re.compile(r"[A-Za-z_][\w .:/()\[\]%+-]{0,63}", re.ASCII)  # no formula of a spreadsheet, no escape sequence
 _MOST = 2**31  # examples of a client
 
@@ -56,7 +58,7 @@ def read_update(
         raise Unusable(f"expected 1 <= num-examples <= {_MOST}, got {examples}")
     records = reply.content.array_records
     if list(records) != ["arrays"]:
-        raise Unusable(f"expected one record of arrays, got {', '.join(records) or 'none'}")
+        raise Unusable(f"expected one record of arrays, got {printable(', '.join(records))[:_NAME] or 'none'}")
     _check_names(records["arrays"], uploads, broadcast, whole)
     try:
         tensors = unpack(records["arrays"])
@@ -88,7 +90,7 @@ def read_metrics(reply: Message, needed: Sequence[str] = ()) -> dict[str, Any]:
         raise Unusable(f"sent {count} metrics, of which {_METRICS} are the most")
     for name, value in reply.content.metric_records["metrics"].items():
         if name in _THE_SERVERS_OWN or not isinstance(value, int | float) or not _METRIC.fullmatch(name):
-            raise Unusable(f"sent a metric {printable(f'{name}={value}')[:80]}, which is not its to send")
+            raise Unusable(f"sent a metric {printable(f'{name}={value}')[:_NAME]}, which is not its to send")
         metrics[name] = value if isfinite(value) else None
     for name in needed:
         if metrics.get(name) is None:
@@ -108,22 +110,13 @@ def in_one_line(reason: str | None) -> str:
         words = wrapped[1]
     words = words.rpartition("occurred. Message: ")[2]
     lines = [line.strip() for line in words.splitlines() if line.strip()]
-    return printable(lines[-1])[:_SHOWN] if lines else "no reason given"
-
-
-def printable(words: str) -> str:
-    """Replace every unprintable character, such as a terminal's escape sequences, by a question mark.
-
-    >>> printable("one\\x1b[2J")
-    'one?[2J'
-    """
-    return "".join(char if char.isprintable() else "?" for char in words)
+    return shown(lines[-1]) if lines else "no reason given"
 
 
 def _check_names(sent: ArrayRecord, uploads: Sequence[str], broadcast: ArrayRecord, whole: bool) -> None:
     for name, array in sent.items():
         if name not in broadcast or not matches(name, uploads):
-            raise Unusable(f"sent {name}, which is not to be uploaded")
+            raise Unusable(f"sent {printable(name)[:_NAME]}, which is not to be uploaded")
         if len(array.data) > len(broadcast[name].data) + _HEADER_BYTES:
             raise Unusable(f"sent {len(array.data)} bytes of {name}, of which there are {len(broadcast[name].data)}")
     for name in broadcast:

@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 
 from flfw.errors import DIED, RunFailed
 from flfw.messages.introduction import Introduction
+from flfw.messages.plain_words import shown
 from flfw.messages.replies import Unusable
 from flfw.messages.streaming import GRACE_S
 from flfw.server.faults import Failure, Tolerance
@@ -37,7 +38,7 @@ class Roster:
         self.tolerance = tolerance
         self.nodes: dict[int, int] = {}
         self.unfit: dict[int, str] = {}
-        self._labels: tuple[int, str] | None = None  # partition and class names of the first client that fits
+        self._labels: tuple[int, str] | None = None  # class names that most clients have, and the first of these
 
     def enrol(self, grid: Grid, clients: int, registered: Mapping[int, int] | None = None) -> list[Introduction]:
         """Wait for all nodes and ask each which partition it holds.
@@ -81,9 +82,11 @@ class Roster:
             if partition in node_of:
                 reason = silent.get(node_of[partition], f"did not join within {_NODES_S:.0f} s")
             self.refuse(partition, reason)
-        return sorted(
+        fit = sorted(
             (a for a in answers.values() if a.partition not in self.unfit and a.partition < clients), key=_place
         )
+        self._labels = _usual_labels(fit)
+        return fit
 
     def _wait_for_nodes(self, grid: Grid, clients: int) -> list[int]:
         """Wait for all nodes; after a time, those that have joined are enough if the run tolerates failures."""
@@ -123,7 +126,7 @@ class Roster:
             self._refuse_other_labels(answer.partition, answer.labels)
 
     def _refuse_other_labels(self, partition: int, labels: str) -> None:
-        """Refuse a client whose class names differ from the first one's: its labels would mean other classes."""
+        """Refuse a client whose class names differ from the usual ones: its labels would mean other classes."""
         first, known = self._labels = self._labels or (partition, labels)
         if labels != known:
             other = f"names its classes otherwise than client {first}; give their folders the same names at every site"
@@ -176,7 +179,7 @@ class Roster:
             try:
                 taken = take(reply)
             except Unusable as error:
-                reason = str(error)
+                reason = shown(str(error))
                 if reason == DIED and self.tolerance.replaces_the_dead:  # a client ends itself after its deadline
                     over = until.get(reply.metadata.reply_to_message_id, inf)
                     reason = late if reply.metadata.created_at >= over else DIED
@@ -222,6 +225,15 @@ def _introductions(grid: Grid, ids: Sequence[int]) -> tuple[dict[int, Introducti
         else:
             silent.pop(node, None)
     return answers, silent
+
+
+def _usual_labels(answers: Sequence[Introduction]) -> tuple[int, str] | None:
+    """Return the class names of most clients, with the first of these: a single client that lies refuses no other."""
+    known = [answer.labels for answer in answers if not answer.trouble]
+    if not known:
+        return None
+    usual = max(dict.fromkeys(known), key=known.count)
+    return next(answer.partition for answer in answers if answer.labels == usual and not answer.trouble), usual
 
 
 def _place(answer: Introduction) -> int:
