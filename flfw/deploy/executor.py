@@ -26,6 +26,7 @@ from flwr.supercore.exit import exit_handler
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
 from flwr.supercore.utils import get_flwr_home
 
+from flfw.deploy.plain_log import keep_plain
 from flfw.messages.pulling import ask_again_soon
 from flfw.storage.provenance import PACKAGES
 
@@ -138,6 +139,7 @@ def main(arguments: Sequence[str]) -> None:
     from flwr.supernode.runtime import run_clientapp
 
     ask_again_soon(run_clientapp)
+    keep_plain()
     import_libraries()
     setattr(run_superexec, "get_executor", lambda *_, **__: ForkingExecutor(int(arguments[0])))  # noqa: B010 Flower's
     sys.argv = ["flower-superexec", *arguments[1:]]

@@ -23,24 +23,24 @@ from flwr.common.config import get_fused_config_from_fab
 from flwr.common.constant import ErrorCode, SubStatus
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
-    get_object_children_ids_from_object_content,
     get_object_tree,
-    iterate_object_tree,
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from grpc import RpcError
 
 from flfw.deploy import executor
-from flfw.deploy.answers import FILE, Answers
+from flfw.deploy.answers import Watched
+from flfw.deploy.answers import parts as parts_of
 from flfw.deploy.node_config import announcements, extended
+from flfw.deploy.plain_log import keep_plain
 from flfw.deploy.policy import Policy
+from flfw.deploy.quota import FILE, Quota
 from flfw.errors import DIED, BadInput
+from flfw.messages.plain_words import printable
 from flfw.messages.pulling import ask_again_soon
-from flfw.messages.reasons import printable
 
-_POLL_S = 0.1
 _NEXT_S = 0.25  # interval at which a lively site looks for a message; Flower's own is 3 s
 _CONNECTIONS = ("flwr.client.", "flwr.supernode.")  # before Flower 1.40, and since
-_LOOKS = ("get_messages", "get_messages_legacy")  # the latter on Flower 1.40 and later
 _BEAT, _BEAT_S = "HEARTBEAT_DEFAULT_INTERVAL", 15  # Flower's own is 30 s; a site that misses two beats is absent
 _SHOWN = 200  # characters of a text from an app
 
@@ -79,6 +79,7 @@ class Guard:
         self._policy, self._pull, self._push, self._lively, self._deaths = policy, pull, push, lively, deaths
         self._counted = counted
         self._asked: Message | None = None  # Flower takes one at a time
+        self._earlier: set[int] = set()  # tasks of messages before that one
         self._lively_until = -inf
 
     def pull(
@@ -104,7 +105,7 @@ class Guard:
         def remembering() -> Any:
             if (got := receive()) is not None:
                 taken.append(got[0])
-                self._asked = got[0]
+                self._asked, self._earlier = got[0], {task.task_id for task in state.get_tasks()}
                 if state.get_run(got[0].metadata.run_id):  # a new run is checked first
                     count()
             return got
@@ -117,7 +118,7 @@ class Guard:
             fab = get_fab(fab_hash, run_id)
             if reason := self._policy.refuses_app(fab.content):  # before the bundle is opened
                 raise _Refused(reason)
-            if hashlib.sha256(fab.content).hexdigest() != fab_hash:  # Flower would end this process
+            if {hashlib.sha256(fab.content).hexdigest(), fab.hash_str or fab_hash} != {fab_hash}:
                 raise _Refused("this site's policy accepts no app under another one's hash")
             try:
                 config = get_fused_config_from_fab(fab.content, once(run_id))
@@ -137,9 +138,21 @@ class Guard:
                 if time.monotonic() > self._lively_until:
                     return None
                 time.sleep(_NEXT_S)
-        except _Refused as refusal:
-            _say(str(refusal))
-            _insert(_refusal(str(refusal), taken[-1]), state, object_store)
+        except Exception as error:
+            if isinstance(error, RpcError) and not taken:  # the connection is lost for good
+                raise
+            refused = isinstance(error, _Refused)
+            reason = (
+                str(error)
+                if refused
+                else f"this site's policy takes nothing that cannot be read: {type(error).__name__}"
+            )
+            _say(reason)
+            if not taken:
+                return None
+            for task in state.get_tasks():  # one that was made before Flower came to what cannot be read
+                state.finish_task(task.task_id, SubStatus.FAILED, reason)
+            _insert(_refusal(reason, taken[-1]), state, object_store)
             run_id = taken[-1].metadata.run_id
         self._lively_until = time.monotonic() + self._lively
         return run_id
@@ -147,13 +160,14 @@ class Guard:
     def push(self, *, state: Any, object_store: Any, send: Callable[..., Any], push_object: Callable[..., Any]) -> None:
         """Send answers; a refused answer, or the missing answer of a dead process, is replaced by the reason."""
         checked = partial(self._send, object_store, send, push_object)
-        watched = _Watched(state, lambda: self._bury(state, object_store))
+        watched = Watched(state, self._deaths, partial(self._bury, state, object_store))
         self._push(state=watched, object_store=object_store, send=checked, push_object=push_object)
 
-    def _bury(self, state: Any, store: Any) -> None:
-        """Answer for an app whose process died before its answer."""
-        for task in self._deaths():
-            if self._asked and state.finish_task(task, SubStatus.FAILED, DIED):  # else it had answered
+    def _bury(self, state: Any, store: Any, dead: Sequence[int]) -> None:
+        """Answer for an app whose process died before its answer; some finish their task before they die."""
+        for task in dead:
+            state.finish_task(task, SubStatus.FAILED, DIED)
+            if self._asked and task not in self._earlier:
                 _insert(_refusal(DIED, self._asked), state, store)
 
     def _send(
@@ -181,7 +195,7 @@ class Guard:
     def _refuses(self, store: Any, asked: Message, answer: Message, tree: Any) -> str | None:
         """Return why an answer may not leave; None: it may. ``answer`` is the envelope, ``tree`` names the parts."""
         try:
-            parts = _parts(tree, store, asked.metadata.created_at + asked.metadata.ttl)
+            parts = parts_of(tree, store, asked.metadata.created_at + asked.metadata.ttl)
             size = sum(map(len, parts.values()))
             whole = inflate_object_from_contents(answer.metadata.message_id, parts)
         except Exception as error:  # an unreadable answer does not leave
@@ -195,53 +209,12 @@ class Guard:
         return self._policy.refuses_answer(whole, asked.metadata.message_type.partition(".")[0], size)
 
 
-@final
-class _Watched:
-    """State of a SuperNode; when it has no answers to return, it first answers for processes that died."""
-
-    def __init__(self, state: Any, bury: Callable[[], None]) -> None:
-        self._state, self._bury = state, bury
-
-    def __getattr__(self, name: str) -> Any:
-        attribute = getattr(self._state, name)
-        return partial(self._looked_for, attribute) if name in _LOOKS else attribute
-
-    def _looked_for(self, look: Callable[..., Sequence[Message]], **which: Any) -> Sequence[Message]:
-        if not (messages := look(**which)):
-            self._bury()
-            messages = look(**which)
-        return messages
-
-
 def _about(message: Message) -> tuple[int, str, str]:
     return message.metadata.run_id, message.metadata.message_type, message.metadata.group_id
 
 
-def _parts(tree: Any, store: Any, until: float) -> dict[str, bytes]:
-    """Return the parts of an answer by the hash of their bytes; checks hashes and the tree.
-
-    Args:
-        tree: tree of their names.
-        store: store of the parts; the app's process may still be writing to it.
-        until: end of the waiting time for the parts, in seconds since the epoch.
-
-    Raises:
-        ValueError: the parts do not match the tree.
-    """
-    contents: dict[str, bytes] = {}
-    for part in iterate_object_tree(tree):
-        while (content := store.get(part.object_id)) == b"" and time.time() < until:
-            time.sleep(_POLL_S)
-        if not content or hashlib.sha256(content).hexdigest() != part.object_id:
-            raise ValueError("a part that is not what it is called")
-        if get_object_children_ids_from_object_content(content) != [child.object_id for child in part.children]:
-            raise ValueError("a part that is not where it belongs")
-        contents[part.object_id] = content
-    return contents
-
-
 def _refusal(reason: str, asked: Message) -> Message:
-    message = Message(Error(ErrorCode.INVALID_FAB, reason), reply_to=asked)
+    message = Message(Error(ErrorCode.INVALID_FAB, printable(reason)), reply_to=asked)
     message.metadata.__dict__["_message_id"] = message.object_id  # as Flower sets it for the answer of an app
     return message
 
@@ -268,12 +241,13 @@ def main(arguments: Sequence[str]) -> int:
         print(f"flfw.deploy.guard: {error}", file=sys.stderr)
         return 2
     deaths = executor.Deaths()
-    counted = Answers(folder / FILE, policy.most_messages).refuses if policy.most_messages < inf else _uncounted
+    counted = Quota(folder / FILE, policy.most_messages).refuses if policy.most_messages < inf else _uncounted
     flowers = supernode._pull_and_store_message, supernode._push_messages
     guard = Guard(policy, *flowers, deaths=deaths.since, counted=counted)
     supernode._pull_and_store_message, supernode._push_messages = guard.pull, guard.push
     for line in (str(policy), *lines):
         _say(line)
+    keep_plain()
     ask_again_soon(supernode)
     _beat_more_often()
     sys.argv = ["flower-supernode", *executor.beside(given, deaths)]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 
-from flfw.deploy import answers
+from flfw.deploy import quota
 from flfw.deploy.policy import Policy
 from flfw.dp import site_ledger
 from flfw.messages.reasons import QUIET
@@ -42,7 +42,7 @@ def spent(policy: Policy, folder: Path) -> list[str]:
     if budget := policy.budget:
         lines.append(f"budget {site_ledger.read(folder / site_ledger.FILE, budget).of(budget)}")
     if policy.most_messages < inf:
-        lines.append(f"messages {answers.count(folder / answers.FILE)} of {policy.most_messages:g} answered")
+        lines.append(f"messages {quota.count(folder / quota.FILE)} of {policy.most_messages:g} answered")
     return lines
 
 

@@ -42,6 +42,7 @@ _IN_WORDS = ("set",)  # keys of which a run reads the words, so that quotes make
 
 _ENDS = ("least", "most")
 _LONGEST = 80  # characters of a value that a server chose
+_SPLIT = 10_000  # characters of a value that is split into words: a megabyte would take half a minute
 
 
 @final
@@ -137,6 +138,8 @@ def _same(one: object, other: object, words: bool) -> bool:
 
 
 def _split(words: str) -> list[str]:
+    if len(words) > _SPLIT:
+        return [words]
     try:
         return shlex.split(words)
     except ValueError:  # quotes that do not end

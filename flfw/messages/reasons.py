@@ -12,12 +12,13 @@ from __future__ import annotations
 import re
 
 from flfw.errors import DIED
+from flfw.messages.plain_words import shown
 
 QUIET = "quiet"
 WITHHELD = "cannot use its data; this site's log has the reason"
 
 _WRAPPED = re.compile(r"<class '[^']*'>:<'(.*)'>", re.DOTALL)
-_SHOWN, _LONGEST = 300, 20_000  # characters of a reason, shown and read
+_LONGEST = 20_000  # characters of a reason that are read
 
 
 class Unusable(RuntimeError):
@@ -40,13 +41,4 @@ def in_one_line(reason: str | None) -> str:
         words = wrapped[1]
     words = words.rpartition("occurred. Message: ")[2]
     lines = [line.strip() for line in words.splitlines() if line.strip()]
-    return printable(lines[-1])[:_SHOWN] if lines else "no reason given"
-
-
-def printable(words: str) -> str:
-    """Replace every unprintable character, such as a terminal's escape sequences, by a question mark.
-
-    >>> printable("one\\x1b[2J")
-    'one?[2J'
-    """
-    return "".join(char if char.isprintable() else "?" for char in words)
+    return shown(lines[-1]) if lines else "no reason given"

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from flwr.app import ArrayRecord, Message
 
-from flfw.messages.reasons import Unusable, in_one_line, printable
+from flfw.messages.plain_words import printable
+from flfw.messages.reasons import Unusable, in_one_line
 from flfw.messages.sharing import matches
 from flfw.messages.wire import nbytes, unpack
 from flfw.nets.net import Tensors
@@ -22,6 +23,7 @@ _HEADER_BYTES = 4096  # two versions of NumPy may differ by so many bytes for th
 
 
 _METRICS = 100  # of a reply
+_NAME = 80  # characters of a name that a client chose, as shown
 _METRIC = re.compile(r"[A-Za-z_][\w .:/()\[\]%+-]{0,63}", re.ASCII)  # no formula of a spreadsheet, no escape sequence
 _MOST = 2**31  # examples of a client
 
@@ -49,7 +51,7 @@ def read_update(
         raise Unusable(f"expected 1 <= num-examples <= {_MOST}, got {examples}")
     records = reply.content.array_records
     if list(records) != ["arrays"]:
-        raise Unusable(f"expected one record of arrays, got {', '.join(records) or 'none'}")
+        raise Unusable(f"expected one record of arrays, got {printable(', '.join(records))[:_NAME] or 'none'}")
     _check_names(records["arrays"], uploads, broadcast, whole)
     try:
         tensors = unpack(records["arrays"])
@@ -81,7 +83,7 @@ def read_metrics(reply: Message, needed: Sequence[str] = ()) -> dict[str, Any]:
         raise Unusable(f"sent {count} metrics, of which {_METRICS} are the most")
     for name, value in reply.content.metric_records["metrics"].items():
         if name in _THE_SERVERS_OWN or not isinstance(value, int | float) or not _METRIC.fullmatch(name):
-            raise Unusable(f"sent a metric {printable(f'{name}={value}')[:80]}, which is not its to send")
+            raise Unusable(f"sent a metric {printable(f'{name}={value}')[:_NAME]}, which is not its to send")
         metrics[name] = value if isfinite(value) else None
     for name in needed:
         if metrics.get(name) is None:
@@ -92,7 +94,7 @@ def read_metrics(reply: Message, needed: Sequence[str] = ()) -> dict[str, Any]:
 def _check_names(sent: ArrayRecord, uploads: Sequence[str], broadcast: ArrayRecord, whole: bool) -> None:
     for name, array in sent.items():
         if name not in broadcast or not matches(name, uploads):
-            raise Unusable(f"sent {name}, which is not to be uploaded")
+            raise Unusable(f"sent {printable(name)[:_NAME]}, which is not to be uploaded")
         if len(array.data) > len(broadcast[name].data) + _HEADER_BYTES:
             raise Unusable(f"sent {len(array.data)} bytes of {name}, of which there are {len(broadcast[name].data)}")
     for name in broadcast:

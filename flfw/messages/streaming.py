@@ -6,12 +6,14 @@ import sys
 import time
 from abc import ABC
 from collections.abc import Iterable, Iterator
+from math import inf
 
 from flwr.app import Message
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
+from flfw.messages.arrivals import Question, is_remote
 from flfw.messages.pulling import ask_again_soon
 
 GRACE_S = 60.0
@@ -70,16 +72,31 @@ class GridAround(Grid, ABC):
 class StreamingGrid(GridAround):
     """Grid that yields replies in the order of their messages, while clients still work on later messages.
 
-    A sum over the replies then needs memory for few of them, and has the same order in every run.
+    A sum over the replies then needs memory for few of them, and has the same order in every run. Replies from other
+    machines are fetched one by one and checked: see `flfw.messages.arrivals`.
     """
 
     def __init__(self, grid: Grid) -> None:
         super().__init__(grid)
         ask_again_soon(sys.modules[type(grid).__module__])
+        self._remote = is_remote(grid)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
         """Send all messages at once; the iterator waits for each reply in turn, until the timeout (seconds) is over."""
-        return self._in_order(list(self.push_messages(messages)), timeout)
+        if not self._remote:
+            return self._in_order(list(self.push_messages(messages)), timeout)
+        asked = list(messages)
+        self.push_messages(asked)
+        until = inf if timeout is None else time.monotonic() + timeout
+        return self._one_by_one([Question(message, until) for message in asked], until)
+
+    def _one_by_one(self, questions: list[Question], until: float) -> Iterator[Message]:
+        began = time.monotonic()
+        for question in questions:
+            while (reply := question.reply_from(self._grid)) is None and time.monotonic() <= until:
+                time.sleep(_pause(time.monotonic() - began))
+            if reply is not None:
+                yield reply
 
     def _in_order(self, ids: list[str], timeout: float | None) -> Iterator[Message]:
         asked = time.monotonic()
@@ -92,6 +109,11 @@ class StreamingGrid(GridAround):
                 waited = time.monotonic() - asked
                 if message_id in arrived or (timeout is not None and waited > timeout):
                     break
-                time.sleep(min(max(_POLL_S, _POLL_SHARE * waited), _POLL_AT_MOST_S))
+                time.sleep(_pause(waited))
             if message_id in arrived:
                 yield arrived.pop(message_id)
+
+
+def _pause(waited: float) -> float:
+    """Return the seconds until replies are looked for again."""
+    return min(max(_POLL_S, _POLL_SHARE * waited), _POLL_AT_MOST_S)

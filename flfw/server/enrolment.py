@@ -71,7 +71,7 @@ class Enrolment:
         self._grid, self._roster, self._clients, self._wait, self._required = grid, roster, clients, wait, required
         self._registered = registered or {}
         self._node_of = {client: node for node, client in self._registered.items()}
-        self._labels: tuple[int, str] | None = None  # partition and class names of the first client that fits
+        self._labels: tuple[int, str] | None = None  # class names that most clients have, and the first of these
         self._mute: set[int] = set()  # nodes without a place that did not answer
 
     def begin(self) -> list[Introduction]:
@@ -104,6 +104,7 @@ class Enrolment:
                 reason = silent.get(self._node_of[partition], absent)
             roster.refuse(partition, reason)
         placed = [answers[node] for _, node in sorted(roster.nodes.items()) if node in answers]
+        self._labels = _usual_labels(placed)
         return [answer for answer in placed if self._fits(answer)]
 
     def late(self) -> list[Introduction]:
@@ -185,6 +186,15 @@ def _by_partition(answers: Mapping[int, Introduction]) -> dict[int, list[int]]:
     for node, answer in answers.items():
         named.setdefault(answer.partition, []).append(node)
     return named
+
+
+def _usual_labels(answers: Sequence[Introduction]) -> tuple[int, str] | None:
+    """Return the class names of most clients, with the first of these: a single client that lies refuses no other."""
+    known = [answer.labels for answer in answers if not answer.trouble]
+    if not known:
+        return None
+    usual = max(dict.fromkeys(known), key=known.count)
+    return next(answer.partition for answer in answers if answer.labels == usual and not answer.trouble), usual
 
 
 def _kind(shape: Sequence[int], classes: int) -> str:

@@ -9,6 +9,7 @@ from typing import TypeVar
 from flwr.app import Message, RecordDict
 
 from flfw.errors import DIED, RunFailed
+from flfw.messages.plain_words import shown
 from flfw.messages.reasons import Unusable
 from flfw.messages.streaming import GRACE_S
 from flfw.server.faults import Failure, Tolerance
@@ -88,7 +89,7 @@ class Roster:
             try:
                 taken = take(reply)
             except Unusable as error:
-                reason = str(error)
+                reason = shown(str(error))
                 if reason == DIED and self.tolerance.replaces_the_dead:  # a client ends itself after its deadline
                     over = until.get(reply.metadata.reply_to_message_id, inf)
                     reason = late if reply.metadata.created_at >= over else DIED

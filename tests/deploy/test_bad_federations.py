@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
 
 import sim
 from flfw import apps
@@ -17,8 +18,9 @@ from flfw.engines import federation
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
+from flfw.messages.introduction import Introduction
 from flfw.resolve import resolve, without_auto
-from flfw.server.enrolment import Enrolment
+from flfw.server.enrolment import Enrolment, Requirements
 from flfw.server.roster import Roster
 from flfw.task import Task
 from tests.support.pictures import noise, save
@@ -156,6 +158,28 @@ def test_clients_of_one_site_look_through_its_data_once(tmp_path: Path) -> None:
     Enrolment(grid, Roster(federation.Tolerance()), 3, wait=10).begin()
     result = apps._own_space.cache_info()
     assert (result.misses, result.hits) == (1, 2)
+
+
+@pytest.mark.parametrize("liar", [0, 1, 2])
+def test_a_client_with_made_up_class_names_leaves_no_other_out(liar: int) -> None:
+    """Not even as the first one: most clients say which names are usual."""
+    roster = Roster(federation.Tolerance("drop"))
+    grid = InProcessGrid(introduces(liar), 3, {})
+    Enrolment(grid, roster, 3, wait=10, required=Requirements("code", (1, 8, 8), 10)).begin()
+    other = 1 if liar == 0 else 0
+    assert list(roster.unfit) == [liar] and f"otherwise than client {other}" in roster.unfit[liar]
+
+
+def introduces(liar: int) -> ClientApp:
+    app = ClientApp()
+
+    @app.query()
+    def introduce(message: Message, context: Context) -> Message:
+        me = int(context.node_config["partition-id"])
+        labels = "ffff" if me == liar else "aaaa"
+        return Introduction(me, "code", shape=(1, 8, 8), classes=10, labels=labels).to_message(message)
+
+    return app
 
 
 # --- what a method cannot do with a client's data -----------------------------------------------------------------

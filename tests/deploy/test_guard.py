@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import subprocess
 import sys
 import time
@@ -25,13 +26,15 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode import start_client_internal as supernode
 from flwr.supernode.nodestate import NodeStateFactory
+from grpc import RpcError
 
 from flfw.client.site import Site as Folders
-from flfw.deploy.answers import Answers
 from flfw.deploy.guard import Guard, main
 from flfw.deploy.node_config import announcements, extended
 from flfw.deploy.pins import Pins
+from flfw.deploy.plain_log import keep_plain
 from flfw.deploy.policy import Policy
+from flfw.deploy.quota import Quota
 from flfw.dp.budget import EpsilonBudget, budgeted
 from flfw.engines.bundle import toml_lines
 from flfw.experiment import Experiment
@@ -185,7 +188,7 @@ def test_a_site_says_what_its_budget_is_and_hands_it_to_the_app(tmp_path: Path) 
     message = "budget epsilon 2 at delta 1e-05 for one example; 0 is spent, messages 0, runs 0"
     assert announcements(STRICT, tmp_path) == [message]
     limited = replace(POLICY, most_messages=40)
-    Answers(tmp_path / "ledger" / "answers.jsonl", 40).refuses(SuperLink().message)
+    Quota(tmp_path / "ledger" / "answers.jsonl", 40).refuses(SuperLink().message)
     assert announcements(limited, tmp_path) == ["messages 1 of 40 answered"]
 
 
@@ -212,9 +215,9 @@ def test_the_words_of_an_exception_stay_in_the_log(capsys: pytest.CaptureFixture
 
 def test_a_site_answers_so_many_messages_over_all_runs_and_starts(tmp_path: Path) -> None:
     path = tmp_path / "ledger" / "answers.jsonl"
-    counted = Answers(path, 3)
+    counted = Quota(path, 3)
     for expected in (RUN, RUN, RUN):
-        one = site(counted=Answers(path, 3).refuses)  # another start, which knows no run
+        one = site(counted=Quota(path, 3).refuses)  # another start, which knows no run
         assert one.pull() == expected and not one.state.get_messages(is_reply=True)
     one = site(counted=counted.refuses)
     one.pull()
@@ -229,7 +232,7 @@ def test_a_site_answers_so_many_messages_over_all_runs_and_starts(tmp_path: Path
 
 
 def test_a_message_that_the_server_sends_again_counts_again_and_a_refused_run_does_not(tmp_path: Path) -> None:
-    counted = Answers(tmp_path / "answers.jsonl", 2).refuses
+    counted = Quota(tmp_path / "answers.jsonl", 2).refuses
     other = site(app=APP + b".", counted=counted)
     other.pull()
     other.push()
@@ -313,6 +316,58 @@ def test_what_the_server_calls_an_app_counts_for_nothing() -> None:
         assert message in refused(one)
 
 
+def test_a_bundle_that_is_sent_under_another_name_does_not_end_the_supernode() -> None:
+    """Flower would: its store refuses such a bundle by an error that nobody expects."""
+
+    class Misnaming(SuperLink):
+        def get_fab(self, fab_hash: str, run_id: int) -> Fab:
+            return Fab("0" * 64, self.app, {})
+
+    one = Site(POLICY, Misnaming())
+    assert one.pull() == RUN
+    one.push()
+    assert "no app under another one's hash" in refused(one)
+
+
+def test_what_flower_cannot_read_of_a_message_does_not_end_the_supernode(capsys: pytest.CaptureFixture[str]) -> None:
+    class Unnamed(SuperLink):
+        def receive(self) -> tuple[Message, ObjectTree] | None:
+            got = super().receive()
+            return (got[0], ObjectTree(object_id="../../x")) if got else None
+
+    class Nameless(SuperLink):
+        def get_run(self, run_id: int) -> Run:
+            raise KeyError("run")
+
+    for link, error in ((Unnamed(), "ValueError"), (Nameless(), "KeyError")):
+        one = Site(POLICY, link)
+        assert one.pull() == RUN
+        one.push()
+        reason = f"this site's policy takes nothing that cannot be read: {error}"
+        assert refused(one) == reason
+        assert reason in capsys.readouterr().err
+        assert not any(one.state.claim_task(task.task_id) for task in one.state.get_tasks())  # no process waits for it
+
+
+def test_a_message_that_cannot_be_read_at_all_is_passed_over(capsys: pytest.CaptureFixture[str]) -> None:
+    class Garbled(SuperLink):
+        def receive(self) -> tuple[Message, ObjectTree] | None:
+            raise IndexError("no tree")
+
+    one = Site(POLICY, Garbled())
+    assert one.pull() is None
+    assert "takes nothing that cannot be read: IndexError" in capsys.readouterr().err
+
+
+def test_a_connection_that_is_lost_for_good_ends_the_supernode() -> None:
+    class Lost(SuperLink):
+        def receive(self) -> tuple[Message, ObjectTree] | None:
+            raise RpcError
+
+    with pytest.raises(RpcError):
+        Site(POLICY, Lost()).pull()
+
+
 def test_settings_count_as_the_server_overrides_them() -> None:
     strict = replace(POLICY, record=False)
     for record, words in ((False, None), (True, "recorded")):
@@ -349,6 +404,30 @@ def test_what_a_server_writes_moves_no_cursor_in_the_sites_log(capsys: pytest.Ca
     one.pull()
     message = capsys.readouterr().err
     assert "folder:?[2J?all is well" in message and message.count("\n") == 1
+
+
+def test_what_flower_logs_of_a_server_moves_no_cursor(caplog: pytest.LogCaptureFixture) -> None:
+    """A group, a type, and the words of an exception; the colours of Flower's own handler are added later."""
+    logger = logging.getLogger("flwr")
+    before = list(logger.filters)
+    caplog.set_level(logging.INFO, "flwr")
+    keep_plain()
+    keep_plain()  # once is enough
+    try:
+        assert len(logger.filters) <= len(before) + 1
+        logger.addHandler(caplog.handler)
+        one = Site(POLICY, SuperLink())
+        one.link.message.metadata.__dict__["_group_id"] = "1\x1b[2J\nguard: all is well"
+        one.pull()
+        try:
+            raise ValueError("\x1b[2J\x07")
+        except ValueError as error:
+            logger.error("%s raised", "an\x1b[2Japp", exc_info=error)
+        assert "ROUND 1?[2J?guard: all is well]" in caplog.text and "an?[2Japp raised" in caplog.text
+        assert "ValueError: ?[2J?" in caplog.text and "\x1b[2J" not in caplog.text and "\x07" not in caplog.text
+    finally:
+        logger.removeHandler(caplog.handler)
+        logger.filters = before
 
 
 def test_a_run_that_its_policy_does_not_pin_is_refused_by_its_key() -> None:
@@ -482,8 +561,37 @@ def test_a_process_that_answered_may_end_as_it_likes() -> None:
     one.dead = [task]
     one.push()
     assert one.link.got.content == answer.content
-    one.guard._bury(one.state, one.store)  # as the next message is worked on
-    assert one.state.get_messages(is_reply=True) == []
+    one.link.left = [one.link.message]  # and the next message is worked on
+    one.pull()
+    one.answered(reply(one, arrays("net.b")))
+    one.push()
+    assert len(one.link.sent) == 2 and not any(envelope.has_error() for envelope in one.link.sent)
+
+
+def test_for_a_process_that_finished_its_task_and_left_no_answer_the_site_answers() -> None:
+    """Flower's own program does so when it cannot read the message: nobody would ever answer."""
+    one = site()
+    one.pull()
+    task = begun(one)
+    assert one.state.finish_task(task, SubStatus.FAILED, "no message")
+    one.dead = [task]
+    one.push()
+    assert refused(one) == "its process died"
+
+
+def test_an_answer_that_comes_with_the_death_of_its_process_is_the_one_that_leaves() -> None:
+    one = site()
+    one.pull()
+    task, answer = begun(one), reply(one, arrays("net.w"))
+
+    def die() -> list[int]:
+        one.answered(answer)  # after the SuperNode looked for it
+        one.guard._deaths = list
+        return [task]
+
+    one.guard._deaths = die
+    one.push()
+    assert one.link.got.content == answer.content
 
 
 def test_a_reason_leaves_where_the_policy_says_so() -> None:

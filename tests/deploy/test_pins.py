@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -149,3 +150,10 @@ def test_what_is_written_is_read_again_and_allows_the_experiment(tmp_path: Path)
     assert read.refuses_run(replace(asked, clients=3, rounds=6, seed=4).to_run_config()) is None
     for other in (replace(asked, rounds=8), replace(asked, defence="prune"), replace(asked, dataset="digits")):
         assert read.refuses_run(other.to_run_config()) is not None
+
+
+def test_a_value_of_many_megabytes_is_refused_at_once(tmp_path: Path) -> None:
+    began = time.monotonic()
+    refused = policy(tmp_path, 'method = "fed_cdp"').refuses_run({**DEFAULT, "method": "x" * 20_000_000})
+    assert refused is not None and len(refused) < 300
+    assert time.monotonic() - began < 5  # to split so many words takes minutes

@@ -344,6 +344,31 @@ def test_a_client_that_ends_itself_after_its_deadline_is_late_and_not_dead(
     assert failed == [Failure(0, reason)]
 
 
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("\x1b[2J\nall is well", "sent ?[2J?all is well, which is not to be uploaded"),
+        ("x" * 10**6, f"sent {'x' * 80}, which is not to be uploaded"),
+    ],
+)
+def test_a_name_that_a_client_chose_is_a_short_line(question: Message, name: str, line: str) -> None:
+    strategy = FedAvg(tolerance=Tolerance("drop"))
+    strategy.roster.nodes = {0: 7}
+    content = RecordDict({"arrays": pack({name: torch.ones(1)}), "metrics": MetricRecord({"num-examples": 1})})
+    failed: list[Failure] = []
+
+    def take(reply: Message) -> object:
+        return read_update(reply, ("*",), ArrayRecord())
+
+    assert not list(strategy.roster.receive([question], [Message(content, reply_to=question)], "round 1", take, failed))
+    assert failed == [Failure(0, line)]
+
+
+def test_a_reason_that_a_client_chose_is_no_formula_of_a_spreadsheet() -> None:
+    assert in_one_line("=cmd|' /C calc'!A0") == "'=cmd|' /C calc'!A0"
+    assert in_one_line("-" * 500) == "'" + "-" * 299
+
+
 def test_two_nodes_with_one_partition_are_refused(small: Experiment) -> None:
     grid = InProcessGrid(apps.client, 4, small.to_run_config())
     for node, partition in enumerate((0, 0, 1, 2), start=1):

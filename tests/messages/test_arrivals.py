@@ -1,0 +1,142 @@
+"""Replies from a SuperLink, fetched as Flower's Grid does it: what cannot be read costs its sender alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    ObjectUnavailableError,
+    inflate_object_from_contents,
+    pull_objects,
+)
+
+from flfw.messages.inprocess import InProcessGrid
+from flfw.messages.streaming import StreamingGrid
+from tests.support.forgery import Forged, Sent, about, answering, envelope_of, in_message, plain, record_dict, sealed
+
+app = ClientApp()
+
+
+class Stored(InProcessGrid):
+    """Grid of three nodes whose answers lie in a store of objects; as Flower's Grid does, it makes messages of them.
+
+    Args:
+        lies: the answer of some nodes.
+    """
+
+    def __init__(self, **lies: Any) -> None:
+        super().__init__(app, 3, {})
+        self.lies = lies
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Fetch all answers that there are."""
+        found = []
+        for message_id in message_ids:
+            asked = self._pending.get(message_id)
+            if asked is None:
+                continue
+            lie = self.lies.get(f"node{asked.metadata.dst_node_id}")
+            sent: Sent | None = lie(asked) if lie else sealed(answering(asked, honest(asked)))
+            if sent is None:
+                continue
+            contents = self._pulled(sent, message_id)
+            if contents is None:
+                found.append(Message(content=RecordDict(), reply_to=asked))
+                continue
+            found.append(inflate_object_from_contents(sent.envelope.metadata.message_id, contents))
+            del self._pending[message_id]
+        return found  # type: ignore[return-value]
+
+    def _pulled(self, sent: Sent, message_id: str) -> dict[str, bytes] | None:
+        def pull(name: str) -> bytes:
+            if name not in sent.objects:
+                raise ObjectUnavailableError(name)
+            return sent.objects[name]
+
+        try:
+            return pull_objects([part.object_id for part in iterate_object_tree(sent.tree)], pull)
+        except ObjectPullError:
+            return None
+
+
+def honest(asked: Message) -> RecordDict:
+    return RecordDict({"arrays": asked.content["arrays"], "metrics": MetricRecord({"num-examples": 3})})
+
+
+def question(node: int) -> Message:
+    arrays = ArrayRecord({"w": Array(np.ones(3, np.float32))})
+    content = RecordDict({"arrays": arrays, "config": ConfigRecord({"round": 1})})
+    return Message(content, dst_node_id=node, message_type="train", group_id="1")
+
+
+def replies(grid: Stored, timeout: float = 5.0) -> list[tuple[int, str]]:
+    """Ask three nodes; of each reply the node and the reason of its failure."""
+    asked = [question(node) for node in (1, 2, 3)]
+    got = list(StreamingGrid(grid).send_and_receive(asked, timeout=timeout))
+    return [(reply.metadata.src_node_id, str(reply.error.reason) if reply.has_error() else "") for reply in got]
+
+
+def many(asked: Message) -> Sent:
+    """An array of 3 MB that is described in few bytes."""
+    body = b'{"dtype": "f4", "shape": [3], "stype": "numpy.ndarray", "arraychunk_ids": ' + str([0] * 30).encode() + b"}"
+    one = Forged("Array", body, (Forged("ArrayChunk", bytes(100_000)),))
+    arrays = Forged("ArrayRecord", f'{{"w": "{one.name}"}}'.encode(), (one,))
+    return about(asked, in_message(asked, record_dict(arrays=arrays)))
+
+
+def large(asked: Message) -> Sent:
+    return sealed(answering(asked, RecordDict({"arrays": ArrayRecord({"w": Array(np.ones(300_000, np.float32))})})))
+
+
+def of_another(asked: Message) -> Sent:
+    inner = answering(asked, honest(asked))
+    inner.metadata.__dict__["_reply_to_message_id"] = "f" * 64
+    return envelope_of(answering(asked, honest(asked)), inner)
+
+
+SENT = "sent what cannot be read: "
+LIES = {
+    SENT + "arrays of more than the 1004236 bytes that an answer has at most": many,
+    SENT + "more than the 1004236 bytes that an answer has at most": large,
+    SENT + "no message": lambda asked: about(asked, record_dict()),
+    SENT + "IndexError": lambda asked: about(asked, in_message(asked)),
+    SENT + "MessageInitializationError": lambda asked: about(asked, in_message(asked, plain(ArrayRecord()))),
+    SENT + "KeyError": lambda asked: about(asked, Forged("Pickle", b"cos\nsystem\n")),
+    "answered another message than it was sent": of_another,
+}
+
+
+@pytest.mark.parametrize(("reason", "lie"), LIES.items(), ids=LIES.keys())
+@pytest.mark.parametrize("node", [1, 2, 3])
+def test_what_cannot_be_read_costs_its_sender_alone(node: int, reason: str, lie: Any) -> None:
+    expected = [(one, reason if one == node else "") for one in (1, 2, 3)]
+    assert replies(Stored(**{f"node{node}": lie})) == expected
+
+
+def test_objects_that_never_come_hold_the_others_up_to_the_deadline() -> None:
+    def incomplete(asked: Message) -> Sent:
+        whole = sealed(answering(asked, honest(asked)))
+        return Sent(whole.envelope, whole.tree, {})
+
+    began = time.monotonic()
+    assert replies(Stored(node1=incomplete), timeout=1.0) == [(2, ""), (3, "")]
+    assert 0.9 < time.monotonic() - began < 4
+
+
+def test_an_answer_that_has_not_come_is_waited_for_and_the_others_are_fetched_after_it() -> None:
+    began = time.monotonic()
+
+    def late(asked: Message) -> Sent | None:
+        return sealed(answering(asked, honest(asked))) if time.monotonic() > began + 0.4 else None
+
+    assert replies(Stored(node2=late)) == [(1, ""), (2, ""), (3, "")]
+    assert time.monotonic() - began >= 0.4
+    assert replies(Stored(node2=lambda asked: None), timeout=0.3) == [(1, ""), (3, "")]
