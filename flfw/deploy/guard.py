@@ -277,7 +277,7 @@ def _with_volunteered(arguments: Sequence[str], policy: Policy, folder: Path) ->
     """Return the arguments of a SuperNode whose app answers probes on volunteered examples and keeps their truth."""
     extended = list(arguments)
     if policy.volunteered:
-        at = extended.index("--node-config") + 1
+        at = _node_config(extended)
         places = " ".join(map(str, policy.volunteered))
         extended[at] += f" truth={json.dumps(str(folder / 'truth'))} volunteered={json.dumps(places)}"
         _say(f"gives away its training examples {places}, if a run records; their truth stays in {folder / 'truth'}")
@@ -292,11 +292,18 @@ def _with_budget(arguments: Sequence[str], policy: Policy, folder: Path) -> list
     """
     extended = list(arguments)
     if budget := policy.budget:
-        ledger = folder / site_ledger.FILE
+        ledger, at = folder / site_ledger.FILE, _node_config(extended)
         _say(f"budget {site_ledger.read(ledger, budget).of(budget)}")
         entries = budget.to_node_config(ledger).items()
-        extended[extended.index("--node-config") + 1] += "".join(f" {key}={json.dumps(word)}" for key, word in entries)
+        extended[at] += "".join(f" {key}={json.dumps(word)}" for key, word in entries)
     return extended
+
+
+def _node_config(arguments: Sequence[str]) -> int:
+    """Return the place of the node's configuration among the arguments of a SuperNode."""
+    if "--node-config" not in arguments[:-1]:
+        raise BadInput("Expected --node-config with a policy that has an epsilon or volunteered examples, got none.")
+    return arguments.index("--node-config") + 1
 
 
 def _say(line: str) -> None:

@@ -14,6 +14,7 @@ from flfw.errors import DIED
 from flfw.messages.sharing import matches
 from flfw.messages.wire import nbytes, unpack
 from flfw.nets.net import Tensors
+from flfw.terminal.plain import printable
 
 _WRAPPED = re.compile(r"<class '[^']*'>:<'(.*)'>", re.DOTALL)
 
@@ -109,15 +110,6 @@ def in_one_line(reason: str | None) -> str:
     words = words.rpartition("occurred. Message: ")[2]
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     return printable(lines[-1])[:_SHOWN] if lines else "no reason given"
-
-
-def printable(words: str) -> str:
-    """Replace every unprintable character, such as a terminal's escape sequences, by a question mark.
-
-    >>> printable("one\\x1b[2J")
-    'one?[2J'
-    """
-    return "".join(char if char.isprintable() else "?" for char in words)
 
 
 def _check_names(sent: ArrayRecord, uploads: Sequence[str], broadcast: ArrayRecord, whole: bool) -> None:
