@@ -114,11 +114,25 @@ def parse(arguments: list[str], stored: Experiment | None = None) -> Command:
             f"{command.experiment.defence}, or an axis as defences=A,B."
         )
     experiment = command.experiment
+    _refuse_without_value(command, arguments)
     named = any(word.partition("=")[0] == "--metrics" for word in arguments)
     if stored is None and experiment.federation and not (named or command.table or command.cell):
         experiment = replace(experiment, metrics="auto")
     pictures = "no" if command.no_pictures else experiment.pictures
     return replace(command, experiment=replace(experiment, pictures=pictures))
+
+
+def _refuse_without_value(command: Command, arguments: list[str]) -> None:
+    """Refuse flags with nothing behind them, which would count as not given and start a run."""
+    behind = {"--seeds": command.seeds, "--matrix": command.matrix, "--compare": command.compare}
+    behind |= {"--figures": command.figures, "--table": command.table, "--cell": command.cell}
+    behind |= {"--set": command.experiment.set, "--curve": command.experiment.curve}
+    for word in arguments:
+        flag = word.partition("=")[0]
+        if not behind.get(flag, True):
+            raise BadInput(f"Expected a value behind {flag}, got none; see sim.py --help.")
+    if command.no_pictures and command.experiment.pictures == "yes":
+        raise BadInput("Expected --pictures auto or no with --no-pictures, got --pictures yes.")
 
 
 def _refuse_two_tasks(command: Command) -> None:
@@ -157,7 +171,10 @@ def _matrix(command: Command) -> int:
 def _purge(folder: Path) -> str:
     from flfw.recording.retention import purge
     from flfw.report.report import write_report
+    from flfw.runs.results import read_earlier
 
+    for result in [folder / "result.json", *folder.glob("audit-*/result.json")]:
+        read_earlier(result.parent)  # a damaged one is refused before anything is removed
     removed = purge(folder)
     for result in sorted([folder / "result.json", *folder.glob("audit-*/result.json")]):
         write_report(result.parent, pictures=False)
@@ -217,13 +234,12 @@ def _estimate(experiment: Experiment) -> str:
 
 
 def _summary(folder: os.PathLike[str]) -> str:
-    import json
-
     from flfw.curves import Point
     from flfw.report.causes import because
     from flfw.report.findings import AuditEntry, setting_name
+    from flfw.runs.results import read_earlier
 
-    result = json.loads((Path(folder) / "result.json").read_text())
+    result = read_earlier(Path(folder))
     final = result["final"]
     lines = []
     if final and final["acc_local"] is not None:

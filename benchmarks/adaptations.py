@@ -129,9 +129,9 @@ PARTS = {
 def main() -> None:
     """Measure and print."""
     flags = output.parser(__doc__)
-    flags.add_argument("--victims", type=int, help="10; quick: 2")
-    flags.add_argument("--iterations", type=int, help="1000; quick: 10")
-    flags.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    flags.add_argument("--victims", type=output.whole(), help="10; quick: 2")
+    flags.add_argument("--iterations", type=output.whole(), help="1000; quick: 10")
+    flags.add_argument("--threads", type=output.whole(), default=len(os.sched_getaffinity(0)))
     run = output.start(flags, PARTS)
     torch.set_num_threads(run.asked.threads)
     if pictures(1, "mnist")[2] == "random images":

@@ -302,7 +302,9 @@ def rounded(value: Any) -> Any:
 def main() -> None:
     """Measure and print."""
     flags = output.parser(__doc__)
-    flags.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of both sides (all cores)")
+    flags.add_argument(
+        "--threads", type=output.whole(), default=len(os.sched_getaffinity(0)), help="of both sides (all cores)"
+    )
     run = output.start(flags, PARTS, GATE)
     threads, theirs = run.asked.threads, None
     if compared(run.names):

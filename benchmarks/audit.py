@@ -148,9 +148,9 @@ def lines(results: Mapping[str, Any]) -> Iterator[str]:
 def main() -> None:
     """Measure and print."""
     flags = output.parser(__doc__)
-    flags.add_argument("--images", type=int, help="50; quick: 2")
-    flags.add_argument("--iterations", type=int, help="1000; quick: 20")
-    flags.add_argument("--rounds", type=int, help="4; quick: 1")
+    flags.add_argument("--images", type=output.whole(), help="50; quick: 2")
+    flags.add_argument("--iterations", type=output.whole(), help="1000; quick: 20")
+    flags.add_argument("--rounds", type=output.whole(), help="4; quick: 1")
     run = output.start(flags, PARTS)
     images, iterations = run.amount(50, 2, run.asked.images), run.amount(1000, 20, run.asked.iterations)
     rounds = run.amount(4, 1, run.asked.rounds)

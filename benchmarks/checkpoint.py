@@ -65,7 +65,7 @@ def measure(rounds: int, **work: int) -> dict[str, Any]:
 def main() -> None:
     """Measure and print."""
     flags = output.parser(__doc__)
-    flags.add_argument("--rounds", type=int, help="4; quick: 1")
+    flags.add_argument("--rounds", type=output.whole(), help="4; quick: 1")
     run = output.start(flags, PARTS)
     results: dict[str, Any] = {}
     for _ in run.parts():

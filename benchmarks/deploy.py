@@ -221,7 +221,9 @@ def compared(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     """Measure and print."""
     flags = output.parser(__doc__)
-    flags.add_argument("--rounds", type=int, help="of each run; the first of many does not count (6; quick: 1)")
+    flags.add_argument(
+        "--rounds", type=output.whole(), help="of each run; the first of many does not count (6; quick: 1)"
+    )
     run = output.start(flags, PARTS, GATE)
     results = measure(run, run.amount(6, 1, run.asked.rounds))
     figures = compared(results)

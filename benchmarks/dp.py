@@ -234,7 +234,7 @@ def lines(name: str, section: DPSection, rows: Mapping[str, tuple[float, float, 
 def main() -> None:
     """Check, measure and print."""
     flags = output.parser(__doc__)
-    flags.add_argument("--threads", type=int, default=1, help="of all sides (1)")
+    flags.add_argument("--threads", type=output.whole(), default=1, help="of all sides (1)")
     run = output.start(flags, PARTS, GATE)
     torch.set_num_threads(run.asked.threads)
     run.begin_gate()

@@ -154,8 +154,8 @@ def p5(case: UploadCase, rounds: int) -> dict[str, float]:
 def main() -> None:
     """Measure and print."""
     flags = output.parser(__doc__)
-    flags.add_argument("--rounds", type=int, help="before the one that is measured (4; quick: 0)")
-    flags.add_argument("--threads", type=int, default=1)
+    flags.add_argument("--rounds", type=output.whole(0), help="before the one that is measured (4; quick: 0)")
+    flags.add_argument("--threads", type=output.whole(), default=1)
     run = output.start(flags, PARTS)
     torch.set_num_threads(run.asked.threads)
     InProcessGrid(ClientApp(), 1, {})  # messages are written by a node

@@ -55,7 +55,7 @@ def measure(rounds: int, warm_up: int = _WARM_UP) -> dict[str, Any]:
 def main() -> None:
     """Measure and print."""
     flags = output.parser(__doc__)
-    flags.add_argument("--rounds", type=int, help="50; quick: 3")
+    flags.add_argument("--rounds", type=output.whole(), help="50; quick: 3")
     run = output.start(flags, PARTS)
     rounds, warm_up = run.amount(50, 3, run.asked.rounds), run.amount(_WARM_UP, 1)
     if rounds < warm_up + 2:

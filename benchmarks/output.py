@@ -10,11 +10,13 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, final
 
+from flfw.errors import BadInput
 from flfw.storage.provenance import hardware
+from flfw.terminal.parser import Parser
 
 MARK = "quick: not to be quoted"
 
@@ -96,24 +98,36 @@ class BenchmarkRun:
         print(json.dumps({**results, "quick": self.asked.quick, **chosen, "hardware": hardware()}))
 
 
-def parser(description: str | None) -> argparse.ArgumentParser:
+def parser(description: str | None) -> Parser:
     """Return a parser of the flags that all benchmarks have."""
-    flags = argparse.ArgumentParser(description=description)
+    flags = Parser(description=description)
     flags.add_argument("--json", action="store_true", help="only the JSON line on stdout")
     flags.add_argument("--quick", action="store_true", help="less of everything, in under a minute: does it work?")
     flags.add_argument("--only", nargs="+", metavar="NAME", help="the parts to run (all)")
     return flags
 
 
-def start(
-    flags: argparse.ArgumentParser, parts: Mapping[str, BenchmarkPart], gate: BenchmarkPart | None = None
-) -> BenchmarkRun:
+def start(flags: Parser, parts: Mapping[str, BenchmarkPart], gate: BenchmarkPart | None = None) -> BenchmarkRun:
     """Parse the command line; refuse names in ``--only`` that are no parts."""
     flags.epilog = f"parts: {', '.join(parts)}"
-    asked = flags.parse_args()
+    try:
+        asked = flags.parse_args()
+    except BadInput as error:
+        refuse(str(error))
     if unknown := [name for name in asked.only or () if name not in parts]:
         refuse(f"Expected --only among {', '.join(parts)}, got {', '.join(unknown)}.")
     return BenchmarkRun(asked, parts, gate)
+
+
+def whole(least: int = 1) -> Callable[[str], int]:
+    """Return the type of a flag that takes whole numbers from ``least``."""
+
+    def number(word: str) -> int:
+        if not word.isdecimal() or int(word) < least:
+            raise argparse.ArgumentTypeError(f"expected a whole number >= {least}, got {word!r}")
+        return int(word)
+
+    return number
 
 
 def refuse(message: str) -> NoReturn:

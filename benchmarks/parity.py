@@ -141,9 +141,11 @@ def line(name: str, row: dict[str, Any]) -> str:
 def main() -> None:
     """Measure and print."""
     flags = output.parser(__doc__)
-    flags.add_argument("--victims", type=int, help="gradients in each part; quick: 2 at most")
-    flags.add_argument("--iterations", type=int, help="of both sides; quick: 50")
-    flags.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of both sides (all cores)")
+    flags.add_argument("--victims", type=output.whole(), help="gradients in each part; quick: 2 at most")
+    flags.add_argument("--iterations", type=output.whole(), help="of both sides; quick: 50")
+    flags.add_argument(
+        "--threads", type=output.whole(), default=len(os.sched_getaffinity(0)), help="of both sides (all cores)"
+    )
     run = output.start(flags, PARTS)
     theirs = Theirs(breaching_env.required(), run.asked.threads)
     for dataset in {CASES[name].dataset for name in run.names}:

@@ -63,10 +63,15 @@ class Resolved:
         """Model of the method without numbers, on the meta device: its names, shapes and modules.
 
         Raises:
-            BadInput: the network does not fit the data, or the method does not fit the network.
+            BadInput: the network does not fit the data, the method does not fit the network, or a size is too large.
         """
-        with torch.device("meta"):
-            return self.build_model()
+        try:
+            with torch.device("meta"):
+                return self.build_model()
+        except (OverflowError, RuntimeError, TypeError) as error:  # torch has all of them for a size too large
+            if "overflow" not in str(error).lower():
+                raise
+            raise BadInput("Expected a model whose sizes can be counted, got larger ones; lower --set.") from error
 
     @cached_property
     def sharing(self) -> Sharing:

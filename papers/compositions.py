@@ -7,14 +7,17 @@ group.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from flfw.errors import BadInput, require
+from flfw.errors import require
 from flfw.privacy.accountants import account
 from flfw.privacy.compositions import advanced, basic, concentrated, optimal
 from flfw.privacy.mechanism import Phase
+from flfw.terminal.exit_code import exit_code
+from flfw.terminal.parser import Parser
+
+_MOST = 10**9
 
 BOUNDS: dict[str, Callable[[Phase, float], float]] = {
     "basic composition": basic,
@@ -55,7 +58,11 @@ def table(parts: Sequence[Phase], delta: float) -> str:
 
 def main(arguments: list[str]) -> int:
     """Run the command; return 0, or 2 if a value is out of range."""
-    parser = argparse.ArgumentParser(
+    return exit_code("compositions", lambda: _do(arguments))
+
+
+def _do(arguments: list[str]) -> int:
+    parser = Parser(
         prog="python -m papers.compositions", description="Compare bounds on the privacy spent by noisy steps."
     )
     parser.add_argument("--sigma", type=float, default=6.0, help="noise multiplier, >= 0")
@@ -63,11 +70,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--steps", type=int, nargs="+", default=[10_000], help="one column for each number")
     parser.add_argument("--delta", type=float, default=1e-5, help="of all steps together, in (0, 1)")
     asked = parser.parse_args(arguments)
-    try:
-        print(table([Phase(asked.sigma, asked.rate, steps) for steps in asked.steps], asked.delta))
-    except BadInput as error:
-        print(f"compositions: {error}", file=sys.stderr)
-        return 2
+    require(max(asked.steps) <= _MOST, f"steps <= {_MOST:,}", steps=max(asked.steps))
+    print(table([Phase(asked.sigma, asked.rate, steps) for steps in asked.steps], asked.delta))
     return 0
 
 

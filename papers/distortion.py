@@ -15,7 +15,6 @@ L2, in units of raw inputs in [0, 1].
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from copy import deepcopy
@@ -34,6 +33,8 @@ from flfw.nets.net import Net
 from flfw.resolve import resolve
 from flfw.runs import results, run
 from flfw.storage.checkpoint import require_same_data, stored_experiment
+from flfw.terminal.exit_code import exit_code
+from flfw.terminal.parser import Parser
 from papers.norms import last_weights
 
 _UNCHANGED = (nn.Identity, nn.Flatten, nn.Dropout)  # in evaluation mode
@@ -177,18 +178,18 @@ def of_run(folder: Path, data_root: Path | None = None, most: int = 1000) -> Dis
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; return 0, or 2 if the run does not fit."""
-    parser = argparse.ArgumentParser(
+    return exit_code("distortion", lambda: _do(arguments))
+
+
+def _do(arguments: Sequence[str]) -> int:
+    parser = Parser(
         prog="python -m papers.distortion", description="Bound the distortions that keep the class of test examples."
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run that shares its whole model")
     parser.add_argument("--examples", type=int, default=1000, help="most test examples; default: %(default)s")
     parser.add_argument("--data-root", type=Path, help="folder of the data sets; default: where the run found them")
     asked = parser.parse_args(arguments)
-    try:
-        result = of_run(asked.run, asked.data_root, asked.examples)
-    except BadInput as error:
-        print(f"distortion: {error}", file=sys.stderr)
-        return 2
+    result = of_run(asked.run, asked.data_root, asked.examples)
     shares = torch.tensor(_SHARES, dtype=torch.float64)
     print(f"L2 length of distortions that keep the class of {len(result.proven):,} test examples, raw inputs in [0, 1]")
     print("| | " + " | ".join(f"{share:.0%} of them below" for share in _SHARES) + " |\n|---|---|---|---|")

@@ -10,6 +10,7 @@ import io
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 from math import isfinite, nan
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from matplotlib import rc_context
@@ -20,6 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from flfw.errors import BadInput
 from flfw.report.figures import spread
 
 Format = Literal["svg", "png", "pdf"]
@@ -207,3 +209,15 @@ def _in_order(group: str) -> tuple[bool, list[int]]:
     """Return a sort key: groups of classes by their numbers, groups without a class last."""
     numbers = [int(word) for word in group.replace("–", " ").replace(",", " ").split() if word.isdigit()]
     return not numbers, numbers
+
+
+def make_folder(out: Path) -> None:
+    """Make the folder of figures, if there is none.
+
+    Raises:
+        BadInput: it cannot be made.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"Expected a folder that can be made for --out, got {out} ({error.strerror}).") from error

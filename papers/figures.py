@@ -19,7 +19,6 @@ grid has images beside its table.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import sys
@@ -33,6 +32,8 @@ from flfw import data
 from flfw.errors import BadInput, require
 from flfw.matrix.rows import Finished, read
 from flfw.storage.sealed import write_whole
+from flfw.terminal.exit_code import exit_code
+from flfw.terminal.parser import Parser
 from papers import charts, comparisons, drawing, features, gains, grids
 from papers.comparisons import kind
 from papers.drawing import Rows
@@ -81,7 +82,7 @@ def write(
             if only or name == "training":
                 raise
             print(f"left out: {name}: {error}", file=sys.stderr)
-    out.mkdir(parents=True, exist_ok=True)
+    drawing.make_folder(out)
     files = {}
     for name, (rows, figure) in made.items():
         files[out / f"{name}.{form}"] = drawing.rendered(figure, form)
@@ -206,7 +207,11 @@ def _number(value: Any) -> float | None:
 
 def main(arguments: list[str]) -> int:
     """Run the command; return 0, or 2 if a figure cannot be drawn."""
-    parser = argparse.ArgumentParser(prog="python -m papers.figures", description="Draw finished runs for a paper.")
+    return exit_code("figures", lambda: _do(arguments))
+
+
+def _do(arguments: list[str]) -> int:
+    parser = Parser(prog="python -m papers.figures", description="Draw finished runs for a paper.")
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders; what shows one run shows the first")
     parser.add_argument("--out", type=Path, help="folder to write; default: figures in the first run's")
     parser.add_argument("--format", choices=get_args(drawing.Format), default="svg", help="of the figures")
@@ -221,13 +226,9 @@ def main(arguments: list[str]) -> int:
     grid.add_argument("--source", nargs="+", choices=list(grids.SOURCES), default=[], help="attacked messages")
     grid.add_argument("--columns", type=int, default=grids.COLUMNS, help="most images; default: %(default)s")
     asked = parser.parse_args(arguments)
-    try:
-        listed = (tuple(each) for each in (asked.attack, asked.round, asked.vantage, asked.source))
-        choice = grids.GridChoice(*listed, columns=asked.columns)
-        written = write(asked.runs, asked.out, asked.format, asked.only, asked.data_root, choice)
-    except BadInput as error:
-        print(f"figures: {error}", file=sys.stderr)
-        return 2
+    listed = (tuple(each) for each in (asked.attack, asked.round, asked.vantage, asked.source))
+    choice = grids.GridChoice(*listed, columns=asked.columns)
+    written = write(asked.runs, asked.out, asked.format, asked.only, asked.data_root, choice)
     print("\n".join(map(str, written)))
     return 0
 

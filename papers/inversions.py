@@ -17,7 +17,6 @@ Classifier and generator are those that the server sends next, with which the cl
 
 from __future__ import annotations
 
-import argparse
 import csv
 import sys
 from collections.abc import Mapping, Sequence
@@ -40,6 +39,8 @@ from flfw.nets.inputs import Inputs
 from flfw.rng import initialising, numpy_generator, torch_generator
 from flfw.runs import run
 from flfw.task import Task
+from flfw.terminal.exit_code import exit_code
+from flfw.terminal.parser import Parser
 from papers import drawing, grids
 from papers.restored import Restored, restored
 
@@ -205,8 +206,12 @@ def _numbered(name: str, images: Tensor) -> dict[tuple[str, int], np.ndarray]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; return 0, or 2 if the run or the data do not fit."""
+    return exit_code("inversions", lambda: _do(arguments))
+
+
+def _do(arguments: Sequence[str]) -> int:
     usual = InversionSettings()
-    parser = argparse.ArgumentParser(prog="python -m papers.inversions", description="Invert a client's features.")
+    parser = Parser(prog="python -m papers.inversions", description="Invert a client's features.")
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run with --keep-state")
     parser.add_argument("--client", type=int, default=0, help="default: %(default)s")
     parser.add_argument("--other", default="", metavar="DATASET", help="data of another distribution")
@@ -216,17 +221,13 @@ def main(arguments: Sequence[str]) -> int:
         many: Any = {"type": float, "nargs": "+"} if name == "tv" else {"type": type(value)}
         parser.add_argument(f"--{name}", **many, default=value, help="default: %(default)s")
     asked = parser.parse_args(arguments)
-    try:
-        chosen: dict[str, Any] = {name: getattr(asked, name) for name in vars(usual)}
-        settings = InversionSettings(**{**chosen, "tv": tuple(asked.tv)})
-        finished = restored(asked.run, asked.data_root)
-        other = _task(finished, asked.other) if asked.other else None
-        content = inversions(finished, asked.client, settings, other)
-    except BadInput as error:
-        print(f"inversions: {error}", file=sys.stderr)
-        return 2
+    chosen: dict[str, Any] = {name: getattr(asked, name) for name in vars(usual)}
+    settings = InversionSettings(**{**chosen, "tv": tuple(asked.tv)})
+    finished = restored(asked.run, asked.data_root)
+    other = _task(finished, asked.other) if asked.other else None
+    content = inversions(finished, asked.client, settings, other)
     out = asked.out or asked.run / "figures"
-    out.mkdir(parents=True, exist_ok=True)
+    drawing.make_folder(out)
     title = f"{finished.experiment.method} on {finished.experiment.dataset}, client {asked.client}: inverted features"
     weights = ", ".join(f"{tv:g}" for tv in settings.tv)
     best = (

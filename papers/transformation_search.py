@@ -29,6 +29,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Literal
 
@@ -39,12 +40,14 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from flfw.data.transformations import OPERATIONS, sequences, transformed
-from flfw.errors import BadInput, require
+from flfw.errors import require
 from flfw.experiment import Experiment
 from flfw.resolve import resolve
 from flfw.rng import initialising, numpy_generator, torch_generator
 from flfw.storage.sealed import write_whole
 from flfw.task import Task
+from flfw.terminal.exit_code import exit_code
+from flfw.terminal.parser import Parser
 from flfw.training.optimisers import SGD, along
 
 Ranking = Literal["both", "mean"]
@@ -217,6 +220,8 @@ def search(asked: argparse.Namespace) -> dict[str, object]:
     """
     require(asked.candidates >= 1, "1 candidate or more", candidates=asked.candidates)
     require(asked.epochs >= 0 and asked.lr > 0, "epochs >= 0 and lr > 0", epochs=asked.epochs, lr=asked.lr)
+    require(asked.seed >= 0, "seed >= 0", seed=asked.seed)
+    require(isfinite(asked.threshold), "-inf < threshold < inf", threshold=asked.threshold)
     given = Experiment(method="fedavg", dataset=asked.dataset, net=asked.net, split="iid", clients=1, attack=("none",))
     task = Task.load(resolve(given).experiment, asked.data_root)
     require(len(task.dataset.shape) == 3, "images", dataset=asked.dataset)
@@ -233,7 +238,11 @@ def search(asked: argparse.Namespace) -> dict[str, object]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; return 0, or 2 if a value does not fit."""
-    parser = argparse.ArgumentParser(
+    return exit_code("transformation_search", lambda: _do(arguments))
+
+
+def _do(arguments: Sequence[str]) -> int:
+    parser = Parser(
         prog="python -m papers.transformation_search", description="Search for the transformation policy of ATS."
     )
     parser.add_argument("--dataset", required=True, help="a data set of images")
@@ -247,11 +256,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--data-root", type=Path, help="folder of the data sets")
     parser.add_argument("--out", type=Path, metavar="FILE", help="a file for all that are ranked, as JSON")
     asked = parser.parse_args(arguments)
-    try:
-        result = search(asked)
-    except BadInput as error:
-        print(f"transformation_search: {error}", file=sys.stderr)
-        return 2
+    result = search(asked)
     rows = result["ranked"]
     assert isinstance(rows, list)
     if not rows:

@@ -5,28 +5,29 @@ Say on a machine that soon has no network.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from flfw import data
-from flfw.errors import BadInput
+from flfw.terminal.exit_code import exit_code
+from flfw.terminal.parser import Parser
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
     """Download data sets and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m flfw.data.download", description=__doc__)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    return exit_code("flfw.data.download", lambda: _do(given))
+
+
+def _do(arguments: list[str]) -> int:
+    parser = Parser(prog="python -m flfw.data.download", description=__doc__)
     parser.add_argument("names", nargs="+", metavar="NAME", help="a data set, as for --dataset")
     parser.add_argument("--root", type=Path, help="data root; default: $FLFW_DATA, else the user cache")
-    chosen = parser.parse_args(None if arguments is None else list(arguments))
+    chosen = parser.parse_args(arguments)
     for name in chosen.names:
-        try:
-            data.fetch(name, chosen.root)
-            print(f"{name}: {len(data.load(name, chosen.root).train_y)} training examples are ready")
-        except BadInput as error:
-            print(f"flfw.data.download: {error}", file=sys.stderr)
-            return 2
+        data.fetch(name, chosen.root)
+        print(f"{name}: {len(data.load(name, chosen.root).train_y)} training examples are ready")
     return 0
 
 

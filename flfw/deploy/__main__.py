@@ -3,7 +3,7 @@
 init    makes certificates, keys, a folder a site, and scripts with what is to be run where
 up      starts the server and all sites on this machine; those that are at work already are left alone
 status  says what is at work, and what is spent of each site's budget
-down    ends the sites, then the server; what they keep stays
+down    ends the sites, then the server; what they keep stays, unless --purge removes what ended runs left
 renew   makes a new key and certificate for the server, which it uses from its next start
 hash    prints the SHA-256 of this code as an app, by which a site's policy accepts it
 """
@@ -17,24 +17,29 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
 from math import inf
 from pathlib import Path
 from typing import Any, get_args
 
 from flfw import plugins
 from flfw.deploy import certificates, processes
-from flfw.deploy.files import make, renew
+from flfw.deploy.files import make, renew, require_new
 from flfw.deploy.layout import Layout, environment, transport
+from flfw.deploy.leftovers import ALSO, plan
 from flfw.deploy.node_config import spent
 from flfw.deploy.policy import Policy, Reasons
 from flfw.deploy.submit import bundle_hash
 from flfw.dp.budget import METRICS
 from flfw.engines.registrations import registered_nodes, registration_file
-from flfw.errors import RunFailed
+from flfw.errors import BadInput, RunFailed, require
 from flfw.experiment import Experiment
 from flfw.method import Method
 from flfw.privacy.claims import Unit
+from flfw.recording.retention import in_units
 from flfw.terminal.exit_code import exit_code
+from flfw.terminal.parser import Parser
 
 _UP_S = 120.0
 _AGAIN_S = 5.0
@@ -44,8 +49,12 @@ _JOINED, _THERE_ALREADY, _SAID = b"SuperNode ID: ", b"[code: 2004]", re.compile(
 
 def main(arguments: Sequence[str]) -> int:
     """Run a command; return 2 for bad input and 1 for a failed start, with one line on stderr."""
+    return exit_code("flfw.deploy", lambda: _do(arguments))
+
+
+def _do(arguments: Sequence[str]) -> int:
     asked = _parser().parse_args(arguments)
-    return exit_code("flfw.deploy", lambda: _COMMANDS[asked.command](asked))
+    return _COMMANDS[asked.command](asked)
 
 
 def _init(asked: argparse.Namespace) -> int:
@@ -58,7 +67,9 @@ def _init(asked: argparse.Namespace) -> int:
     budget: dict[str, Any] = {"epsilon": asked.epsilon, "delta": asked.delta, "unit": asked.unit}
     metrics = asked.metrics or ("all" if asked.epsilon == inf else "none")
     budget |= {"patient_examples": asked.patient_examples, "metrics": metrics, "reasons": asked.reasons}
-    make(layout, Policy((bundle_hash(),), tuple(uploads), asked.largest_upload_mb, **budget).text())
+    policy = Policy(("0" * 64,), tuple(uploads), asked.largest_upload_mb, **budget)
+    require_new(layout.folder)
+    make(layout, replace(policy, apps=(bundle_hash(),)).text())  # building the app takes seconds: after all checks
     way = f"{transport()} with TLS and a key a site"
     print(f"{layout.folder}: {layout.clients} sites, server at {layout.host}, by {way}")
     print(f"on this machine   python -m flfw.deploy up {asked.folder}")
@@ -160,7 +171,7 @@ def _register(layout: Layout) -> None:
 
 def _status(asked: argparse.Namespace) -> int:
     layout = Layout.read(asked.folder)
-    ends = certificates.ends((layout.superlink / "server.pem").read_bytes())
+    ends = _certified_until(layout)
     print(f"transport   {transport()} with TLS (certificate until {ends:%Y-%m-%d}), a key a site")
     parts = [("superlink", layout.superlink, f"sites {layout.host}:{layout.sites_port}, flwr :{layout.control_port}")]
     parts += [("supernode", layout.site(number), f"site {number}") for number in range(layout.clients)]
@@ -176,6 +187,13 @@ def _status(asked: argparse.Namespace) -> int:
     return 1 if missing else 0
 
 
+def _certified_until(layout: Layout) -> datetime:
+    path = layout.superlink / "server.pem"
+    if not path.is_file():
+        raise BadInput(f"Expected the server's certificate in {path}, got none; restore it or run renew.")
+    return certificates.ends(path.read_bytes())
+
+
 def _spent(site: Path, number: int) -> Iterator[str]:
     """Yield a line on the spent part of each of a site's limits, and on a policy that does not hold yet."""
     file = site / "policy.toml"
@@ -188,17 +206,30 @@ def _spent(site: Path, number: int) -> Iterator[str]:
 
 def _down(asked: argparse.Namespace) -> int:
     layout = Layout.read(asked.folder)
+    only = "--purge with --older-than, --also and --dry-run"
+    require(asked.purge or not (asked.older_than or asked.also or asked.dry_run), only, purge=False)
+    if asked.purge:
+        plan(layout, asked.older_than, asked.also)  # bad input ends nothing
+    if not asked.dry_run:
+        _end(layout)
+    if asked.purge:
+        removal = plan(layout, asked.older_than, asked.also)
+        print(*removal.lines(), sep="\n", flush=True)
+        done = "a dry run: nothing was removed" if asked.dry_run else f"freed {in_units(removal.carry_out())}"
+        print(f"{done}; copies and backups are not reached")
+    return 0
+
+
+def _end(layout: Layout) -> None:
     parts = [(layout.site(number), "supernode") for number in range(layout.clients)]
     ended = sum(processes.stop(folder, name) for folder, name in [*parts, (layout.superlink, "superlink")])
     print(f"ended {ended} processes; keys, state and runs stay in {layout.folder}")
-    return 0
 
 
 def _renew(asked: argparse.Namespace) -> int:
     layout = Layout.read(asked.folder)
     renew(layout)
-    ends = certificates.ends((layout.superlink / "server.pem").read_bytes())
-    print(f"certificate until {ends:%Y-%m-%d}, from the server's next start")
+    print(f"certificate until {_certified_until(layout):%Y-%m-%d}, from the server's next start")
     return 0
 
 
@@ -210,15 +241,26 @@ def _hash(asked: argparse.Namespace) -> int:
 _COMMANDS = {"init": _init, "up": _up, "status": _status, "down": _down, "renew": _renew, "hash": _hash}
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "python -m flfw.deploy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def _folder(word: str) -> Path:
+    if not word or not word.isprintable():
+        raise argparse.ArgumentTypeError(f"expected a name of printable characters, got {word!r}")
+    return Path(word)
+
+
+def _parser() -> Parser:
+    parser = Parser("python -m flfw.deploy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     for name in _COMMANDS:
         one = commands.add_parser(name)
         if name != "hash":
-            one.add_argument("folder", type=Path, metavar="DIR")
+            one.add_argument("folder", type=_folder, metavar="DIR")
+        if name == "down":
+            one.add_argument("--purge", action="store_true", help="remove what ended runs left; it is listed first")
+            one.add_argument("--older-than", type=float, default=0.0, metavar="DAYS", help="only what is that old")
+            one.add_argument(
+                "--also", nargs="+", choices=ALSO, default=[], help="what else goes; see docs/retention.md"
+            )
+            one.add_argument("--dry-run", action="store_true", help="end and remove nothing, list alone")
         if name == "init":
             one.add_argument("--clients", type=int, default=3, help="sites (default 3)")
             one.add_argument("--methods", default=Experiment().method, help="whose uploads the sites' policies allow")

@@ -15,6 +15,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from flfw.errors import BadInput
+
 _YEARS, _AUTHORITY_YEARS = 2, 10
 
 
@@ -45,8 +47,16 @@ def server(by: Pair, hosts: Sequence[str]) -> Pair:
     Args:
         by: the authority.
         hosts: names and addresses under which clients reach the server; at least one.
+
+    Raises:
+        BadInput: the authority's key or certificate is damaged.
     """
-    issuer, signer = x509.load_pem_x509_certificate(by.public), serialization.load_pem_private_key(by.private, None)
+    try:
+        issuer, signer = x509.load_pem_x509_certificate(by.public), serialization.load_pem_private_key(by.private, None)
+    except ValueError as error:
+        raise BadInput(
+            "Expected the authority's key and certificate in PEM, got damaged ones; restore them."
+        ) from error
     assert isinstance(signer, ec.EllipticCurvePrivateKey), "authorities here have no others"
     key = _key()
     signed = (
@@ -72,8 +82,15 @@ def node() -> Pair:
 
 
 def ends(certificate: bytes) -> datetime.datetime:
-    """Return the time at which a certificate (PEM) expires."""
-    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+    """Return the time at which a certificate (PEM) expires.
+
+    Raises:
+        BadInput: it is none.
+    """
+    try:
+        return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+    except ValueError as error:
+        raise BadInput("Expected a certificate in PEM, got a damaged one; restore it or run renew.") from error
 
 
 def _key() -> ec.EllipticCurvePrivateKey:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -23,11 +26,34 @@ def make(layout: Layout, policy: str) -> None:
         policy: text of the initial policy of each site.
 
     Raises:
-        BadInput: the folder exists and is not empty.
+        BadInput: the folder exists and is not empty, or cannot be made.
     """
-    if layout.folder.exists() and any(layout.folder.iterdir()):
-        raise BadInput(f"Expected a new folder, got {layout.folder}, which holds something; choose another.")
-    for folder in (layout.folder, layout.folder / "ca", layout.superlink, layout.superlink / "home"):
+    require_new(layout.folder)
+    missing = [folder for folder in (layout.folder, *layout.folder.parents) if not os.path.lexists(folder)]
+    try:
+        layout.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _fill(layout, policy)
+    except OSError as error:
+        for path in layout.folder.iterdir() if os.path.isdir(layout.folder) else ():  # noqa: PTH112 - it was empty
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for folder in missing:
+            with suppress(OSError):
+                folder.rmdir()
+        raise BadInput(f"Expected a folder that can be made, got {layout.folder} ({error.strerror}).") from error
+
+
+def require_new(folder: Path) -> None:
+    """Refuse a folder that holds something.
+
+    Raises:
+        BadInput: see above.
+    """
+    if os.path.isdir(folder) and any(folder.iterdir()):  # noqa: PTH112 - a name that is too long is no error here
+        raise BadInput(f"Expected a new folder, got {folder}, which holds something; choose another.")
+
+
+def _fill(layout: Layout, policy: str) -> None:
+    for folder in (layout.folder / "ca", layout.superlink, layout.superlink / "home"):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     _write(layout.folder / ".gitignore", b"*\n")  # the folder holds keys and may be inside a checkout
     authority = certificates.authority()

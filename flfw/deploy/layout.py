@@ -25,7 +25,8 @@ from flfw.errors import BadInput, require
 _FILE = "federation.toml"
 _LAST_GRPC = (1, 39)  # later SuperNodes speak HTTP
 _PORTS = range(1024, 65536)
-_ADDRESS = re.compile(r"[\w.:-]{1,64}", re.ASCII)
+_ADDRESS = re.compile(r"(?=.*\w)[\w.:-]{1,64}", re.ASCII)
+_MOST_SITES = 10_000
 
 
 def transport(flower: str | None = None) -> str:
@@ -58,6 +59,7 @@ class Layout:
 
     def __post_init__(self) -> None:
         require(self.clients >= 1, "clients >= 1", clients=self.clients)
+        require(self.clients <= _MOST_SITES, f"clients <= {_MOST_SITES:,}, each with a port", clients=self.clients)
         for name in ("host", "listen"):
             address = getattr(self, name)
             fits = bool(_ADDRESS.fullmatch(address))
@@ -67,7 +69,8 @@ class Layout:
             require(port in _PORTS, f"{_PORTS.start} <= {name.replace('_', '-')} < {_PORTS.stop}", **{name: port})
         used = [self.port, self.control_port, *range(self.site_port, self.site_port + self.clients)]
         fits = len(set(used)) == len(used) and max(used) in _PORTS
-        require(fits, f"ports that all differ, below {_PORTS.stop}", ports=" ".join(map(str, used)))
+        asked = f"{self.port} {self.control_port} {self.site_port}-{self.site_port + self.clients - 1}"
+        require(fits, f"ports that all differ, below {_PORTS.stop}", ports=asked)
 
     @classmethod
     def read(cls, folder: Path) -> Layout:

@@ -10,6 +10,7 @@ from pathlib import Path
 from flfw.deploy import quota
 from flfw.deploy.policy import Policy
 from flfw.dp import site_ledger
+from flfw.errors import BadInput
 from flfw.messages.reasons import QUIET
 
 
@@ -61,8 +62,16 @@ def announcements(policy: Policy, folder: Path) -> list[str]:
 
 
 def extended(arguments: Sequence[str], policy: Policy, folder: Path) -> list[str]:
-    """Return the arguments of a SuperNode with the entries in its node config."""
-    result = list(arguments)
-    at = result.index("--node-config") + 1
-    result[at] += "".join(f" {key}={json.dumps(value)}" for key, value in entries(policy, folder).items())
+    """Return the arguments of a SuperNode with the entries in its node config.
+
+    Raises:
+        BadInput: there are entries, and the arguments have no node config.
+    """
+    result, added = list(arguments), entries(policy, folder)
+    if added and "--node-config" not in result[:-1]:
+        raise BadInput(f"Expected --node-config, to which the policy adds {', '.join(added)}; got none.")
+    if added:
+        result[result.index("--node-config") + 1] += "".join(
+            f" {key}={json.dumps(value)}" for key, value in added.items()
+        )
     return result

@@ -6,7 +6,7 @@ import logging
 import traceback
 from typing import final
 
-from flfw.messages.plain_words import printable
+from flfw.terminal.plain import printable
 
 _FLOWERS = "flwr"
 

@@ -87,6 +87,7 @@ class Policy:
         )
         require(self.metrics in METRICS, f"metrics among {', '.join(METRICS)}", metrics=self.metrics)
         require(self.epsilon > 0, "epsilon > 0", epsilon=self.epsilon)
+        require(self.patient_examples >= 0, "patient-examples >= 0", patient_examples=self.patient_examples)
         if self.budget:
             mine = "apps as SHA-256 with an epsilon, as the accepted app's code counts it"
             require(ANY not in self.apps, mine, apps=" ".join(self.apps))

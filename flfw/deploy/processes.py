@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -37,6 +38,8 @@ def start(command: Sequence[str], folder: Path, name: str, variables: Mapping[st
     if running is not None:
         return running
     _end(folder, name)  # processes that an earlier one left behind
+    temporary = _clear(folder)
+    temporary.mkdir(mode=0o700)
     neutral = folder / "neutral"  # modules in the working folder would be imported ahead of the app
     neutral.mkdir(exist_ok=True)
     with (folder / f"{name}.log").open("ab") as log:
@@ -44,7 +47,7 @@ def start(command: Sequence[str], folder: Path, name: str, variables: Mapping[st
             begun = subprocess.Popen(
                 list(command),
                 cwd=neutral,
-                env={**variables, _MARK: _mark(folder, name)},
+                env={**variables, _MARK: _mark(folder, name), "TMPDIR": str(temporary)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -84,6 +87,7 @@ def stop(folder: Path, name: str) -> bool:
         while alive(folder, name) is not None and time.monotonic() < deadline:
             time.sleep(_POLL_S)
     _end(folder, name)
+    _clear(folder)
     (folder / f"{name}.pid").unlink(missing_ok=True)
     return pid is not None
 
@@ -98,6 +102,13 @@ def _end(folder: Path, name: str) -> None:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(_POLL_S)
+
+
+def _clear(folder: Path) -> Path:
+    """Remove the temporary files of a program, which those of its processes that are killed leave; return the place."""
+    temporary = folder / "tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    return temporary
 
 
 def _marked(folder: Path, name: str) -> list[int]:

@@ -44,7 +44,8 @@ def run(experiment: Experiment) -> None:
     layout = check(experiment)
     assert experiment.out is not None, "the experiment was checked"
     with tempfile.TemporaryDirectory(prefix="flfw-flwr-") as name:
-        folder, variables = Path(name).resolve(), environment(layout.superlink / "home")
+        folder = Path(name).resolve()
+        variables = environment(layout.superlink / "home") | {"TMPDIR": str(folder)}  # for flwr, which may be killed
         # The bundle is the code alone, so that a site can know it by its hash; the configuration is a separate file.
         (folder / "run.toml").write_text(toml_lines(experiment.to_run_config()))
         options = ["--run-config", str(folder / "run.toml")]

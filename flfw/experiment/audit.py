@@ -8,7 +8,7 @@ from typing import Literal
 
 from flfw.curves import Point, points
 from flfw.errors import require
-from flfw.experiment.fields import require_at_least, require_finite
+from flfw.experiment.fields import MOST, require_at_least, require_at_most, require_finite
 
 VANTAGES = ("server", "client_update", "client_example")
 """Positions of an adversary: at the server, at a client's update, or at the gradient of one example on a client."""
@@ -65,10 +65,12 @@ class AuditSettings:
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, ("victim_batch", "victim_steps", "images"))
+        require_at_most(self, MOST, ("victim_batch", "victim_steps", "images"))
         require_at_least(self, 0, ("attack_retries",))
         require_at_least(self, -1, ("keep_observations",))
         require_finite(self, ("attack_gpus",), zero=True)
         require_finite(self, ("attack_seconds", "attack_memory_gb", "observations_gb"))
+        require(len(set(self.attacks)) == len(self.attacks), "each attack once", attack=" ".join(self.attacks))
         fits = bool(self.vantage) and set(self.vantage) <= set(VANTAGES) and len(set(self.vantage)) == len(self.vantage)
         require(fits, f"vantage among {', '.join(VANTAGES)}, each once", vantage=" ".join(self.vantage))
         _ = self.points

@@ -9,6 +9,9 @@ from flfw.errors import BadInput, require
 
 Scalar = bool | int | float | str
 
+MOST = 1_000_000
+"""The most of clients, rounds, steps or examples that a setting can ask for."""
+
 
 def require_at_least(record: object, least: int, names: Iterable[str]) -> None:
     """Refuse a record with one of these fields below ``least``.
@@ -19,6 +22,17 @@ def require_at_least(record: object, least: int, names: Iterable[str]) -> None:
     for name in names:
         value = getattr(record, name)
         require(value >= least, f"{name.replace('_', '-')} >= {least}", **{name: value})
+
+
+def require_at_most(record: object, most: int, names: Iterable[str]) -> None:
+    """Refuse a record with one of these fields above ``most``: a slip of the keyboard would compute for ages.
+
+    Raises:
+        BadInput: names the flag and its value.
+    """
+    for name in names:
+        value = getattr(record, name)
+        require(value <= most, f"{name.replace('_', '-')} <= {most:,}", **{name: value})
 
 
 def require_finite(record: object, names: Iterable[str], *, zero: bool = False) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from flfw.errors import require
-from flfw.experiment.fields import integer, require_at_least, require_finite
+from flfw.experiment.fields import MOST, integer, require_at_least, require_at_most, require_finite
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,9 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, ("clients", "rounds", "local_epochs", "batch_size"))
+        require_at_most(self, MOST, ("clients", "rounds", "local_epochs", "batch_size"))
         require_at_least(self, 0, ("seed", "patience", "byzantine_clients"))
+        require_at_most(self, 2**63 - 1, ("seed",))  # Flower's own limit
         require(0 <= self.sample <= self.clients, f"0 <= sample <= clients={self.clients}", sample=self.sample)
         require_finite(self, ("lr",))
         lied_to = "--robust with --byzantine-clients"
@@ -87,8 +89,9 @@ class TrainingSettings:
     def defended_partitions(self) -> frozenset[int]:
         """Partitions whose clients use the defence."""
         everyone = range(self.clients)
-        words = everyone if self.defended == "all" else self.defended.split(",")
-        chosen = frozenset(integer(str(word), "defended") for word in words)
+        if self.defended == "all":
+            return frozenset(everyone) if self.defence != "none" else frozenset()
+        chosen = frozenset(integer(word, "defended") for word in self.defended.split(","))
         require(all(p in everyone for p in chosen), f"0 <= defended < {self.clients}", defended=self.defended)
         return chosen if self.defence != "none" else frozenset()
 

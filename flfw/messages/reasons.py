@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 
 from flfw.errors import DIED
-from flfw.messages.plain_words import shown
+from flfw.terminal.plain import shown
 
 QUIET = "quiet"
 WITHHELD = "cannot use its data; this site's log has the reason"

@@ -102,11 +102,11 @@ def _remove(path: Path, run_folder: Path) -> str:
     if path.is_dir():
         sizes = _sizes(path)
         shutil.rmtree(path)
-        return f"{name}/: {len(sizes)} file{'' if len(sizes) == 1 else 's'}, {_in_units(sum(sizes))}."
+        return f"{name}/: {len(sizes)} file{'' if len(sizes) == 1 else 's'}, {in_units(sum(sizes))}."
     if path.exists():
         size = path.stat().st_size
         path.unlink()
-        return f"{name}: {_in_units(size)}."
+        return f"{name}: {in_units(size)}."
     return ""
 
 
@@ -114,10 +114,10 @@ def _sizes(folder: Path) -> list[int]:
     return [(Path(at) / file).lstat().st_size for at, _, files in os.walk(folder) for file in files]
 
 
-def _in_units(size: float) -> str:
+def in_units(size: float) -> str:
     """Format a number of bytes with a unit.
 
-    >>> _in_units(999), _in_units(1_234_567_890)
+    >>> in_units(999), in_units(1_234_567_890)
     ('999 bytes', '1.2 GB')
     """
     unit = "bytes"

@@ -16,7 +16,6 @@ this machine whose path the attack has.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import os
@@ -47,6 +46,8 @@ from flfw.recording.reader import Recordings, is_recorded, places
 from flfw.runs import run as whole
 from flfw.storage.checkpoint import locked
 from flfw.storage.sealed import write_whole
+from flfw.terminal.exit_code import exit_code
+from flfw.terminal.parser import Parser
 
 _PURPOSE = "Find out whether an attack reads more than it is granted."
 _POISON = "poisoned"
@@ -282,16 +283,19 @@ def _without_grants(line: Line) -> Line:
 
 def main(arguments: list[str]) -> int:
     """Run the command; return 0 if nothing changed, 1 if something did, 2 if nothing could be compared."""
-    parser = argparse.ArgumentParser(prog="python -m flfw.runs.capability", description=_PURPOSE)
+    return exit_code("capability", lambda: _do(arguments))
+
+
+def _do(arguments: list[str]) -> int:
+    parser = Parser(prog="python -m flfw.runs.capability", description=_PURPOSE)
     parser.add_argument("run", type=Path, help="folder of a run with its recordings")
     parser.add_argument("--attack", nargs="+", required=True, help="attacks, by name or as package.module:Class")
     parser.add_argument("--set", nargs="+", default=[], help="hyper-parameters, as PLUGIN.FIELD=VALUE")
     asked = parser.parse_args(arguments)
     try:
         results = check(asked.run, asked.attack, asked.set)
-    except (BadInput, RunFailed) as error:
-        print(f"capability: {error}", file=sys.stderr)
-        return 2
+    except RunFailed as error:  # nothing could be compared
+        raise BadInput(str(error)) from error
     for one in results:
         print(one)
     if not all(one.same for one in results):

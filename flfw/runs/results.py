@@ -171,9 +171,20 @@ def audit_again(resolved: Resolved, source: Path, out: Path, notes: list[str], a
 
 
 def read_earlier(source: Path) -> dict[str, Any]:
-    """Read the result of a run, as far as it got."""
-    if (source / "result.json").exists():
-        return json.loads((source / "result.json").read_text())
+    """Read the result of a run, as far as it got.
+
+    Raises:
+        BadInput: it is damaged.
+    """
+    path = source / "result.json"
+    if path.exists():
+        try:
+            result = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise BadInput(f"Expected {path} as a run writes it, got {error}; restore it.") from error
+        if not isinstance(result, dict):
+            raise BadInput(f"Expected {path} as a run writes it, got no object; restore it.")
+        return result
     return {"provenance": {}, "environment": {}, "rounds": [], "final": None, "privacy": []}
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import sys
 import time
 import warnings
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from flfw import data
+from flfw import data, nets
 from flfw.audit.auditor import auditing
 from flfw.client.site import Site
 from flfw.dp.canary_audit import refuse_canaries
@@ -141,6 +143,7 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[Resolved, Task, 
     experiment = resolved.experiment
     _require_sites(experiment)
     check_names(resolved)
+    _require_memory(resolved)
     if experiment.canaries:
         refuse_canaries(experiment.method, resolved.method, resolved.settings, resolved.model)
     data.fetch(experiment.dataset, experiment.data_root)  # may take an hour: after all checks without data
@@ -167,6 +170,7 @@ def _with_absolute_paths(experiment: Experiment, new: bool) -> Experiment:
     """Return the experiment without ``auto`` and with absolute paths, ``out`` among them."""
     experiment = without_auto(experiment)
     out = (experiment.out or Path("runs") / default_name(experiment)).absolute()
+    require(str(out).isprintable(), "an --out of printable characters", out=repr(str(out)))
     if new and out.exists():
         raise BadInput(f"Expected a new folder for --out, got {out}, which exists; choose another or remove it.")
     root = experiment.data_root.absolute() if experiment.data_root else None
@@ -180,9 +184,13 @@ def make_folder(out: Path) -> None:
     Raises:
         BadInput: it cannot be made.
     """
+    missing = [folder for folder in (out, *out.parents) if not os.path.lexists(folder)]
     try:
         out.mkdir(parents=True)
     except OSError as error:
+        for folder in missing:  # those that were made before it failed
+            with suppress(OSError):
+                folder.rmdir()
         raise BadInput(f"Expected a folder that can be made for --out, got {out} ({error.strerror}).") from error
 
 
@@ -201,6 +209,17 @@ def _require_sites(experiment: Experiment) -> None:
     require(experiment.federation is not None, sites, federation=experiment.federation)
     unaudited = f"--attack none with {name}, as no truth leaves a site to be compared with"
     require(not experiment.attacks, unaudited, attack=" ".join(experiment.attacks))
+
+
+def _require_memory(resolved: Resolved) -> None:
+    """Refuse a model that does not fit this machine's memory, in which the server keeps it."""
+    needed = 4 * nets.numel(resolved.model.state_dict())
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        raise BadInput(
+            f"Expected a model of at most {there / 1e9:.1f} GB, this machine's memory, got {needed / 1e9:.1f} GB; "
+            "lower the sizes in --set or choose another --net."
+        )
 
 
 def _require_metrics(resolved: Resolved) -> None:

@@ -61,6 +61,8 @@ def in_turn(clients: Sequence[int], apart: int, server_round: int) -> list[int]:
 
 def most_participations(clients: int, sample: int, sampling: Sampling, seed: int, rounds: int, apart: int = 1) -> int:
     """Count the rounds of the client that takes part most often; ``apart`` as for `in_turn`."""
+    if apart == 1 and not 0 < sample < clients:
+        return rounds
     counts = np.zeros(clients, dtype=np.int64)
     for server_round in range(1, rounds + 1):
         turn = in_turn(range(clients), apart, server_round)

@@ -9,10 +9,10 @@ from typing import TypeVar
 from flwr.app import Message, RecordDict
 
 from flfw.errors import DIED, RunFailed
-from flfw.messages.plain_words import shown
 from flfw.messages.reasons import Unusable
 from flfw.messages.streaming import GRACE_S
 from flfw.server.faults import Failure, Tolerance
+from flfw.terminal.plain import shown
 
 T = TypeVar("T")
 

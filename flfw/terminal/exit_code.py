@@ -11,9 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from flfw.errors import BadInput, RunFailed
+from flfw.terminal.plain import printable
 
 _MACHINES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 """Errors of a machine's disk, of which a traceback tells a user nothing."""
+
+_PATHS = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
+"""Errors of a path that cannot be what is asked of it."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -28,8 +32,9 @@ def exit_code(program: str, do: Callable[[], int]) -> int:
         do: the task; returns 0 or another exit code.
 
     Returns:
-        The code of the task; 2 for bad input, 1 for a failure or a full or read-only disk, 130 for an interrupt, 143
-        for SIGTERM. Under SIGTERM a simulation on Ray ends by Ray's own handler, with another code.
+        The code of the task; 2 for bad input and for a path that cannot be, 1 for a failure or a full or read-only
+        disk, 130 for an interrupt, 143 for SIGTERM. Under SIGTERM a simulation on Ray ends by Ray's own handler, with
+        another code.
     """
     # Flower reads these at its import, which comes later: a privacy tool must send no telemetry.
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -44,14 +49,14 @@ def exit_code(program: str, do: Callable[[], int]) -> int:
     except RunFailed as error:
         message, code = str(error), 1
     except OSError as error:
-        if error.errno not in _MACHINES:
+        if error.errno not in (*_MACHINES, *_PATHS):
             raise
-        message, code = f"{error.strerror}: {error.filename or 'a file'}", 1
+        message, code = f"{error.strerror}: {error.filename or 'a file'}", 2 if error.errno in _PATHS else 1
     except Terminated:
         message, code = "terminated", 128 + signal.SIGTERM
     except KeyboardInterrupt:
         message, code = "interrupted", 128 + signal.SIGINT
-    print(f"{program}: {message}", file=sys.stderr)
+    print(f"{program}: {printable(message)}", file=sys.stderr)
     return code
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import re
 from contextlib import redirect_stderr
 from typing import TypeVar
 
 import tyro
 
 from flfw.errors import BadInput
+from flfw.terminal.parser import did_you_mean
 
 T = TypeVar("T")
 
@@ -32,7 +34,7 @@ def parsed(arguments: list[str], default: T, prog: str) -> T:
     except SystemExit as stop:
         if not stop.code:
             raise
-        raise BadInput(f"{_unboxed(box.getvalue())}; see {prog} --help") from None
+        raise BadInput(f"{_unboxed(box.getvalue())}{_meant(box.getvalue())}; see {prog} --help") from None
 
 
 def joined(arguments: list[str]) -> list[str]:
@@ -72,6 +74,12 @@ def piped(arguments: list[str]) -> list[str]:
         named = (awaited and not is_flag) or argument.startswith("--defence=")
         awaited = argument == "--defence"
     return words
+
+
+def _meant(box: str) -> str:
+    """Return a question that names the flag that an unknown one resembles; tyro lists it with all of its help."""
+    unknown = re.findall(r"--[\w-]+", _unboxed(box))
+    return did_you_mean(unknown, re.findall(r"--[\w-]+", box.partition("Perhaps you meant")[2]))
 
 
 def _unboxed(box: str) -> str:

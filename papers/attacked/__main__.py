@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from flfw.errors import BadInput
 from flfw.storage.sealed import write_whole
+from flfw.terminal.exit_code import exit_code
+from flfw.terminal.parser import Parser
 from papers.attacked import PAGE, read, take, text
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    ask = argparse.ArgumentParser(prog="python -m papers.attacked", description=__doc__)
+    return exit_code("python -m papers.attacked", lambda: _do(arguments))
+
+
+def _do(arguments: Sequence[str]) -> int:
+    ask = Parser(prog="python -m papers.attacked", description=__doc__)
     ask.add_argument("finished", nargs="?", type=Path, help="folder of the finished matrix; none: print the page anew")
-    given = ask.parse_args()
-    try:
-        if given.finished:
-            take(given.finished)
-        write_whole(PAGE, text(read()).encode())
-        return 0
-    except BadInput as error:
-        print(f"python -m papers.attacked: {error}", file=sys.stderr)
-        return 2
+    given = ask.parse_args(arguments)
+    if given.finished:
+        take(given.finished)
+    write_whole(PAGE, text(read()).encode())
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -17,8 +17,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, final
 
-from flfw.errors import BadInput, RunFailed
+from flfw.errors import BadInput, RunFailed, require
 from flfw.experiment import Experiment
+from flfw.experiment.fields import require_at_least, require_finite
 from flfw.resolve import without_auto
 from papers import cells
 from papers.evidence.priorities import Item, items
@@ -49,6 +50,12 @@ class Gathering:
     folder: Path = FOLDER
     only: str = ""
     gpus: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_finite(self, ("minutes", "gpus"), zero=True)
+        require_at_least(self, 1, ("cores",))
+        known = any(True for _ in items(self.only))
+        require(known, "the beginning of a cell's path, as --list has them", only=self.only)
 
 
 def gather(limits: Gathering) -> int:
@@ -116,7 +123,10 @@ def measure(key: str, runs: Path, folder: Path, gpus: float) -> int:
         gpus: share of a GPU for the run.
     """
     os.nice(19)
-    path, variant, seed, choice = json.loads(key)
+    try:
+        path, variant, seed, choice = json.loads(key)
+    except (ValueError, TypeError) as error:
+        raise BadInput(f"Expected an item as [PATH, VARIANT, SEED, CHOICE] in JSON, got {key}.") from error
     matching = [
         item
         for item in items(path)

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from flfw.errors import BadInput
+from flfw.terminal.exit_code import exit_code
+from flfw.terminal.parser import Parser
 from papers.frontier import points
 from papers.frontier.command import write
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    ask = argparse.ArgumentParser(prog="python -m papers.frontier", description=__doc__)
+    return exit_code("python -m papers.frontier", lambda: _do(arguments))
+
+
+def _do(arguments: Sequence[str]) -> int:
+    ask = Parser(prog="python -m papers.frontier", description=__doc__)
     ask.add_argument("points", type=Path, help="what sim.py --table dp.frontier wrote, such as docs/frontier.json")
-    given = ask.parse_args()
-    try:
-        scale, known, papers = points.read(given.points)
-        print("\n".join(map(str, write(given.points.with_suffix(""), scale, known, papers))))
-        return 0
-    except BadInput as error:
-        print(f"python -m papers.frontier: {error}", file=sys.stderr)
-        return 2
+    given = ask.parse_args(arguments)
+    scale, known, papers = points.read(given.points)
+    print("\n".join(map(str, write(given.points.with_suffix(""), scale, known, papers))))
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

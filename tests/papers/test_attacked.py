@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -71,5 +70,4 @@ def test_a_matrix_that_is_not_finished_is_refused(tmp_path: Path, monkeypatch: p
     with pytest.raises(BadInput, match="Expected complete runs, got 1 of 2"):
         attacked.take(tmp_path, tmp_path)
     assert not (tmp_path / "mnist.json").exists()
-    monkeypatch.setattr(sys, "argv", ["papers.attacked", str(tmp_path)])
-    assert main() == 2
+    assert main([str(tmp_path)]) == 2

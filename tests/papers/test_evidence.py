@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -220,7 +219,6 @@ def test_a_wrong_item_is_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(os, "nice", lambda more: more)  # of this process, which other tests need
-    monkeypatch.setattr(sys, "argv", ["evidence", "--item", '["x/y", "ours", 0, 0]', "--folder", str(tmp_path)])
-    assert main() == 2
+    assert main(["--item", '["x/y", "ours", 0, 0]', "--folder", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "Expected an item of the list" in error

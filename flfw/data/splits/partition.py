@@ -16,7 +16,7 @@ import numpy as np
 from flfw.data.files import cache
 from flfw.data.files.dataset import Dataset
 from flfw.data.splits import domains, dominant, mixtures, pools, sampled, shards, whole
-from flfw.data.splits.cut import Cut
+from flfw.data.splits.cut import Cut, at_most
 from flfw.data.splits.schemes import (
     IID,
     Dirichlet,
@@ -103,6 +103,8 @@ def split(dataset: Dataset, scheme: Scheme, clients: int, seed: int) -> Split:
     """
     if clients < 1:
         raise BadInput(f"Expected clients >= 1, got clients={clients}; pass --clients.")
+    examples = len(dataset.train_y)
+    at_most(examples, clients, f"{dataset.name} has {examples} training examples")  # though schemes may share them
     family = dataset.name.partition(":")[0]  # the rest may be a path
     file = cache.user_cache() / "splits" / f"{family}-{_key(dataset, scheme, clients, seed)}.npz"
     if not file.exists():

@@ -1,0 +1,107 @@
+"""Database of Flower's SuperLink: the runs in it, and the removal of what they left.
+
+Flower deletes an array's row once it was fetched, but SQLite keeps the page with its bytes for later use, and rows of a
+run that was killed stay. So the file grows with every run, and holds what clients sent.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from flfw.errors import BadInput
+
+FILE = "superlink.db"
+_BESIDE = ("", "-wal", "-shm", "-journal")
+_BY_RUN = ("message_ins", "message_res", "task_message", "task_event", "object_push_sessions", "run_objects")
+_RUNS = "SELECT run_id FROM temp.gone"
+_BY_OTHERS = {
+    "task_logs": f"task_id IN (SELECT task_id FROM task WHERE run_id IN ({_RUNS}))",
+    "series_context": f"series_id IN (SELECT series_id FROM series_runs WHERE run_id IN ({_RUNS}))",
+    "objects": "object_id NOT IN (SELECT object_id FROM run_objects)",
+    "object_children": "parent_id NOT IN (SELECT object_id FROM objects)",
+}
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """Run in the database.
+
+    Attributes:
+        id: Flower's number of the run.
+        out: the run's folder on the server's machine; None: another app, or it names none.
+        last: last time at which something is known of it, in seconds since 1970.
+    """
+
+    id: int
+    out: Path | None
+    last: float
+
+
+def runs(path: Path) -> tuple[RecordedRun, ...]:
+    """Read the runs of a database, without changing it.
+
+    Raises:
+        BadInput: it is no database of this version of Flower.
+    """
+    times = "COALESCE(task.finished_at, task.running_at, task.starting_at, task.pending_at)"
+    query = f"SELECT run.run_id, run.override_config, {times} FROM run JOIN task ON task.task_id = run.primary_task_id"
+    with _opened(path) as connection:
+        return tuple(RecordedRun(one, _out(text), _seconds(when)) for one, text, when in connection.execute(query))
+
+
+def shrink(path: Path, gone: Sequence[int]) -> int:
+    """Delete what runs left, and rewrite the file without free pages; return its new size in bytes.
+
+    What stays: registered keys, the apps, and of each run its settings, status and dates.
+
+    Args:
+        path: the file; no SuperLink uses it.
+        gone: Flower's numbers of the runs.
+
+    Raises:
+        BadInput: it is no database of this version of Flower, or it is in use.
+    """
+    with _opened(path) as connection:
+        connection.execute("CREATE TEMP TABLE gone (run_id INTEGER)")
+        connection.executemany("INSERT INTO temp.gone VALUES (?)", [(run,) for run in gone])
+        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        for table in _BY_RUN:
+            if table in there:
+                connection.execute(f"DELETE FROM {table} WHERE run_id IN ({_RUNS})")
+        for table, which in _BY_OTHERS.items():
+            if table in there:
+                connection.execute(f"DELETE FROM {table} WHERE {which}")
+        connection.commit()
+        connection.execute("VACUUM")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return size(path)
+
+
+def size(path: Path) -> int:
+    """Return the bytes of a database with the files that SQLite keeps beside it."""
+    files = (path.with_name(path.name + more) for more in _BESIDE)
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=5)) as connection:
+            yield connection
+    except (sqlite3.DatabaseError, ValueError, TypeError) as error:
+        raise BadInput(f"Expected {path} as Flower's SuperLink leaves it at its end, got {error}.") from error
+
+
+def _out(text: str | None) -> Path | None:
+    config = json.loads(text or "{}")
+    return Path(config["out"]) if config.get("out") else None
+
+
+def _seconds(when: str | None) -> float:
+    return datetime.fromisoformat(when).timestamp() if when else 0.0

@@ -1,0 +1,186 @@
+"""Leftovers of ended runs in a federation's folder: what may go, what stays and why, and its removal.
+
+Private tensors of a site go only if their run is known on this machine to be over: the server's database names the
+folder of each run, that folder's checkpoint has the id under which sites keep tensors, and its result is complete. A
+run that is not complete can be resumed; a run that nobody here knows may be resumed from elsewhere. Both stay.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
+from pathlib import Path
+
+from flfw.deploy import database
+from flfw.deploy.layout import Layout
+from flfw.errors import BadInput, require
+from flfw.recording.retention import in_units
+from flfw.runs.results import is_complete
+from flfw.storage.checkpoint import stored_experiment
+
+ALSO = ("truth", "logs", "unknown")
+"""What goes only if it is asked for: true examples of audits, logs, and private tensors of runs unknown here."""
+
+_DAY_S = 86400.0
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """File or folder that goes, or stays.
+
+    Attributes:
+        path: the file or folder.
+        reason: why, in words.
+        size: in bytes.
+    """
+
+    path: Path
+    reason: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Plan of a removal.
+
+    Attributes:
+        folder: folder of the federation.
+        goes: what is removed.
+        stays: what is not removed, and might be expected to be.
+        runs: runs whose rows go from the server's database; None: there is no database.
+    """
+
+    folder: Path
+    goes: tuple[Leftover, ...]
+    stays: tuple[Leftover, ...]
+    runs: tuple[int, ...] | None
+
+    def lines(self) -> Iterator[str]:
+        """Yield a line for each path: what goes first."""
+        for word, leftovers in (("goes", self.goes), ("stays", self.stays)):
+            for one in leftovers:
+                yield f"{word:<5}  {one.path.relative_to(self.folder)}: {in_units(one.size)}, {one.reason}"
+
+    def carry_out(self) -> int:
+        """Remove what goes; return the number of freed bytes."""
+        freed = 0
+        for one in self.goes:
+            if one.path.name == database.FILE:
+                freed += one.size - database.shrink(one.path, self.runs or ())
+            else:
+                _remove(one.path)
+                freed += one.size
+        return freed
+
+
+@dataclass(frozen=True)
+class _Known:
+    """Run of which this machine has the folder."""
+
+    out: Path
+    over: bool
+    kept: bool
+
+
+def plan(layout: Layout, days: float = 0.0, also: Sequence[str] = ()) -> Removal:
+    """Plan the removal of what ended runs left; nothing is changed.
+
+    Args:
+        layout: the federation, whose processes have ended.
+        days: only what was last changed so many days ago; 0: at any time.
+        also: names of `ALSO`.
+
+    Raises:
+        BadInput: a value is out of range, or the server's database is not one.
+    """
+    require(isfinite(days) and days >= 0, "0 <= older-than < inf", older_than=days)
+    before = time.time() - days * _DAY_S if days else inf
+    path = layout.superlink / database.FILE
+    runs = database.runs(path) if path.is_file() else ()
+    known = _known([run.out for run in runs if run.out])
+    goes, stays = [], []
+    if path.is_file():
+        ended = [run for run in runs if run.last < before]
+        words = f"messages, arrays and logs of {len(ended)} of {len(runs)} runs; keys and the runs' dates stay in it"
+        goes.append(Leftover(path, words, database.size(path)))
+    for leftover, over in _candidates(layout, known, also):
+        late = _changed(leftover.path) >= before
+        if over and not late:
+            goes.append(leftover)
+        else:
+            newer = f"changed within {days:g} days" if over else leftover.reason
+            stays.append(Leftover(leftover.path, newer, leftover.size))
+    chosen = tuple(run.id for run in runs if run.last < before) if path.is_file() else None
+    return Removal(layout.folder, tuple(goes), tuple(stays), chosen)
+
+
+def _candidates(layout: Layout, known: dict[str, _Known], also: Collection[str]) -> Iterator[tuple[Leftover, bool]]:
+    """Yield every leftover beside the database, and whether it may go at all."""
+    sites = [layout.site(number) for number in range(layout.clients)]
+    for site in sites:
+        for path in _inside(site / "state"):
+            reason, over = _about(path.name, known, "unknown" in also)
+            yield Leftover(path, f"private tensors: {reason}", _size(path)), over
+        for path in _inside(site / "truth"):
+            reason, over = _about(path.name, known, "unknown" in also)
+            asked = reason if "truth" in also else f"{reason}; --also truth removes it"
+            yield Leftover(path, f"true examples: {asked}", _size(path)), over and "truth" in also
+    for place in (layout.superlink, *sites):
+        for path in _inside(place / "home" / "apps"):
+            yield Leftover(path, "received app", _size(path)), True
+        for path in sorted(place.glob("*.log")) if "logs" in also else ():
+            yield Leftover(path, "log", _size(path)), True
+
+
+def _about(experiment: str, known: dict[str, _Known], unknown: bool) -> tuple[str, bool]:
+    """Return why the files of a run may go or stay, and whether they may go."""
+    run = known.get(experiment)
+    if run is None:
+        return f"of a run unknown here{'' if unknown else '; --also unknown removes it'}", unknown
+    if not run.over:
+        return f"{run.out} can be resumed", False
+    if run.kept:
+        return f"{run.out} was run with --keep-state", False
+    return f"{run.out} is over", True
+
+
+def _known(outs: Collection[Path]) -> dict[str, _Known]:
+    """Return the runs with a checkpoint on this machine by the id under which sites keep private tensors."""
+    found = {}
+    for out in dict.fromkeys(outs):
+        try:
+            stored = stored_experiment(out)
+        except (BadInput, OSError):  # moved, removed or damaged: nobody here knows that it is over
+            continue
+        found[stored.id] = _Known(out, is_complete(out), stored.experiment.keep_state)
+    return found
+
+
+def _inside(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if path.is_dir() and not path.is_symlink():
+        yield from (Path(at) / name for at, _, names in os.walk(path) for name in names)
+    else:
+        yield path
+
+
+def _size(path: Path) -> int:
+    return sum(file.lstat().st_size for file in _files(path))
+
+
+def _changed(path: Path) -> float:
+    return max((file.lstat().st_mtime for file in _files(path)), default=path.lstat().st_mtime)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()

@@ -1,0 +1,41 @@
+"""Parser of a command line whose errors are one line, as those of all commands of the project."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn, final
+
+from flfw.errors import BadInput
+
+
+@final
+class Parser(argparse.ArgumentParser):
+    """Parser that raises `BadInput` for a wrong command line; no option can be shortened."""
+
+    def __init__(self, *words: Any, **settings: Any) -> None:
+        super().__init__(*words, **{"allow_abbrev": False, **settings})
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parse, and refuse what is not known; a subcommand is told about its own options."""
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            meant = did_you_mean(unknown, self._option_string_actions)
+            self.error(f"unrecognized arguments: {' '.join(word or repr(word) for word in unknown)}{meant}")
+        return known, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Raise the error in place of a usage of many lines."""
+        raise BadInput(f"{message}; see {self.prog} --help")
+
+
+def did_you_mean(unknown: Iterable[str], flags: Iterable[str]) -> str:
+    """Return a question that names the flag most like the first unknown word; empty if none is like it.
+
+    >>> did_you_mean(["--round=3"], ["--rounds", "--seed"])
+    '; did you mean --rounds?'
+    """
+    words = [word.partition("=")[0] for word in unknown if word.startswith("--")]
+    near = difflib.get_close_matches(words[0], list(flags), n=1, cutoff=0.7) if words else []
+    return f"; did you mean {near[0]}?" if near else ""
