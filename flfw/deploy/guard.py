@@ -116,19 +116,7 @@ class Guard:
 
         def checked(fab_hash: str, run_id: int) -> Any:
             fab = get_fab(fab_hash, run_id)
-            if reason := self._policy.refuses_app(fab.content):  # before the bundle is opened
-                raise _Refused(reason)
-            if {hashlib.sha256(fab.content).hexdigest(), fab.hash_str or fab_hash} != {fab_hash}:
-                raise _Refused("this site's policy accepts no app under another one's hash")
-            try:
-                config = get_fused_config_from_fab(fab.content, once(run_id))
-                reason = self._policy.refuses_run(config)
-            except Exception as error:  # a forged bundle must not end this process
-                raise _Refused(f"this site's policy accepts no app that cannot be read: {error}"[:_SHOWN]) from error
-            if reason:
-                raise _Refused(reason)
-            if config.get("record"):
-                _say("the server records what this site sends in the run's audited rounds, as the policy allows")
+            self._check(fab, fab_hash, partial(once, run_id))
             count()
             return fab
 
@@ -141,12 +129,8 @@ class Guard:
         except Exception as error:
             if isinstance(error, RpcError) and not taken:  # the connection is lost for good
                 raise
-            refused = isinstance(error, _Refused)
-            reason = (
-                str(error)
-                if refused
-                else f"this site's policy takes nothing that cannot be read: {type(error).__name__}"
-            )
+            unread = f"this site's policy takes nothing that cannot be read: {type(error).__name__}"
+            reason = str(error) if isinstance(error, _Refused) else unread
             _say(reason)
             if not taken:
                 return None
@@ -156,6 +140,26 @@ class Guard:
             run_id = taken[-1].metadata.run_id
         self._lively_until = time.monotonic() + self._lively
         return run_id
+
+    def _check(self, fab: Any, fab_hash: str, get_run: Callable[[], Any]) -> None:
+        """Check a received app and the run that it is for.
+
+        Raises:
+            _Refused: the policy does not let it run.
+        """
+        if reason := self._policy.refuses_app(fab.content):  # before the bundle is opened
+            raise _Refused(reason)
+        if {hashlib.sha256(fab.content).hexdigest(), fab.hash_str or fab_hash} != {fab_hash}:
+            raise _Refused("this site's policy accepts no app under another one's hash")
+        try:
+            config = get_fused_config_from_fab(fab.content, get_run())
+            reason = self._policy.refuses_run(config)
+        except Exception as error:  # a forged bundle must not end this process
+            raise _Refused(f"this site's policy accepts no app that cannot be read: {error}"[:_SHOWN]) from error
+        if reason:
+            raise _Refused(reason)
+        if config.get("record"):
+            _say("the server records what this site sends in the run's audited rounds, as the policy allows")
 
     def push(self, *, state: Any, object_store: Any, send: Callable[..., Any], push_object: Callable[..., Any]) -> None:
         """Send answers; a refused answer, or the missing answer of a dead process, is replaced by the reason."""
