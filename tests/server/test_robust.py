@@ -190,6 +190,8 @@ def test_liars_without_a_rule_are_refused() -> None:
         Experiment(byzantine_clients=1)
     with pytest.raises(BadInput, match="Expected byzantine-clients >= 0"):
         Experiment(robust="krum", byzantine_clients=-1)
+    with pytest.raises(BadInput, match="Expected byzantine-clients >= 1 with --robust trimmed_mean"):
+        Experiment(robust="trimmed_mean")
 
 
 def test_too_few_answers_end_the_round_in_one_line() -> None:
