@@ -410,6 +410,16 @@ def test_an_answer_to_nothing_stays() -> None:
     assert one.link.sent == [] and one.link.objects == {}
 
 
+def test_a_message_has_one_answer() -> None:
+    """Counts of messages bound what leaves; an app that answers twice would send twice as much."""
+    one = site()
+    one.pull()
+    for name in ("net.w", "net.b"):
+        one.answered(reply(one, arrays(name)))
+    one.push()
+    assert len(one.link.sent) == 1 and one.link.got.content.array_records["a"].keys() <= {"net.w", "net.b"}
+
+
 def test_an_object_that_no_part_names_does_not_travel_along() -> None:
     one = site()
     one.pull()
