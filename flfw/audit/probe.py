@@ -150,13 +150,15 @@ def answer(
 
     Raises:
         Declined: this site keeps no truth, and so answers no probes; or it keeps no gradients of single examples,
-            where these are requested; or it gives away too few examples.
+            where these are requested; or it gives away too few examples, or none to this run, which is not recorded.
     """
     rung, numbers = config["rung"], [config[name] for name in ("round", "slot", "own_slot", "batch", "steps")]
     if not _exists(config, experiment) or not all(isinstance(n, int) and n >= 0 for n in numbers):
         raise Declined(f"client {partition} was asked for a probe that does not exist: {rung}, {numbers}")
     if site.truth is None:
         raise Declined(f"client {partition} answers no probes: its site names no truth folder")
+    if site.volunteered is not None and not experiment.record:
+        raise Declined(f"client {partition} answers no probes of a run that is not recorded")
     watched = _is_watched(config)
     if watched and site.examples is None:
         raise Declined(f"client {partition} lets nobody read its local training: its site names no examples folder")

@@ -186,6 +186,8 @@ class Guard:
         asked = self._asked
         if asked is None or answer.metadata.reply_to_message_id != asked.metadata.message_id:
             raise RuntimeError("an answer to nothing that was asked stays here")
+        self._asked = None  # a message is counted once, so that it has one answer
+        spent = spent if self._policy.metrics == "all" else 0.0  # Flower tells the server how long the app worked
         if (reason := self._refuses(store, asked, answer, tree)) is None:
             return send(answer, tree, spent)
         _say(f"{reason}: {answer.error.reason}" if answer.has_error() else reason)

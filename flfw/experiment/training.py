@@ -33,7 +33,7 @@ class TrainingSettings:
     robust: Literal["none", "median", "trimmed_mean", "krum", "clipping"] = "none"
     """In place of the mean of the clients' updates one that few lies cannot move far; all clients count alike."""
     byzantine_clients: int = 0
-    """The most clients of a round that lie, for --robust trimmed_mean and krum."""
+    """The most clients of a round that lie: trimmed_mean and krum work by it; each --robust needs enough updates."""
     ema: float = 0.0
     """Evaluate a moving average of the models in the end, with at most this weight of the past; 0: the last model."""
     local_epochs: int = 5
@@ -65,6 +65,9 @@ class TrainingSettings:
         require_finite(self, ("lr",))
         lied_to = "--robust with --byzantine-clients"
         require(self.robust != "none" or not self.byzantine_clients, lied_to, robust=self.robust)
+        trims = self.robust != "trimmed_mean" or self.byzantine_clients >= 1
+        untrimmed = "byzantine-clients >= 1 with --robust trimmed_mean, which without is a mean"
+        require(trims, untrimmed, byzantine_clients=self.byzantine_clients)
         require(0 <= self.ema < 1, "0 <= ema < 1", ema=self.ema)
         _ = self.defences, self.defended_partitions
 

@@ -41,4 +41,6 @@ def read(array: Array) -> np.ndarray:
     shape = tuple(int(size) for size in header[3].split(b",") if size)
     if len(data) - start != prod(shape) * dtype.itemsize:
         raise ValueError(f"{len(data) - start} bytes for {dtype}{shape}")
+    if dtype == np.bool_ and np.frombuffer(data, np.uint8, offset=start).max(initial=0) > 1:
+        raise ValueError("truth values other than 0 and 1")
     return np.ndarray(shape, dtype, data, start, order="F" if header[2] == b"True" else "C")

@@ -22,7 +22,14 @@ _LONGEST = 20_000  # characters of a reason that are read
 
 
 class Unusable(RuntimeError):
-    """Error of a client's reply that cannot be used; the message says why."""
+    """Error of a client's reply that cannot be used; the message says why.
+
+    It may quote what the client sent, such as a name: at most 300 characters are left, and none that moves a terminal's
+    cursor.
+    """
+
+    def __init__(self, words: str) -> None:
+        super().__init__(printable(words[:_SHOWN]))
 
 
 class Declined(RuntimeError):

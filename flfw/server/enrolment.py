@@ -73,6 +73,7 @@ class Enrolment:
         self._node_of = {client: node for node, client in self._registered.items()}
         self._labels: tuple[int, str] | None = None  # class names that most clients have, and the first of these
         self._mute: set[int] = set()  # nodes without a place that did not answer
+        self._disputed: set[int] = set()  # clients that several nodes said they are, of which nobody knows the liar
 
     def begin(self) -> list[Introduction]:
         """Wait for all nodes, ask each which client it is, and give every client a node or refuse it.
@@ -86,7 +87,7 @@ class Enrolment:
         """
         roster, ids = self._roster, self._wait_for_nodes()
         answers, silent = self._introductions(ids, ENROLMENT_S)
-        named = _by_partition(answers)
+        named = self._by_partition(answers)
         strange = any(p >= self._clients or len(nodes) > 1 for p, nodes in named.items())
         if roster.tolerance.on_failure == "fail" and strange:
             partitions = sorted(answer.partition for answer in answers.values())
@@ -111,7 +112,8 @@ class Enrolment:
         """Give clients that have no node the nodes that came since; return the introductions of those that take part.
 
         A node without a place is asked at each call, so that a site that refused this run may change its mind. One that
-        does not answer is asked again only if it went away meanwhile.
+        does not answer is asked again only if it went away meanwhile. A client that several nodes said they are stays
+        absent, also when only one of them is left: it may be the liar.
         """
         nodes, unfit = self._roster.nodes, self._roster.unfit
         if not (absent := {partition for partition, node in nodes.items() if node < 0}):
@@ -120,8 +122,8 @@ class Enrolment:
         self._mute &= there
         answers, _ = self._introductions(sorted(there - self._mute), _LATE_S)
         joined = []
-        for partition, claims in sorted(_by_partition(answers).items()):
-            if partition in absent and len(claims) == 1:
+        for partition, claims in sorted(self._by_partition(answers).items()):
+            if partition in absent - self._disputed:
                 nodes[partition] = claims[0]
                 del unfit[partition]
                 joined += [answer for answer in (answers[claims[0]],) if self._fits(answer)]
@@ -167,6 +169,14 @@ class Enrolment:
                 del answers[node]
         return answers, silent
 
+    def _by_partition(self, answers: Mapping[int, Introduction]) -> dict[int, list[int]]:
+        """Return the nodes that say of themselves that they are a client, by client; note clients with several."""
+        named: dict[int, list[int]] = {}
+        for node, answer in answers.items():
+            named.setdefault(answer.partition, []).append(node)
+        self._disputed |= {partition for partition, nodes in named.items() if len(nodes) > 1}
+        return named
+
     def _fits(self, answer: Introduction) -> bool:
         """Refuse a client that does not meet the requirements, or whose labels would mean other classes."""
         reason = self._required.refusal(answer) if self._required else ""
@@ -178,14 +188,6 @@ class Enrolment:
         if reason:
             self._roster.refuse(answer.partition, reason)
         return not reason
-
-
-def _by_partition(answers: Mapping[int, Introduction]) -> dict[int, list[int]]:
-    """Return the nodes that say of themselves that they are a client, by client."""
-    named: dict[int, list[int]] = {}
-    for node, answer in answers.items():
-        named.setdefault(answer.partition, []).append(node)
-    return named
 
 
 def _usual_labels(answers: Sequence[Introduction]) -> tuple[int, str] | None:

@@ -6,7 +6,11 @@ In place of the mean of n updates x_1 ... x_n, of which at most f are lies:
     trimmed_mean  of each entry, without its f largest and f smallest values: the same
     krum          the x_i whose n - f - 2 nearest others are nearest: Blanchard et al., "Machine Learning with
                   Adversaries: Byzantine Tolerant Gradient Descent", NeurIPS 2017
-    clipping      the mean of the changes, each scaled down to the median of their norms
+    clipping      the mean of the changes, each scaled down to the median of their norms: Sun et al., "Can You Really
+                  Backdoor Federated Learning?", 2019, where the bound is a setting
+
+Whole numbers, such as BatchNorm's count of batches, are no part of a distance or a norm, which a count of a hundred
+would outweigh: with krum and clipping, too, they are the median of each entry.
 
 All clients count alike, since a number of examples may be a lie, too. Honest clients whose data differ look like liars
 to each other: then each of these means differs from the mean also without a lie. None keeps out a lie that is small.
@@ -76,14 +80,14 @@ def trimmed_mean(updates: Sequence[Tensors], sent: Tensors, liars: int) -> Tenso
 def krum(updates: Sequence[Tensors], sent: Tensors, liars: int) -> Tensors:
     """Choose the update with the smallest sum of squared distances to its n - f - 2 nearest others."""
     distances = torch.zeros(len(updates), len(updates), dtype=torch.float64)
-    for name in updates[0]:
+    for name in _floating(updates[0]):
         rows = [update[name].double().flatten() for update in updates]
         for i, one in enumerate(rows):
             for j in range(i):
                 distances[i, j] += (one - rows[j]).square().sum()
     distances = (distances + distances.T).fill_diagonal_(torch.inf)
     scores = distances.sort(dim=1).values[:, : len(updates) - liars - 2].sum(1)
-    return dict(updates[int(scores.argmin())])
+    return {**updates[int(scores.argmin())], **_counted(updates, sent, liars)}
 
 
 def clipping(updates: Sequence[Tensors], sent: Tensors, liars: int) -> Tensors:
@@ -92,8 +96,8 @@ def clipping(updates: Sequence[Tensors], sent: Tensors, liars: int) -> Tensors:
     ranked, half = norms.sort().values, (len(updates) - 1) // 2
     bound = ranked[half : len(updates) - half].mean()
     kept = torch.where(norms > bound, bound / norms, 1.0)
-    result: Tensors = {}
-    for name, first in updates[0].items():
+    result = {name: sent[name] for name in updates[0]} | _counted(updates, sent, liars)
+    for name, first in _floating(updates[0]).items():
         changes = (
             scale * (update[name].double() - sent[name].double()) for scale, update in zip(kept, updates, strict=True)
         )
@@ -115,8 +119,18 @@ def _of_sorted(updates: Sequence[Tensors], middle: Callable[[Tensor], Tensor]) -
     return result
 
 
+def _floating(update: Tensors) -> Tensors:
+    return {name: value for name, value in update.items() if value.is_floating_point()}
+
+
+def _counted(updates: Sequence[Tensors], sent: Tensors, liars: int) -> Tensors:
+    """Return the tensors of whole numbers, each entry the median of the updates'."""
+    names = updates[0].keys() - _floating(updates[0]).keys()
+    return median([{name: update[name] for name in names} for update in updates], sent, liars)
+
+
 def _norm(update: Tensors, sent: Tensors) -> Tensor:
-    changes = [value.double() - sent[name].double() for name, value in update.items()]
+    changes = [value.double() - sent[name].double() for name, value in _floating(update).items()]
     return torch.stack([change.square().sum() for change in changes]).sum().sqrt()
 
 

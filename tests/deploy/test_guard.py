@@ -69,6 +69,7 @@ class SuperLink:
         self.parts = {name: part.deflate() for name, part in get_all_nested_objects(self.message).items()}
         self.left: list[Message | None] = [self.message]
         self.sent: list[Message] = []
+        self.spent: list[float] = []
         self.objects: dict[str, bytes] = {}
 
     def receive(self) -> tuple[Message, ObjectTree] | None:
@@ -83,6 +84,7 @@ class SuperLink:
 
     def send(self, message: Message, tree: ObjectTree, spent: float) -> tuple[set[str], str]:
         self.sent.append(message)
+        self.spent.append(spent)
         return {part.object_id for part in nodes(tree)}, "session"
 
     def push_object(self, run_id: int, session: str, object_id: str, content: bytes) -> None:
@@ -487,6 +489,28 @@ def test_an_answer_to_nothing_stays() -> None:
     one.answered(renamed(one, reply_to_message_id="f" * 64))
     one.push()
     assert one.link.sent == [] and one.link.objects == {}
+
+
+def test_a_message_has_one_answer() -> None:
+    """Counts of messages bound what leaves; an app that answers twice would send twice as much."""
+    one = site()
+    one.pull()
+    for name in ("net.w", "net.b"):
+        one.answered(reply(one, arrays(name)))
+    one.push()
+    assert len(one.link.sent) == 1 and one.link.got.content.array_records["a"].keys() <= {"net.w", "net.b"}
+
+
+@pytest.mark.parametrize("metrics", ["all", "none"])
+def test_the_time_that_the_app_took_is_a_number_too(metrics: Any) -> None:
+    for sent in ("net.w", "secret"):  # an answer that leaves, and a refusal
+        one = site(replace(POLICY, metrics=metrics), metrics=metrics)
+        one.pull()
+        one.state.record_message_processing_start(one.link.message.metadata.message_id)
+        one.answered(reply(one, arrays(sent)))
+        one.state.record_message_processing_end(one.link.message.metadata.message_id)
+        one.push()
+        assert (one.link.spent[0] > 0) == (metrics == "all")
 
 
 def test_an_object_that_no_part_names_does_not_travel_along() -> None:

@@ -267,6 +267,25 @@ def test_a_late_liar_takes_no_place_of_another(known: dict[int, int] | None, sma
     assert roster.unfit == {2: "did not join within 0.2 s"}
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_a_liar_does_not_inherit_the_place_of_the_site_that_it_drove_out(late: bool, small: Experiment) -> None:
+    class Doubling(Coming):
+        def _answer(self, message: Message) -> Message:
+            answer = super()._answer(message)
+            if message.metadata.dst_node_id == 2:
+                answer.content.config_records["about"]["partition"] = 0
+            return answer
+
+    grid = Doubling(small, *((3,) if late else (1, 2, 3)))
+    roster, enrolment = coming(grid)
+    enrolment.begin()
+    grid.there = [1, 2, 3]
+    assert enrolment.late() == []
+    grid.there = [2, 3]  # the honest one goes away for a moment
+    assert enrolment.late() == [] and roster.nodes == {0: -1, 1: -2, 2: 3}
+    assert sorted(roster.unfit) == [0, 1]
+
+
 def test_a_site_that_does_not_answer_is_asked_again_when_it_was_away(
     small: Experiment,
 ) -> None:

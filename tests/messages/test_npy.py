@@ -69,6 +69,7 @@ EIGHT = bytes(8)
         headed(described(), EIGHT[1:]),
         headed(described("|O"), EIGHT),
         headed(described("<f0"), EIGHT),
+        headed(described("|b1"), b"\1\2"),
         headed(described(shape="(-2,)"), EIGHT),
         headed(described(shape="(2.0,)"), EIGHT),
         headed(described(shape="(True, 2)"), EIGHT),

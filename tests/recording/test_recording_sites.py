@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
+from flwr.app import ConfigRecord, Message, RecordDict
 
 from flfw import apps
 from flfw.adversary.observation import Truth
@@ -18,11 +20,14 @@ from flfw.engines import federation
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
+from flfw.messages.wire import pack
 from flfw.recording.reader import Recordings
 from flfw.resolve import resolve
 from flfw.runs import engine, run
 from flfw.runs.results import finish
+from flfw.storage.provenance import code_hash
 from flfw.task import Task
+from tests.support.method_rounds import initial_tensors
 
 
 @pytest.fixture
@@ -123,3 +128,20 @@ def test_a_simulation_records_what_it_attacks(small: Experiment) -> None:
     with pytest.raises(BadInput, match="Expected --federation with --record; a simulation records what it attacks"):
         engine.check_resources(dataclasses.replace(small, record=True))
     engine.check_resources(small)
+
+
+@pytest.mark.parametrize("record", [True, False])
+def test_a_site_answers_probes_of_a_recorded_run_alone(recorded: Experiment, tmp_path: Path, record: bool) -> None:
+    """A run that does not say that it is recorded would else get what the site's log never announced."""
+    asked = dataclasses.replace(recorded, record=record)
+    start = {name: torch.tensor(value) for name, value in initial_tensors(asked).items()}
+    config = {"rung": "target", "slot": 0, "own_slot": 0, "batch": 1, "steps": 1, "point": "target", "round": 1}
+    config |= {"version": 0, "code": code_hash(), "experiment": "test", "deadline": 600.0}
+    content = RecordDict({"arrays": pack(start), "config": ConfigRecord(config)})
+    grid = sites(asked, tmp_path, ["3 1", "0 2", "5 4"])
+    (reply,) = grid.send_and_receive([Message(content, 1, "train.probe")])
+    if record:
+        assert reply.content.array_records["arrays"]
+    else:
+        expected = "client 0 answers no probes of a run that is not recorded"
+        assert reply.error.reason == expected and not (tmp_path / "truth-0").exists()

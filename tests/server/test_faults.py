@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import textwrap
 import time
 from pathlib import Path
@@ -507,6 +508,17 @@ def test_what_cannot_be_used_is_said(
     with pytest.raises(Unusable) as caught:
         read_update(Message(answer(tensors, metrics), reply_to=question), ("w",), BROADCAST)
     assert str(caught.value).startswith(reason)
+
+
+@pytest.mark.parametrize("record", ["tensor", "record"])
+def test_a_name_that_a_client_made_up_is_shown_in_one_short_line(question: Message, record: str) -> None:
+    name = "\x1b[2J\n=cmd()" + "x" * 9999
+    content = answer({"w": torch.ones(2), name: torch.ones(1)}, FIVE)
+    if record == "record":
+        content[name] = content.pop("arrays")
+    with pytest.raises(Unusable, match=re.escape("?[2J?=cmd()xxx")) as caught:
+        read_update(Message(content, reply_to=question), ("w",), BROADCAST)
+    assert len(str(caught.value)) == 300 and str(caught.value).isprintable()
 
 
 def test_an_array_that_claims_to_be_huge_is_refused(question: Message) -> None:

@@ -84,7 +84,7 @@ def test_krum_is_a_small_loop() -> None:
 def test_clipping_is_a_small_loop() -> None:
     values = honest(4, seed=3)
     changes = [{name: one[name].double() - SENT[name] for name in one} for one in values]
-    norms = [sum(float(value.square().sum()) for value in change.values()) ** 0.5 for change in changes]
+    norms = [sum(float(change[name].square().sum()) for name in ("w", "b")) ** 0.5 for change in changes]
     bound, result = sorted(norms)[1] / 2 + sorted(norms)[2] / 2, combined("clipping", updates(values))
     for name in ("w", "b"):
         scaled = [change[name] * min(1.0, bound / norm) for change, norm in zip(changes, norms, strict=True)]
@@ -106,6 +106,21 @@ def test_liars_move_the_mean_and_hardly_a_robust_one(name: RobustName, lie: floa
         off = float((result[entry] - 1).abs().max())
         assert off < (0.7 if name == "clipping" else 0.35), (name, off)
     assert result["seen"].dtype == torch.int64 and result["seen"].item() in (10, 11, 12)
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize(("lie", "seen"), [(-1.0, 44), (-10.0, 44), (1.0, 2**62), (1.0, -(2**62))])
+def test_counts_of_batches_hide_no_lie(name: RobustName, lie: float, seen: int) -> None:
+    """Honest counts differ by hundreds and honest weights by 0.1; a distance of both would be one of counts."""
+    counts = (5, 8, 40, 41, 80, 120, 300)
+    given = [{**one, "seen": torch.tensor(count)} for one, count in zip(honest(7), counts, strict=True)]
+    lies = [{"w": torch.full((2, 3), lie), "b": torch.full((3,), lie), "seen": torch.tensor(seen)}] * 2
+    result, bare = combined(name, updates([*given, *lies]), 2), {"w": SENT["w"], "b": SENT["b"]}
+    without = [{entry: one[entry] for entry in bare} for one in (*given, *lies)]
+    for entry, value in RobustMean(name, 2)(updates(without), bare).tensors.items():
+        assert torch.equal(result[entry], value) and float((value - 1).abs().max()) < 0.7
+    assert 5 <= result["seen"].item() <= 300 and result["seen"].dtype == torch.int64
+    assert list(result) == list(given[0])
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -175,6 +190,8 @@ def test_liars_without_a_rule_are_refused() -> None:
         Experiment(byzantine_clients=1)
     with pytest.raises(BadInput, match="Expected byzantine-clients >= 0"):
         Experiment(robust="krum", byzantine_clients=-1)
+    with pytest.raises(BadInput, match="Expected byzantine-clients >= 1 with --robust trimmed_mean"):
+        Experiment(robust="trimmed_mean")
 
 
 def test_too_few_answers_end_the_round_in_one_line() -> None:
