@@ -29,7 +29,7 @@ class Unusable(RuntimeError):
     """
 
     def __init__(self, words: str) -> None:
-        super().__init__(printable(words[:_SHOWN]))
+        super().__init__(shown(words))
 
 
 class Declined(RuntimeError):

@@ -12,7 +12,6 @@ from flfw.errors import DIED, RunFailed
 from flfw.messages.reasons import Unusable
 from flfw.messages.streaming import GRACE_S
 from flfw.server.faults import Failure, Tolerance
-from flfw.terminal.plain import shown
 
 T = TypeVar("T")
 
@@ -89,7 +88,7 @@ class Roster:
             try:
                 taken = take(reply)
             except Unusable as error:
-                reason = shown(str(error))
+                reason = str(error)
                 if reason == DIED and self.tolerance.replaces_the_dead:  # a client ends itself after its deadline
                     over = until.get(reply.metadata.reply_to_message_id, inf)
                     reason = late if reply.metadata.created_at >= over else DIED
