@@ -217,14 +217,13 @@ def _estimate(experiment: Experiment) -> str:
 
 
 def _summary(folder: os.PathLike[str]) -> str:
-    import json
-
     from flfw.curves import Point
     from flfw.report.causes import because
     from flfw.report.findings import AuditEntry, setting_name
+    from flfw.runs.result_file import read_result
 
-    result = json.loads((Path(folder) / "result.json").read_text())
-    final = result["final"]
+    result = read_result(Path(folder))
+    final = result.get("final")
     lines = []
     if final and final["acc_local"] is not None:
         lines = [f"accuracy {final['acc_global']:.3f} as received, {final['acc_local']:.3f} after training"]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
@@ -30,10 +30,11 @@ from flfw.dp import message_cost
 from flfw.dp.budget import budgeted
 from flfw.dp.settlement import require_settled
 from flfw.dp.site_ledger import MessageEntry, charge, most_repeated
-from flfw.errors import BadInput
+from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from flfw.messages.introduction import Introduction
-from flfw.messages.sharing import Border, Sharing
+from flfw.messages.question import read_question
+from flfw.messages.sharing import Border, Sharing, SharingViolation
 from flfw.messages.wire import forms, pack, views
 from flfw.nets import Tensors
 from flfw.resolve import Resolved, resolve
@@ -46,6 +47,7 @@ server = ServerApp()
 client = ClientApp()
 
 _SHOWN = 80  # characters of the run's name by the server, in the site's ledger
+_LONGEST_S = 1e9  # some thirty years; a timer takes not much more
 _AFTER_DEADLINE_S = 1.0  # the server then reports a late client, not a dead process
 
 
@@ -155,9 +157,9 @@ def _at_work(
     Yields:
         The client half, the border that checks the answer, and the message's scalars and arrays.
     """
-    config: Any = dict(message.content.config_records["config"])
+    config, arrays = read_question(message, kind)
     if config["code"] != code_hash():
-        raise RuntimeError(f"runs other code ({code_hash()}) than the server ({config['code']}); install the same")
+        raise RunFailed(f"runs other code ({code_hash()}) than the server ({config['code']}); install the same")
     resolved = resolve(Experiment.from_run_config(context.run_config))
     require_settled(resolved.experiment)
     asked, probed = resolved, kind == message_cost.PROBE
@@ -181,11 +183,19 @@ def _at_work(
             probe=tuple(int(config[name]) for name in ("slot", "batch", "steps")) if probed else (),
         )
         resolved.method.check_client(at.task, partition, resolved.settings)
-        worker, received = resolved.client(at), views(message.content.array_records["arrays"])
+        worker, received = resolved.client(at), _received(arrays, partition)
         border = _ladder_border(at, config["rung"]) if probed and config["rung"] in probe.LADDER else worker.border
         border.enter(received)
         _charge(context, asked, kind, config, at)
         yield worker, border, config, received
+
+
+def _received(arrays: ArrayRecord, partition: int) -> dict[str, np.ndarray]:
+    """Return the arrays of a message, or refuse it if they cannot be read."""
+    try:
+        return views(arrays)
+    except ValueError as error:
+        raise SharingViolation(f"client {partition} was sent arrays that cannot be read: {error}") from error
 
 
 def _charge(context: Context, asked: Resolved, kind: str, config: dict[str, Any], at: Workplace) -> None:
@@ -222,7 +232,7 @@ def _on_rung(resolved: Resolved, rung: str) -> Resolved:
     """Return the experiment as this client carries it out for the probes of a rung."""
     changed = on_rung(resolved, rung)
     if changed is None:
-        raise RuntimeError(f"was asked for a probe on a rung that the experiment does not have: {rung}")
+        raise RunFailed(f"was asked for a probe on a rung that the experiment does not have: {rung}")
     return changed
 
 
@@ -246,9 +256,9 @@ def _until(deadline: float, context: Context) -> Iterator[None]:
     own_process = not context.node_config.get("in-process")
     left = deadline - time.time()
     if left <= 0:
-        raise RuntimeError("was asked too late")
+        raise RunFailed("was asked too late")
     if own_process:
-        faulthandler.dump_traceback_later(left + _AFTER_DEADLINE_S, exit=True, file=sys.__stderr__ or sys.stderr)
+        faulthandler.dump_traceback_later(min(left, _LONGEST_S) + _AFTER_DEADLINE_S, exit=True, file=sys.__stderr__ or sys.stderr)
     try:
         yield
     finally:

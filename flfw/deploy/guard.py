@@ -33,9 +33,8 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flfw.deploy import executor
 from flfw.deploy.policy import Policy
 from flfw.dp import site_ledger
-from flfw.errors import DIED, BadInput
+from flfw.errors import DIED, BadInput, printable
 from flfw.messages.pulling import ask_again_soon
-from flfw.messages.replies import printable
 
 _POLL_S = 0.1
 _NEXT_S = 0.25  # interval at which a lively site looks for a message; Flower's own is 3 s

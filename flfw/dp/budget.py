@@ -8,7 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from flfw.errors import require
+from flfw.errors import OneLine, require
 from flfw.privacy.claims import Unit
 from flfw.privacy.mechanism import Mechanism
 
@@ -20,7 +20,7 @@ UNSPOKEN = "this site's budget: "
 """Beginning of every refusal for a budget, which holds no word of an exception."""
 
 
-class OverBudget(RuntimeError):
+class OverBudget(OneLine, RuntimeError):
     """Error: a site does not answer, since its budget does not allow it or the answer cannot be counted."""
 
     def __init__(self, reason: str) -> None:

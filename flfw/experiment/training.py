@@ -9,6 +9,9 @@ from typing import Literal
 from flfw.errors import require
 from flfw.experiment.fields import integer, require_at_least, require_finite
 
+MOST_CLIENTS = 10**6
+"""Largest number of clients in all: a list of them is still small."""
+
 
 @dataclass(frozen=True)
 class TrainingSettings:
@@ -58,6 +61,7 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, ("clients", "rounds", "local_epochs", "batch_size"))
+        require(self.clients <= MOST_CLIENTS, f"clients <= {MOST_CLIENTS}", clients=self.clients)
         require_at_least(self, 0, ("seed", "patience", "byzantine_clients"))
         require(0 <= self.sample <= self.clients, f"0 <= sample <= clients={self.clients}", sample=self.sample)
         require_finite(self, ("lr",))
@@ -86,11 +90,10 @@ class TrainingSettings:
     @property
     def defended_partitions(self) -> frozenset[int]:
         """Partitions whose clients use the defence."""
-        everyone = range(self.clients)
-        words = everyone if self.defended == "all" else self.defended.split(",")
-        chosen = frozenset(integer(str(word), "defended") for word in words)
+        everyone, all_ = range(self.clients), self.defended == "all"
+        chosen = () if all_ else tuple(integer(word, "defended") for word in self.defended.split(","))
         require(all(p in everyone for p in chosen), f"0 <= defended < {self.clients}", defended=self.defended)
-        return chosen if self.defence != "none" else frozenset()
+        return frozenset(everyone if all_ else chosen) if self.defence != "none" else frozenset()
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from flwr.app import ArrayRecord, Message
 
-from flfw.errors import DIED
+from flfw.errors import DIED, OneLine, printable
 from flfw.messages.sharing import matches
 from flfw.messages.wire import nbytes, unpack
 from flfw.nets.net import Tensors
@@ -29,7 +29,7 @@ _METRIC = re.compile(r"[A-Za-z_][\w .:/()\[\]%+-]{0,63}", re.ASCII)  # no formul
 _MOST = 2**31  # examples of a client
 
 
-class Unusable(RuntimeError):
+class Unusable(OneLine, RuntimeError):
     """Error of a client's reply that cannot be used; the message says why."""
 
 
@@ -109,15 +109,6 @@ def in_one_line(reason: str | None) -> str:
     words = words.rpartition("occurred. Message: ")[2]
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     return printable(lines[-1])[:_SHOWN] if lines else "no reason given"
-
-
-def printable(words: str) -> str:
-    """Replace every unprintable character, such as a terminal's escape sequences, by a question mark.
-
-    >>> printable("one\\x1b[2J")
-    'one?[2J'
-    """
-    return "".join(char if char.isprintable() else "?" for char in words)
 
 
 def _check_names(sent: ArrayRecord, uploads: Sequence[str], broadcast: ArrayRecord, whole: bool) -> None:
