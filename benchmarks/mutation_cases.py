@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from random import Random
 from resource import RLIMIT_DATA, getrlimit, setrlimit
@@ -243,12 +244,15 @@ def _ring(_signal: int, _frame: FrameType | None) -> None:
     raise Forbidden(f"took more than {_HUNG_S} s")
 
 
+@cache
+def _add_hook() -> None:
+    sys.addaudithook(_hook)
+
+
 @contextmanager
 def _watched(scratch: Path) -> Iterator[None]:
     """Forbid network, processes and writing elsewhere, and end what hangs."""
-    if not getattr(sys, "_flfw_mutations", False):
-        sys.addaudithook(_hook)
-        sys._flfw_mutations = True  # type: ignore[attr-defined]
+    _add_hook()
     before = signal.signal(signal.SIGALRM, _ring)
     signal.alarm(_HUNG_S)
     _scratch.append(scratch)

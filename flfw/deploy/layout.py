@@ -15,16 +15,17 @@ import re
 import shlex
 import sys
 import sysconfig
-import tomllib
 from dataclasses import dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
 
 from flfw.errors import BadInput, require
+from flfw.storage.typed import fitted, read_toml
 
 _FILE = "federation.toml"
 _LAST_GRPC = (1, 39)  # later SuperNodes speak HTTP
 _PORTS = range(1024, 65536)
+_WAY_OUT = "restore it as init wrote it"
 _ADDRESS = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 
 
@@ -58,6 +59,7 @@ class Layout:
 
     def __post_init__(self) -> None:
         require(self.clients >= 1, "clients >= 1", clients=self.clients)
+        require(self.clients <= len(_PORTS), f"clients <= {len(_PORTS)}, each with a port", clients=self.clients)
         for name in ("host", "listen"):
             address = getattr(self, name)
             fits = bool(_ADDRESS.fullmatch(address))
@@ -79,10 +81,8 @@ class Layout:
         path = folder.absolute() / _FILE
         if not path.is_file():
             raise BadInput(f"Expected a federation's folder with {_FILE}, got {folder}; make one with init.")
-        try:
-            return cls(folder.absolute(), **tomllib.loads(path.read_text()))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, TypeError) as error:
-            raise BadInput(f"Expected {path} as init wrote it, got {error}.") from error
+        table = {**read_toml(path, _WAY_OUT), "folder": str(folder.absolute())}
+        return fitted(table, cls, path, _WAY_OUT)
 
     def write(self) -> None:
         """Write the file of this layout."""

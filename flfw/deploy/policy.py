@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from math import inf
@@ -23,6 +22,7 @@ from flfw.dp.private_metrics import NAMES
 from flfw.errors import DIED, BadInput, require
 from flfw.messages.sharing import matches
 from flfw.privacy.claims import Unit
+from flfw.storage.typed import read_toml
 
 ANY = "any"
 _OWN = "this site's policy "  # beginning of every reason of a policy
@@ -117,10 +117,7 @@ class Policy:
         Raises:
             BadInput: there is no such file, or it is not a valid policy.
         """
-        try:
-            rules: dict[str, Any] = tomllib.loads(path.read_text())
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise BadInput(f"Expected a policy in {path}, got none that can be read: {error}.") from error
+        rules = read_toml(path, "a site needs a policy of its own")
         way_out = f"epsilon, delta and unit in {path} in place of least_noise, which bounds no epsilon"
         require("least_noise" not in rules, way_out, least_noise=rules.get("least_noise"))
         names = {field.name for field in fields(cls)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from flfw.errors import BadInput
 from flfw.matrix.columns import ACCURACIES
 from flfw.report.findings import was_informed
 from flfw.runs.result_file import read_result
+from flfw.storage.rows import read_rows
 
 # Floors in dB; other floor columns are shares.
 _FLOORS = ("noise", "grey", "normalisation", "mean", "class_mean", "random_public", "nearest_public")
@@ -173,8 +173,8 @@ def read(folder: Path) -> Finished:
         rows: list[MatrixRow] = []
         if (folder / "audit.csv").is_file():
             settings = {setting for setting, _ in Finished(folder, result, ()).entries}
-            with (folder / "audit.csv").open(newline="", encoding="utf-8") as lines:
-                rows = [_row(line, seed, settings) for line in csv.DictReader(lines) if _is_plain_target(line)]
+            lines = read_rows(folder / "audit.csv")
+            rows = [_row(line, seed, settings) for line in lines if _is_plain_target(line)]
         run = Finished(folder, result, tuple(rows))
         _ = run.accuracies, [float(line["epsilon"]) for line in run.claims.values()], run.entries
     except BadInput:

@@ -129,7 +129,7 @@ class Chain:
         """Return number and last SHA-256 of the lines, by the head."""
         if not self._head.exists():
             return 0, _FIRST
-        head = read_json(self._head, _Head)
+        head = read_json(self._head, _Head, "it is damaged; restore it")
         return head["lines"], head["sha256"]
 
     def _unreadable(self, error: OSError) -> BadInput:

@@ -8,6 +8,7 @@ and field.
 from __future__ import annotations
 
 import json
+import tomllib
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
@@ -53,6 +54,20 @@ def read_json(path: Path, shape: type[T], way_out: str = _WAY_OUT) -> T:
     except OSError as error:
         raise BadInput(f"Expected {path}, got none that can be read ({error.strerror}); {way_out}.") from error
     return from_json(data, shape, path, way_out)
+
+
+def read_toml(path: Path, way_out: str = _WAY_OUT) -> dict[str, Any]:
+    """Read a file of TOML.
+
+    Raises:
+        BadInput: the file cannot be read, or is no TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"Expected {path}, got none that can be read ({error.strerror}); {way_out}.") from error
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"Expected TOML in {path}, got none that can be read: {error}; {way_out}.") from error
 
 
 def from_json(data: bytes, shape: type[T], source: object, way_out: str = _WAY_OUT) -> T:
