@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import pickle
+import tarfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -15,10 +16,10 @@ import torch
 from PIL import Image
 from safetensors.torch import save
 
-from benchmarks.mutation_cases import Change, Files, Folder, Subject, unsealed
-from benchmarks.mutation_operators import Operator, bytes_mutant, json_mutant, table_mutant, tensors_mutant
+from benchmarks.mutation_cases import Change, Folder, Subject, unsealed
+from benchmarks.mutation_operators import bytes_mutant, json_mutant, table_mutant, tensors_mutant
 from flfw.audit.measures import perceptual
-from flfw.data.files import cache
+from flfw.data.files import cache, remote
 from flfw.data.files.dataset import Arrays, DatasetCard
 from flfw.data.readers import adult, at_site, cifar, folder, mnist, pixels
 from flfw.data.splits import partition
@@ -122,7 +123,7 @@ def data(scratch: Path) -> list[Subject]:
         place.subject(name, dict.fromkeys(place.files, unsealed(operator)), read, fits=_arrays_fit, weight=weights[name])
         for name, place, read, operator in made
     ]
-    return [*subjects, *_caches(scratch)]
+    return [*subjects, *_caches(scratch), *_archives(scratch)]
 
 
 def _rows(place: Path) -> object:
@@ -165,6 +166,58 @@ def _caches(scratch: Path) -> list[Subject]:
 def _cached(read: Any) -> bool:
     arrays, meta = read
     return all(isinstance(a, np.ndarray) and a.dtype != object for a in arrays) and isinstance(meta, dict)
+
+
+def zip_mutant(data: bytes, rng: Random) -> bytes:
+    """Return a changed zip archive: an entry outside the folder, or any bytes."""
+    if rng.random() < 0.6:
+        return bytes_mutant(data, rng)
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as packed:
+        for name in ("set/a.txt", rng.choice(_NAMES)):
+            packed.writestr(name, b"words")
+    return made.getvalue()
+
+
+def tar_mutant(data: bytes, rng: Random) -> bytes:
+    """Return a changed tar archive: an entry or a link outside the folder, a device, or any bytes."""
+    if rng.random() < 0.5:
+        return bytes_mutant(data, rng)
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz") as packed:
+        entry = tarfile.TarInfo(rng.choice(_NAMES))
+        entry.type = rng.choice((tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.CHRTYPE))
+        entry.linkname = rng.choice(_NAMES)
+        packed.addfile(entry)
+        packed.addfile(tarfile.TarInfo(f"{entry.name}/inner"))
+    return made.getvalue()
+
+
+_NAMES = ("../../escaped", "/dev/shm/escaped", "set/../../escaped", "set/a.txt", "C:\\x", "set/\x1b[2J", "x" * 300, ".", "é")
+
+
+def _archives(scratch: Path) -> list[Subject]:
+    """Return the readers of downloaded archives."""
+    packed, zipped = io.BytesIO(), io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("set/a.txt"))
+    with zipfile.ZipFile(zipped, "w") as archive:
+        archive.writestr("set/a.txt", b"words")
+    place = Folder(scratch / "archives", {"a.tar.gz": packed.getvalue(), "a.zip": zipped.getvalue()})
+
+    def unpacked(name: str) -> Callable[[Path], object]:
+        def read(folder: Path) -> object:
+            remote.unpack(folder / name, folder / "set")
+            escaped = [path for path in (folder.parent / "escaped", Path("/dev/shm/escaped")) if path.exists()]
+            return not escaped
+
+        return read
+
+    operators = {"a.tar.gz": tar_mutant, "a.zip": zip_mutant}
+    return [
+        place.subject(name, {name: unsealed(operator)}, unpacked(name), fits=bool, weight=0.5)
+        for name, operator in operators.items()
+    ]
 
 
 def _split_fits(split: Any) -> bool:

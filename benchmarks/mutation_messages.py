@@ -312,9 +312,10 @@ class _Asked:
     config: dict[str, Any]
     run_config: dict[str, Any]
 
-    def message(self, rng: Random, kind: str) -> tuple[Message, Context]:
-        """Build the question with one of its parts changed."""
-        part = rng.choice(("arrays", "config", "config", "records", "run"))
+    def message(self, rng: Random | None, kind: str) -> tuple[Message, Context]:
+        """Build the question with one of its parts changed; None: as it is."""
+        part = rng.choice(("arrays", "config", "config", "records", "run")) if rng else ""
+        rng = rng or Random(0)
         arrays = _arrays_mutant(self.arrays, rng) if part == "arrays" else self.arrays
         config = _record(ConfigRecord, self.config, rng) if part == "config" else ConfigRecord(self.config)
         records: dict[str, Any] = {"arrays": arrays, "config": config}
@@ -339,6 +340,10 @@ def questions(scratch: Path) -> list[Subject]:
     asked = _Asked(pack(state), config, experiment.to_run_config())
     border = Border(1, "fedavg", Sharing(("*",), ("*",)), forms(state))
 
+    def whole(kind: str) -> str:
+        message, context = asked.message(None, kind)
+        return plain(_what(apps.client(message, context)))
+
     def entering(rng: Random) -> Mutant:
         record = _arrays_mutant(asked.arrays, rng)
         return Mutant(lambda: border.enter(views(record)))
@@ -353,8 +358,8 @@ def questions(scratch: Path) -> list[Subject]:
     refusals = (BadInput, SharingViolation, ValueError)
     return [
         Subject("Border", entering, plain(None), refusals, weight=2),
-        Subject("evaluate", asking("evaluate"), plain(({}, {})), (BadInput, SharingViolation, RunFailed)),
-        Subject("query", asking("query"), refusals=(BadInput,), weight=0.3),
+        Subject("evaluate", asking("evaluate"), whole("evaluate"), (BadInput, SharingViolation, RunFailed)),
+        Subject("query", asking("query"), whole("query"), refusals=(BadInput,), weight=0.3),
     ]
 
 

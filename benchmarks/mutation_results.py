@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import sim
 from benchmarks.mutation_cases import Change, Folder, Subject, unsealed
-from benchmarks.mutation_operators import json_mutant, table_mutant
+from benchmarks.mutation_operators import json_mutant, lines_mutant, table_mutant
 from benchmarks.mutation_runs import recorded
+from benchmarks.mutation_state import renamed
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
 from flfw.matrix import compare, matrices, tables
@@ -20,8 +22,10 @@ from flfw.matrix.cells import settled
 from flfw.matrix.question import Matrix
 from flfw.matrix.rows import read
 from flfw.report.report import write_report
+from flfw.runs.audit_again import require_recorded
 from flfw.runs.result_file import read_training
 from flfw.runs.results import last_round, read_earlier
+from flfw.runs.run import stored
 from papers import cells as paper_cells
 from papers.evidence import records
 from papers.frontier import points
@@ -55,6 +59,15 @@ def results(scratch: Path) -> list[Subject]:
         named = [paper_cells.numbers([one], Figure(name, 1.0, absent="-")) for name in ("final.acc_local", "audit.*.share_recovered")]
         return named, paper_cells.result(one).get("notes")
 
+    kept = Folder.of(scratch / "again", run)
+    sealed = next(name for name in kept.files if name.startswith("checkpoint/experiment"))
+    parts: dict[str, Change] = {"observations/manifest.jsonl": unsealed(lines_mutant), sealed: renamed(json_mutant)}
+
+    def again(place: Path) -> object:
+        before = stored(place)
+        require_recorded(replace(before, out=None), before, place)
+        return len(before.attacks)
+
     training = Folder(scratch / "trained", {"training.json": _training()})
     change = {"training.json": unsealed(json_mutant)}
     return [
@@ -64,6 +77,7 @@ def results(scratch: Path) -> list[Subject]:
         folder.subject("summary", _CHANGES, lambda place: sim._summary(place), fits=_is_text),
         folder.subject("read_earlier", {"result.json": _CHANGES["result.json"]}, earlier, fits=lambda r: type(r[0]) is int),
         folder.subject("papers.cells", {"result.json": _CHANGES["result.json"]}, figures, refusals=(RunFailed,), fits=_finite),
+        kept.subject("--from", parts, again, fits=lambda count: count > 0, weight=0.5),
         training.subject("read_training", change, read_training, fits=lambda t: isinstance(t["rounds"], list)),
     ]
 

@@ -17,7 +17,7 @@ import sim
 from benchmarks.mutation_cases import Change, Folder, Mutant, Subject, plain, unsealed
 from benchmarks.mutation_operators import WORDS, bytes_mutant, odd, table_mutant, toml_mutant, tree_mutant, word_mutant
 from flfw.client.site import Site
-from flfw.deploy import processes
+from flfw.deploy import certificates, processes
 from flfw.deploy.layout import Layout
 from flfw.deploy.pins import Pins, pins_of
 from flfw.deploy.policy import Policy
@@ -112,11 +112,21 @@ def federations(scratch: Path) -> list[Subject]:
         numbers = (one.clients, one.port, one.control_port, one.site_port)
         return all(type(number) is int for number in numbers) and isinstance(one.host, str) and isinstance(one.listen, str)
 
+    authority = certificates.authority()
+    pair = {"ca.crt": authority.public, "ca.key": authority.private}
+    signed = Folder(scratch / "signed", pair)
+
+    def renewed(place: Path) -> object:
+        by = certificates.Pair((place / "ca.key").read_bytes(), (place / "ca.crt").read_bytes())
+        made = certificates.server(by, ["127.0.0.1"])
+        return certificates.ends(made.public) > certificates.ends((place / "ca.crt").read_bytes())
+
     anything = dict.fromkeys(names, unsealed(bytes_mutant))
     return [
         folder.subject("Layout.read", {"federation.toml": unsealed(toml_mutant)}, layout, fits=sound, weight=3),
         registered.subject("registered_nodes", anything, lambda p: registered_nodes(p, 3), fits=_nodes_fit),
         running.subject("processes.alive", {"superlink/superlink.pid": unsealed(bytes_mutant)}, lambda p: processes.alive(p / "superlink", "superlink"), fits=lambda pid: pid is None, weight=0.3),
+        signed.subject("certificates", dict.fromkeys(pair, unsealed(bytes_mutant)), renewed, refusals=(BadInput, OSError), weight=0.5),
         Subject("node config", config, fits=lambda read: isinstance(read[0], Site), weight=0.5),
     ]
 

@@ -178,6 +178,7 @@ def main() -> None:
         for name in run.parts():
             share = max(1, round(number * _GROUPS[name][2]))
             tallies[name] = tally(name, share if case is None else case + 1, run.asked.seed, Path(folder), case)
+            print(*tallies[name].faults.values(), *tallies[name].slow, sep="\n", end="", file=sys.stderr, flush=True)
     results = {name: counted.as_dict() for name, counted in tallies.items()}
     faults = [line for counted in tallies.values() for line in counted.faults.values()]
     run.report({"mutations": results, "faults": faults, "seed": run.asked.seed}, lines(tallies))

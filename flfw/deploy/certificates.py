@@ -11,9 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from flfw.errors import BadInput
 
 _YEARS, _AUTHORITY_YEARS = 2, 10
 
@@ -45,9 +48,16 @@ def server(by: Pair, hosts: Sequence[str]) -> Pair:
     Args:
         by: the authority.
         hosts: names and addresses under which clients reach the server; at least one.
+
+    Raises:
+        BadInput: the authority's key or certificate cannot be read.
     """
-    issuer, signer = x509.load_pem_x509_certificate(by.public), serialization.load_pem_private_key(by.private, None)
-    assert isinstance(signer, ec.EllipticCurvePrivateKey), "authorities here have no others"
+    try:
+        issuer, signer = x509.load_pem_x509_certificate(by.public), serialization.load_pem_private_key(by.private, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: the key has a password
+        raise BadInput("Expected the authority's key and certificate as init wrote them, got others; restore them.") from error
+    if not isinstance(signer, ec.EllipticCurvePrivateKey):
+        raise BadInput(f"Expected an authority with a key of ECDSA, got {type(signer).__name__}; restore the folder ca.")
     key = _key()
     signed = (
         _certificate(_name(hosts[0]), issuer.subject, key.public_key(), _YEARS)
@@ -72,8 +82,15 @@ def node() -> Pair:
 
 
 def ends(certificate: bytes) -> datetime.datetime:
-    """Return the time at which a certificate (PEM) expires."""
-    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+    """Return the time at which a certificate (PEM) expires.
+
+    Raises:
+        BadInput: it cannot be read.
+    """
+    try:
+        return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+    except ValueError as error:
+        raise BadInput("Expected the server's certificate in PEM, got a damaged one; make it anew with renew.") from error
 
 
 def _key() -> ec.EllipticCurvePrivateKey:

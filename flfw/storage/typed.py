@@ -168,7 +168,7 @@ def _any(value: Any, shapes: Sequence[Any], field: str) -> Any:
         except Misfit as error:
             refusals.append(error)
     # Of a table and nothing, the table's own refusal says more.
-    raise max(refusals, key=lambda error: (not str(error).startswith(f"{field} as "), len(str(error))))
+    raise max(refusals, key=lambda error: (not str(error).startswith(f"{_named(field)} as "), len(str(error))))
 
 
 def _list(value: Any, origin: Any, inner: Sequence[Any], field: str) -> Any:
@@ -217,7 +217,11 @@ def _under(field: str, key: object) -> str:
 
 def _require(holds: bool, form: str, value: object, field: str) -> None:
     if not holds:
-        raise Misfit(f"{_shown(field) or 'a value'} as {form}, got {_shown(value)}")
+        raise Misfit(f"{_named(field)} as {form}, got {_shown(value)}")
+
+
+def _named(field: str) -> str:
+    return _shown(field) if field else "a value"
 
 
 def _shown(value: object) -> str:
