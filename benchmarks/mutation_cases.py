@@ -132,9 +132,7 @@ class Folder:
                 (self.path / name).write_bytes(data)
         return self.path
 
-    def subject(
-        self, name: str, changes: Mapping[str, Change], read: Callable[[Path], object], **more: Any
-    ) -> Subject:
+    def subject(self, name: str, changes: Mapping[str, Change], read: Callable[[Path], object], **more: Any) -> Subject:
         """Return the subject of a reader of this folder.
 
         Args:
@@ -197,7 +195,9 @@ def tried(subject: Subject, rng: Random, scratch: Path) -> CaseResult:
         return CaseResult(Outcome.UNCAUGHT, seconds, mutant.sealed, (type(error).__name__, _place(error)), text)
     same = (read := plain(value)) == subject.intact
     good = same or (not mutant.sealed and _fits(subject, value))
-    return CaseResult(Outcome.HARMLESS if good else Outcome.SILENT, seconds, mutant.sealed, ("", ""), "" if good else read)
+    return CaseResult(
+        Outcome.HARMLESS if good else Outcome.SILENT, seconds, mutant.sealed, ("", ""), "" if good else read
+    )
 
 
 def _fits(subject: Subject, value: object) -> bool:

@@ -20,7 +20,7 @@ from benchmarks.mutation_cases import Change, Folder, Subject, unsealed
 from benchmarks.mutation_operators import bytes_mutant, json_mutant, table_mutant, tensors_mutant
 from flfw.audit.measures import perceptual
 from flfw.data.files import cache, remote
-from flfw.data.files.dataset import Arrays, DatasetCard
+from flfw.data.files.dataset import DatasetCard
 from flfw.data.readers import adult, at_site, cifar, folder, mnist, pixels
 from flfw.data.splits import partition
 from flfw.data.splits.cut import Cut
@@ -35,7 +35,9 @@ def idx_mutant(data: bytes, rng: Random) -> bytes:
         at = 4 * rng.randrange(1, 1 + data[3])
         return data[:at] + rng.choice(_LENGTHS).to_bytes(4, "big") + data[at + 4 :]
     if change < 0.7:
-        return bytes((*data[:2], rng.choice((0, 8, 9, 11, 12, 13, 14, 255)), rng.choice((0, 1, 2, 3, 4, 255)))) + data[4:]
+        return (
+            bytes((*data[:2], rng.choice((0, 8, 9, 11, 12, 13, 14, 255)), rng.choice((0, 1, 2, 3, 4, 255)))) + data[4:]
+        )
     return bytes_mutant(data, rng)
 
 
@@ -55,7 +57,20 @@ def pickle_mutant(data: bytes, rng: Random) -> bytes:
     if change < 0.4:
         return bytes_mutant(data, rng)
     entry: Any = {"data": np.zeros((2, 3072), np.uint8), "labels": [0, 1]}
-    odd: tuple[Any, ...] = (None, 7, [], "x", {}, np.zeros(3), [None, "x"], [2**70], np.zeros((2, 5)), b"x", 1e300, [[0], [1]])
+    odd: tuple[Any, ...] = (
+        None,
+        7,
+        [],
+        "x",
+        {},
+        np.zeros(3),
+        [None, "x"],
+        [2**70],
+        np.zeros((2, 5)),
+        b"x",
+        1e300,
+        [[0], [1]],
+    )
     if change < 0.8:
         entry[rng.choice(("data", "labels"))] = rng.choice(odd)
     elif change < 0.9:
@@ -71,7 +86,16 @@ def npy_mutant(data: bytes, rng: Random) -> bytes:
         return bytes_mutant(data, rng)
     end = 10 + int.from_bytes(data[8:10], "little")
     words = data[10:end]
-    pairs = ((b"<i8", b"|O"), (b"<i8", b"<U9"), (b"(", b"(9999999999,"), (b"(", b"(-1,"), (b"False", b"True"), (b"{", b"((("), (b"descr", b"x"), (b"<i8", b">f4"))
+    pairs = (
+        (b"<i8", b"|O"),
+        (b"<i8", b"<U9"),
+        (b"(", b"(9999999999,"),
+        (b"(", b"(-1,"),
+        (b"False", b"True"),
+        (b"{", b"((("),
+        (b"descr", b"x"),
+        (b"<i8", b">f4"),
+    )
     words = words.replace(*rng.choice(pairs), 1)
     return data[:8] + len(words).to_bytes(2, "little") + words + data[end:]
 
@@ -80,7 +104,15 @@ def weights_mutant(data: bytes, rng: Random) -> bytes:
     """Return a changed file of torch: another state, code, or any bytes."""
     if rng.random() < 0.6:
         return bytes_mutant(data, rng)
-    odd = ({}, [], 7, {"features.0.weight": 3}, {"features.0.weight": torch.zeros(2)}, _Code(print, "1"), {"x": _Code(eval, "1")})
+    odd = (
+        {},
+        [],
+        7,
+        {"features.0.weight": 3},
+        {"features.0.weight": torch.zeros(2)},
+        _Code(print, "1"),
+        {"x": _Code(eval, "1")},
+    )
     made = io.BytesIO()
     torch.save(rng.choice(odd), made)
     return made.getvalue()
@@ -108,8 +140,13 @@ def data(scratch: Path) -> list[Subject]:
         idx[file] = head + rng.integers(0, 10, shape, dtype=np.uint8).tobytes()
     batch = pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, 1]}, protocol=2)
     cifars = dict.fromkeys(cifar.CIFAR10.files, batch)
-    person = "39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male, 2174, 0, 40, United-States, <=50K"
-    adults = dict.fromkeys(adult.ADULT.files, f"{person}\n{person.replace('<=50K', '>50K')}\n{person}\n{person}\n".encode())
+    person = (
+        "39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male, 2174, 0, 40, "
+        "United-States, <=50K"
+    )
+    adults = dict.fromkeys(
+        adult.ADULT.files, f"{person}\n{person.replace('<=50K', '>50K')}\n{person}\n{person}\n".encode()
+    )
     rows = {"rows.csv": b"".join(f"0.1,{i / 20},0.5,{i % 2}\n".encode() for i in range(12))}
     made = (
         ("idx", Folder(scratch / "idx", idx), _read("mnist", lambda _: mnist.MNIST), idx_mutant),
@@ -120,7 +157,9 @@ def data(scratch: Path) -> list[Subject]:
     )
     weights = {"idx": 1.0, "cifar": 1.0, "adult": 1.0, "rows.csv": 1.5, "folder": 0.5}
     subjects = [
-        place.subject(name, dict.fromkeys(place.files, unsealed(operator)), read, fits=_arrays_fit, weight=weights[name])
+        place.subject(
+            name, dict.fromkeys(place.files, unsealed(operator)), read, fits=_arrays_fit, weight=weights[name]
+        )
         for name, place, read, operator in made
     ]
     return [*subjects, *_caches(scratch), *_archives(scratch)]
@@ -150,7 +189,11 @@ def _pictures(rng: np.random.Generator) -> dict[str, bytes]:
 def _caches(scratch: Path) -> list[Subject]:
     """Return the readers of converted data and of splits, which lie in the user's own cache."""
     numbers = np.arange(6)
-    cache.write_arrays(scratch / "made-cache", {"train_y": numbers, "test_y": numbers}, {"mean": [0.5], "std": [0.5], "md5_ok": None, "digest": "abc"})
+    cache.write_arrays(
+        scratch / "made-cache",
+        {"train_y": numbers, "test_y": numbers},
+        {"mean": [0.5], "std": [0.5], "md5_ok": None, "digest": "abc"},
+    )
     arrays = Folder.of(scratch / "arrays", scratch / "made-cache")
     changes: dict[str, Change] = dict.fromkeys(("train_y.npy", "test_y.npy"), unsealed(npy_mutant))
     changes["meta.json"] = unsealed(json_mutant)
@@ -158,7 +201,9 @@ def _caches(scratch: Path) -> list[Subject]:
     partition._write(scratch / "split.npz", cut, numbers)
     splits = Folder(scratch / "split", {"split.npz": (scratch / "split.npz").read_bytes()})
     return [
-        splits.subject("split", {"split.npz": unsealed(bytes_mutant)}, lambda p: partition._read(p / "split.npz"), fits=_split_fits),
+        splits.subject(
+            "split", {"split.npz": unsealed(bytes_mutant)}, lambda p: partition._read(p / "split.npz"), fits=_split_fits
+        ),
         arrays.subject("cache", changes, lambda p: cache.read_arrays(p, ("train_y", "test_y")), fits=_cached),
     ]
 
@@ -193,7 +238,17 @@ def tar_mutant(data: bytes, rng: Random) -> bytes:
     return made.getvalue()
 
 
-_NAMES = ("../../escaped", "/dev/shm/escaped", "set/../../escaped", "set/a.txt", "C:\\x", "set/\x1b[2J", "x" * 300, ".", "é")
+_NAMES = (
+    "../../escaped",
+    "/dev/shm/escaped",
+    "set/../../escaped",
+    "set/a.txt",
+    "C:\\x",
+    "set/\x1b[2J",
+    "x" * 300,
+    ".",
+    "é",
+)
 
 
 def _archives(scratch: Path) -> list[Subject]:
@@ -236,7 +291,9 @@ def weights(scratch: Path) -> list[Subject]:
     def loads(name: str) -> Callable[[Path], object]:
         def read(path: Path) -> object:
             loaded = perceptual.load(path / name)
-            return {key: bool(value.isfinite().all()) for key, value in loaded._net.net.state_dict().items()}, len(loaded.sha256)
+            return {key: bool(value.isfinite().all()) for key, value in loaded._net.net.state_dict().items()}, len(
+                loaded.sha256
+            )
 
         return read
 
@@ -245,7 +302,9 @@ def weights(scratch: Path) -> list[Subject]:
 
     return [
         place.subject("a.pth", {"a.pth": unsealed(weights_mutant)}, loads("a.pth"), fits=finite),
-        place.subject("a.safetensors", {"a.safetensors": unsealed(tensors_mutant)}, loads("a.safetensors"), fits=finite),
+        place.subject(
+            "a.safetensors", {"a.safetensors": unsealed(tensors_mutant)}, loads("a.safetensors"), fits=finite
+        ),
     ]
 
 

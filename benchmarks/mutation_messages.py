@@ -9,10 +9,11 @@ from random import Random
 from typing import Any
 
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from benchmarks.mutation_cases import Folder, Mutant, Subject, plain
-from benchmarks.mutation_operators import WORDS, NUMBERS, bytes_mutant, odd, tree_mutant, word_mutant
+from benchmarks.mutation_operators import WORDS
+from benchmarks.mutation_records import arrays_mutant, content_mutant, record_mutant, reply_to, scalars_mutant
 from flfw import apps
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
@@ -31,13 +32,14 @@ from flfw.server.faults import Tolerance
 from flfw.server.history import History
 from flfw.storage.provenance import code_hash
 
-_TYPES = ("?", "|b1", "<f4", ">f4", "<f2", "<f8", "<i8", "<U9", "|O", "<M8[s]", "<c8", "|V4", "f4,f4", "float32")
-_SHAPES = ("()", "(0,)", "(-1,)", "(4, 3)", "(3, 4)", "(12,)", "(1, 12)", "(9999999999999,)", "(2, 3), 'x': 1", "4")
-
 
 def _tensors() -> dict[str, torch.Tensor]:
     rng = torch.Generator().manual_seed(0)
-    heads = {f"heads.{i}.{n}": torch.randn(s, generator=rng) for i in (0, 1) for n, s in (("weight", (60, 3)), ("bias", (60,)))}
+    heads = {
+        f"heads.{i}.{n}": torch.randn(s, generator=rng)
+        for i in (0, 1)
+        for n, s in (("weight", (60, 3)), ("bias", (60,)))
+    }
     body = {"body.weight": torch.randn(3, 4, generator=rng), "body.bias": torch.randn(3, generator=rng)}
     return {**body, **heads, "steps": torch.tensor(7)}
 
@@ -55,95 +57,6 @@ class _Answering(InProcessGrid):
         return self._replies(asked)
 
 
-def _array_mutant(array: Array, rng: Random) -> Array:
-    """Return an array with another header, other bytes, or another description beside them."""
-    data, change = array.data, rng.random()
-    head, end = data[:10], 10 + int.from_bytes(data[8:10], "little")
-    words, body = data[10:end].decode("latin1"), data[end:]
-    if change < 0.35:
-        old, news = rng.choice(((words.split("'")[3], _TYPES), (words[words.index("(") : words.index(")") + 1], _SHAPES)))
-        words = words.replace(old, rng.choice(news), 1)
-        words = words if rng.random() < 0.5 else words.replace("False", rng.choice(("True", "1", "None")), 1)
-        data = head[:8] + len(words).to_bytes(2, "little") + words.encode("latin1") + body
-    elif change < 0.55:
-        numbers = [torch.tensor(float(rng.choice(NUMBERS[:11] + NUMBERS[13:]))) for _ in range(2)]
-        data = data[:end] + numbers[0].numpy().tobytes() + body[4:] if len(body) >= 4 else data
-    elif change < 0.65:
-        deep = rng.choice(("(" * 5000, "[" * 5000, "{" * 300, "'" * 9, "\x00" * 99, "lambda: 1", "9" * 5000))
-        data = head[:8] + len(deep).to_bytes(2, "little") + deep.encode() + body
-    elif change < 0.72:
-        data = data[:6] + rng.randbytes(4) + data[10:]
-    elif change < 0.8:
-        return Array(rng.choice(WORDS[:20]), (rng.choice((0, 4, 2**40)),), rng.choice(("numpy.ndarray", "x", "")), data)
-    else:
-        data = bytes_mutant(data, rng)
-    return Array(array.dtype, array.shape, array.stype, data)
-
-
-def _arrays_mutant(record: ArrayRecord, rng: Random) -> ArrayRecord:
-    """Return arrays of which one is changed, or has another name, is left out or is there twice."""
-    arrays = dict(record.items())
-    if not arrays:
-        return record
-    name, change = rng.choice(list(arrays)), rng.random()
-    if change < 0.65:
-        arrays[name] = _array_mutant(arrays[name], rng)
-    elif change < 0.75:
-        arrays[word_mutant(name, rng).replace("\ud800", "?")] = arrays.pop(name)
-    elif change < 0.85:
-        del arrays[name]
-    elif change < 0.95:
-        arrays[name] = arrays[rng.choice(list(arrays))]
-    else:
-        arrays |= {f"{name}/{i}": arrays[name] for i in range(rng.choice((1, 300)))}
-    return ArrayRecord(arrays)
-
-
-def _scalars_mutant(values: dict[str, Any], rng: Random) -> dict[str, Any]:
-    """Return scalars of a record of which one is changed, renamed, added or removed."""
-    changed = tree_mutant(values, rng)
-    changed = changed if isinstance(changed, dict) else {**values, rng.choice(list(values)): changed}
-    return {str(key).replace("\ud800", "?"): value for key, value in changed.items()}
-
-
-def _record(kind: type[Any], values: dict[str, Any], rng: Random) -> Any:
-    """Return a record of changed scalars; Flower's records refuse some types, which no message can hold."""
-    for _ in range(20):
-        try:
-            made = kind(_scalars_mutant(values, rng))
-            made.deflate()
-            return made
-        except (TypeError, ValueError, AttributeError, OverflowError):
-            continue
-    return kind(values)
-
-
-def _content(arrays: ArrayRecord, metrics: dict[str, Any], rng: Random) -> RecordDict:
-    """Return the changed content of an answer."""
-    content: dict[str, Any] = {"arrays": arrays, "metrics": MetricRecord(metrics)}
-    change = rng.random()
-    if change < 0.55:
-        content["arrays"] = _arrays_mutant(arrays, rng)
-    elif change < 0.88:
-        content["metrics"] = _record(MetricRecord, metrics, rng)
-    elif change < 0.92:
-        content["arrays"], content["metrics"] = content["metrics"], content["arrays"]
-    elif change < 0.96:
-        content[word_mutant("arrays", rng).replace("\ud800", "?")] = content.pop("arrays")
-    else:
-        content["more"] = rng.choice((arrays, ConfigRecord({"words": "x" * 1000})))
-    return RecordDict(content)
-
-
-def _reply(content: RecordDict, rng: Random, to: Message | None = None) -> Message:
-    to = to or Message(RecordDict(), dst_node_id=1, message_type="train")
-    if rng.random() < 0.06:
-        reason = rng.choice(WORDS).replace("\ud800", "?") * rng.choice((1, 1000))
-        error = Error(rng.choice((0, 2, 10**6)), rng.choice((reason, f"<class 'x'>:<'{reason}'>", "RayActorError")))
-        return Message(error, reply_to=to)
-    return Message(content, reply_to=to)
-
-
 _METRICS = {"num-examples": 50, "loss": 1.5, "acc_global": 0.25, "acc_local": 0.5, "acc_validation": 0.5,
             "acc_protected": 0.5, "seconds": 0.1}  # fmt: skip
 
@@ -154,7 +67,9 @@ def uploads(scratch: Path) -> list[Subject]:
     tensors = _tensors()
     broadcast, form, everything = pack(tensors), FactoredUpload("heads.*", 0.05), ("*",)
     rng = torch.Generator().manual_seed(1)
-    after = {n: v + 0.01 * torch.randn(v.shape, generator=rng) if v.is_floating_point() else v for n, v in tensors.items()}
+    after = {
+        n: v + 0.01 * torch.randn(v.shape, generator=rng) if v.is_floating_point() else v for n, v in tensors.items()
+    }
     received = {n: v.numpy() for n, v in tensors.items()}
     parts = _factors(form, received)
     factored = pack({**{n: v for n, v in after.items() if not n.startswith("heads")}, **parts})
@@ -165,18 +80,21 @@ def uploads(scratch: Path) -> list[Subject]:
         return alike and sent.keys() <= tensors.keys() and 1 <= metrics["num-examples"] <= 2**31
 
     def update(rng: Random) -> Mutant:
-        reply = _reply(_content(pack(after), _METRICS, rng), rng)
+        reply = reply_to(content_mutant(pack(after), _METRICS, rng), rng)
         return Mutant(lambda: read_update(reply, everything, broadcast))
 
     def factors(rng: Random) -> Mutant:
-        reply = _reply(_content(factored, _METRICS, rng), rng)
+        reply = reply_to(content_mutant(factored, _METRICS, rng), rng)
         return Mutant(lambda: FactorReader(form, everything, broadcast)(reply))
 
     def numbers(rng: Random) -> Mutant:
-        rows = [_reply(RecordDict({"metrics": _record(MetricRecord, _METRICS, rng)}), rng) for _ in range(2)]
+        rows = [reply_to(RecordDict({"metrics": record_mutant(MetricRecord, _METRICS, rng)}), rng) for _ in range(2)]
 
         def read() -> object:
-            taken = [{"client": i, "round": 1, "upload_bytes": 8, **read_metrics(r, ("acc_global", "acc_local"))} for i, r in enumerate(rows)]
+            taken = [
+                {"client": i, "round": 1, "upload_bytes": 8, **read_metrics(r, ("acc_global", "acc_local"))}
+                for i, r in enumerate(rows)
+            ]
             history = History()
             return history.add(1, taken, [], 8, 1.0, {}), final_accuracies(taken, history.clients, None)
 
@@ -190,7 +108,9 @@ def uploads(scratch: Path) -> list[Subject]:
         Subject("read_update", update, refusals=(Unusable,), fits=shaped, weight=3),
         Subject("FactorReader", factors, refusals=(Unusable,), fits=shaped, weight=3),
         Subject("read_metrics", numbers, refusals=(Unusable,)),
-        Subject("in_one_line", reasons, refusals=(), fits=lambda text: text.isprintable() and len(text) <= 300, weight=0.3),
+        Subject(
+            "in_one_line", reasons, refusals=(), fits=lambda text: text.isprintable() and len(text) <= 300, weight=0.3
+        ),
     ]
 
 
@@ -210,13 +130,24 @@ def answers(scratch: Path) -> list[Subject]:
     InProcessGrid(apps.client, 1, {})
     tensors = _tensors()
     arrays = pack(tensors)
-    about = {"partition": 1, "code": "abc", "gpu": False, "volunteered": -1, "shape": [1, 8, 8], "classes": 10, "labels": "", "trouble": ""}
+    about = {
+        "partition": 1,
+        "code": "abc",
+        "gpu": False,
+        "volunteered": -1,
+        "shape": [1, 8, 8],
+        "classes": 10,
+        "labels": "",
+        "trouble": "",
+    }
 
     def introduction(rng: Random) -> Mutant:
-        reply = _reply(RecordDict({"about": _record(ConfigRecord, about, rng)}), rng)
+        reply = reply_to(RecordDict({"about": record_mutant(ConfigRecord, about, rng)}), rng)
         return Mutant(lambda: Introduction.from_message(reply))
 
-    experiment = Experiment(method="fedavg", net="linear", clients=3, dataset="digits", split="iid", augment="none", attack=("none",))
+    experiment = Experiment(
+        method="fedavg", net="linear", clients=3, dataset="digits", split="iid", augment="none", attack=("none",)
+    )
     resolved = resolve(experiment)
 
     def round_of(rng: Random) -> Mutant:
@@ -228,11 +159,13 @@ def answers(scratch: Path) -> list[Subject]:
             for i, message in enumerate(asked):
                 if message.metadata.message_type == "query":
                     record = {**about, "partition": i}
-                    content = RecordDict({"about": _record(ConfigRecord, record, rng) if i == forged else ConfigRecord(record)})
+                    content = RecordDict(
+                        {"about": record_mutant(ConfigRecord, record, rng) if i == forged else ConfigRecord(record)}
+                    )
                 else:
                     content = RecordDict({"arrays": arrays, "metrics": MetricRecord(_METRICS)})
-                    content = _content(arrays, _METRICS, rng) if i == forged else content
-                made.append(_reply(content, rng, message) if i == forged else Message(content, reply_to=message))
+                    content = content_mutant(arrays, _METRICS, rng) if i == forged else content
+                made.append(reply_to(content, rng, message) if i == forged else Message(content, reply_to=message))
             return made + rng.choice(([], made[forged:][:1]))
 
         def read() -> object:
@@ -257,7 +190,9 @@ def answers(scratch: Path) -> list[Subject]:
             made = [Message(RecordDict(), reply_to=message) for message in waiting]
             for reply in made:
                 if rng.random() < 0.4:
-                    reply.metadata.__dict__["_reply_to_message_id"] = rng.choice(("", "x", "é", made[0].metadata.message_id))
+                    reply.metadata.__dict__["_reply_to_message_id"] = rng.choice(
+                        ("", "x", "é", made[0].metadata.message_id)
+                    )
             rng.shuffle(made)
             return made[: rng.randrange(4)] * rng.choice((1, 2))
 
@@ -275,13 +210,15 @@ def answers(scratch: Path) -> list[Subject]:
         config = {"round": 1, "client": 1, "rung": "target", "slot": 0}
 
         def replies(asked: Sequence[Message]) -> list[Message]:
-            return [_reply(_content(arrays, {**_METRICS, "client": 1}, rng), rng, message) for message in asked]
+            return [reply_to(content_mutant(arrays, {**_METRICS, "client": 1}, rng), rng, message) for message in asked]
 
         def read() -> object:
             grid = RecordingGrid(_Answering(replies, 3), folder.lay() / "kept")
-            changed = _record(ConfigRecord, config, rng) if rng.random() < 0.3 else ConfigRecord(config)
+            changed = record_mutant(ConfigRecord, config, rng) if rng.random() < 0.3 else ConfigRecord(config)
             content = RecordDict({"arrays": arrays, "config": changed})
-            asked = [Message(content, dst_node_id=1, message_type="train", group_id=rng.choice(("1", "x", "²", "9" * 5000)))]
+            asked = [
+                Message(content, dst_node_id=1, message_type="train", group_id=rng.choice(("1", "x", "²", "9" * 5000)))
+            ]
             list(grid.send_and_receive(asked))
             kept = Recordings(scratch / "tap" / "kept")
             kept.observations([line["id"] for line in kept.lines])
@@ -316,13 +253,15 @@ class _Asked:
         """Build the question with one of its parts changed; None: as it is."""
         part = rng.choice(("arrays", "config", "config", "records", "run")) if rng else ""
         rng = rng or Random(0)
-        arrays = _arrays_mutant(self.arrays, rng) if part == "arrays" else self.arrays
-        config = _record(ConfigRecord, self.config, rng) if part == "config" else ConfigRecord(self.config)
+        arrays = arrays_mutant(self.arrays, rng) if part == "arrays" else self.arrays
+        config = record_mutant(ConfigRecord, self.config, rng) if part == "config" else ConfigRecord(self.config)
         records: dict[str, Any] = {"arrays": arrays, "config": config}
         if part == "records":
             name = rng.choice(list(records))
-            records = {n: v for n, v in records.items() if n != name or rng.random() < 0.3} | {rng.choice(("more", "config")): config}
-        run = _scalars_mutant(self.run_config, rng) if part == "run" else self.run_config
+            records = {n: v for n, v in records.items() if n != name or rng.random() < 0.3} | {
+                rng.choice(("more", "config")): config
+            }
+        run = scalars_mutant(self.run_config, rng) if part == "run" else self.run_config
         node = {"partition-id": 1, "num-partitions": 3, "in-process": True}
         content = RecordDict() if kind == "query" else RecordDict(records)
         message = Message(content, dst_node_id=1, message_type=kind)
@@ -345,7 +284,7 @@ def questions(scratch: Path) -> list[Subject]:
         return plain(_what(apps.client(message, context)))
 
     def entering(rng: Random) -> Mutant:
-        record = _arrays_mutant(asked.arrays, rng)
+        record = arrays_mutant(asked.arrays, rng)
         return Mutant(lambda: border.enter(views(record)))
 
     def asking(kind: str) -> Callable[[Random], Mutant]:

@@ -24,8 +24,8 @@ NUMBERS: tuple[Any, ...] = (
 )  # fmt: skip
 WORDS = (
     "", " ", "0", "-1", "nan", "inf", "1e999", "none", "auto", "../../../etc/passwd", "/etc/passwd", "..", ".",
-    "a/../../b", "/dev/zero", "/proc/self/environ", "~", "$HOME", "C:\\x", "two\nlines", "nul\x00", "\x1b[2J\x1b]0;x\x07",
-    "\u202e\u200b", "é", "e\u0301", "\ud800", "=1+1", "-x", "--out", "'", '"', "\\", "%s{}", "x" * 300, "y" * 100_000,
+    "a/../../b", "/dev/zero", "/proc/self/environ", "~", "$HOME", "C:\\x", "two\nlines", "nul\x00",
+    "\x1b[2J\x1b]0;x\x07", "\u202e\u200b", "é", "e\u0301", "\ud800", "=1+1", "-x", "--out", "'", '"', "\\", "%s{}", "x" * 300, "y" * 100_000,
 )  # fmt: skip
 _SHAPES: tuple[Any, ...] = (None, True, False, [], {}, [None], [[[]]], {"": None}, {"__class__": 1}, [0] * 1000)
 
@@ -115,8 +115,9 @@ def word_mutant(word: str, rng: Random) -> str:
         return rng.choice(WORDS)
     at, odd_one = rng.randrange(len(word)), rng.choice(WORDS[:-1])
     return rng.choice(
-        (word[:at] + word[at + 1 :], word[:at] + odd_one + word[at:], word.swapcase(), f" {word}", f"{word}\n", word * 2,
-         word[:at], word + odd_one, word.replace("/", "//../", 1), word.replace("0", "٠"), word.replace(word[at], "9", 1))
+        (word[:at] + word[at + 1 :], word[:at] + odd_one + word[at:], word.swapcase(), f" {word}", f"{word}\n",
+         word * 2, word[:at], word + odd_one, word.replace("/", "//../", 1), word.replace("0", "٠"),
+         word.replace(word[at], "9", 1))
     )  # fmt: skip
 
 
@@ -229,7 +230,9 @@ def toml_mutant(data: bytes, rng: Random) -> bytes:
 
 def _toml_value(value: str, rng: Random) -> str:
     if rng.random() < 0.2:
-        return rng.choice((f"[{value.partition('#')[0]}]", value.replace('"', "'"), f"{{a = {value.partition('#')[0]}}}"))
+        return rng.choice(
+            (f"[{value.partition('#')[0]}]", value.replace('"', "'"), f"{{a = {value.partition('#')[0]}}}")
+        )
     made = odd(rng)
     if made in (_DEEP, _DIGITS, _EXPONENT):
         return "[" * 500 + "]" * 500 if made == _DEEP else _AS_TEXT[made]

@@ -7,14 +7,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import sim
 from benchmarks.mutation_cases import Change, Folder, Subject, unsealed
 from benchmarks.mutation_operators import json_mutant, lines_mutant, table_mutant
 from benchmarks.mutation_runs import recorded
-from benchmarks.mutation_state import renamed
+from benchmarks.mutation_seals import renamed
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
 from flfw.matrix import compare, matrices, tables
@@ -56,7 +55,10 @@ def results(scratch: Path) -> list[Subject]:
 
     def figures(place: Path) -> object:
         one = Experiment(method="fedavg", out=place)
-        named = [paper_cells.numbers([one], Figure(name, 1.0, absent="-")) for name in ("final.acc_local", "audit.*.share_recovered")]
+        named = [
+            paper_cells.numbers([one], Figure(name, 1.0, absent="-"))
+            for name in ("final.acc_local", "audit.*.share_recovered")
+        ]
         return named, paper_cells.result(one).get("notes")
 
     kept = Folder.of(scratch / "again", run)
@@ -75,8 +77,12 @@ def results(scratch: Path) -> list[Subject]:
         folder.subject("write_report", _CHANGES, reported, fits=lambda text: text.startswith("<!"), weight=2),
         folder.subject("compare", _CHANGES, lambda place: compare.table([beside, place]), fits=_is_text),
         folder.subject("summary", _CHANGES, lambda place: sim._summary(place), fits=_is_text),
-        folder.subject("read_earlier", {"result.json": _CHANGES["result.json"]}, earlier, fits=lambda r: type(r[0]) is int),
-        folder.subject("papers.cells", {"result.json": _CHANGES["result.json"]}, figures, refusals=(RunFailed,), fits=_finite),
+        folder.subject(
+            "read_earlier", {"result.json": _CHANGES["result.json"]}, earlier, fits=lambda r: type(r[0]) is int
+        ),
+        folder.subject(
+            "papers.cells", {"result.json": _CHANGES["result.json"]}, figures, refusals=(RunFailed,), fits=_finite
+        ),
         kept.subject("--from", parts, again, fits=lambda count: count > 0, weight=0.5),
         training.subject("read_training", change, read_training, fits=lambda t: isinstance(t["rounds"], list)),
     ]
@@ -91,12 +97,20 @@ def _run_fits(run: Any) -> bool:
 
 
 def _training() -> bytes:
-    row = {"round": 1, "loss": 0.5, "clients": 2, "failures": 0, "failed": [{"client": 1, "reason": "late"}], "extra": {}}
+    row = {
+        "round": 1,
+        "loss": 0.5,
+        "clients": 2,
+        "failures": 0,
+        "failed": [{"client": 1, "reason": "late"}],
+        "extra": {},
+    }
     client = {"client": 0, "round": 1, "acc_global": 0.5, "acc_local": 0.75, "num-examples": 46}
     content = {
-        "rounds": [row], "clients": [client], "probes": [{"round": 0, "client": 1, "reason": "late"}], "final": [client],
-        "final_failed": [], "central": None, "code": "abc", "resumed": [{"code": "abc"}], "asked": [1], "evaluations": 1,
-        "summed": 1, "budget_spent": False, "engine": "inproc", "without_gpu": False, "scores": None, "residual": None,
+        "rounds": [row], "clients": [client], "probes": [{"round": 0, "client": 1, "reason": "late"}],
+        "final": [client],
+        "final_failed": [], "central": None, "code": "abc", "resumed": [{"code": "abc"}], "asked": [1], 
+        "evaluations": 1, "summed": 1, "budget_spent": False, "engine": "inproc", "without_gpu": False, "scores": None, "residual": None,
     }  # fmt: skip
     return json.dumps(content).encode()
 
@@ -105,7 +119,9 @@ def pages(scratch: Path) -> list[Subject]:
     """Return the readers of matrices, and of the papers' records of evidence and points."""
     run = recorded(scratch)
     place = scratch / "matrix"
-    asked = Experiment(method="fedavg", net="linear", clients=2, rounds=1, attack=("analytic",), split="iid", augment="none")
+    asked = Experiment(
+        method="fedavg", net="linear", clients=2, rounds=1, attack=("analytic",), split="iid", augment="none"
+    )
     matrix, experiment = settled(Matrix(methods=("fedavg",)), asked)
     cells, question = matrix.cells(experiment, place), matrix.question(experiment)
     inner = cells[0].folder.name
@@ -127,7 +143,9 @@ def pages(scratch: Path) -> list[Subject]:
         finished.subject("matrix.json", {"matrix.json": change}, matrices.summary, fits=_is_text, weight=2),
         whole.subject("matrix pages", inside, written, fits=lambda text: text.startswith("<!"), weight=0.5),
         evidence.subject("evidence", {"t/one.json": change}, records.read, fits=lambda rs: all(map(_record_fits, rs))),
-        frontier.subject("frontier", {"points.json": change}, lambda p: points.read(p / "points.json"), fits=_points_fit),
+        frontier.subject(
+            "frontier", {"points.json": change}, lambda p: points.read(p / "points.json"), fits=_points_fit
+        ),
     ]
 
 
@@ -136,11 +154,27 @@ def _first_record() -> bytes:
 
 
 def _record_fits(record: Any) -> bool:
-    return isinstance(record.seed, int) and isinstance(record.value, float | int | str) and isinstance(record.settings, Mapping)
+    return (
+        isinstance(record.seed, int)
+        and isinstance(record.value, float | int | str)
+        and isinstance(record.settings, Mapping)
+    )
 
 
 def _point() -> points.FrontierPoint:
-    return points.FrontierPoint("a/b", "MNIST", "m", "example", "server", 2.0, "measured", epsilon=math.inf, accuracy=0.5, seeds=(0, 1), tried=(("lr=1", 0.5),))
+    return points.FrontierPoint(
+        "a/b",
+        "MNIST",
+        "m",
+        "example",
+        "server",
+        2.0,
+        "measured",
+        epsilon=math.inf,
+        accuracy=0.5,
+        seeds=(0, 1),
+        tried=(("lr=1", 0.5),),
+    )
 
 
 def _points_fit(read: Any) -> bool:

@@ -10,12 +10,12 @@ from random import Random
 from typing import Any
 
 import numpy as np
-import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 import sim
-from benchmarks.mutation_cases import Change, Folder, Mutant, Subject, plain, unsealed
-from benchmarks.mutation_operators import WORDS, bytes_mutant, odd, table_mutant, toml_mutant, tree_mutant, word_mutant
+from benchmarks.mutation_cases import Folder, Mutant, Subject, plain, unsealed
+from benchmarks.mutation_operators import WORDS, bytes_mutant, odd, toml_mutant, tree_mutant, word_mutant
+from flfw import apps
 from flfw.client.site import Site
 from flfw.deploy import certificates, processes
 from flfw.deploy.layout import Layout
@@ -26,7 +26,6 @@ from flfw.engines.registrations import registered_nodes
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
-from flfw import apps
 
 _FLAGS = [
     "--method", "fedavg", "--rounds", "3", "--clients", "4", "--lr", "0.1", "--dataset", "digits", "--attack", "ig",
@@ -37,7 +36,9 @@ _FLAGS = [
 
 def _policy() -> Policy:
     digest = hashlib.sha256(b"app").hexdigest()
-    return Policy((digest,), ("net.*",), 5.0, 2.0, 1e-6, "example", 0, "none", True, (4, 0), pins_of(Experiment(), "digits"))
+    return Policy(
+        (digest,), ("net.*",), 5.0, 2.0, 1e-6, "example", 0, "none", True, (4, 0), pins_of(Experiment(), "digits")
+    )
 
 
 def policies(scratch: Path) -> list[Subject]:
@@ -54,7 +55,9 @@ def policies(scratch: Path) -> list[Subject]:
 
     def answer(rng: Random) -> Mutant:
         message = _answer(rng)
-        return Mutant(lambda: policy.refuses_answer(message, rng.choice(("train", "query", "")), rng.choice((0, 10**9))))
+        return Mutant(
+            lambda: policy.refuses_answer(message, rng.choice(("train", "query", "")), rng.choice((0, 10**9)))
+        )
 
     def reads(place: Path) -> Policy:
         return Policy.read(place / "policy.toml")
@@ -62,7 +65,11 @@ def policies(scratch: Path) -> list[Subject]:
     def fits(read: Any) -> bool:
         numbers = (read.largest_upload_mb, read.epsilon, read.delta)
         whole = all(type(place) is int for place in read.volunteered)
-        return whole and all(isinstance(n, float | int) and n > 0 for n in numbers) and (read.run is None or isinstance(read.run, Pins))
+        return (
+            whole
+            and all(isinstance(n, float | int) and n > 0 for n in numbers)
+            and (read.run is None or isinstance(read.run, Pins))
+        )
 
     return [
         folder.subject("Policy.read", {"policy.toml": unsealed(toml_mutant)}, reads, fits=fits, weight=3),
@@ -95,7 +102,14 @@ def federations(scratch: Path) -> list[Subject]:
     names = {f"superlink/registered-{client}": f"{100 + client}\n".encode() for client in range(3)}
     registered = Folder(scratch / "registered", {**files, **names})
     running = Folder(scratch / "running", {"superlink/superlink.pid": b"999999999 12345\n"})
-    node = {"data-root": "/data", "state": "/state", "truth": "/truth", "volunteered": "0 1 2", "budget": "2.0 1e-05 example 0", "ledger": "/l"}
+    node = {
+        "data-root": "/data",
+        "state": "/state",
+        "truth": "/truth",
+        "volunteered": "0 1 2",
+        "budget": "2.0 1e-05 example 0",
+        "ledger": "/l",
+    }
 
     def config(rng: Random) -> Mutant:
         changed = tree_mutant(node, rng)
@@ -110,7 +124,9 @@ def federations(scratch: Path) -> list[Subject]:
     def sound(read: Any) -> bool:
         one = read[0]
         numbers = (one.clients, one.port, one.control_port, one.site_port)
-        return all(type(number) is int for number in numbers) and isinstance(one.host, str) and isinstance(one.listen, str)
+        return (
+            all(type(number) is int for number in numbers) and isinstance(one.host, str) and isinstance(one.listen, str)
+        )
 
     authority = certificates.authority()
     pair = {"ca.crt": authority.public, "ca.key": authority.private}
@@ -125,8 +141,20 @@ def federations(scratch: Path) -> list[Subject]:
     return [
         folder.subject("Layout.read", {"federation.toml": unsealed(toml_mutant)}, layout, fits=sound, weight=3),
         registered.subject("registered_nodes", anything, lambda p: registered_nodes(p, 3), fits=_nodes_fit),
-        running.subject("processes.alive", {"superlink/superlink.pid": unsealed(bytes_mutant)}, lambda p: processes.alive(p / "superlink", "superlink"), fits=lambda pid: pid is None, weight=0.3),
-        signed.subject("certificates", dict.fromkeys(pair, unsealed(bytes_mutant)), renewed, refusals=(BadInput, OSError), weight=0.5),
+        running.subject(
+            "processes.alive",
+            {"superlink/superlink.pid": unsealed(bytes_mutant)},
+            lambda p: processes.alive(p / "superlink", "superlink"),
+            fits=lambda pid: pid is None,
+            weight=0.3,
+        ),
+        signed.subject(
+            "certificates",
+            dict.fromkeys(pair, unsealed(bytes_mutant)),
+            renewed,
+            refusals=(BadInput, OSError),
+            weight=0.5,
+        ),
         Subject("node config", config, fits=lambda read: isinstance(read[0], Site), weight=0.5),
     ]
 
@@ -155,7 +183,24 @@ def words(scratch: Path) -> list[Subject]:
             elif change < 0.75:
                 del arguments[at]
             elif change < 0.9:
-                arguments.insert(at, rng.choice(("--resume", "--from", "--matrix", "methods=a,b", "--seeds", "--table", "--out", "\0", "--", "--purge", "x")))
+                arguments.insert(
+                    at,
+                    rng.choice(
+                        (
+                            "--resume",
+                            "--from",
+                            "--matrix",
+                            "methods=a,b",
+                            "--seeds",
+                            "--table",
+                            "--out",
+                            "\0",
+                            "--",
+                            "--purge",
+                            "x",
+                        )
+                    ),
+                )
             else:
                 arguments[at : at + 1] = arguments[at : at + 2] * 2
         return Mutant(lambda: _parsed(arguments))
@@ -176,5 +221,8 @@ def _typed(experiment: Any) -> bool:
     """Return whether the values of an experiment have the types of its run configuration."""
     usual: Mapping[str, Any] = Experiment().to_run_config()
     given = experiment.to_run_config()
-    alike = all(type(given[key]) is type(value) or {type(given[key]), type(value)} == {int, float} for key, value in usual.items())
+    alike = all(
+        type(given[key]) is type(value) or {type(given[key]), type(value)} == {int, float}
+        for key, value in usual.items()
+    )
     return alike and Experiment.from_run_config(given) == experiment

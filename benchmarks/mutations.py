@@ -1,7 +1,7 @@
 """Changed inputs of every reader: ``python -m benchmarks.mutations [--number 100000] [--seed 0] [--only GROUP]``.
 
 Each case changes one thing in an input that comes from outside, in its own terms: a field's type, length, sign,
-exponent, name, order or nesting; a header, a checksum, a path; a bit or the end of a file. Then the project's own reader
+exponent, name, order or nesting; a header, a checksum, a path; a bit or the end of a file. Then the project's reader
 reads it, as a run, a server, a site or a user would. A case ends in one of four ways:
 
     refused    in the error of one line that the reader documents
@@ -33,6 +33,7 @@ from random import Random
 from typing import Any, TypeAlias, final
 
 from benchmarks import (
+    mutation_audit,
     mutation_data,
     mutation_messages,
     mutation_results,
@@ -48,23 +49,24 @@ _NUMBER, _QUICK = 100_000, 1000
 _SHOWN = 160  # characters of a message
 _MEMORY = Path("/dev/shm")  # thousands of small files, each forced to disk, would take hours
 _GROUPS: Mapping[str, tuple[Group, str, float]] = {
-    "uploads": (mutation_messages.uploads, "what clients upload, their numbers and reasons", 0.14),
+    "uploads": (mutation_messages.uploads, "what clients upload, their numbers and reasons", 0.15),
     "answers": (mutation_messages.answers, "introductions, whole rounds, streams, the recorder", 0.1),
     "questions": (mutation_messages.questions, "what a server asks of a client", 0.1),
-    "checkpoints": (mutation_state.checkpoints, "checkpoints, journals, private tensors", 0.1),
-    "chains": (mutation_state.chains, "chains of lines, ledgers of sites", 0.1),
-    "queue": (mutation_state.queue, "jobs, tickets and solutions of attacks", 0.1),
-    "recordings": (mutation_state.recordings, "recordings, manifests, truths", 0.05),
-    "results": (mutation_results.results, "result.json in rows, reports, comparisons, summaries", 0.06),
-    "pages": (mutation_results.pages, "matrices, records of evidence, points of the frontier", 0.05),
+    "checkpoints": (mutation_state.checkpoints, "checkpoints, journals, private tensors", 0.11),
+    "chains": (mutation_state.chains, "chains of lines, ledgers of sites", 0.12),
+    "queue": (mutation_audit.queue, "jobs, tickets and solutions of attacks", 0.12),
+    "recordings": (mutation_audit.recordings, "recordings, manifests, truths", 0.03),
+    "results": (mutation_results.results, "result.json in rows, reports, comparisons, summaries", 0.04),
+    "pages": (mutation_results.pages, "matrices, records of evidence, points of the frontier", 0.03),
     "policies": (mutation_settings.policies, "policy.toml, its decisions on runs and answers", 0.06),
-    "federations": (mutation_settings.federations, "federation.toml, registrations, node configs", 0.05),
-    "words": (mutation_settings.words, "run configurations, words of a command line", 0.05),
+    "federations": (mutation_settings.federations, "federation.toml, registrations, node configs", 0.06),
+    "words": (mutation_settings.words, "run configurations, words of a command line", 0.04),
     "data": (mutation_data.data, "files of data sets, of sites, and of the cache", 0.0385),
     "weights": (mutation_data.weights, "pretrained weights", 0.0015),
 }
 PARTS = {
-    name: output.BenchmarkPart(description, round(1 + 900 * share), 2) for name, (_, description, share) in _GROUPS.items()
+    name: output.BenchmarkPart(description, round(1 + 900 * share), 2)
+    for name, (_, description, share) in _GROUPS.items()
 }
 
 
@@ -112,7 +114,7 @@ class GroupTally:
 
 
 def cases(name: str, subjects: Sequence[Subject], number: int, seed: int) -> Iterator[tuple[Subject, Random, int]]:
-    """Yield the subject, the generator and the number of each case of a group, the subjects by their weights in turn."""
+    """Yield the subject, the generator and the number of each case of a group, the subjects by their weights."""
     order = [subject for subject in subjects for _ in range(max(1, round(4 * subject.weight)))]
     for case in range(number):
         yield order[case % len(order)], Random(f"{seed}/{name}/{case}"), case
@@ -178,7 +180,8 @@ def main() -> None:
         for name in run.parts():
             share = max(1, round(number * _GROUPS[name][2]))
             tallies[name] = tally(name, share if case is None else case + 1, run.asked.seed, Path(folder), case)
-            print(*tallies[name].faults.values(), *tallies[name].slow, sep="\n", end="", file=sys.stderr, flush=True)
+            say = [f"{name}: {tallies[name].as_dict()}", *tallies[name].faults.values(), *tallies[name].slow]
+            print(*say, sep="\n", file=sys.stderr, flush=True)
     results = {name: counted.as_dict() for name, counted in tallies.items()}
     faults = [line for counted in tallies.values() for line in counted.faults.values()]
     run.report({"mutations": results, "faults": faults, "seed": run.asked.seed}, lines(tallies))

@@ -258,7 +258,9 @@ def _until(deadline: float, context: Context) -> Iterator[None]:
     if left <= 0:
         raise RunFailed("was asked too late")
     if own_process:
-        faulthandler.dump_traceback_later(min(left, _LONGEST_S) + _AFTER_DEADLINE_S, exit=True, file=sys.__stderr__ or sys.stderr)
+        faulthandler.dump_traceback_later(
+            min(left, _LONGEST_S) + _AFTER_DEADLINE_S, exit=True, file=sys.__stderr__ or sys.stderr
+        )
     try:
         yield
     finally:

@@ -180,7 +180,6 @@ class Job:
         return from_json(data, cls, "a job of the attacks' queue", "start the audit again")
 
 
-
 @dataclass(frozen=True)
 class Solution:
     """Result of a job.

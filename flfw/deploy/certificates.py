@@ -55,9 +55,13 @@ def server(by: Pair, hosts: Sequence[str]) -> Pair:
     try:
         issuer, signer = x509.load_pem_x509_certificate(by.public), serialization.load_pem_private_key(by.private, None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: the key has a password
-        raise BadInput("Expected the authority's key and certificate as init wrote them, got others; restore them.") from error
+        raise BadInput(
+            "Expected the authority's key and certificate as init wrote them, got others; restore them."
+        ) from error
     if not isinstance(signer, ec.EllipticCurvePrivateKey):
-        raise BadInput(f"Expected an authority with a key of ECDSA, got {type(signer).__name__}; restore the folder ca.")
+        raise BadInput(
+            f"Expected an authority with a key of ECDSA, got {type(signer).__name__}; restore the folder ca."
+        )
     key = _key()
     signed = (
         _certificate(_name(hosts[0]), issuer.subject, key.public_key(), _YEARS)
@@ -90,7 +94,9 @@ def ends(certificate: bytes) -> datetime.datetime:
     try:
         return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
     except ValueError as error:
-        raise BadInput("Expected the server's certificate in PEM, got a damaged one; make it anew with renew.") from error
+        raise BadInput(
+            "Expected the server's certificate in PEM, got a damaged one; make it anew with renew."
+        ) from error
 
 
 def _key() -> ec.EllipticCurvePrivateKey:

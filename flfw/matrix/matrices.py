@@ -14,8 +14,8 @@ from flfw.experiment import Experiment
 from flfw.matrix import tables
 from flfw.matrix.cells import PreparedMatrix, carry_out, prepare, say
 from flfw.matrix.markdown import markdown
-from flfw.matrix.record import MATRIX, read_matrix
 from flfw.matrix.question import Matrix, folder_name, parse
+from flfw.matrix.record import MATRIX, read_matrix
 from flfw.storage.sealed import write_whole
 
 _TABLE = "matrix.md"

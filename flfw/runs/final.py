@@ -39,7 +39,11 @@ def best_validation(history: list[dict[str, Any]]) -> dict[str, float] | None:
     best: dict[int, dict[str, Any]] = {}
     for row in history:
         validation = row.get("acc_validation")
-        if validation is not None and row.get("acc_local") is not None and validation > best.get(row["client"], {}).get("acc_validation", -1.0):
+        if (
+            validation is not None
+            and row.get("acc_local") is not None
+            and validation > best.get(row["client"], {}).get("acc_validation", -1.0)
+        ):
             best[row["client"]] = row
     if not best:
         return None

@@ -49,7 +49,9 @@ class AskedRounds:
 
     def _number(self, line: str) -> int:
         if not (line.isdecimal() and len(line) <= _DIGITS):
-            raise BadInput(f"Expected a round in each line of {self._path}, got {line[:80]}: it is damaged; restore it.")
+            raise BadInput(
+                f"Expected a round in each line of {self._path}, got {line[:80]}: it is damaged; restore it."
+            )
         return int(line)
 
     def note(self, server_round: int) -> int:

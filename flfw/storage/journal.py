@@ -12,7 +12,6 @@ from flfw.errors import BadInput
 from flfw.storage.typed import from_json
 
 
-
 class Mark(TypedDict):
     """Mark in a journal.
 

@@ -15,7 +15,18 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from math import isfinite
 from pathlib import Path
-from typing import Any, Literal, NotRequired, Required, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import (
+    Any,
+    Literal,
+    NotRequired,
+    Required,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 from flfw.errors import BadInput
 
@@ -175,7 +186,9 @@ def _list(value: Any, origin: Any, inner: Sequence[Any], field: str) -> Any:
     _require(isinstance(value, list | tuple), "a list", value, field)
     if origin is tuple and (len(inner) != 2 or inner[1] is not Ellipsis):
         _require(len(value) == len(inner), f"a list of {len(inner)}", value, field)
-        return tuple(fit(item, shape, f"{field}[{at}]") for at, (item, shape) in enumerate(zip(value, inner, strict=True)))
+        return tuple(
+            fit(item, shape, f"{field}[{at}]") for at, (item, shape) in enumerate(zip(value, inner, strict=True))
+        )
     items = [fit(item, inner[0], f"{field}[{at}]") for at, item in enumerate(value)]
     return tuple(items) if origin is tuple else items
 

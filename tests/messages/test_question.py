@@ -60,7 +60,12 @@ def test_a_probe_has_its_scalars_and_every_message_its_records() -> None:
 def test_a_client_refuses_a_run_configuration_of_another_kind() -> None:
     asked = message({**CONFIG, "code": code_hash()}, "evaluate")
     run = Experiment(method="fedavg", clients=2).to_run_config()
-    for change, name in (({"clients": "2"}, "clients"), ({"init": 0}, "init"), ({"set": "'"}, "set"), ({"lr": "x"}, "lr")):
+    for change, name in (
+        ({"clients": "2"}, "clients"),
+        ({"init": 0}, "init"),
+        ({"set": "'"}, "set"),
+        ({"lr": "x"}, "lr"),
+    ):
         node = {"partition-id": 0, "in-process": True}
         context = Context(run_id=1, node_id=1, node_config=node, state=RecordDict(), run_config={**run, **change})  # type: ignore[arg-type]
         with pytest.raises(BadInput, match=rf"^Expected .*\b{name}\b"):

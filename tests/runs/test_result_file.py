@@ -66,7 +66,7 @@ def test_a_result_without_its_figures_has_no_summary(tmp_path: Path) -> None:
     (folder / "result.json").write_text(json.dumps({"final": {}, "privacy": [], "audit": [], "notes": []}))
     assert sim._summary(folder).endswith("report.html")
     (folder / "result.json").write_text("{}")
-    with pytest.raises(BadInput, match="result.json, got KeyError"):
+    with pytest.raises(BadInput, match=r"result\.json, got KeyError"):
         sim._summary(folder)
 
 
@@ -153,7 +153,7 @@ def test_damaged_words_of_a_site_are_refused() -> None:
     with pytest.raises(BadInput, match="volunteered"):
         Site.from_config(node, "abc")
     for damaged in ({"budget": "2.0"}, {"budget": "2.0 1e-5 example 0"}, {"budget": "x y z w", "ledger": "/l"}):
-        with pytest.raises(BadInput, match="^Expected budget as EPSILON DELTA UNIT PATIENT_EXAMPLES"):
+        with pytest.raises(BadInput, match=r"^Expected budget as EPSILON DELTA UNIT PATIENT_EXAMPLES"):
             budgeted(damaged)
 
 

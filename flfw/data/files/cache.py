@@ -109,7 +109,9 @@ def read_damaged(path: Path, read: Callable[[], T]) -> T:
     try:
         return read()
     except Exception as error:  # a damaged file can make NumPy's reader raise anything
-        raise BadInput(f"Expected {path} as it was written, got {type(error).__name__}: {error}; {_again(path)}.") from error
+        raise BadInput(
+            f"Expected {path} as it was written, got {type(error).__name__}: {error}; {_again(path)}."
+        ) from error
 
 
 def _again(path: Path) -> str:
