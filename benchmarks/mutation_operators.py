@@ -25,7 +25,8 @@ NUMBERS: tuple[Any, ...] = (
 WORDS = (
     "", " ", "0", "-1", "nan", "inf", "1e999", "none", "auto", "../../../etc/passwd", "/etc/passwd", "..", ".",
     "a/../../b", "/dev/zero", "/proc/self/environ", "~", "$HOME", "C:\\x", "two\nlines", "nul\x00",
-    "\x1b[2J\x1b]0;x\x07", "\u202e\u200b", "é", "e\u0301", "\ud800", "=1+1", "-x", "--out", "'", '"', "\\", "%s{}", "x" * 300, "y" * 100_000,
+    "\x1b[2J\x1b]0;x\x07", "\u202e\u200b", "é", "e\u0301", "\ud800", "=1+1", "-x", "--out", "'", '"', "\\", "%s{}",
+    "x" * 300, "y" * 100_000,
 )  # fmt: skip
 _SHAPES: tuple[Any, ...] = (None, True, False, [], {}, [None], [[[]]], {"": None}, {"__class__": 1}, [0] * 1000)
 

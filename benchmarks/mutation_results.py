@@ -109,8 +109,9 @@ def _training() -> bytes:
     content = {
         "rounds": [row], "clients": [client], "probes": [{"round": 0, "client": 1, "reason": "late"}],
         "final": [client],
-        "final_failed": [], "central": None, "code": "abc", "resumed": [{"code": "abc"}], "asked": [1], 
-        "evaluations": 1, "summed": 1, "budget_spent": False, "engine": "inproc", "without_gpu": False, "scores": None, "residual": None,
+        "final_failed": [], "central": None, "code": "abc", "resumed": [{"code": "abc"}], "asked": [1],
+        "evaluations": 1, "summed": 1, "budget_spent": False, "engine": "inproc",
+        "without_gpu": False, "scores": None, "residual": None,
     }  # fmt: skip
     return json.dumps(content).encode()
 
