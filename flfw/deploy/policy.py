@@ -117,7 +117,10 @@ class Policy:
         Raises:
             BadInput: there is no such file, or it is not a valid policy.
         """
-        rules = read_toml(path, "a site needs a policy of its own")
+        try:
+            rules = read_toml(path)
+        except BadInput as error:
+            raise BadInput(f"Expected a policy in {path}, got none that can be read: {error.__cause__}.") from error
         way_out = f"epsilon, delta and unit in {path} in place of least_noise, which bounds no epsilon"
         require("least_noise" not in rules, way_out, least_noise=rules.get("least_noise"))
         names = {field.name for field in fields(cls)}

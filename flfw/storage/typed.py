@@ -96,7 +96,7 @@ def from_json(data: bytes, shape: type[T], source: object, way_out: str = _WAY_O
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"Expected JSON in {source}, got a damaged file ({error}); {way_out}.") from error
+        raise BadInput(f"Expected JSON in {source}, got one which is damaged ({error}); {way_out}.") from error
     return fitted(value, shape, source, way_out)
 
 
