@@ -234,12 +234,21 @@ def _estimate(experiment: Experiment) -> str:
 
 
 def _summary(folder: os.PathLike[str]) -> str:
+    from flfw.runs.result_file import read_result
+
+    try:
+        return "\n".join([*_lines(read_result(Path(folder))), str(Path(folder) / "report.html")])
+    except (KeyError, TypeError, ValueError) as error:  # a finished run may be resumed, and its result be incomplete
+        if isinstance(error, BadInput):
+            raise
+        raise BadInput(f"Expected the figures of a run in {folder}/result.json, got {error!r}; restore it.") from error
+
+
+def _lines(result: dict[str, Any]) -> list[str]:
     from flfw.curves import Point
     from flfw.report.causes import because
     from flfw.report.findings import AuditEntry, setting_name
-    from flfw.runs.results import read_earlier
 
-    result = read_earlier(Path(folder))
     final = result["final"]
     lines = []
     if final and final["acc_local"] is not None:
@@ -261,7 +270,7 @@ def _summary(folder: os.PathLike[str]) -> str:
         cause = because(AuditEntry(entry, entry["attack"]))
         line = f"{where}: {entry['verdict']} ({entry['share_recovered']:.0%} recovered{best})"
         lines.append(f"{line}: {cause}" if cause else line)
-    return "\n".join([*lines, *result["notes"], str(Path(folder) / "report.html")])
+    return [*lines, *result["notes"]]
 
 
 def _claimed(privacy: list[dict[str, Any]]) -> list[str]:

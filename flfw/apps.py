@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
@@ -33,8 +33,9 @@ from flfw.dp.site_ledger import MessageEntry, charge, most_repeated
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.messages.introduction import Introduction
+from flfw.messages.question import read_question
 from flfw.messages.reasons import QUIET, WITHHELD, Declined
-from flfw.messages.sharing import Border, Sharing
+from flfw.messages.sharing import Border, Sharing, SharingViolation
 from flfw.messages.wire import forms, pack, views
 from flfw.nets import Tensors
 from flfw.resolve import Resolved, resolve
@@ -47,6 +48,7 @@ server = ServerApp()
 client = ClientApp()
 
 _SHOWN = 80  # characters of the run's name by the server, in the site's ledger
+_LONGEST_S = 1e9  # some thirty years; a timer takes not much more
 _AFTER_DEADLINE_S = 1.0  # the server then reports a late client, not a dead process
 
 
@@ -164,7 +166,10 @@ def _at_work(
     Yields:
         The client half, the border that checks the answer, and the message's scalars and arrays.
     """
-    config: Any = dict(message.content.config_records["config"])
+    try:
+        config, arrays = read_question(message, kind)
+    except BadInput as error:  # in the message, and not in this client's data
+        raise Declined(str(error)) from error
     if config["code"] != code_hash():
         raise Declined(f"runs other code ({code_hash()}) than the server ({config['code']}); install the same")
     resolved = resolve(Experiment.from_run_config(context.run_config))
@@ -191,7 +196,7 @@ def _at_work(
         )
         _require_enough(context, len(at.task.split.train[partition]))
         resolved.method.check_client(at.task, partition, resolved.settings)
-        worker, received = resolved.client(at), views(message.content.array_records["arrays"])
+        worker, received = resolved.client(at), _received(arrays, partition)
         border = _ladder_border(at, config["rung"]) if probed and config["rung"] in probe.LADDER else worker.border
         border.enter(received)
         _charge(context, asked, kind, config, at)
@@ -202,6 +207,14 @@ def _require_enough(context: Context, examples: int) -> None:
     """Refuse to answer where the site has fewer training examples than its policy asks for."""
     if examples < (fewest := int(context.node_config.get("fewest-examples", 0))):
         raise Declined(f"has fewer training examples in this run than the {fewest} that its policy asks for")
+
+
+def _received(arrays: ArrayRecord, partition: int) -> dict[str, np.ndarray]:
+    """Return the arrays of a message, or refuse it if they cannot be read."""
+    try:
+        return views(arrays)
+    except ValueError as error:
+        raise SharingViolation(f"client {partition} was sent arrays that cannot be read: {error}") from error
 
 
 def _charge(context: Context, asked: Resolved, kind: str, config: dict[str, Any], at: Workplace) -> None:
@@ -264,7 +277,9 @@ def _until(deadline: float, context: Context) -> Iterator[None]:
     if left <= 0:
         raise Declined("was asked too late")
     if own_process:
-        faulthandler.dump_traceback_later(left + _AFTER_DEADLINE_S, exit=True, file=sys.__stderr__ or sys.stderr)
+        faulthandler.dump_traceback_later(
+            min(left, _LONGEST_S) + _AFTER_DEADLINE_S, exit=True, file=sys.__stderr__ or sys.stderr
+        )
     try:
         yield
     finally:

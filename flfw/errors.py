@@ -7,13 +7,23 @@ Attributes:
 from __future__ import annotations
 
 DIED = "its process died"
+_LONGEST = 4000  # characters of a message
 
 
-class BadInput(ValueError):
+class OneLine(Exception):
+    """Base of errors whose message is one printable line, whatever values from outside it names."""
+
+    def __str__(self) -> str:
+        """Return the message, with a question mark for each character that would move a terminal's cursor."""
+        words = super().__str__()
+        return printable(words if len(words) <= _LONGEST else f"{words[:_LONGEST]}...")
+
+
+class BadInput(OneLine, ValueError):
     """Error in the input: the request cannot be done; the message names the value and the way out (exit code 2)."""
 
 
-class RunFailed(RuntimeError):
+class RunFailed(OneLine, RuntimeError):
     """Failure of a run that had started; the message names the client or part that failed, and why (exit code 1)."""
 
 
@@ -26,3 +36,12 @@ def require(holds: bool, expected: str, **got: object) -> None:
     """
     if not holds:
         raise BadInput(f"Expected {expected}, got {', '.join(f'{k}={v}' for k, v in got.items())}.")
+
+
+def printable(words: str) -> str:
+    """Replace every unprintable character, such as a terminal's escape sequences, by a question mark.
+
+    >>> printable("one\\x1b[2J")
+    'one?[2J'
+    """
+    return "".join(char if char.isprintable() else "?" for char in words)

@@ -22,6 +22,7 @@ from flfw.errors import BadInput, RunFailed
 from flfw.experiment import FREE_ON_RESUME, Experiment
 from flfw.resolve import without_auto
 from flfw.runs import results, run
+from flfw.runs.result_file import read_result
 from flfw.storage.provenance import code_hash
 from flfw.storage.sealed import sealed, write_whole
 from flfw.task import Task
@@ -275,8 +276,8 @@ def result(experiment: Experiment) -> dict[str, Any]:
     """
     path = _folder(experiment) / "result.json"
     try:
-        return json.loads(path.read_text())
-    except ValueError as error:
+        return read_result(path.parent)
+    except BadInput as error:
         raise RunFailed(f"{path} is damaged ({error}); remove its folder to run it again.") from error
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from safetensors.torch import load_file, save
+import torch
+from safetensors.torch import load, save
 from torch import Tensor
 
 from flfw.inversion.automatic import Automatic
@@ -181,5 +182,18 @@ class Truth:
 
     @classmethod
     def read(cls, folder: Path, name: str) -> Truth:
-        """Read the file that `write` made."""
-        return cls(**load_file(folder / f"{name}.safetensors"))
+        """Read the file that `write` made.
+
+        Raises:
+            ValueError: it holds something else, or numbers that are not finite.
+        """
+        tensors = load((folder / f"{name}.safetensors").read_bytes())
+        samples, whole = tensors.get("samples"), [tensors[part] for part in tensors if part != "samples"]
+        known = {"samples", "labels", "indices"} <= tensors.keys() <= {"samples", "labels", "indices", "order"}
+        if samples is None or not known or not samples.is_floating_point() or not bool(samples.isfinite().all()):
+            raise ValueError(f"expected samples, labels and indices of probes, got {', '.join(tensors)}")
+        if any(part.dtype != torch.int64 for part in whole) or not (
+            len(samples) == len(tensors["labels"]) == len(tensors["indices"])
+        ):
+            raise ValueError("expected a label and an index for each sample")
+        return cls(**tensors)

@@ -14,7 +14,9 @@ import torch
 
 from flfw.adversary.observation import Reconstruction
 from flfw.curves import Point
+from flfw.errors import require
 from flfw.experiment import Experiment
+from flfw.storage.typed import from_json
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,11 @@ class Ticket:
     batch: int
     steps: int
     point: str
+
+    def __post_init__(self) -> None:
+        numbers = {"round": (0, self.round), "batch": (1, self.batch), "steps": (1, self.steps)}
+        for field, (least, value) in numbers.items():
+            require(value >= least, f"{field} >= {least} of probes", **{field: value})
 
     @property
     def name(self) -> str:
@@ -165,24 +172,12 @@ class Job:
 
     @classmethod
     def from_json(cls, data: bytes) -> Job:
-        """Read a job from the output of `to_json`."""
-        fields = json.loads(data)
-        exchanges = [
-            Exchange(**{**e, "labels": _row(e["labels"]), "order": _rows(e["order"])}) for e in fields["exchanges"]
-        ]
-        fields |= {"ticket": Ticket(**fields["ticket"]), "exchanges": tuple(exchanges)}
-        fields |= {name: tuple(fields[name]) for name in ("shape", "mean", "std", "uploads", "earlier")}
-        fields["public"] = None if fields["public"] is None else tuple(fields["public"])
-        fields["recordings"] = Path(fields["recordings"])
-        return cls(**fields)
+        """Read a job from the output of `to_json`.
 
-
-def _row(values: Sequence[int] | None) -> tuple[int, ...] | None:
-    return None if values is None else tuple(values)
-
-
-def _rows(values: Sequence[Sequence[int]] | None) -> tuple[tuple[int, ...], ...] | None:
-    return None if values is None else tuple(tuple(row) for row in values)
+        Raises:
+            BadInput: it is none.
+        """
+        return from_json(data, cls, "a job of the attacks' queue", "start the audit again")
 
 
 @dataclass(frozen=True)

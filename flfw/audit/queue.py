@@ -20,9 +20,9 @@ import hashlib
 import json
 import threading
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypedDict, final
 
 import torch
 from safetensors import SafetensorError
@@ -32,9 +32,52 @@ from torch import Tensor
 from flfw.adversary.observation import Reconstruction
 from flfw.audit.jobs import Job, Solution, Ticket, digest, failed
 from flfw.errors import BadInput
+from flfw.nets.net import Tensors
 from flfw.storage.sealed import drop_unfinished, read_checked, with_checksum, write_checked, write_whole
+from flfw.storage.typed import from_json
 
 PUBLIC = "public.safetensors"
+_AGAIN = "remove the queue's folder and start the audit again"
+
+
+class Note(TypedDict):
+    """Note of a process at work on a job: its id, the time of its start in seconds since the epoch, the job's name."""
+
+    pid: int
+    since: float
+    job: str
+
+
+@final
+@dataclass(frozen=True)
+class _Summary:
+    """Numbers of a reconstruction, whose tensors lie elsewhere; a loss may be infinite or NaN."""
+
+    matching_loss: Any
+    iterations: int | None
+
+    def with_tensors(self, tensors: Tensors, place: int) -> Reconstruction:
+        """Return the reconstruction."""
+        loss = self.matching_loss
+        if loss is not None and not isinstance(loss, float | int):
+            raise ValueError(f"a loss of {loss}")
+        more = (tensors.get(f"{place}.labels"), tensors.get(f"{place}.searched"))
+        return Reconstruction(tensors[str(place)], loss, self.iterations, *more)
+
+
+@final
+@dataclass(frozen=True)
+class _Stored:
+    """Content of a solution's file."""
+
+    job: str
+    found: tuple[_Summary | None, ...]
+    tensors: str
+    stopped: str | None
+    seconds: float
+    tries: int
+    refused: tuple[str, ...]
+    present: tuple[tuple[int, tuple[bool, ...]], ...]
 
 
 @final
@@ -58,7 +101,7 @@ class Queue:
 
     def tickets(self) -> list[Ticket]:
         """Return the tickets announced so far."""
-        return [Ticket(**json.loads(read_checked(path))) for path in sorted(self.folder.glob("*.ticket"))]
+        return [from_json(read_checked(path), Ticket, path, _AGAIN) for path in sorted(self.folder.glob("*.ticket"))]
 
     def reopen(self) -> None:
         """Forget tickets and jobs but keep solutions: a resumed run announces and requests them again.
@@ -109,24 +152,15 @@ class Queue:
         if (stored := self._stored(job)) is None:
             return None
         try:
-            summaries, sealed = stored.pop("found"), stored.pop("tensors")
-            data = self._tensors(job.name).read_bytes() if sealed else b""
-            if sealed and hashlib.sha256(data).hexdigest() != sealed:
+            data = self._tensors(job.name).read_bytes() if stored.tensors else b""
+            if stored.tensors and hashlib.sha256(data).hexdigest() != stored.tensors:
                 raise ValueError("another content than was written")
-            tensors = load(data) if sealed else {}
-            reconstructions = [
-                None
-                if f is None
-                else Reconstruction(
-                    tensors[str(i)], **f, labels=tensors.get(f"{i}.labels"), searched=tensors.get(f"{i}.searched")
-                )
-                for i, f in enumerate(summaries)
-            ]
+            tensors = load(data) if stored.tensors else {}
+            results = tuple(found and found.with_tensors(tensors, i) for i, found in enumerate(stored.found))
         except (OSError, SafetensorError, KeyError, ValueError) as error:
-            return Solution(stored["job"], (None,) * len(job.exchanges), f"its result cannot be read: {error}")
-        present = tuple((client, tuple(held)) for client, held in stored["present"])
-        stored |= {"reconstructions": tuple(reconstructions), "refused": tuple(stored["refused"]), "present": present}
-        return Solution(**stored)
+            return Solution(stored.job, (None,) * len(job.exchanges), f"its result cannot be read: {error}")
+        numbers = stored.seconds, stored.tries
+        return Solution(stored.job, results, stored.stopped, *numbers, stored.refused, stored.present)
 
     # --- the attack server ---
 
@@ -149,13 +183,13 @@ class Queue:
         note = {"pid": pid, "since": time.time(), "job": job.name}
         write_checked(self._started(job.name), json.dumps(note).encode())
 
-    def started(self) -> list[tuple[Job, dict[str, Any]]]:
+    def started(self) -> list[tuple[Job, Note]]:
         """Return the jobs at work, with the notes of `start`."""
         jobs = []
         for path in self.folder.glob("*.started"):
             job = self.folder / f"{path.stem}.json"
             try:
-                jobs.append((Job.from_json(read_checked(job)), json.loads(read_checked(path))))
+                jobs.append((Job.from_json(read_checked(job)), from_json(read_checked(path), Note, path, _AGAIN)))
             except FileNotFoundError:
                 continue  # it was solved in the meantime
         return jobs
@@ -197,7 +231,7 @@ class Queue:
 
     def _failed_tries(self, job: Job) -> int:
         path = self._tries(job.name)
-        return int(read_checked(path)) if path.exists() else 0
+        return from_json(read_checked(path), int, path, _AGAIN) if path.exists() else 0
 
     def _tries(self, name: str) -> Path:
         return self.folder / f"{name}.tries"
@@ -205,13 +239,13 @@ class Queue:
     def _is_solved(self, job: Job) -> bool:
         return self._stored(job) is not None
 
-    def _stored(self, job: Job) -> dict[str, Any] | None:
+    def _stored(self, job: Job) -> _Stored | None:
         """Return the content of a job's solution; None: there is none, it is another job's, or it is damaged."""
         try:
-            stored = json.loads(read_checked(self._solved(job.name)))
+            stored = from_json(read_checked(self._solved(job.name)), _Stored, self._solved(job.name))
         except (FileNotFoundError, BadInput):  # a damaged one is made again
             return None
-        return stored if stored["job"] == digest(job) else None
+        return stored if stored.job == digest(job) and len(stored.found) == len(job.exchanges) else None
 
     def _tensors(self, name: str) -> Path:
         return self.folder / f"{name}.safetensors"

@@ -42,7 +42,7 @@ def read_truth(folder: Path, key: str) -> Truth | None:
     """Read the examples of one probe, for granting its labels and for the control; None if they cannot be read."""
     try:
         return Truth.read(folder, key)
-    except (FileNotFoundError, SafetensorError, TypeError):  # TypeError: tensors are missing
+    except (OSError, SafetensorError, TypeError, ValueError):  # TypeError: a tensor has no axis
         return None
 
 

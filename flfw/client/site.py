@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flfw.errors import BadInput
+from flfw.experiment.fields import integer
+
 _VARIABLES = {"data_root": "FLFW_DATA", "state": "FLFW_STATE", "truth": "FLFW_TRUTH", "examples": "FLFW_EXAMPLES"}
 
 
@@ -43,6 +46,9 @@ class Site:
         Args:
             node_config: configuration of the node.
             experiment: the experiment's id, which names the folder of a simulation.
+
+        Raises:
+            BadInput: a place that is volunteered is no number, or the id is no name.
         """
         given = {
             field: node_config.get(field.replace("_", "-")) or os.environ.get(variable)
@@ -54,7 +60,7 @@ class Site:
         data_root, state, truth, examples = (Path(str(v)) if (v := given[field]) else None for field in _VARIABLES)
         if truth is None or "volunteered" not in node_config:
             return cls(data_root, state, truth, examples)
-        volunteered = tuple(map(int, str(node_config["volunteered"]).split()))
+        volunteered = tuple(integer(word, "volunteered") for word in str(node_config["volunteered"]).split())
         return cls(
             data_root, state, truth / _named(experiment), examples, volunteered
         )  # a folder for each run of this site
@@ -77,7 +83,7 @@ def simulation(experiment: str) -> Path:
 def _named(experiment: str) -> str:
     """Check the experiment's id from the server, which becomes the name of a folder."""
     if not experiment.isalnum():
-        raise ValueError(f"Expected an experiment of letters and digits, got {experiment!r}.")
+        raise BadInput(f"Expected an experiment of letters and digits, got {experiment!r}.")
     return experiment
 
 

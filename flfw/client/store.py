@@ -7,13 +7,13 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 
-from flfw.errors import BadInput
+from flfw.errors import BadInput, OneLine
 from flfw.messages.sharing import SharingViolation
 from flfw.nets.net import Tensors
 from flfw.storage.sealed import seal, sealed, unseal
 
 
-class StateMissing(RuntimeError):
+class StateMissing(OneLine, RuntimeError):
     """Error of a client whose disk has no intact state of the round that the server names."""
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -49,15 +50,18 @@ def server(by: Pair, hosts: Sequence[str]) -> Pair:
         hosts: names and addresses under which clients reach the server; at least one.
 
     Raises:
-        BadInput: the authority's key or certificate is damaged.
+        BadInput: the authority's key or certificate cannot be read.
     """
     try:
         issuer, signer = x509.load_pem_x509_certificate(by.public), serialization.load_pem_private_key(by.private, None)
-    except ValueError as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: the key has a password
         raise BadInput(
-            "Expected the authority's key and certificate in PEM, got damaged ones; restore them."
+            "Expected the authority's key and certificate as init wrote them, got others; restore them."
         ) from error
-    assert isinstance(signer, ec.EllipticCurvePrivateKey), "authorities here have no others"
+    if not isinstance(signer, ec.EllipticCurvePrivateKey):
+        raise BadInput(
+            f"Expected an authority with a key of ECDSA, got {type(signer).__name__}; restore the folder ca."
+        )
     key = _key()
     signed = (
         _certificate(_name(hosts[0]), issuer.subject, key.public_key(), _YEARS)
@@ -85,12 +89,14 @@ def ends(certificate: bytes) -> datetime.datetime:
     """Return the time at which a certificate (PEM) expires.
 
     Raises:
-        BadInput: it is none.
+        BadInput: it cannot be read.
     """
     try:
         return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
     except ValueError as error:
-        raise BadInput("Expected a certificate in PEM, got a damaged one; restore it or run renew.") from error
+        raise BadInput(
+            "Expected the server's certificate in PEM, got a damaged one; make it anew with renew."
+        ) from error
 
 
 def _key() -> ec.EllipticCurvePrivateKey:

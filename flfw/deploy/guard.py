@@ -35,9 +35,8 @@ from flfw.deploy.node_config import announcements, extended
 from flfw.deploy.plain_log import keep_plain
 from flfw.deploy.policy import Policy
 from flfw.deploy.quota import FILE, Quota
-from flfw.errors import DIED, BadInput
+from flfw.errors import DIED, BadInput, printable
 from flfw.messages.pulling import ask_again_soon
-from flfw.terminal.plain import printable
 
 _NEXT_S = 0.25  # interval at which a lively site looks for a message; Flower's own is 3 s
 _CONNECTIONS = ("flwr.client.", "flwr.supernode.")  # before Flower 1.40, and since

@@ -15,18 +15,19 @@ import re
 import shlex
 import sys
 import sysconfig
-import tomllib
 from dataclasses import dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
 
 from flfw.errors import BadInput, require
+from flfw.storage.typed import fitted, read_toml
 
 _FILE = "federation.toml"
 _LAST_GRPC = (1, 39)  # later SuperNodes speak HTTP
 _PORTS = range(1024, 65536)
 _ADDRESS = re.compile(r"(?=.*\w)[\w.:-]{1,64}", re.ASCII)
 _MOST_SITES = 10_000
+_WAY_OUT = "restore it as init wrote it"
 
 
 def transport(flower: str | None = None) -> str:
@@ -82,10 +83,8 @@ class Layout:
         path = folder.absolute() / _FILE
         if not path.is_file():
             raise BadInput(f"Expected a federation's folder with {_FILE}, got {folder}; make one with init.")
-        try:
-            return cls(folder.absolute(), **tomllib.loads(path.read_text()))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, TypeError) as error:
-            raise BadInput(f"Expected {path} as init wrote it, got {error}.") from error
+        table = {**read_toml(path, _WAY_OUT), "folder": str(folder.absolute())}
+        return fitted(table, cls, path, _WAY_OUT)
 
     def write(self) -> None:
         """Write the file of this layout."""

@@ -6,7 +6,7 @@ import logging
 import traceback
 from typing import final
 
-from flfw.terminal.plain import printable
+from flfw.errors import printable
 
 _FLOWERS = "flwr"
 

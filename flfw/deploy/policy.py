@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from math import inf
@@ -24,6 +23,7 @@ from flfw.messages.introduction import is_plain
 from flfw.messages.reasons import Declined
 from flfw.messages.sharing import SharingViolation, matches
 from flfw.privacy.claims import Unit
+from flfw.storage.typed import read_toml
 
 Reasons: TypeAlias = Literal["own", "all"]
 
@@ -141,9 +141,9 @@ class Policy:
             BadInput: there is no such file, or it is not a valid policy.
         """
         try:
-            rules: dict[str, Any] = tomllib.loads(path.read_text())
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise BadInput(f"Expected a policy in {path}, got none that can be read: {error}.") from error
+            rules = read_toml(path)
+        except BadInput as error:
+            raise BadInput(f"Expected a policy in {path}, got none that can be read: {error.__cause__}.") from error
         way_out = f"epsilon, delta and unit in {path} in place of least_noise, which bounds no epsilon"
         require("least_noise" not in rules, way_out, least_noise=rules.get("least_noise"))
         names = {field.name for field in fields(cls)}

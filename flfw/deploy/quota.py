@@ -8,9 +8,8 @@ from typing import final
 
 from flwr.app import Message
 
-from flfw.errors import BadInput
+from flfw.errors import BadInput, printable
 from flfw.storage.chain import Chain
-from flfw.terminal.plain import printable
 
 FILE = Path("ledger") / "answers.jsonl"
 _INTRODUCTION = "query"

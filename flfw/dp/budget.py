@@ -8,7 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from flfw.errors import require
+from flfw.errors import BadInput, OneLine, require
 from flfw.privacy.claims import Unit
 from flfw.privacy.mechanism import Mechanism
 
@@ -23,7 +23,7 @@ UNSPOKEN = "this site's budget: "
 """Beginning of every refusal for a budget, which holds no word of an exception."""
 
 
-class OverBudget(RuntimeError):
+class OverBudget(OneLine, RuntimeError):
     """Error: a site does not answer, since its budget does not allow it or the answer cannot be counted."""
 
     def __init__(self, reason: str) -> None:
@@ -80,6 +80,13 @@ def budgeted(node_config: Mapping[str, Any]) -> tuple[EpsilonBudget, Path] | Non
     """Return the budget and the ledger's path of a node config, which no server can change; None: no budget."""
     if "budget" not in node_config:
         return None
-    epsilon, delta, unit, patient_examples = str(node_config["budget"]).split()
-    known: Any = unit
-    return EpsilonBudget(float(epsilon), float(delta), known, int(patient_examples)), Path(str(node_config["ledger"]))
+    words, ledger = str(node_config["budget"]), node_config.get("ledger")
+    form = "budget as EPSILON DELTA UNIT PATIENT_EXAMPLES and a ledger in the node config"
+    try:
+        epsilon, delta, unit, patient_examples = words.split()
+        known: Any = unit
+        numbers = float(epsilon), float(delta), int(patient_examples)
+    except ValueError:
+        raise BadInput(f"Expected {form}, got budget={words}; the site's guard writes both.") from None
+    require(isinstance(ledger, str) and bool(ledger) and "\0" not in ledger, form, ledger=ledger)
+    return EpsilonBudget(numbers[0], numbers[1], known, numbers[2]), Path(str(ledger))

@@ -19,11 +19,12 @@ from typing import Any, final
 import numpy as np
 
 from flfw.dp.budget import EpsilonBudget, OverBudget
-from flfw.errors import BadInput
+from flfw.errors import BadInput, require
 from flfw.privacy.filter import spent
 from flfw.privacy.mechanism import Mechanism
 from flfw.privacy.rounding import at_most
 from flfw.storage.chain import Chain
+from flfw.storage.typed import fitted
 
 FILE = Path("ledger") / "messages.jsonl"
 """Path of the ledger in a site's folder."""
@@ -73,12 +74,11 @@ class MessageEntry:
             BadInput: it is none.
         """
         known = {name: value for name, value in row.items() if name != "before"}
-        try:
-            parts = {"mechanism": known["mechanism"], "metrics": known.get("metrics")}  # older lines have no metrics
-            read = {name: Mechanism(**part) if part else None for name, part in parts.items()}
-            return cls(**{**known, **read, "sends": tuple(known["sends"])})
-        except (KeyError, TypeError) as error:
-            raise BadInput(f"Expected a line of a site's ledger, got another: {error}.") from error
+        entry = fitted(known, cls, "a line of a site's ledger")  # older lines have no metrics
+        least = {"examples": entry.examples, "repeated": entry.repeated - 1, "held": entry.held}
+        for name, value in least.items():
+            require(value >= 0, f"{name} >= {int(name == 'repeated')} in a line of a site's ledger", **known)
+        return entry
 
 
 @final

@@ -10,11 +10,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from flfw.errors import require
+from flfw.errors import BadInput, require
 from flfw.experiment.audit import AuditSettings
 from flfw.experiment.execution import DeploymentSettings, ExecutionSettings
 from flfw.experiment.fields import Scalar, integer
 from flfw.experiment.training import DataSettings, PrivacySettings, TrainingSettings
+from flfw.storage.typed import Misfit, fit
 
 FREE_ON_RESUME = (
     "on_client_failure",
@@ -40,6 +41,7 @@ FREE_ON_RESUME = (
     "out",
 )
 
+_SOURCE = "the run's configuration"
 _CHECKED = (TrainingSettings, DataSettings, PrivacySettings, AuditSettings, ExecutionSettings)
 
 
@@ -99,8 +101,18 @@ class Experiment(
 
     @classmethod
     def from_run_config(cls, config: Mapping[str, Any]) -> Experiment:
-        """Read an experiment from a run_config, the inverse of `to_run_config`; keys of other apps are ignored."""
-        return _read(*(config[field.name.replace("_", "-")] for field in dataclasses.fields(cls)))
+        """Read an experiment from a run_config, the inverse of `to_run_config`; keys of other apps are ignored.
+
+        Raises:
+            BadInput: a key is missing, or its value has another type or is out of its range.
+        """
+        keys = [field.name.replace("_", "-") for field in dataclasses.fields(cls)]
+        for key in keys:
+            if key not in config:
+                raise BadInput(f"Expected {key} in {_SOURCE}, got none; give every key of this version of flfw.")
+            if not isinstance(config[key], Scalar):
+                raise BadInput(f"Expected {key} as text or a number in {_SOURCE}, got a {type(config[key]).__name__}.")
+        return _read(*(config[key] for key in keys))
 
 
 @lru_cache(16, typed=True)  # each message of a run has the same configuration
@@ -108,12 +120,17 @@ def _read(*config: Scalar) -> Experiment:
     """Read an experiment from the values of its fields in a run_config, in the fields' order."""
     hints, values = get_type_hints(Experiment), {}
     for field, value in zip(dataclasses.fields(Experiment), config, strict=True):
-        kind = hints[field.name]
-        if get_origin(kind) is tuple:
-            value = tuple(shlex.split(str(value)))
-        elif Path in get_args(kind):
-            value = Path(str(value)) if value else None
-        elif kind is float:
-            value = float(value)  # TOML reads 1.0 written as 1 back as an int
-        values[field.name] = value
+        kind, key = hints[field.name], field.name.replace("_", "-")
+        try:
+            if get_origin(kind) is tuple:
+                values[field.name] = tuple(shlex.split(fit(value, str, key)))
+            elif Path in get_args(kind):
+                values[field.name] = fit(value, Path, key) if value else None
+            else:
+                fitting = fit(value, kind, key)
+                values[field.name] = float(fitting) if kind is float else fitting  # TOML reads 1.0 back as 1
+        except Misfit as error:
+            raise BadInput(f"Expected {error} in {_SOURCE}.") from error
+        except ValueError as error:  # of quotes that do not end
+            raise BadInput(f"Expected words as in a shell for {key} in {_SOURCE}, got {value} ({error}).") from error
     return Experiment(**values)

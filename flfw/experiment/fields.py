@@ -7,6 +7,8 @@ from math import inf
 
 from flfw.errors import BadInput, require
 
+_DIGITS = 18
+
 Scalar = bool | int | float | str
 
 MOST = 1_000_000
@@ -53,6 +55,6 @@ def integer(word: str, flag: str) -> int:
     Raises:
         BadInput: names the flag.
     """
-    if not word.strip().isdecimal():
-        raise BadInput(f"Expected whole numbers for {flag}, got {word!r}.")
+    if not word.strip().isdecimal() or len(word) > _DIGITS:
+        raise BadInput(f"Expected whole numbers for {flag}, got {word[:80]!r}.")
     return int(word)

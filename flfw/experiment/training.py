@@ -91,12 +91,10 @@ class TrainingSettings:
     @property
     def defended_partitions(self) -> frozenset[int]:
         """Partitions whose clients use the defence."""
-        everyone = range(self.clients)
-        if self.defended == "all":
-            return frozenset(everyone) if self.defence != "none" else frozenset()
-        chosen = frozenset(integer(word, "defended") for word in self.defended.split(","))
+        everyone, all_ = range(self.clients), self.defended == "all"
+        chosen = () if all_ else tuple(integer(word, "defended") for word in self.defended.split(","))
         require(all(p in everyone for p in chosen), f"0 <= defended < {self.clients}", defended=self.defended)
-        return chosen if self.defence != "none" else frozenset()
+        return frozenset(everyone if all_ else chosen) if self.defence != "none" else frozenset()
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 import sys
 import time
@@ -16,6 +15,7 @@ from flfw.errors import BadInput, RunFailed
 from flfw.experiment import FREE_ON_RESUME, Experiment
 from flfw.matrix import tables
 from flfw.matrix.question import Matrix, MatrixCell, require_same_question
+from flfw.matrix.record import read_matrix
 from flfw.resolve import without_auto
 from flfw.runs import engine, results
 from flfw.runs import run as whole
@@ -79,13 +79,7 @@ def _check_folder(folder: Path, question: Mapping[str, Any]) -> None:
         if folder.is_dir() and all(entry.name == _LOCK for entry in folder.iterdir()):
             return  # a kill fell between the folder and its first file
         raise BadInput(f"Expected a new folder or that of a matrix, got {folder} without matrix.json; choose another.")
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))["question"]
-        require_same_question(stored, question, folder)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, BadInput):
-            raise
-        raise BadInput(f"Expected a matrix of this version, got {path}, which is damaged: {error!r}.") from error
+    require_same_question(read_matrix(path)["question"], question, folder)
 
 
 def _check(cell: MatrixCell) -> None:
@@ -108,10 +102,7 @@ def _check(cell: MatrixCell) -> None:
 
 
 def _require_same_result(folder: Path, experiment: Experiment) -> None:
-    try:
-        config = json.loads((folder / "result.json").read_text(encoding="utf-8"))["config"]
-    except (ValueError, KeyError) as error:
-        raise BadInput(f"Expected a readable {folder / 'result.json'}, got {error!r}; remove the folder.") from error
+    config = results.read_result(folder).get("config", {})
     for field in dataclasses.fields(experiment):
         values = getattr(experiment, field.name), config.get(field.name, field.default)
         now, before = (list(value) if isinstance(value, tuple) else value for value in values)

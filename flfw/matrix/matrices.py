@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +15,7 @@ from flfw.matrix import tables
 from flfw.matrix.cells import PreparedMatrix, carry_out, prepare, say
 from flfw.matrix.markdown import markdown
 from flfw.matrix.question import Matrix, folder_name, parse
+from flfw.matrix.record import MATRIX, read_matrix
 from flfw.storage.sealed import write_whole
 
 _TABLE = "matrix.md"
@@ -124,7 +124,7 @@ def _begun(prepared: Iterable[PreparedMatrix]) -> list[Path]:
 
 def _records(folders: Iterable[Path]) -> list[tuple[str, Mapping[str, Any]]]:
     """Read the matrix of each folder, by the folder's name."""
-    return [(path.name, json.loads((path / "matrix.json").read_text(encoding="utf-8"))) for path in folders]
+    return [(path.name, read_matrix(path / MATRIX)) for path in folders]
 
 
 def _check_folder(folder: Path, datasets: Iterable[str]) -> None:

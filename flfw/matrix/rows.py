@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
@@ -16,6 +14,8 @@ from flfw.adversary.attack import Attack
 from flfw.errors import BadInput
 from flfw.matrix.columns import ACCURACIES
 from flfw.report.findings import was_informed
+from flfw.runs.result_file import read_result
+from flfw.storage.rows import read_rows
 
 # Floors in dB; other floor columns are shares.
 _FLOORS = ("noise", "grey", "normalisation", "mean", "class_mean", "random_public", "nearest_public")
@@ -168,15 +168,17 @@ def read(folder: Path) -> Finished:
     if not path.is_file():
         raise BadInput(f"Expected a finished run with result.json, got {folder} without; resume it or name another.")
     try:
-        result = json.loads(path.read_text(encoding="utf-8"))
+        result = read_result(folder)
         seed = int(result["config"]["seed"])
         rows: list[MatrixRow] = []
         if (folder / "audit.csv").is_file():
             settings = {setting for setting, _ in Finished(folder, result, ()).entries}
-            with (folder / "audit.csv").open(newline="", encoding="utf-8") as lines:
-                rows = [_row(line, seed, settings) for line in csv.DictReader(lines) if _is_plain_target(line)]
+            lines = read_rows(folder / "audit.csv")
+            rows = [_row(line, seed, settings) for line in lines if _is_plain_target(line)]
         run = Finished(folder, result, tuple(rows))
         _ = run.accuracies, [float(line["epsilon"]) for line in run.claims.values()], run.entries
+    except BadInput:
+        raise
     except (KeyError, TypeError, ValueError) as error:
         raise BadInput(f"Expected a run of this version in {folder}, got a damaged one: {error!r}.") from error
     return run

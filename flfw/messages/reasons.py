@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import re
 
-from flfw.errors import DIED
-from flfw.terminal.plain import shown
+from flfw.errors import DIED, OneLine, printable
 
 QUIET = "quiet"
 WITHHELD = "cannot use its data; this site's log has the reason"
 
 _WRAPPED = re.compile(r"<class '[^']*'>:<'(.*)'>", re.DOTALL)
-_LONGEST = 20_000  # characters of a reason that are read
+_SHOWN, _LONGEST = 300, 20_000  # characters of a reason, shown and read
 
 
-class Unusable(RuntimeError):
+class Unusable(OneLine, RuntimeError):
     """Error of a client's reply that cannot be used; the message says why.
 
     It may quote what the client sent, such as a name: at most 300 characters are left, and none that moves a terminal's
@@ -32,7 +31,7 @@ class Unusable(RuntimeError):
         super().__init__(shown(words))
 
 
-class Declined(RuntimeError):
+class Declined(OneLine, RuntimeError):
     """Error of a client that does not answer a message, for a reason that lies in the message and not in its data."""
 
 
@@ -49,3 +48,13 @@ def in_one_line(reason: str | None) -> str:
     words = words.rpartition("occurred. Message: ")[2]
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     return shown(lines[-1]) if lines else "no reason given"
+
+
+def shown(words: str) -> str:
+    """Shorten words to a line that a spreadsheet does not take for a formula.
+
+    >>> shown("=cmd|' /C calc'!A0")
+    "'=cmd|' /C calc'!A0"
+    """
+    line = printable(words[:_SHOWN])
+    return f"'{line}"[:_SHOWN] if line.startswith(("=", "+", "-", "@")) else line

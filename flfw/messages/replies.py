@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from flwr.app import ArrayRecord, Message
 
+from flfw.errors import printable
 from flfw.messages.reasons import Unusable, in_one_line
 from flfw.messages.sharing import matches
 from flfw.messages.wire import nbytes, unpack
 from flfw.nets.net import Tensors
-from flfw.terminal.plain import printable
 
 _THE_SERVERS_OWN = ("round", "client", "upload_bytes")  # columns of clients.csv
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, TypeAlias, final
 
+from flfw.errors import OneLine
+
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
@@ -22,7 +24,7 @@ Form: TypeAlias = tuple[str, tuple[int, ...]]
 _NAMED = 4  # patterns that an error message lists; a method may share hundreds of names
 
 
-class SharingViolation(RuntimeError):
+class SharingViolation(OneLine, RuntimeError):
     """Error of a client that was about to send a private tensor, or received a tensor that it does not download."""
 
 

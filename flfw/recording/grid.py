@@ -35,6 +35,7 @@ from flfw.recording.records import NoRecord, RecordMap, unreadable
 from flfw.storage.journal import Journal, Mark
 from flfw.storage.sealed import drop_unfinished
 
+_DIGITS = 19  # of a round
 # Errors of invalid arrays in NumPy's format and in safetensors.
 _UNREADABLE = (ValueError, TypeError, KeyError, EOFError, MemoryError, BadZipFile, SafetensorError)
 
@@ -250,7 +251,11 @@ class _Asked:
         """Return the identity of the exchange. A client is its partition if the server gives it, else its node."""
         node = self.message.metadata.dst_node_id
         group = self.message.metadata.group_id
-        rounds = (self.config.get("round"), self.config.get("server-round"), int(group) if group.isdecimal() else None)
+        rounds = (
+            self.config.get("round"),
+            self.config.get("server-round"),
+            int(group) if group.isdecimal() and len(group) < _DIGITS else None,
+        )
         clients = [source.get(self.records.client) for source in (self.config, metrics)]
         return {
             "type": self.records.type_of(self.message.metadata.message_type),

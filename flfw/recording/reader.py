@@ -229,7 +229,10 @@ def manifest(folder: Path) -> tuple[list[Line], list[str]]:
     path = folder / MANIFEST
     if not path.exists():
         raise BadInput(f"Expected recordings in {folder}, found no {MANIFEST}; run with --attack.")
-    header, *lines = path.read_bytes().split(b"\n")
+    try:
+        header, *lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise BadInput(f"Expected recordings in {path}, got a file that cannot be read ({error.strerror}).") from error
     first = _parsed(header) or {}
     if first.get("format") != FORMAT:
         written = first.get("format", "an older one or none")

@@ -135,6 +135,7 @@ def rehearse(command: RehearsalCommand) -> Path:
     from flfw.rehearse.answers import answers, attempts, table, words
     from flfw.resolve import without_auto
     from flfw.runs import run
+    from flfw.runs.result_file import read_result
     from flfw.storage.sealed import write_whole
 
     policy = Policy.read(command.policy) if command.policy else None
@@ -152,7 +153,7 @@ def rehearse(command: RehearsalCommand) -> Path:
     cost = f"Searches in all of them take about {work:,} times as long as in one of one example and one step."
     print(*rehearsal.messages, f"{each} {cost}", sep="\n", flush=True)
     folder = run.run(experiment)
-    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    result = read_result(folder)
     if policy and (late := _too_large(result["rounds"], policy)):
         _warn([late])
         warned.append(late)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from flfw.report.causes import plainly
 from flfw.report.findings import number, read_settings, setting_name
+from flfw.runs.result_file import read_result
 
 Rungs = Sequence[tuple[int, int]]
 """Batch and local steps of each rung, from the easiest up."""
@@ -59,7 +59,7 @@ class RungAttack:
 
 def attempts(folder: Path) -> list[RungAttack]:
     """Return all attempts of a run folder's audit on its target and its ladder."""
-    entries = json.loads((folder / "result.json").read_text(encoding="utf-8"))["audit"]
+    entries = read_result(folder).get("audit") or []
     tried = []
     for setting in read_settings(folder, entries, pictures=False):
         entry = setting.entry

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from safetensors.numpy import load_file
 
 from flfw.curves import LADDER
 from flfw.report.figures import feature_strip, png_uri
+from flfw.storage.rows import read_rows
 
 # An attacker's grants and budget: settings that agree in all of these share one description.
 GRANT = {
@@ -143,8 +143,7 @@ def read_settings(folder: Path, entries: Sequence[Mapping[str, Any]], pictures: 
     """Join every audit entry with the rows of `audit.csv` that belong to it; without pictures no tensor is opened."""
     rows: list[dict[str, str]] = []
     if (folder / "audit.csv").is_file():
-        with (folder / "audit.csv").open(newline="", encoding="utf-8") as lines:
-            rows = list(csv.DictReader(lines))
+        rows = read_rows(folder / "audit.csv")
     tensors: dict[str, np.ndarray | None] = {}
 
     def stored(row: Mapping[str, str], column: str) -> np.ndarray | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any, final
 from flfw.experiment import VANTAGES
 from flfw.report.findings import AuditEntry, Sample, number
 from flfw.report.formats import sentence
+from flfw.storage.rows import read_rows
 
 _RUNGS = {"matched": "undefended", "told": "mildest-defence"}
 
@@ -148,8 +148,7 @@ def read_failures(
     """Read all failures of a run: attacks, samples, clients' answers and recordings without a result."""
     failures = [failure for setting in settings for failure in _of_setting(setting)]
     if (folder / "failures.csv").is_file():
-        with (folder / "failures.csv").open(newline="", encoding="utf-8") as lines:
-            failures += [_of_client(row) for row in csv.DictReader(lines)]
+        failures += map(_of_client, read_rows(folder / "failures.csv"))
     kept = recordings or {}
     failures += [
         FailureLine("recording", "reading the recordings", "–", str(text)) for text in kept.get("refused") or []

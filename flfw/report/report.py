@@ -7,7 +7,6 @@ figures in `figures.py`.
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,6 +39,7 @@ from flfw.report.ranking import (
     without_copies,
     worst_first,
 )
+from flfw.runs.result_file import read_result
 from flfw.storage.sealed import write_whole
 
 # The floors worth a line in a chart: more of them would only hide one another. The page lists all.
@@ -72,12 +72,12 @@ def write_report(folder: Path, pictures: bool | None = None) -> Path:
         The file's path.
 
     Raises:
-        BadInput: the folder holds no ``result.json``.
+        BadInput: the folder holds no ``result.json``, or a damaged one.
     """
     source = folder / "result.json"
     if not source.is_file():
         raise BadInput(f"{folder} holds no result.json: a report is written from a finished run.")
-    result = json.loads(source.read_text(encoding="utf-8"))
+    result = read_result(folder)
     config = result.get("config") or {}
     absence = "this copy was asked for without them" if pictures is False else why_no_pictures(config)
     if pictures:

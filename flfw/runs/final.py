@@ -16,11 +16,11 @@ def final_accuracies(
         history: one row per client and round.
         central: accuracy of the last model on the server's test data; None: not measured.
     """
-    accuracies = {key: [row[key] for row in rows if key in row] for key in ("acc_global", "acc_local")}
+    accuracies = {key: [row[key] for row in rows if row.get(key) is not None] for key in ("acc_global", "acc_local")}
     mean = {key: fmean(values) if values else None for key, values in accuracies.items()}
     further: dict[str, Any] = {"acc_central": central}
     for key in ("acc_protected", "acc_global_validation", "acc_validation"):
-        values = [row[key] for row in rows if key in row]
+        values = [row[key] for row in rows if row.get(key) is not None]
         further[key] = fmean(values) if values else None
     return {**mean, **further, "best_validation": best_validation(history), "per_client": rows}
 
@@ -39,7 +39,11 @@ def best_validation(history: list[dict[str, Any]]) -> dict[str, float] | None:
     best: dict[int, dict[str, Any]] = {}
     for row in history:
         validation = row.get("acc_validation")
-        if validation is not None and validation > best.get(row["client"], {}).get("acc_validation", -1.0):
+        if (
+            validation is not None
+            and row.get("acc_local") is not None
+            and validation > best.get(row["client"], {}).get("acc_validation", -1.0)
+        ):
             best[row["client"]] = row
     if not best:
         return None

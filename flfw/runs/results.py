@@ -22,6 +22,7 @@ from flfw.recording.reader import Recordings, is_recorded
 from flfw.recording.retention import keep_last
 from flfw.resolve import Resolved
 from flfw.runs.final import final_accuracies
+from flfw.runs.result_file import read_result, read_training
 from flfw.storage.provenance import code_hash, environment, requirements_hash
 from flfw.storage.sealed import write_whole
 from flfw.task import Task
@@ -34,6 +35,7 @@ _NOISY = (
     "Losses, accuracies and numbers of examples that clients reported have noise (metrics=private, metrics-noise={:g}) "
     "and are cut to their ranges: those of one client may say little. In a mean over clients the noise is smaller."
 )
+_NOTHING = {"provenance": {}, "environment": {}, "rounds": [], "final": None, "privacy": []}
 _TRANSPORT = {
     "ray": "Flower simulation engine on Ray",
     "inproc": "in process",
@@ -75,7 +77,7 @@ def finish(resolved: Resolved, task: Task, notes: list[str], auditor: Auditor | 
     experiment = resolved.experiment
     folder = experiment.out
     assert folder is not None, "the experiment was checked"
-    training = json.loads((folder / "training.json").read_text())
+    training = read_training(folder)
     last = last_round(training, experiment)
     reported = {"none": [_SILENT], "private": [_NOISY.format(experiment.metrics_noise)]}.get(experiment.metrics, [])
     if experiment.metrics == "private" and not training["final"]:
@@ -176,16 +178,9 @@ def read_earlier(source: Path) -> dict[str, Any]:
     Raises:
         BadInput: it is damaged.
     """
-    path = source / "result.json"
-    if path.exists():
-        try:
-            result = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise BadInput(f"Expected {path} as a run writes it, got {error}; restore it.") from error
-        if not isinstance(result, dict):
-            raise BadInput(f"Expected {path} as a run writes it, got no object; restore it.")
-        return result
-    return {"provenance": {}, "environment": {}, "rounds": [], "final": None, "privacy": []}
+    if (source / "result.json").exists():
+        return {**_NOTHING, **read_result(source)}
+    return dict(_NOTHING)
 
 
 def _config(resolved: Resolved) -> dict[str, Any]:

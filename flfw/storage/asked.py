@@ -10,6 +10,10 @@ import os
 from pathlib import Path
 from typing import final
 
+from flfw.errors import BadInput
+
+_DIGITS = 9  # of a round
+
 
 @final
 class AskedRounds:
@@ -22,15 +26,33 @@ class AskedRounds:
     Attributes:
         rounds: the numbers, in their order. A line that a kill has cut short counts as the round of the line before,
             or as round 1: it was begun before anything was sent, but nothing tells that nothing was.
+
+    Raises:
+        BadInput: another line is no number.
     """
 
     def __init__(self, folder: Path, name: str = "asked.txt") -> None:
         self._path = folder / name
-        whole, _, cut = self._path.read_text().rpartition("\n") if self._path.exists() else ("", "", "")
-        self.rounds = [int(line) for line in whole.split()]
+        whole, _, cut = self._text().rpartition("\n")
+        self.rounds = [self._number(line) for line in whole.split("\n")] if whole else []
         if cut:
             self.rounds.append(self.rounds[-1] if self.rounds else 1)
             self._write("\n".join(map(str, self.rounds)) + "\n", os.O_TRUNC)
+
+    def _text(self) -> str:
+        try:
+            return self._path.read_bytes().decode("ascii", "replace")
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            raise BadInput(f"Expected {self._path}, got none that can be read ({error.strerror}).") from error
+
+    def _number(self, line: str) -> int:
+        if not (line.isdecimal() and len(line) <= _DIGITS):
+            raise BadInput(
+                f"Expected a round in each line of {self._path}, got {line[:80]}: it is damaged; restore it."
+            )
+        return int(line)
 
     def note(self, server_round: int) -> int:
         """Add a round, on disk when this returns; return how often it was asked for before."""

@@ -20,13 +20,21 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypedDict, final
 
 from flfw.errors import BadInput
 from flfw.storage.sealed import write_whole
+from flfw.storage.typed import from_json, read_json
 
 _BEFORE = "before"  # key of the SHA-256 of the line before
 _FIRST = "0" * 64
+
+
+class _Head(TypedDict):
+    """Content of the head."""
+
+    lines: int
+    sha256: str
 
 
 @final
@@ -45,7 +53,7 @@ class Held:
     def __init__(self, descriptor: int, head: Path, lines: list[bytes]) -> None:
         self._descriptor, self._head = descriptor, head
         self._last = _digest(lines)
-        self.rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
+        self.rows: list[dict[str, Any]] = _rows(lines, head)
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Append a line; when this returns, the line is on disk."""
@@ -78,7 +86,10 @@ class Chain:
             BadInput: a line was changed or removed.
         """
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        except IsADirectoryError as error:
+            raise self._unreadable(error) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)  # released when the descriptor is closed, also by a kill
             lines, whole, sealed = self._checked(self._path.read_bytes())
@@ -97,8 +108,11 @@ class Chain:
         """
         if not self._path.exists() and not self._head.exists():
             return []
-        data = self._path.read_bytes() if self._path.exists() else b""
-        return [json.loads(line) for line in self._checked(data)[0]]
+        try:
+            data = self._path.read_bytes() if self._path.exists() else b""
+        except OSError as error:
+            raise self._unreadable(error) from error
+        return _rows(self._checked(data)[0], self._path)
 
     def _checked(self, data: bytes) -> tuple[list[bytes], int, int]:
         """Return the complete lines, their number of bytes with their ends, and the number of lines in the head."""
@@ -113,17 +127,21 @@ class Chain:
 
     def _sealed(self) -> tuple[int, str]:
         """Return number and last SHA-256 of the lines, by the head."""
-        try:
-            head = json.loads(self._head.read_bytes())
-            return int(head["lines"]), str(head["sha256"])
-        except FileNotFoundError:
+        if not self._head.exists():
             return 0, _FIRST
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadInput(f"Expected {self._head} as it was written, got another: it is damaged.") from error
+        head = read_json(self._head, _Head, "it is damaged; restore it")
+        return head["lines"], head["sha256"]
+
+    def _unreadable(self, error: OSError) -> BadInput:
+        return BadInput(f"Expected {self._path}, got none that can be read ({error.strerror}); restore it.")
 
     def _require(self, holds: bool, got: str) -> None:
         if not holds:
             raise BadInput(f"Expected {self._path} as it was written, got {got}: it is damaged; restore it.")
+
+
+def _rows(lines: Sequence[bytes], path: Path) -> list[dict[str, Any]]:
+    return [from_json(line, dict[str, Any], path) for line in lines]
 
 
 def _digest(lines: Sequence[bytes]) -> str:
@@ -138,6 +156,6 @@ def _seal(head: Path, count: int, digest: str) -> None:
 def _link(line: bytes) -> str:
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     return str(row.get(_BEFORE, "")) if isinstance(row, dict) else ""

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 from uuid import uuid4
 
 from flwr.app import ArrayRecord
@@ -31,10 +31,31 @@ from flfw.nets.net import Tensors
 from flfw.storage.journal import Journal, Mark
 from flfw.storage.provenance import code_hash
 from flfw.storage.sealed import seal, sealed, unseal
+from flfw.storage.typed import from_json
 
 _FORMAT = 1
 _SCORES = "canaries/scores"
 _NOISE = "canaries/noise"
+
+
+class _Description(TypedDict):
+    """Content of the experiment's file."""
+
+    id: str
+    code: str
+    experiment: dict[str, Any]
+
+
+class _Metadata(TypedDict):
+    """Metadata of a round's file."""
+
+    experiment: str
+    round: int
+    order: list[str]
+    last_round: dict[str, int]
+    history: Mark
+    recordings: Mark | None
+    resumed: list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -139,14 +160,14 @@ class Checkpoints:
         try:
             tensors = load(data)
             with safe_open(path, "pt") as header:
-                metadata = json.loads(header.metadata()["flfw"])
+                metadata = from_json(header.metadata()["flfw"].encode(), _Metadata, path)
             if metadata["experiment"] != self._seal:
                 raise BadInput(f"Expected a checkpoint of this run, got {path} of another experiment; remove it.")
             snapshot = Snapshot(
-                round=int(metadata["round"]),
+                round=_round(metadata["round"]),
                 arrays=pack({name: tensors[f"model/{name}"] for name in metadata["order"]}),
                 state={n.removeprefix("server/"): v for n, v in tensors.items() if n.startswith("server/")},
-                last_round={int(p): int(r) for p, r in metadata["last_round"].items()},
+                last_round={int(p): r for p, r in metadata["last_round"].items()},
                 recordings=metadata["recordings"],
                 scores=tensors.get(_SCORES),
                 noise=tensors.get(_NOISE),
@@ -198,7 +219,7 @@ def require_same_data(folder: Path, digest: str) -> None:
     noted = sealed(folder / "checkpoint", "data")
     if not noted:
         seal(folder / "checkpoint", "data", ".txt", digest.encode())
-    elif (before := unseal(noted[-1][1]).decode()) != digest:
+    elif (before := unseal(noted[-1][1]).decode(errors="replace")) != digest:
         raise BadInput(
             f"Expected the data that {folder} began with (digest {before}), got others ({digest}); "
             "restore them or start a new run."
@@ -232,11 +253,15 @@ def stored_experiment(folder: Path) -> Stored:
     if not files:
         raise BadInput(f"Expected a run with a checkpoint, got {folder} without; start it anew.")
     path = files[-1][1]
+    description = from_json(unseal(path), _Description, path)
     try:
-        description = json.loads(unseal(path))
         experiment = Experiment.from_run_config(description["experiment"])
-        return Stored(experiment, str(description["id"]), str(description["code"]), path.stem)
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, BadInput):
-            raise
-        raise BadInput(f"Expected an experiment of this version of flfw, got {path}: {error!r}.") from error
+    except BadInput as error:
+        raise BadInput(f"Expected an experiment of this version of flfw, got {path}: {error}") from error
+    return Stored(experiment, description["id"], description["code"], path.stem)
+
+
+def _round(number: int) -> int:
+    if number < 0:
+        raise ValueError(f"round {number}")
+    return number

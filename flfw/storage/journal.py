@@ -6,11 +6,22 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from flfw.errors import BadInput
+from flfw.storage.typed import from_json
 
-Mark = dict[str, Any]
+
+class Mark(TypedDict):
+    """Mark in a journal.
+
+    Attributes:
+        bytes: length of what stands before it, >= 0.
+        sha256: SHA-256 of that.
+    """
+
+    bytes: int
+    sha256: str
 
 
 class Journal:
@@ -25,12 +36,15 @@ class Journal:
     """
 
     def __init__(self, path: Path, mark: Mark | None = None) -> None:
-        self._path, self._length = path, 0 if mark is None else int(mark["bytes"])
-        kept = path.read_bytes()[: self._length] if self._length and path.exists() else b""
+        self._path, self._length = path, 0 if mark is None else max(0, mark["bytes"])
+        try:
+            kept = path.read_bytes()[: self._length] if self._length and path.exists() else b""
+        except OSError as error:
+            raise BadInput(f"Expected {path}, got none that can be read ({error.strerror}); restore it.") from error
         self._digest = hashlib.sha256(kept)
         if mark is not None and (len(kept) != self._length or self._digest.hexdigest() != mark["sha256"]):
             raise BadInput(f"Expected {path} as the checkpoint left it, got another one: it is damaged; restore it.")
-        self.rows: list[dict[str, Any]] = [json.loads(line) for line in kept.splitlines()]
+        self.rows: list[dict[str, Any]] = [from_json(line, dict[str, Any], path) for line in kept.split(b"\n") if line]
         if path.exists():
             os.truncate(path, self._length)
 

@@ -56,11 +56,14 @@ def unseal(path: Path) -> bytes:
     """Read a sealed file.
 
     Raises:
-        BadInput: the content does not match the SHA-256 in the name.
+        BadInput: the content does not match the SHA-256 in the name, or cannot be read.
     """
     match = _NAME.fullmatch(path.name)
     expected = match["digest"] if match else "in its name"
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"Expected {path}, got none that can be read ({error.strerror}); restore it.") from error
     digest = hashlib.sha256(data).hexdigest()
     if digest != expected:
         raise BadInput(
@@ -83,9 +86,15 @@ def read_checked(path: Path) -> bytes:
     """Read a file of `write_checked`.
 
     Raises:
-        BadInput: its content does not match its last line.
+        BadInput: its content does not match its last line, or cannot be read.
+        FileNotFoundError: there is none.
     """
-    data, _, digest = path.read_bytes().rpartition(b"\n")
+    try:
+        data, _, digest = path.read_bytes().rpartition(b"\n")
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise BadInput(f"Expected {path}, got none that can be read ({error.strerror}); remove it.") from error
     if hashlib.sha256(data).hexdigest().encode() != digest:
         raise BadInput(f"Expected {path} as it was written, got another content: it is damaged; remove or restore it.")
     return data

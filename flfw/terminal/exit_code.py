@@ -10,8 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from flfw.errors import BadInput, RunFailed
-from flfw.terminal.plain import printable
+from flfw.errors import BadInput, RunFailed, printable
 
 _MACHINES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 """Errors of a machine's disk, of which a traceback tells a user nothing."""

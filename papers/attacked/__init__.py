@@ -10,6 +10,7 @@ from typing import Any
 
 from flfw.errors import BadInput
 from flfw.matrix.markdown import markdown
+from flfw.matrix.record import read_matrix
 from flfw.storage.sealed import write_whole
 
 FOLDER = Path(__file__).parent
@@ -92,7 +93,7 @@ def _best(leaks: Sequence[Mapping[str, Any]]) -> str:
 
 def read(folder: Path = FOLDER) -> dict[str, dict[str, Any]]:
     """Read the records of a folder, by data set."""
-    return {name: json.loads((folder / f"{name}.json").read_text(encoding="utf-8")) for name in DATASETS}
+    return {name: read_matrix(folder / f"{name}.json") for name in DATASETS}
 
 
 def take(finished: Path, folder: Path = FOLDER) -> None:
@@ -105,7 +106,7 @@ def take(finished: Path, folder: Path = FOLDER) -> None:
         path = finished / name / "matrix.json"
         if not path.is_file():
             raise BadInput(f"Expected a folder with matrices of {', '.join(DATASETS)}, got {finished} without {path}.")
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = read_matrix(path)
         states = [cell["state"] for cell in record["cells"]]
         missing = [state for state in states if state != "complete"]
         if missing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.resolve import without_auto
 from flfw.storage.sealed import write_whole
+from flfw.storage.typed import read_json
 from papers import cells
 from papers.evidence.priorities import Item
 
@@ -97,13 +98,11 @@ def read(folder: Path = FOLDER) -> list[Record]:
 
 def _read(path: Path) -> Record:
     try:
-        stored = json.loads(path.read_text())
-        stored |= {name: tuple(stored[name]) for name in ("code", "notes")}
-        stored["value"] = _from_json(stored["value"])
-        stored["also"] = {name: _from_json(value) for name, value in stored["also"].items()}
-        return Record(**stored)
-    except (ValueError, TypeError, KeyError) as error:
+        stored = read_json(path, Record)
+    except BadInput as error:
         raise BadInput(f"Expected a record of evidence in {path}, got one that is damaged ({error}).") from error
+    also = {name: _from_json(value) for name, value in stored.also.items()}
+    return replace(stored, value=_from_json(stored.value), also=also)
 
 
 def _in_json(value: float | str) -> float | str:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import isfinite
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, TypeVar
 
 from flfw.errors import BadInput
 from flfw.storage.sealed import write_whole
+from flfw.storage.typed import fitted, read_json
 from papers.preset import Scale
 
 Status = Literal["measured", "missing"]
+_NOT_FINITE = ("inf", "-inf", "nan")
 _NUMBERS = ("epsilon", "with_tuning", "accuracy", "deviation")
+
+
+T = TypeVar("T", "FrontierPoint", "Mark")
 
 
 @dataclass(frozen=True)
@@ -110,25 +115,26 @@ def read(path: Path) -> tuple[Scale, tuple[FrontierPoint, ...], tuple[Mark, ...]
         BadInput: there is no such file, or it is damaged.
     """
     try:
-        stored: Any = json.loads(path.read_text())
-        return stored["scale"], tuple(map(_point, stored["points"])), tuple(map(_mark, stored["marks"]))
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise BadInput(f"Expected points of the frontier in {path}, got none that can be read ({error!r}).") from error
+        stored = read_json(path, _Stored)
+        points = tuple(_read(one, FrontierPoint, path) for one in stored["points"])
+        return stored["scale"], points, tuple(_read(one, Mark, path) for one in stored["marks"])
+    except BadInput as error:
+        raise BadInput(f"Expected points of the frontier in {path}, got none that can be read ({error}).") from error
 
 
-def _point(stored: dict[str, Any]) -> FrontierPoint:
-    lists = {name: tuple(stored[name]) for name in ("seeds", "folders", "code", "hardware", "notes")}
-    tried = tuple((str(words), float(value)) for words, value in stored["tried"])
-    return FrontierPoint(**{**stored, **lists, **_from_json(stored), "tried": tried})
+class _Stored(TypedDict):
+    """Content of the file."""
+
+    scale: Scale
+    points: list[dict[str, Any]]
+    marks: list[dict[str, Any]]
 
 
-def _mark(stored: dict[str, Any]) -> Mark:
-    return Mark(**{**stored, **_from_json(stored)})
+def _read(stored: dict[str, Any], kind: type[T], path: Path) -> T:
+    """Return a point or a mark; numbers that are not finite are words in the file."""
+    words = {name: float(stored[name]) for name in _NUMBERS if stored.get(name) in _NOT_FINITE}
+    return replace(fitted({**stored, **dict.fromkeys(words, 0.0)}, kind, path), **words)
 
 
 def _in_json(stored: dict[str, Any]) -> dict[str, Any]:
     return {k: str(v) if isinstance(v, float) and not isfinite(v) else v for k, v in stored.items()}
-
-
-def _from_json(stored: dict[str, Any]) -> dict[str, float]:
-    return {name: float(stored[name]) for name in _NUMBERS if isinstance(stored.get(name), str)}

@@ -7,12 +7,16 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from flfw.errors import BadInput
+from flfw.storage.typed import read_json
+
+T = TypeVar("T")
 
 _FORMAT = 3  # version of the cached files; raise it when their meaning changes
 
@@ -87,6 +91,28 @@ def write_arrays(folder: Path, arrays: dict[str, np.ndarray], meta: dict[str, ob
 
 
 def read_arrays(folder: Path, names: Sequence[str]) -> tuple[list[np.ndarray], dict[str, Any]]:
-    """Return the arrays ``names``, mapped read-only, and the content of ``meta.json``."""
-    arrays = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in names]
-    return arrays, json.loads((folder / "meta.json").read_text())
+    """Return the arrays ``names``, mapped read-only, and the content of ``meta.json``.
+
+    Raises:
+        BadInput: a file is damaged.
+    """
+    arrays = [read_damaged(folder, partial(np.load, folder / f"{name}.npy", mmap_mode="r")) for name in names]
+    return arrays, read_json(folder / "meta.json", dict[str, Any], _again(folder))
+
+
+def read_damaged(path: Path, read: Callable[[], T]) -> T:
+    """Return what a function reads in this cache.
+
+    Raises:
+        BadInput: the files are damaged.
+    """
+    try:
+        return read()
+    except Exception as error:  # a damaged file can make NumPy's reader raise anything
+        raise BadInput(
+            f"Expected {path} as it was written, got {type(error).__name__}: {error}; {_again(path)}."
+        ) from error
+
+
+def _again(path: Path) -> str:
+    return f"remove {path}, and it is made again"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from mmap import mmap
 from pathlib import Path
 from typing import Any
@@ -184,8 +185,16 @@ def _write(path: Path, cut: Cut, public: np.ndarray) -> None:
 
 def _read(path: Path) -> Split:
     """Read a split written by `_write`."""
+    return cache.read_damaged(path, partial(_stored, path))
+
+
+def _stored(path: Path) -> Split:
     with np.load(path) as stored:
-        parts = dict(stored)
+        parts: dict[str, Any] = dict(stored)
+    if any(part.dtype.kind not in "iu" or part.ndim != 1 or part.min(initial=0) < 0 for part in parts.values()):
+        raise ValueError("indices that are no whole numbers >= 0")
     ends = {name: np.cumsum(parts[f"{name}_sizes"]) for name in parts if f"{name}_sizes" in parts}
+    if any(len(parts[name]) != end[-1] for name, end in ends.items()):
+        raise ValueError("other numbers of indices than their sizes")
     parts |= {name: tuple(np.split(parts[name], end[:-1])) for name, end in ends.items()}
     return Split(**{field.name: parts[field.name] for field in fields(Split)})

@@ -1,0 +1,152 @@
+"""Form of an audit's entry in result.json; further fields are kept as they are."""
+
+from __future__ import annotations
+
+from typing import Literal, NotRequired, TypeAlias, TypedDict
+
+Figure: TypeAlias = float | Literal["inf", "-inf"] | None
+"""Number of a result; JSON has no infinity, so it is written in letters."""
+
+
+class ScoreFigures(TypedDict, total=False):
+    """Mean of a score with its interval, and the score that leaks most."""
+
+    mean: Figure
+    low: Figure
+    high: Figure
+    max: Figure
+    min: Figure
+
+
+class RungFigures(TypedDict):
+    """Rung below a target."""
+
+    rung: str
+    passed: bool | None
+    psnr: NotRequired[Figure]
+    seconds: NotRequired[Figure]
+    stopped: NotRequired[str | None]
+    reason: NotRequired[str | None]
+
+
+class ColumnFigures(TypedDict):
+    """Feature of records."""
+
+    p: float
+    floor: float
+    share: float
+
+
+class WorstFigures(TypedDict, total=False):
+    """Image with the attacker's best result."""
+
+    client: int | None
+    victim: int | None
+    image: int | None
+    psnr: Figure
+    rmsd: Figure
+
+
+class ExactFigures(TypedDict, total=False):
+    """Shares of records that were recovered exactly."""
+
+    features: Figure
+    rows: Figure
+    floor: Figure
+
+
+class DistanceFigures(TypedDict, total=False):
+    """Distance of what an attack gave, and its iterations."""
+
+    rmsd: Figure
+    success: Figure
+    iterations: Figure
+
+
+class CandidateFigures(TypedDict, total=False):
+    """Candidates held against messages."""
+
+    first: int | None
+    messages: int | None
+    null: Figure
+    p: Figure
+
+
+class ObjectiveFigures(TypedDict, total=False):
+    """Objective of a search at the truth, at its results and at random."""
+
+    truth: Figure
+    found: Figure
+    random: Figure
+    short: int | None
+    total: int | None
+
+
+class PresenceFigures(TypedDict, total=False):
+    """Inferred classes of clients."""
+
+    clients: int
+    right: float
+    null: float
+
+
+class AssignmentFigures(TypedDict, total=False):
+    """Assignment of reconstructions to examples."""
+
+    rule: str
+    null: Figure
+
+
+class EntryFields(TypedDict):
+    """Attack on a target."""
+
+    attack: str
+    round: int
+    adaptive: NotRequired[bool | None]
+    adaptation: NotRequired[str | None]
+    vantage: NotRequired[str | None]
+    source: NotRequired[str | None]
+    client: NotRequired[int | None]
+    defence: NotRequired[str | None]
+    hidden_by: NotRequired[str | None]
+    granted: NotRequired[list[str] | None]
+    batch: NotRequired[int | None]
+    steps: NotRequired[int | None]
+    curve: NotRequired[str | None]
+    mode: NotRequired[str | None]
+    iterations: NotRequired[int | None]
+    restarts: NotRequired[int | None]
+    selection: NotRequired[str | None]
+    seeds: NotRequired[list[int] | None]
+    images: NotRequired[int | None]
+    failures: NotRequired[int | None]
+    messages: NotRequired[int | None]
+    psnr: NotRequired[ScoreFigures | None]
+    ssim: NotRequired[ScoreFigures | None]
+    lpips: NotRequired[ScoreFigures | None]
+    feature_error: NotRequired[ScoreFigures | None]
+    gain: NotRequired[ScoreFigures | None]
+    knowing_gains: NotRequired[ScoreFigures | None]
+    exact_match: NotRequired[ExactFigures | None]
+    identification_rate: NotRequired[Figure]
+    identification_null: NotRequired[Figure]
+    identification_p: NotRequired[Figure]
+    candidates: NotRequired[CandidateFigures | None]
+    distance: NotRequired[DistanceFigures | None]
+    columns: NotRequired[list[ColumnFigures] | None]
+    labels_found: NotRequired[Figure]
+    label_presence: NotRequired[PresenceFigures | None]
+    share_recovered: NotRequired[Figure]
+    share_interval: NotRequired[tuple[float, float] | None]
+    worst: NotRequired[WorstFigures | None]
+    assignment: NotRequired[AssignmentFigures | None]
+    floors: NotRequired[dict[str, Figure] | None]
+    ladder: NotRequired[list[RungFigures] | None]
+    objective: NotRequired[ObjectiveFigures | None]
+    verdict: NotRequired[str | None]
+    cause: NotRequired[str | None]
+    reason: NotRequired[str | None]
+    tries: NotRequired[int | None]
+    stopped: NotRequired[str | None]
+    seconds: NotRequired[Figure]
+    scoring_seconds: NotRequired[Figure]

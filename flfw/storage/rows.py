@@ -1,0 +1,27 @@
+"""Tables of text whose writer may be anybody: CSV with a header, in which every row has a value for each column."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from flfw.errors import BadInput
+
+_WAY_OUT = "restore it, or run anew"
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Read the rows of a CSV file by the names of its columns.
+
+    Raises:
+        BadInput: the file cannot be read, is no CSV, or a row has more or fewer values than there are columns.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as lines:
+            rows = list(csv.DictReader(lines, strict=True))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BadInput(f"Expected a table in {path}, got none that can be read ({error}); {_WAY_OUT}.") from error
+    for number, row in enumerate(rows, 1):
+        if None in row or None in row.values():
+            raise BadInput(f"Expected {len(row)} values in row {number} of {path}, got another number; {_WAY_OUT}.")
+    return rows
