@@ -42,6 +42,7 @@ from benchmarks import (
     output,
 )
 from benchmarks.mutation_cases import CaseResult, Outcome, Subject, is_slow, limited, tried
+from flfw.terminal.parser import Parser
 
 Group: TypeAlias = Callable[[Path], list[Subject]]
 
