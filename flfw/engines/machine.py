@@ -21,7 +21,7 @@ from flfw.client.site import Site
 from flfw.errors import BadInput, RunFailed, require
 from flfw.experiment import Experiment
 
-_RAY_START_S = 90.0
+_RAY_START_S = 180.0  # Ray gives up by itself, except where it hangs; on a busy machine a start takes long
 _CONNECT_S = 5.0
 _TOO_SLOW = "timed out during startup"  # of Ray's exception, where a machine is busy
 _EPSILON = 1e-9  # so that ten tenths of a GPU fit on one
