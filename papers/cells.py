@@ -21,8 +21,9 @@ from flfw import data, plugins
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import FREE_ON_RESUME, Experiment
 from flfw.resolve import without_auto
-from flfw.runs import results, run
+from flfw.runs import run
 from flfw.runs.result_file import read_result
+from flfw.storage import checkpoint
 from flfw.storage.provenance import code_hash
 from flfw.storage.sealed import sealed, write_whole
 from flfw.task import Task
@@ -124,7 +125,7 @@ def folder_name(experiment: Experiment) -> str:
 
 def is_complete(preset: Preset) -> bool:
     """Return whether all experiments are complete."""
-    return all(results.is_complete(_folder(experiment)) for experiment in preset.experiments)
+    return all(checkpoint.is_complete(_folder(experiment)) for experiment in preset.experiments)
 
 
 class NotMeasured(BadInput):
@@ -142,7 +143,7 @@ def measured(cell: Cell, preset: Preset, say: Callable[[str], None] = lambda lin
     Returns:
         The measured outcome; or, in one line, why nothing could be run or which run failed.
     """
-    todo = [experiment for experiment in preset.experiments if not results.is_complete(_folder(experiment))]
+    todo = [experiment for experiment in preset.experiments if not checkpoint.is_complete(_folder(experiment))]
     foreseen: list[tuple[Reach | None, Task]] = []
     try:
         for experiment in todo:

@@ -31,8 +31,8 @@ from flfw.errors import BadInput, require
 from flfw.nets.inputs import Inputs
 from flfw.nets.net import Net
 from flfw.resolve import resolve
-from flfw.runs import results, run
-from flfw.storage.checkpoint import require_same_data, stored_experiment
+from flfw.runs import run
+from flfw.storage.checkpoint import is_complete, require_same_data, stored_experiment
 from flfw.terminal.exit_code import exit_code
 from flfw.terminal.parser import Parser
 from papers.norms import last_weights
@@ -166,7 +166,7 @@ def of_run(folder: Path, data_root: Path | None = None, most: int = 1000) -> Dis
     require_same_data(folder, task.dataset.digest)
     model, last = resolve(resolved.experiment).build_model().eval(), last_weights(folder)
     whole = last is not None and set(last[1]) == set(model.state_dict()) and isinstance(model, Net)
-    if last is None or not whole or not results.is_complete(folder):
+    if last is None or not whole or not is_complete(folder):
         raise BadInput(f"Expected a finished run that shares its whole model, got {folder}; name another.")
     assert isinstance(model, Net)
     if any(not bool(torch.isfinite(value).all()) for value in last[1].values()):

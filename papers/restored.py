@@ -14,8 +14,8 @@ from flfw.messages.sharing import matches
 from flfw.messages.wire import unpack
 from flfw.nets.conditional_gan import GeneratingNet
 from flfw.resolve import resolve
-from flfw.runs import results, run
-from flfw.storage.checkpoint import Checkpoints, Snapshot, require_same_data, stored_experiment
+from flfw.runs import run
+from flfw.storage.checkpoint import Checkpoints, Snapshot, is_complete, require_same_data, stored_experiment
 from flfw.task import Task
 
 
@@ -79,7 +79,7 @@ def restored(folder: Path, data_root: Path | None = None) -> Restored:
     resolved, task, _ = run.check(asked, new=False)
     require_same_data(folder, task.dataset.digest)
     last = Checkpoints(folder, stored.experiment).last
-    if last is None or not results.is_complete(folder):
+    if last is None or not is_complete(folder):
         raise BadInput(f"Expected a finished run with rounds of training, got {folder}; name another, or --resume it.")
     return Restored(folder, stored.id, resolved.experiment, task, last)
 

@@ -30,7 +30,7 @@ _BY_OTHERS = {
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """Run in the database.
+    """Entry of a run in the database.
 
     Attributes:
         id: Flower's number of the run.
@@ -56,9 +56,9 @@ def runs(path: Path) -> tuple[RecordedRun, ...]:
 
 
 def shrink(path: Path, gone: Sequence[int]) -> int:
-    """Delete what runs left, and rewrite the file without free pages; return its new size in bytes.
+    """Remove the rows that runs left, and write the file anew without free pages; return its new size in bytes.
 
-    What stays: registered keys, the apps, and of each run its settings, status and dates.
+    These stay: registered keys, the apps, and of each run its settings, status and dates.
 
     Args:
         path: the file; no SuperLink uses it.

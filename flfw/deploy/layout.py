@@ -2,8 +2,8 @@
 
 federation.toml            clients, addresses
 ca/                        ca.key, which stays with the operator of the authority; ca.crt
-superlink/                 server.pem, server.key, superlink.db, home/ (FLWR_HOME), superlink.log
-site-0/ ...                ca.crt, node-key, node-key.pub, policy.toml, data/, state/, home/, supernode.log
+superlink/                 server.pem, server.key, superlink.db, home/ (FLWR_HOME), tmp/, superlink.log
+site-0/ ...                ca.crt, node-key, node-key.pub, policy.toml, data/, state/, home/, tmp/, supernode.log
 start/                     start scripts, one for each machine
 """
 

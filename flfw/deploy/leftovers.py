@@ -19,8 +19,7 @@ from flfw.deploy import database
 from flfw.deploy.layout import Layout
 from flfw.errors import BadInput, require
 from flfw.recording.retention import in_units
-from flfw.runs.results import is_complete
-from flfw.storage.checkpoint import stored_experiment
+from flfw.storage.checkpoint import is_complete, stored_experiment
 
 ALSO = ("truth", "logs", "unknown")
 """What goes only if it is asked for: true examples of audits, logs, and private tensors of runs unknown here."""
@@ -60,13 +59,13 @@ class Removal:
     runs: tuple[int, ...] | None
 
     def lines(self) -> Iterator[str]:
-        """Yield a line for each path: what goes first."""
+        """Yield a line for each path, first for those that go."""
         for word, leftovers in (("goes", self.goes), ("stays", self.stays)):
             for one in leftovers:
                 yield f"{word:<5}  {one.path.relative_to(self.folder)}: {in_units(one.size)}, {one.reason}"
 
     def carry_out(self) -> int:
-        """Remove what goes; return the number of freed bytes."""
+        """Remove the leftovers that go; return the number of freed bytes."""
         freed = 0
         for one in self.goes:
             if one.path.name == database.FILE:
@@ -79,7 +78,7 @@ class Removal:
 
 @dataclass(frozen=True)
 class _Known:
-    """Run of which this machine has the folder."""
+    """Folder of a run on this machine, and whether the run is over."""
 
     out: Path
     over: bool
@@ -87,7 +86,7 @@ class _Known:
 
 
 def plan(layout: Layout, days: float = 0.0, also: Sequence[str] = ()) -> Removal:
-    """Plan the removal of what ended runs left; nothing is changed.
+    """Plan the removal of the leftovers of ended runs; nothing is changed.
 
     Args:
         layout: the federation, whose processes have ended.
@@ -150,14 +149,14 @@ def _about(experiment: str, known: dict[str, _Known], unknown: bool) -> tuple[st
 
 def _known(outs: Collection[Path]) -> dict[str, _Known]:
     """Return the runs with a checkpoint on this machine by the id under which sites keep private tensors."""
-    found = {}
+    known = {}
     for out in dict.fromkeys(outs):
         try:
             stored = stored_experiment(out)
         except (BadInput, OSError):  # moved, removed or damaged: nobody here knows that it is over
             continue
-        found[stored.id] = _Known(out, is_complete(out), stored.experiment.keep_state)
-    return found
+        known[stored.id] = _Known(out, is_complete(out), stored.experiment.keep_state)
+    return known
 
 
 def _inside(folder: Path) -> list[Path]:

@@ -39,7 +39,7 @@ def start(command: Sequence[str], folder: Path, name: str, variables: Mapping[st
         return running
     _end(folder, name)  # processes that an earlier one left behind
     temporary = _clear(folder)
-    temporary.mkdir(mode=0o700)
+    temporary.mkdir(mode=0o700, exist_ok=True)
     neutral = folder / "neutral"  # modules in the working folder would be imported ahead of the app
     neutral.mkdir(exist_ok=True)
     with (folder / f"{name}.log").open("ab") as log:

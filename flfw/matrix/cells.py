@@ -17,9 +17,9 @@ from flfw.matrix import tables
 from flfw.matrix.question import Matrix, MatrixCell, require_same_question
 from flfw.matrix.record import read_matrix
 from flfw.resolve import without_auto
-from flfw.runs import engine, results
+from flfw.runs import engine
 from flfw.runs import run as whole
-from flfw.storage.checkpoint import locked, stored_experiment
+from flfw.storage.checkpoint import is_complete, locked, stored_experiment
 from flfw.storage.sealed import sealed
 
 _LOCK = ".lock"
@@ -93,7 +93,7 @@ def _check(cell: MatrixCell) -> None:
         engine.check_resources(checked)
         if sealed(cell.folder / "checkpoint", "experiment"):
             stored_experiment(cell.folder).require_same(checked, cell.folder)
-        elif results.is_complete(cell.folder):  # its checkpoint was purged
+        elif is_complete(cell.folder):  # its checkpoint was purged
             _require_same_result(cell.folder, checked)
         elif (cell.folder / "result.json").exists():
             raise BadInput(f"Expected a run with its checkpoint, got {cell.folder} without; remove it to run it anew.")
@@ -115,7 +115,7 @@ def _run_all(cells: Sequence[MatrixCell], write: Callable[[Mapping[str, str]], N
     failed: dict[str, str] = {}
     write(failed)
     for number, cell in enumerate(cells, 1):
-        if results.is_complete(cell.folder):
+        if is_complete(cell.folder):
             continue
         title, started = f"[{number}/{len(cells)}] {cell.folder.name}", time.monotonic()
         say(title)

@@ -18,7 +18,7 @@ from flfw.matrix.findings import Combination, Comparison, Leak, combine, compari
 from flfw.matrix.markdown import markdown
 from flfw.matrix.question import NO_DEFENCE, MatrixCell
 from flfw.matrix.rows import Finished, read
-from flfw.runs.results import is_complete
+from flfw.storage.checkpoint import is_complete
 from flfw.storage.sealed import write_whole
 
 

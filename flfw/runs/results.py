@@ -52,16 +52,6 @@ def _transport(experiment: Experiment, training: Mapping[str, Any]) -> str:
     return _TRANSPORT[training["engine"]]
 
 
-def is_trained(folder: Path) -> bool:
-    """Return whether the training in a run folder is over, but not the rest."""
-    return (folder / "training.json").exists()
-
-
-def is_complete(folder: Path) -> bool:
-    """Return whether nothing is left to do in a run folder."""
-    return (folder / "result.json").exists() and not is_trained(folder)
-
-
 def finish(resolved: Resolved, task: Task, notes: list[str], auditor: Auditor | None) -> None:
     """Audit the recordings and write all results; at the very end, remove files that only training needed.
 

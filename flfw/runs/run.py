@@ -25,7 +25,7 @@ from flfw.resolve import Resolved, resolve, without_auto
 from flfw.resolve import check as check_names
 from flfw.runs import audit_again as recorded
 from flfw.runs import engine, results
-from flfw.storage.checkpoint import Checkpoints, locked, require_same_data, stored_experiment
+from flfw.storage.checkpoint import Checkpoints, is_complete, is_trained, locked, require_same_data, stored_experiment
 from flfw.task import Task
 
 
@@ -71,12 +71,12 @@ def resume(experiment: Experiment) -> Path:
     stored_experiment(folder).require_same(experiment, folder)
     require_same_data(folder, task.dataset.digest)
     with locked(folder / "checkpoint" / ".run"):
-        if results.is_complete(folder):
+        if is_complete(folder):
             results.tidy(experiment)
             return folder
         _warn(notes)
         with auditing(resolved, task, folder) as auditor:
-            if not results.is_trained(folder):
+            if not is_trained(folder):
                 engine.check_resources(experiment)
                 engine.run(resolved, _site(experiment, folder))
             results.finish(resolved, task, notes, auditor)

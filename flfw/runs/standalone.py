@@ -21,8 +21,8 @@ from flfw.engines.federation import federate
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.runs import run
-from flfw.runs.results import finish, is_complete, is_trained
-from flfw.storage.checkpoint import Checkpoints, locked, require_same_data, stored_experiment
+from flfw.runs.results import finish
+from flfw.storage.checkpoint import Checkpoints, is_complete, is_trained, locked, require_same_data, stored_experiment
 
 server = ServerApp()
 

@@ -241,6 +241,16 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
+def is_trained(folder: Path) -> bool:
+    """Return whether the training in a run folder is over, but not the rest."""
+    return (folder / "training.json").exists()
+
+
+def is_complete(folder: Path) -> bool:
+    """Return whether nothing is left to do in a run folder."""
+    return (folder / "result.json").exists() and not is_trained(folder)
+
+
 def stored_experiment(folder: Path) -> Stored:
     """Read the experiment with which the run in a folder was started.
 

@@ -18,7 +18,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*words, **{"allow_abbrev": False, **settings})
 
     def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse, and refuse what is not known; a subcommand is told about its own options."""
+        """Parse, and refuse unknown words; a subcommand knows its own options."""
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
             meant = did_you_mean(unknown, self._option_string_actions)

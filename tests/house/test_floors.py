@@ -19,7 +19,8 @@ from tests.support.paths import ROOT
 
 FLOORS = (
     "errors rng",
-    "curves nets data privacy terminal",
+    "terminal",
+    "curves nets data privacy",
     "experiment",
     "plugins messages",
     "defence",

@@ -30,8 +30,8 @@ from flfw.matrix.question import MatrixCell
 from flfw.matrix.rows import AttackSetting, read
 from flfw.nets import Tensors
 from flfw.resolve import resolve
-from flfw.runs import results
 from flfw.runs.run import run as run_one
+from flfw.storage.checkpoint import is_complete
 from tests.support.matrix_runs import HALVES, SMALL, entry, row, written
 
 
@@ -149,7 +149,7 @@ NAMES = ["fedavg-none-s0", "fedavg-none-s1", f"fedavg-{SAFE}-s0", f"fedavg-{SAFE
 
 def test_each_cell_is_a_run_of_its_own(whole: Path) -> None:
     assert states(whole) == dict.fromkeys(NAMES, "complete")
-    assert all(results.is_complete(whole / name) for name in NAMES)
+    assert all(is_complete(whole / name) for name in NAMES)
     assert json.loads((whole / NAMES[3] / "result.json").read_text())["config"]["seed"] == 1
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -43,8 +44,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def files(places: dict[str, str]) -> dict[str, tuple[int, int]]:
     """Each file and folder below the places with its size and time; locks, which hold nothing, are left out."""
-    found = (path for path in Path(places["here"]).parent.rglob("*") if path.name not in (".run", ".server"))
-    stats = {str(path): path.lstat() for path in found}
+    paths = (path for path in Path(places["here"]).parent.rglob("*") if path.name not in (".run", ".server"))
+    stats = {str(path): path.lstat() for path in paths}
     return {path: (stat.st_size, stat.st_mtime_ns) for path, stat in stats.items() if path != places["here"]}
 
 
@@ -74,7 +75,7 @@ def test_a_command_line_ends_as_it_should(
         pytest.skip("this machine has a GPU")
     arguments = row.arguments(places)
     monkeypatch.setattr(sys, "argv", [row.program, *arguments])
-    program = sim.main if row.program == "sim.py" else main_of(row.program)
+    program: Any = sim.main if row.program == "sim.py" else main_of(row.program)
     before, began = files(places), time.process_time()
     try:
         code = program() if row.program.startswith("benchmarks.") else program(arguments)
@@ -85,7 +86,7 @@ def test_a_command_line_ends_as_it_should(
     assert row.code == 0 or files(places) == before
 
 
-def main_of(program: str):
+def main_of(program: str) -> Any:
     name = f"{program}.__main__" if (ROOT / program.replace(".", "/")).is_dir() else program
     return importlib.import_module(name).main
 

@@ -28,7 +28,7 @@ from flfw.messages.wire import pack
 from flfw.resolve import without_auto
 from flfw.runs import results, run
 from flfw.storage import sealed
-from flfw.storage.checkpoint import Checkpoints, Snapshot, locked, require_same_data, stored_experiment
+from flfw.storage.checkpoint import Checkpoints, Snapshot, is_complete, locked, require_same_data, stored_experiment
 from flfw.storage.journal import Journal
 from tests.support.paths import ROOT
 from tests.support.pictures import noise, save
@@ -481,7 +481,7 @@ def test_a_moved_run_is_resumed_where_it_lies_now(
     moved = tmp_path / "elsewhere"
     shutil.move(folder, moved)
     assert run.resume(run.stored(moved)) == moved
-    assert results.is_complete(moved) and stored_experiment(moved).experiment.out == folder
+    assert is_complete(moved) and stored_experiment(moved).experiment.out == folder
 
 
 def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
