@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import TypeVar
 
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from flfw.errors import DIED, RunFailed
@@ -205,13 +206,22 @@ class Roster:
         failed.append(failure)
 
 
+def unforeseeable() -> dict[str, str]:
+    """Draw a scalar that makes the scalars of a message others than any before.
+
+    A SuperLink keeps one object for each hash. Of scalars that can be foreseen, a client could leave an object there
+    that is in the way when the message to another client is sent, and ends the run.
+    """
+    return {"nonce": secrets.token_hex(16)}
+
+
 def _kind(shape: Sequence[int], classes: int) -> str:
     return f"{classes} classes and {'x'.join(map(str, shape))} inputs"
 
 
 def _introductions(grid: Grid, ids: Sequence[int]) -> tuple[dict[int, Introduction], dict[int, str]]:
     """Ask nodes for their introductions; return these, and why other nodes have none, by node."""
-    asked = [Message(RecordDict(), dst_node_id=node, message_type="query") for node in ids]
+    asked = [Message(RecordDict({"asked": ConfigRecord(unforeseeable())}), node, "query") for node in ids]
     answers: dict[int, Introduction] = {}
     silent = dict.fromkeys(ids, f"did not answer within {ENROLMENT_S:g} s")
     replies = grid.send_and_receive(asked, timeout=ENROLMENT_S)
