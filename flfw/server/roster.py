@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
@@ -206,7 +206,7 @@ class Roster:
         failed.append(failure)
 
 
-def unforeseeable() -> dict[str, str]:
+def unforeseeable() -> dict[str, Any]:
     """Draw a scalar that makes the scalars of a message others than any before.
 
     A SuperLink keeps one object for each hash. Of scalars that can be foreseen, a client could leave an object there

@@ -38,7 +38,7 @@ pytestmark = [
 ]
 
 HONEST = [client for client in range(sites.SITES) if client != EVIL]
-DROP = ("--on-client-failure", "drop", "--round-deadline", "15")
+DROP = ("--on-client-failure", "drop", "--round-deadline", "20")
 PLAIN = ("--method", "fedavg", "--net", "linear", *sites.COMMON, "--set", "sampled.train=50")
 
 
@@ -72,7 +72,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 
 @dataclass(frozen=True)
 class Told:
-    """A run in which a table of lies was told.
+    """A run in which a table of lies was run.
 
     Attributes:
         out: folder of the run.
@@ -97,27 +97,27 @@ class Told:
         return load_file(path)
 
 
-def require_told(lie: Lie, told: Told, server_round: int) -> None:
+def require_told(lie: Lie, run: Told, server_round: int) -> None:
     """Require that a lie cost the evil client its round, in one line that names it, or nothing; and nobody else."""
-    failed = told.failed(server_round)
-    assert told.clients(server_round) == (HONEST if lie.words else list(range(sites.SITES))), failed
+    failed = run.failed(server_round)
+    assert run.clients(server_round) == (HONEST if lie.words else list(range(sites.SITES))), failed
     if lie.words:
         ((who, why),) = [(failure["client"], failure["reason"]) for failure in failed]
         assert who == EVIL and lie.words in why, why
         assert len(why) <= 300 and why.isprintable()
-        assert f"round {server_round}/" in told.terminal and f"client {EVIL} dropped: {why}" in told.terminal
+        assert f"round {server_round}/" in run.terminal and f"client {EVIL} dropped: {why}" in run.terminal
 
 
-def require_sound(told: Told, rounds: int) -> None:
+def require_sound(run: Told, rounds: int) -> None:
     """Require that a run ended as an honest one does: with numbers, and no byte that moves a cursor."""
-    text = (told.out / "result.json").read_text()
-    found = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} in result.json"))
-    assert [row["round"] for row in found["rounds"]] == list(range(1, rounds + 1))
-    assert all(math.isfinite(row["loss"]) for row in found["rounds"])
-    assert all(bool(torch.isfinite(value).all()) for value in told.model().values())
-    for path in [*told.out.glob("*.csv"), *told.out.glob("*.html"), *told.out.glob("*.json")]:
+    text = (run.out / "result.json").read_text()
+    content = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} in result.json"))
+    assert [row["round"] for row in content["rounds"]] == list(range(1, rounds + 1))
+    assert all(math.isfinite(row["loss"]) for row in content["rounds"])
+    assert all(bool(torch.isfinite(value).all()) for value in run.model().values())
+    for path in [*run.out.glob("*.csv"), *run.out.glob("*.html"), *run.out.glob("*.json")]:
         assert "\x1b" not in path.read_text(), path
-    assert "\x1b" not in told.terminal and "Traceback" not in told.terminal
+    assert "\x1b" not in run.terminal and "Traceback" not in run.terminal
 
 
 class Absent(InProcessGrid):
@@ -140,16 +140,17 @@ def without_the_liar(out: Path, lies: tuple[Lie, ...], **changes: Any) -> dict[s
         split="sampled", set=("sampled.train=50",), attack=("none",), on_client_failure="drop", out=out,
     )  # fmt: skip
     experiment = without_auto(dataclasses.replace(asked, **changes))
-    grid = Absent(apps.client, sites.SITES, experiment.to_run_config())
+    private = [{"state": str(out.parent / "state")}] * sites.SITES
+    grid = Absent(apps.client, sites.SITES, experiment.to_run_config(), private)
     grid.lies = lies
     with one_thread():
         engine.federate(grid, resolve(experiment))
     return Told(out, "").model()
 
 
-def require_same_model(told: Told, expected: dict[str, torch.Tensor]) -> None:
+def require_same_model(run: Told, expected: dict[str, torch.Tensor]) -> None:
     """Require that a run ended with a model, to the bit."""
-    model = told.model()
+    model = run.model()
     assert model.keys() == expected.keys()
     assert all(torch.equal(model[name], expected[name]) for name in model)
 

@@ -61,9 +61,9 @@ class Question:
     def errand(self, node: int) -> Errand:
         """Return the message to a node with all that belongs to it."""
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, self.run, 1
-        own = {"arrays": ArrayRecord(self.arrays), "config": ConfigRecord(self.config)}
-        content = {name: record for name, record in {**own, **self.records}.items() if record is not None}
-        message = Message(RecordDict(content), dst_node_id=node, message_type=self.kind, group_id="1", ttl=600.0)
+        content = {"arrays": ArrayRecord(self.arrays), "config": ConfigRecord(self.config)}
+        records = {name: record for name, record in {**content, **self.records}.items() if record is not None}
+        message = Message(RecordDict(records), dst_node_id=node, message_type=self.kind, group_id="1", ttl=600.0)
         for name, value in self.metadata.items():
             message.metadata.__dict__[f"_{name}"] = value
         sent = sealed(message)
@@ -74,13 +74,13 @@ class Question:
             sent = Sent(sent.envelope, sent.tree, {})
         if self.unnamed:
             sent = Sent(sent.envelope, ObjectTree(object_id="../../x"), sent.objects)
-        said = [self.first, self.settings] if self.first is not None else [self.settings]
-        return Errand(sent, [self._run(settings) for settings in said], self.app, self.fab)
+        answers = [self.first, self.settings] if self.first is not None else [self.settings]
+        return Errand(sent, [self._run(settings) for settings in answers], self.app, self.fab)
 
     def _run(self, settings: Mapping[str, Any]) -> Run:
         empty = Run.create_empty(self.run)
-        said = {"fab_id": "flfw/flfw-run", "fab_version": self.version, "fab_hash": self.called}
-        return dataclasses.replace(empty, **said, override_config=dict(settings), series_id=self.run)
+        names = {"fab_id": "flfw/flfw-run", "fab_version": self.version, "fab_hash": self.called}
+        return dataclasses.replace(empty, **names, override_config=dict(settings), series_id=self.run)
 
 
 def setting(**changed: Any) -> Change:

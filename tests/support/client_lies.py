@@ -15,8 +15,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from tests.support.forgery import (
     Forged,
     Sent,
-    about,
     answering,
+    forged_answer,
     in_message,
     plain,
     record_dict,
@@ -44,6 +44,7 @@ from tests.support.lying import (
     in_the_way,
     incomplete,
     introduced,
+    introduced_as,
     introduction,
     many_metrics,
     metrics,
@@ -51,7 +52,6 @@ from tests.support.lying import (
     of_another,
     reason,
     records,
-    said,
     stray,
     tensors,
     then_an_error,
@@ -119,9 +119,9 @@ TRAINING = (
     Lie("1,000 further records", "",
         lambda m: records(**{f"r{i}": ConfigRecord({"a": [1] * 9}) for i in range(1000)})(m)),
     Lie("content that is tensors", UNINFLATED,
-        lambda m: about(m, in_message(m, plain(honest(m).array_records["arrays"])))),
-    Lie("neither content nor error", UNINFLATED, lambda m: about(m, in_message(m))),
-    Lie("no message", UNINFLATED, lambda m: about(m, record_dict())),
+        lambda m: forged_answer(m, in_message(m, plain(honest(m).array_records["arrays"])))),
+    Lie("neither content nor error", UNINFLATED, lambda m: forged_answer(m, in_message(m))),
+    Lie("no message", UNINFLATED, lambda m: forged_answer(m, record_dict())),
     Lie("record that is not in it", UNINFLATED,
         forged(lambda c: Forged("RecordDict", b'{"arrays": "' + b"0" * 64 + b'"}'))),
     Lie("description of 100,000 brackets", UNINFLATED, forged_array("[" * 100_000)),
@@ -152,32 +152,32 @@ FACTORS = (
     Lie("255 bytes a number", UNFIT + "with up to 255 bytes a number", factors(planes=255)),
     Lie("stream that is none", UNFIT + "with a stream that cannot be inflated", factors(stream=b"no stream")),
     Lie("stream that swells to 128 MB", UNFIT + "with a stream of other than", factors(stream=SWELLING)),
-    Lie("factor whose name moves the cursor", "?[2J", factors(**{CURSOR: b"more"})),
+    Lie("factor whose name moves the cursor", "?[2J", factors(more={CURSOR: b"more"})),
     Lie("factors and the tensors beside them", "which is not to be uploaded", factors(whole=True)),
     Lie("no factors, whole tensors", "", honest),
 )  # fmt: skip
 
 ABOUT = "sent an introduction with an impossible "
 ENROLMENT = (
-    Lie("partition in words", ABOUT + "partition", said(partition="1")),
-    Lie("partition that is true", ABOUT + "partition", said(partition=True)),
-    Lie("2^62 as the partition", ABOUT + "partition", said(partition=2**62)),
-    Lie("partition of another client", "says that it is client 2, and holds another key", said(partition=2)),
-    Lie("other code", "runs other code (0000) than the server", said(code="0000")),
-    Lie("code that moves the cursor", ABOUT + "code", said(code=CURSOR)),
-    Lie("code of 900 kB", ABOUT + "code", said(code="a" * 900_000)),
-    Lie("minus five volunteered examples", ABOUT + "volunteered", said(volunteered=-5)),
-    Lie("shape of 100,000 axes", ABOUT + "shape", said(shape=[1] * 100_000)),
-    Lie("other shape", "holds data of 10 classes and 1x9x9 inputs", said(shape=[1, 9, 9])),
-    Lie("2^40 classes", ABOUT + "classes", said(classes=2**40)),
-    Lie("classes of other names", "names its classes otherwise", said(labels="ffff")),
-    Lie("trouble that moves the cursor", "?[2J", said(trouble=CURSOR * 9000)),
-    Lie("1,000 further fields", "", said(**{f"field{i}": i for i in range(1000)})),
-    Lie("introduction under another name", "sent no introduction", introduced(lambda about: {"me": about})),
-    Lie("introduction and more", "sent no introduction", introduced(lambda about: {"about": about, "more": about})),
-    Lie("introduction of 2 MB", UNINFLATED, said(more="x" * 2_000_000)),
+    Lie("partition in words", ABOUT + "partition", introduced_as(partition="1")),
+    Lie("partition that is true", ABOUT + "partition", introduced_as(partition=True)),
+    Lie("2^62 as the partition", ABOUT + "partition", introduced_as(partition=2**62)),
+    Lie("partition of another client", "says that it is client 2, and holds another key", introduced_as(partition=2)),
+    Lie("other code", "runs other code (0000) than the server", introduced_as(code="0000")),
+    Lie("code that moves the cursor", ABOUT + "code", introduced_as(code=CURSOR)),
+    Lie("code of 900 kB", ABOUT + "code", introduced_as(code="a" * 900_000)),
+    Lie("minus five volunteered examples", ABOUT + "volunteered", introduced_as(volunteered=-5)),
+    Lie("shape of 100,000 axes", ABOUT + "shape", introduced_as(shape=[1] * 100_000)),
+    Lie("other shape", "holds data of 10 classes and 1x9x9 inputs", introduced_as(shape=[1, 9, 9])),
+    Lie("2^40 classes", ABOUT + "classes", introduced_as(classes=2**40)),
+    Lie("classes of other names", "names its classes otherwise", introduced_as(labels="ffff")),
+    Lie("trouble that moves the cursor", "?[2J", introduced_as(trouble=CURSOR * 9000)),
+    Lie("1,000 further fields", "", introduced_as(**{f"field{i}": i for i in range(1000)})),
+    Lie("introduction under another name", "sent no introduction", introduced(lambda words: {"me": words})),
+    Lie("introduction and more", "sent no introduction", introduced(lambda words: {"about": words, "more": words})),
+    Lie("introduction of 2 MB", UNINFLATED, introduced_as(more="x" * 2_000_000)),
     Lie("introduction that is no text", UNINFLATED,
-        lambda m: about(m, in_message(m, record_dict(about=Forged("ConfigRecord", b"\xff" * 99))))),
+        lambda m: forged_answer(m, in_message(m, record_dict(about=Forged("ConfigRecord", b"\xff" * 99))))),
     Lie("error in place of an introduction", "?evil", reason("\u202eevil")),
     Lie("introduction that answers another message", "answered another message", of_another),
 )  # fmt: skip
@@ -195,12 +195,12 @@ def lie_about(table: str, asked: Message, queries: int) -> Sequence[Sent]:
     """
     kind, lies = asked.metadata.message_type, TABLES.get(table, ())
     if kind == "query":  # the first one is the run's own, which lets the client in
-        told = table == "enrolment" and 2 <= queries < 2 + len(lies)
-        made = lies[queries - 2].answer(asked) if told else introduction().to_message(asked)
+        in_turn = table == "enrolment" and 2 <= queries < 2 + len(lies)
+        made = lies[queries - 2].answer(asked) if in_turn else introduction().to_message(asked)
     else:
         k: Any = asked.content.config_records["config"]["round"]
-        told = kind == "train" and table != "enrolment" and k <= len(lies)
-        made = lies[k - 1].answer(asked) if told else honest(asked)
-    several = made if isinstance(made, list) else [made]
-    whole = [answering(asked, one) if isinstance(one, RecordDict) else one for one in several]
+        in_turn = kind == "train" and table != "enrolment" and k <= len(lies)
+        made = lies[k - 1].answer(asked) if in_turn else honest(asked)
+    answers = made if isinstance(made, list) else [made]
+    whole = [answering(asked, one) if isinstance(one, RecordDict) else one for one in answers]
     return [sealed(one) if isinstance(one, Message) else one for one in whole]

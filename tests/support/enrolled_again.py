@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from flfw.engines.federation import Federation
+from flfw.messages.streaming import StreamingGrid
 from flfw.nets import Tensors
 from flfw.resolve import resolve
 from flfw.server.aggregation import Update, weighted_mean
@@ -31,8 +32,10 @@ class EnrolledAgain(FederatedStrategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Enrol all, then ask those that fit."""
+        assert isinstance(grid, StreamingGrid)
         with tempfile.TemporaryDirectory() as folder:
-            again = Federation(grid, resolve(self.place.experiment), Path(folder))
+            flowers = grid._grid  # around which the server puts its own
+            again = Federation(flowers, resolve(self.place.experiment), Path(folder))
             again._enrol()
         self.roster = again._strategy.roster
         return super().configure_train(server_round, arrays, config, grid)

@@ -21,12 +21,12 @@ from flfw.storage.provenance import code_hash
 from tests.support.forgery import (
     Forged,
     Sent,
-    about,
     answering,
     array,
     changed,
     envelope_of,
     failure,
+    forged_answer,
     in_message,
     npy,
     plain,
@@ -144,7 +144,7 @@ def reason(words: str, code: int = 2) -> Callable[[Message], Message]:
 
 def forged(make: Callable[[RecordDict], Forged]) -> Callable[[Message], Sent]:
     """Return an honest message around forged content."""
-    return lambda asked: about(asked, in_message(asked, make(honest(asked))))
+    return lambda asked: forged_answer(asked, in_message(asked, make(honest(asked))))
 
 
 def forged_array(body: str, chunk: bytes = b"", *more: Forged) -> Callable[[Message], Sent]:
@@ -221,11 +221,11 @@ def introduction() -> Introduction:
     return Introduction(EVIL, code_hash(), shape=(1, 8, 8), classes=10)
 
 
-def said(**changed: Any) -> Callable[[Message], RecordDict]:
+def introduced_as(**changed: Any) -> Callable[[Message], RecordDict]:
     """Return an introduction with other fields; None: without it."""
 
-    def change(about: ConfigRecord) -> dict[str, Any]:
-        fields = {**about, **changed}
+    def change(words: ConfigRecord) -> dict[str, Any]:
+        fields = {**words, **changed}
         return {"about": ConfigRecord({name: value for name, value in fields.items() if value is not None})}
 
     return introduced(change)
@@ -243,7 +243,7 @@ def of_another(asked: Message) -> Sent:
 
 
 def factors(
-    *, whole: bool = False, raw: bytes = b"", count: int = 0, **changed: Any
+    *, whole: bool = False, raw: bytes = b"", count: int = 0, more: dict[str, Any] | None = None, **changed: Any
 ) -> Callable[[Message], RecordDict]:
     """Return an answer whose heads are factors that change nothing, but for one of their parts.
 
@@ -251,6 +251,7 @@ def factors(
         whole: whether the tensors that they replace are sent as well.
         raw: header of the axes; empty: their own.
         count: number in the stream, for each row.
+        more: further parts by name.
         changed: other values of a part; None: without it.
     """
 
@@ -266,7 +267,7 @@ def factors(
             "planes": np.ones(1, np.uint8),
             "stream": np.frombuffer(zlib.compress(bytes([count]) * rows), np.uint8),
         }
-        for name, value in changed.items():
+        for name, value in {**changed, **(more or {})}.items():
             parts[name] = _part(parts.get(name), value)
         arrays = {f"{HEADS}/{name}": Array(part) for name, part in parts.items() if changed.get(name, 0) is not None}
         if raw:

@@ -102,6 +102,14 @@ class LyingSuperLink(fleet_pb2_grpc.FleetServicer):
 
     # Flower's service. All that a site sends is kept.
 
+    def RegisterNode(self, request: Any, context: Any) -> Any:  # noqa: N802 Flower's
+        """Register any key."""
+        return fleet_pb2.RegisterNodeFleetResponse(node_id=self.ActivateNode(request, context).node_id)
+
+    def UnregisterNode(self, request: Any, context: Any) -> Any:  # noqa: N802 Flower's
+        """Forget a node."""
+        return fleet_pb2.UnregisterNodeFleetResponse()
+
     def ActivateNode(self, request: Any, context: Any) -> Any:  # noqa: N802 Flower's
         """Admit any key."""
         with self._lock:
