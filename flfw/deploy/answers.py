@@ -19,7 +19,7 @@ _LOOKS = ("get_messages", "get_messages_legacy")  # the latter on Flower 1.40 an
 
 
 @final
-class Watched:
+class WatchedState:
     """State of a SuperNode; when it has no answers to return, it first answers for processes that died.
 
     Args:

@@ -29,7 +29,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from grpc import RpcError
 
 from flfw.deploy import executor
-from flfw.deploy.answers import Watched
+from flfw.deploy.answers import WatchedState
 from flfw.deploy.answers import parts as parts_of
 from flfw.deploy.node_config import announcements, extended
 from flfw.deploy.plain_log import keep_plain
@@ -163,7 +163,7 @@ class Guard:
     def push(self, *, state: Any, object_store: Any, send: Callable[..., Any], push_object: Callable[..., Any]) -> None:
         """Send answers; a refused answer, or the missing answer of a dead process, is replaced by the reason."""
         checked = partial(self._send, object_store, send, push_object)
-        watched = Watched(state, self._deaths, partial(self._bury, state, object_store))
+        watched = WatchedState(state, self._deaths, partial(self._bury, state, object_store))
         self._push(state=watched, object_store=object_store, send=checked, push_object=push_object)
 
     def _bury(self, state: Any, store: Any, dead: Sequence[int]) -> None:

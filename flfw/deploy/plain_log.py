@@ -16,7 +16,7 @@ class Plain(logging.Filter):
     """Filter that lets every record pass, with unprintable characters replaced."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Replace what is not printable in a record; a line break in its arguments is a line break no more."""
+        """Replace unprintable characters in a record; a line break in its arguments is a line break no more."""
         if isinstance(record.args, tuple):
             record.args = tuple(printable(arg) if isinstance(arg, str) else arg for arg in record.args)
         record.msg, record.args = _lines(record.getMessage()), ()
@@ -26,7 +26,7 @@ class Plain(logging.Filter):
 
 
 def keep_plain() -> None:
-    """Make what Flower logs in this process, and in its forks, plain from now on."""
+    """Make all lines plain that Flower logs in this process, and in its forks, from now on."""
     logger = logging.getLogger(_FLOWERS)
     if not any(isinstance(known, Plain) for known in logger.filters):
         logger.addFilter(Plain())

@@ -19,6 +19,7 @@ from flfw.matrix.record import read_matrix
 from flfw.resolve import without_auto
 from flfw.runs import engine
 from flfw.runs import run as whole
+from flfw.runs.result_file import read_result
 from flfw.storage.checkpoint import is_complete, locked, stored_experiment
 from flfw.storage.sealed import sealed
 
@@ -102,7 +103,7 @@ def _check(cell: MatrixCell) -> None:
 
 
 def _require_same_result(folder: Path, experiment: Experiment) -> None:
-    config = results.read_result(folder).get("config", {})
+    config = read_result(folder).get("config", {})
     for field in dataclasses.fields(experiment):
         values = getattr(experiment, field.name), config.get(field.name, field.default)
         now, before = (list(value) if isinstance(value, tuple) else value for value in values)

@@ -71,7 +71,7 @@ class Question:
         self._envelope = remove_content_from_message(message)
 
     def reply_from(self, grid: Grid) -> Message | None:
-        """Fetch the reply; None: it has not come. One that cannot be used becomes an error reply with the reason.
+        """Request the reply; None: it has not come. One that cannot be used becomes an error reply with the reason.
 
         Args:
             grid: a grid that `is_remote`.
@@ -92,7 +92,7 @@ class Question:
 
 
 def is_remote(grid: Grid) -> bool:
-    """Return whether a grid fetches the parts of messages from a SuperLink; if so, check what it fetches from now on.
+    """Return whether a grid fetches the parts of messages from a SuperLink; if so, its replies are checked from now on.
 
     Only replies that a `Question` fetches are checked.
     """
@@ -129,7 +129,7 @@ def _pulled(
     pull_object_fn: Callable[[str], bytes],
     **how: Any,
 ) -> dict[str, bytes]:
-    """Stand in for Flower's function that fetches the parts of a message."""
+    """Replace Flower's function that fetches the parts of a message."""
     if (bounds := _BOUNDS.get()) is None:
         return pull(object_ids, pull_object_fn, **how)
     lock, size = threading.Lock(), 0
@@ -152,7 +152,7 @@ def _pulled(
 
 
 def _inflated(inflate: Callable[..., Any], object_id: str, contents: dict[str, bytes], **how: Any) -> Any:
-    """Stand in for Flower's function that makes a message of its parts, by classes that the parts name."""
+    """Replace Flower's function that makes a message of its parts, by classes that the parts name."""
     if (bounds := _BOUNDS.get()) is None:
         return inflate(object_id, contents, **how)
     try:

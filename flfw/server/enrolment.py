@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from flfw.errors import RunFailed
 from flfw.messages.introduction import Introduction
 from flfw.messages.reasons import Unusable
-from flfw.server.roster import Roster
+from flfw.server.roster import Roster, unforeseeable
 
 ENROLMENT_S = 300.0
 _LATE_S = 30.0  # a round waits so long for the introduction of a site that came late
@@ -145,7 +145,7 @@ class Enrolment:
 
     def _introductions(self, ids: Sequence[int], timeout: float) -> tuple[dict[int, Introduction], dict[int, str]]:
         """Ask nodes for their introductions; return these, and why other nodes have none, by node."""
-        asked = [Message(RecordDict(), dst_node_id=node, message_type="query") for node in ids]
+        asked = [Message(RecordDict({"asked": ConfigRecord(unforeseeable())}), node, "query") for node in ids]
         answers: dict[int, Introduction] = {}
         silent = dict.fromkeys(ids, f"did not answer within {timeout:g} s")
         mute = set(ids)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from flwr.app import Message, RecordDict
 
@@ -112,3 +113,12 @@ class Roster:
             who = f"client {failure.client}" if failure.client >= 0 else "a client"
             raise RunFailed(f"{who} failed in {when}: {failure.reason}")
         failed.append(failure)
+
+
+def unforeseeable() -> dict[str, Any]:
+    """Draw a scalar that makes the scalars of a message others than any before.
+
+    A SuperLink keeps one object for each hash. Of scalars that can be foreseen, a client could leave an object there
+    that is in the way when the message to another client is sent, and ends the run.
+    """
+    return {"nonce": secrets.token_hex(16)}

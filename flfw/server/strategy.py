@@ -27,7 +27,7 @@ from flfw.server.cohorts import Sampling, drawn, in_turn, secretly_drawn
 from flfw.server.faults import Failure, Tolerance
 from flfw.server.history import History
 from flfw.server.robust import RobustMean
-from flfw.server.roster import Roster
+from flfw.server.roster import Roster, unforeseeable
 from flfw.storage.checkpoint import Snapshot
 from flfw.storage.journal import Mark
 
@@ -175,6 +175,8 @@ class FederatedStrategy(Method, Strategy, ABC):
         }
         config |= {**self.stamp, **(extra or {})}
         config["deadline"] = self.roster.tolerance.deadline
+        if self.at and self.at.experiment.federation:
+            config |= unforeseeable()
         content = RecordDict({"arrays": self.message_for(partition, arrays), "config": ConfigRecord(config)})
         return self.roster.address(partition, content, kind, str(server_round))
 

@@ -20,7 +20,17 @@ from flwr.supercore.inflatable.inflatable_utils import (
 
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.streaming import StreamingGrid
-from tests.support.forgery import Forged, Sent, about, answering, envelope_of, in_message, plain, record_dict, sealed
+from tests.support.forgery import (
+    Forged,
+    Sent,
+    answering,
+    envelope_of,
+    forged_answer,
+    in_message,
+    plain,
+    record_dict,
+    sealed,
+)
 
 app = ClientApp()
 
@@ -38,7 +48,7 @@ class Stored(InProcessGrid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Fetch all answers that there are."""
-        found = []
+        messages = []
         for message_id in message_ids:
             asked = self._pending.get(message_id)
             if asked is None:
@@ -49,11 +59,11 @@ class Stored(InProcessGrid):
                 continue
             contents = self._pulled(sent, message_id)
             if contents is None:
-                found.append(Message(content=RecordDict(), reply_to=asked))
+                messages.append(Message(content=RecordDict(), reply_to=asked))
                 continue
-            found.append(inflate_object_from_contents(sent.envelope.metadata.message_id, contents))
+            messages.append(inflate_object_from_contents(sent.envelope.metadata.message_id, contents))
             del self._pending[message_id]
-        return found  # type: ignore[return-value]
+        return messages  # type: ignore[return-value]
 
     def _pulled(self, sent: Sent, message_id: str) -> dict[str, bytes] | None:
         def pull(name: str) -> bytes:
@@ -89,7 +99,7 @@ def many(asked: Message) -> Sent:
     body = b'{"dtype": "f4", "shape": [3], "stype": "numpy.ndarray", "arraychunk_ids": ' + str([0] * 30).encode() + b"}"
     one = Forged("Array", body, (Forged("ArrayChunk", bytes(100_000)),))
     arrays = Forged("ArrayRecord", f'{{"w": "{one.name}"}}'.encode(), (one,))
-    return about(asked, in_message(asked, record_dict(arrays=arrays)))
+    return forged_answer(asked, in_message(asked, record_dict(arrays=arrays)))
 
 
 def large(asked: Message) -> Sent:
@@ -106,10 +116,10 @@ SENT = "sent what cannot be read: "
 LIES = {
     SENT + "arrays of more than the 1004236 bytes that an answer has at most": many,
     SENT + "more than the 1004236 bytes that an answer has at most": large,
-    SENT + "no message": lambda asked: about(asked, record_dict()),
-    SENT + "IndexError": lambda asked: about(asked, in_message(asked)),
-    SENT + "MessageInitializationError": lambda asked: about(asked, in_message(asked, plain(ArrayRecord()))),
-    SENT + "KeyError": lambda asked: about(asked, Forged("Pickle", b"cos\nsystem\n")),
+    SENT + "no message": lambda asked: forged_answer(asked, record_dict()),
+    SENT + "IndexError": lambda asked: forged_answer(asked, in_message(asked)),
+    SENT + "MessageInitializationError": lambda asked: forged_answer(asked, in_message(asked, plain(ArrayRecord()))),
+    SENT + "KeyError": lambda asked: forged_answer(asked, Forged("Pickle", b"cos\nsystem\n")),
     "answered another message than it was sent": of_another,
 }
 

@@ -75,7 +75,7 @@ def sealed(message: Message) -> Sent:
     return Sent(message, get_object_tree(message), objects)
 
 
-def about(asked: Message, top: Forged, **changed: Any) -> Sent:
+def forged_answer(asked: Message, top: Forged, **changed: Any) -> Sent:
     """Return a forged object under an envelope that answers a message.
 
     Args:
