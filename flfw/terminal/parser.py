@@ -17,7 +17,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *words: Any, **settings: Any) -> None:
         super().__init__(*words, **{"allow_abbrev": False, **settings})
 
-    def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse, and refuse unknown words; a subcommand knows its own options."""
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
