@@ -234,7 +234,7 @@ def _estimate(experiment: Experiment) -> str:
 
 
 def _summary(folder: os.PathLike[str]) -> str:
-    from flfw.runs.result_file import read_result
+    from flfw.formats.result_file import read_result
 
     try:
         return "\n".join([*_lines(read_result(Path(folder))), str(Path(folder) / "report.html")])

@@ -142,7 +142,7 @@ def _notes_fit(started: Any) -> bool:
 
 
 def recordings(scratch: Path) -> list[Subject]:
-    """Return the readers of recordings and their manifests, of truths, and of what removes recordings."""
+    """Return the readers of recordings and their manifests, of truths, and of the removal of recordings."""
     from benchmarks.mutation_runs import recorded
 
     run = recorded(scratch)

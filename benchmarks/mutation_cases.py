@@ -35,8 +35,8 @@ _ROOT = str(Path(__file__).resolve().parents[1])
 
 
 @final
-class Outcome(Enum):
-    """Outcome of a case."""
+class CaseOutcome(Enum):
+    """CaseOutcome of a case."""
 
     REFUSED = "refused"
     HARMLESS = "harmless"
@@ -87,17 +87,17 @@ class Subject:
 @final
 @dataclasses.dataclass(frozen=True)
 class CaseResult:
-    """What became of a case.
+    """Result of a case.
 
     Attributes:
-        outcome: see `Outcome`.
+        outcome: see `CaseOutcome`.
         seconds: time that the reader took, of the processor or, where it waited long, of the clock.
         sealed: whether the case broke a seal.
         error: for one that was not caught its type, and the place in this project that raised it last.
         text: message of the error, or the value that was read silently.
     """
 
-    outcome: Outcome
+    outcome: CaseOutcome
     seconds: float
     sealed: bool = False
     error: tuple[str, str] = ("", "")
@@ -175,7 +175,7 @@ def plain(value: Any) -> str:
 
 
 def tried(subject: Subject, rng: Random, scratch: Path) -> CaseResult:
-    """Make a case, let the reader read it, and return what became of it."""
+    """Make a case, let the reader read it, and return the result."""
     mutant = subject.make(rng)
     value, error, text = None, None, ""
     clock, used = time.monotonic(), time.process_time()
@@ -187,16 +187,16 @@ def tried(subject: Subject, rng: Random, scratch: Path) -> CaseResult:
         error = None if text.isprintable() and text.strip() else refusal  # more than a line, or not a word
         if error is None:
             seconds = _seconds(clock, used)
-            return CaseResult(Outcome.REFUSED, seconds, mutant.sealed, text=text)
+            return CaseResult(CaseOutcome.REFUSED, seconds, mutant.sealed, text=text)
     except (Exception, SystemExit, Forbidden) as caught:
         error, text = caught, str(caught)
     seconds = _seconds(clock, used)
     if error is not None:
-        return CaseResult(Outcome.UNCAUGHT, seconds, mutant.sealed, (type(error).__name__, _place(error)), text)
+        return CaseResult(CaseOutcome.UNCAUGHT, seconds, mutant.sealed, (type(error).__name__, _place(error)), text)
     same = (read := plain(value)) == subject.intact
     good = same or (not mutant.sealed and _fits(subject, value))
     return CaseResult(
-        Outcome.HARMLESS if good else Outcome.SILENT, seconds, mutant.sealed, ("", ""), "" if good else read
+        CaseOutcome.HARMLESS if good else CaseOutcome.SILENT, seconds, mutant.sealed, ("", ""), "" if good else read
     )
 
 
@@ -251,7 +251,7 @@ def _add_hook() -> None:
 
 @contextmanager
 def _watched(scratch: Path) -> Iterator[None]:
-    """Forbid network, processes and writing elsewhere, and end what hangs."""
+    """Refuse network, processes and writing elsewhere to a reader, and end one that hangs."""
     _add_hook()
     before = signal.signal(signal.SIGALRM, _ring)
     signal.alarm(_HUNG_S)

@@ -64,7 +64,7 @@ _METRICS = {"num-examples": 50, "loss": 1.5, "acc_global": 0.25, "acc_local": 0.
 
 
 def uploads(scratch: Path) -> list[Subject]:
-    """Return the readers of what clients upload, as it is and as factors, of their numbers and their reasons."""
+    """Return the readers of clients' uploads, plain and as factors, of their numbers and their reasons."""
     InProcessGrid(apps.client, 1, {})  # Flower makes messages for a run alone, which this one names
     tensors = _tensors()
     broadcast, form, everything = pack(tensors), FactoredUpload("heads.*", 0.05), ("*",)
@@ -132,7 +132,7 @@ def answers(scratch: Path) -> list[Subject]:
     InProcessGrid(apps.client, 1, {})
     tensors = _tensors()
     arrays = pack(tensors)
-    about = {
+    known = {
         "partition": 1,
         "code": "abc",
         "gpu": False,
@@ -144,7 +144,7 @@ def answers(scratch: Path) -> list[Subject]:
     }
 
     def introduction(rng: Random) -> Mutant:
-        reply = reply_to(RecordDict({"about": record_mutant(ConfigRecord, about, rng)}), rng)
+        reply = reply_to(RecordDict({"about": record_mutant(ConfigRecord, known, rng)}), rng)
         return Mutant(lambda: Introduction.from_message(reply))
 
     experiment = Experiment(
@@ -160,7 +160,7 @@ def answers(scratch: Path) -> list[Subject]:
             made = []
             for i, message in enumerate(asked):
                 if message.metadata.message_type == "query":
-                    record = {**about, "partition": i}
+                    record = {**known, "partition": i}
                     content = RecordDict(
                         {"about": record_mutant(ConfigRecord, record, rng) if i == forged else ConfigRecord(record)}
                     )
@@ -172,7 +172,7 @@ def answers(scratch: Path) -> list[Subject]:
 
         def read() -> object:
             grid = _Answering(replies, 3)
-            Enrolment(grid, strategy.roster, 3, 1.0, Requirements(str(about["code"]), (1, 8, 8), 10)).begin()
+            Enrolment(grid, strategy.roster, 3, 1.0, Requirements(str(known["code"]), (1, 8, 8), 10)).begin()
             asked = list(strategy.configure_train(1, arrays, ConfigRecord(), grid))
             return strategy.aggregate_train(1, grid.send_and_receive(asked))
 
@@ -243,7 +243,7 @@ def _introduced(one: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Asking:
     """A server's question to a client that trains nothing."""
 
     arrays: ArrayRecord
@@ -270,14 +270,14 @@ class _Asked:
 
 
 def questions(scratch: Path) -> list[Subject]:
-    """Return the readers of what a server sends: the border's check, the question, and the run's configuration."""
+    """Return the readers of a server's messages: the border's check, the question, and the run's configuration."""
     InProcessGrid(apps.client, 1, {})
     experiment = Experiment(method="fedavg", net="linear", clients=3, dataset="digits", split="iid", augment="none",
                             attack=("none",), metrics="none")  # fmt: skip
     resolved = resolve(experiment)
     state = resolved.build_model().state_dict()
     config = {"round": 1, "client": 1, "version": 0, "deadline": 600.0, "experiment": "abc", "code": code_hash()}
-    asked = _Asked(pack(state), config, experiment.to_run_config())
+    asked = _Asking(pack(state), config, experiment.to_run_config())
     border = Border(1, "fedavg", Sharing(("*",), ("*",)), forms(state))
 
     def whole(kind: str) -> str:

@@ -123,7 +123,7 @@ def word_mutant(word: str, rng: Random) -> str:
 
 
 def encoded(tree: Any) -> bytes:
-    """Return a tree as JSON; the marks of what no encoder writes are replaced."""
+    """Return a tree as JSON; its marks stand for text that no encoder writes, and are replaced."""
     text = json.dumps(tree)
     for mark, words in _AS_TEXT.items():
         text = text.replace(json.dumps(mark), words)

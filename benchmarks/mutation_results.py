@@ -16,13 +16,13 @@ from benchmarks.mutation_runs import recorded
 from benchmarks.mutation_seals import renamed
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
+from flfw.formats.result_file import read_training
 from flfw.matrix import compare, matrices, tables
 from flfw.matrix.cells import settled
 from flfw.matrix.question import Matrix
 from flfw.matrix.rows import read
 from flfw.report.report import write_report
 from flfw.runs.audit_again import require_recorded
-from flfw.runs.result_file import read_training
 from flfw.runs.results import last_round, read_earlier
 from flfw.runs.run import stored
 from papers import cells as paper_cells
@@ -39,7 +39,7 @@ def _is_text(value: Any) -> bool:
 
 
 def results(scratch: Path) -> list[Subject]:
-    """Return the readers of a finished run: rows, report, comparison, summary, and what a later audit reads."""
+    """Return the readers of a finished run: rows, report, comparison, summary, and a later audit."""
     run = recorded(scratch)
     names = ("result.json", "audit.csv")
     files = {name: (run / name).read_bytes() for name in names}

@@ -164,7 +164,7 @@ def _nodes_fit(nodes: Any) -> bool:
 
 
 def words(scratch: Path) -> list[Subject]:
-    """Return the readers of a run's configuration and of a command line, without what they start."""
+    """Return the readers of a run's configuration and of a command line, which start nothing."""
     usual = Experiment().to_run_config()
 
     def run_config(rng: Random) -> Mutant:

@@ -41,7 +41,7 @@ from benchmarks import (
     mutation_state,
     output,
 )
-from benchmarks.mutation_cases import CaseResult, Outcome, Subject, is_slow, limited, tried
+from benchmarks.mutation_cases import CaseOutcome, CaseResult, Subject, is_slow, limited, tried
 from flfw.terminal.parser import Parser
 
 Group: TypeAlias = Callable[[Path], list[Subject]]
@@ -84,7 +84,7 @@ class GroupTally:
         seconds: time of the processor, with the making of the cases.
     """
 
-    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    outcomes: Counter[CaseOutcome] = field(default_factory=Counter)
     sealed: int = 0
     slow: list[str] = field(default_factory=list)
     faults: dict[tuple[str, ...], str] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class GroupTally:
     @property
     def is_sound(self) -> bool:
         """True if no case was silent or uncaught."""
-        return not (self.outcomes[Outcome.SILENT] or self.outcomes[Outcome.UNCAUGHT])
+        return not (self.outcomes[CaseOutcome.SILENT] or self.outcomes[CaseOutcome.UNCAUGHT])
 
     def take(self, result: CaseResult, subject: Subject, again: str) -> None:
         """Count a case; ``again``: the flags that make it again."""
@@ -101,7 +101,7 @@ class GroupTally:
         self.sealed += result.sealed
         if is_slow(result):
             self.slow.append(f"slow: {subject.name}, {result.seconds:.1f} s: {again}")
-        if result.outcome in (Outcome.SILENT, Outcome.UNCAUGHT):
+        if result.outcome in (CaseOutcome.SILENT, CaseOutcome.UNCAUGHT):
             kind, place = result.error
             words = f"{kind} at {place}" if kind else "silent"
             text = ascii(result.text[:_SHOWN])
@@ -110,7 +110,7 @@ class GroupTally:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the counts for the report."""
-        counts = {outcome.value: self.outcomes[outcome] for outcome in Outcome}
+        counts = {outcome.value: self.outcomes[outcome] for outcome in CaseOutcome}
         return {**counts, "sealed": self.sealed, "slow": len(self.slow), "seconds": round(self.seconds, 1)}
 
 
@@ -122,7 +122,7 @@ def cases(name: str, subjects: Sequence[Subject], number: int, seed: int) -> Ite
 
 
 def tally(name: str, number: int, seed: int, scratch: Path, only_case: int | None = None) -> GroupTally:
-    """Make the cases of a group, and count what became of them.
+    """Make the cases of a group, and count their outcomes.
 
     Args:
         name: the group.
@@ -148,7 +148,7 @@ def tally(name: str, number: int, seed: int, scratch: Path, only_case: int | Non
 
 def lines(tallies: Mapping[str, GroupTally]) -> Iterator[str]:
     """Yield a table of the groups, and the cases that are to be looked at."""
-    heads = [*(outcome.value for outcome in Outcome), "sealed", "slow", "seconds"]
+    heads = [*(outcome.value for outcome in CaseOutcome), "sealed", "slow", "seconds"]
     yield "".join([f"{'group':<12}", *(f"{head:>10}" for head in heads)])
     rows = {name: counted.as_dict() for name, counted in tallies.items()}
     rows["all"] = {head: round(sum(row[head] for row in rows.values()), 1) for head in heads}

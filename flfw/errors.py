@@ -11,7 +11,7 @@ _LONGEST = 4000  # characters of a message
 
 
 class OneLine(Exception):
-    """Base of errors whose message is one printable line, whatever values from outside it names."""
+    """Base of errors whose message is one printable line, also where it names values from outside."""
 
     def __str__(self) -> str:
         """Return the message, with a question mark for each character that would move a terminal's cursor."""

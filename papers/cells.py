@@ -20,9 +20,9 @@ from typing import Any, Literal
 from flfw import data, plugins
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import FREE_ON_RESUME, Experiment
+from flfw.formats.result_file import read_result
 from flfw.resolve import without_auto
 from flfw.runs import run
-from flfw.runs.result_file import read_result
 from flfw.storage import checkpoint
 from flfw.storage.provenance import code_hash
 from flfw.storage.sealed import sealed, write_whole

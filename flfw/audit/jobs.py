@@ -16,7 +16,7 @@ from flfw.adversary.observation import Reconstruction
 from flfw.curves import Point
 from flfw.errors import require
 from flfw.experiment import Experiment
-from flfw.storage.typed import from_json
+from flfw.formats.typed import from_json
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,9 @@ from torch import Tensor
 from flfw.adversary.observation import Reconstruction
 from flfw.audit.jobs import Job, Solution, Ticket, digest, failed
 from flfw.errors import BadInput
+from flfw.formats.typed import from_json
 from flfw.nets.net import Tensors
 from flfw.storage.sealed import drop_unfinished, read_checked, with_checksum, write_checked, write_whole
-from flfw.storage.typed import from_json
 
 PUBLIC = "public.safetensors"
 _AGAIN = "remove the queue's folder and start the audit again"
@@ -67,11 +67,11 @@ class _Summary:
 
 @final
 @dataclass(frozen=True)
-class _Stored:
+class _StoredSolution:
     """Content of a solution's file."""
 
     job: str
-    found: tuple[_Summary | None, ...]
+    results: tuple[_Summary | None, ...]
     tensors: str
     stopped: str | None
     seconds: float
@@ -156,7 +156,7 @@ class Queue:
             if stored.tensors and hashlib.sha256(data).hexdigest() != stored.tensors:
                 raise ValueError("another content than was written")
             tensors = load(data) if stored.tensors else {}
-            results = tuple(found and found.with_tensors(tensors, i) for i, found in enumerate(stored.found))
+            results = tuple(one and one.with_tensors(tensors, i) for i, one in enumerate(stored.results))
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             return Solution(stored.job, (None,) * len(job.exchanges), f"its result cannot be read: {error}")
         numbers = stored.seconds, stored.tries
@@ -209,8 +209,8 @@ class Queue:
             write_whole(self._tensors(job.name), data, 0o600)
         summaries = [f and {"matching_loss": f.matching_loss, "iterations": f.iterations} for f in given]
         tries = self._failed_tries(job) + 1
-        stored = {"found" if name == "reconstructions" else name: value for name, value in vars(solution).items()}
-        stored |= {"found": summaries, "job": digest(job), "tries": tries}
+        stored = {"results" if name == "reconstructions" else name: value for name, value in vars(solution).items()}
+        stored |= {"results": summaries, "job": digest(job), "tries": tries}
         stored |= {"tensors": hashlib.sha256(data).hexdigest() if data else ""}
         write_checked(self._solved(job.name), json.dumps(stored).encode())
         self.give_back(job)
@@ -239,13 +239,13 @@ class Queue:
     def _is_solved(self, job: Job) -> bool:
         return self._stored(job) is not None
 
-    def _stored(self, job: Job) -> _Stored | None:
+    def _stored(self, job: Job) -> _StoredSolution | None:
         """Return the content of a job's solution; None: there is none, it is another job's, or it is damaged."""
         try:
-            stored = from_json(read_checked(self._solved(job.name)), _Stored, self._solved(job.name))
+            stored = from_json(read_checked(self._solved(job.name)), _StoredSolution, self._solved(job.name))
         except (FileNotFoundError, BadInput):  # a damaged one is made again
             return None
-        return stored if stored.job == digest(job) and len(stored.found) == len(job.exchanges) else None
+        return stored if stored.job == digest(job) and len(stored.results) == len(job.exchanges) else None
 
     def _tensors(self, name: str) -> Path:
         return self.folder / f"{name}.safetensors"

@@ -20,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from flfw.errors import BadInput, require
-from flfw.storage.typed import fitted, read_toml
+from flfw.formats.typed import fitted, read_toml
 
 _FILE = "federation.toml"
 _LAST_GRPC = (1, 39)  # later SuperNodes speak HTTP

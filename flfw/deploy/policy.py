@@ -19,11 +19,11 @@ from flwr.app import Message
 from flfw.deploy.pins import Pins
 from flfw.dp.budget import METRICS, PRIVATE_METRICS, UNSPOKEN, EpsilonBudget, Metrics, OverBudget
 from flfw.errors import DIED, BadInput, require
+from flfw.formats.typed import read_toml
 from flfw.messages.introduction import is_plain
 from flfw.messages.reasons import Declined
 from flfw.messages.sharing import SharingViolation, matches
 from flfw.privacy.claims import Unit
-from flfw.storage.typed import read_toml
 
 Reasons: TypeAlias = Literal["own", "all"]
 

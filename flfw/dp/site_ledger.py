@@ -20,11 +20,11 @@ import numpy as np
 
 from flfw.dp.budget import EpsilonBudget, OverBudget
 from flfw.errors import BadInput, require
+from flfw.formats.typed import fitted
 from flfw.privacy.filter import spent
 from flfw.privacy.mechanism import Mechanism
 from flfw.privacy.rounding import at_most
 from flfw.storage.chain import Chain
-from flfw.storage.typed import fitted
 
 FILE = Path("ledger") / "messages.jsonl"
 """Path of the ledger in a site's folder."""

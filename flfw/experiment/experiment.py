@@ -15,7 +15,7 @@ from flfw.experiment.audit import AuditSettings
 from flfw.experiment.execution import DeploymentSettings, ExecutionSettings
 from flfw.experiment.fields import Scalar, integer
 from flfw.experiment.training import DataSettings, PrivacySettings, TrainingSettings
-from flfw.storage.typed import Misfit, fit
+from flfw.formats.typed import Misfit, fit
 
 FREE_ON_RESUME = (
     "on_client_failure",

@@ -13,13 +13,13 @@ from typing import Any, final
 
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import FREE_ON_RESUME, Experiment
+from flfw.formats.result_file import read_result
 from flfw.matrix import tables
 from flfw.matrix.question import Matrix, MatrixCell, require_same_question
 from flfw.matrix.record import read_matrix
 from flfw.resolve import without_auto
 from flfw.runs import engine
 from flfw.runs import run as whole
-from flfw.runs.result_file import read_result
 from flfw.storage.checkpoint import is_complete, locked, stored_experiment
 from flfw.storage.sealed import sealed
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
 
-from flfw.runs.result_entries import Figure, ScoreFigures
-from flfw.storage.typed import read_json
+from flfw.formats.result_entries import Figure, ScoreFigures
+from flfw.formats.typed import read_json
 
 MATRIX = "matrix.json"
 

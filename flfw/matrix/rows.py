@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, final
 from flfw import plugins
 from flfw.adversary.attack import Attack
 from flfw.errors import BadInput
+from flfw.formats.result_file import read_result
+from flfw.formats.rows import read_rows
 from flfw.matrix.columns import ACCURACIES
 from flfw.report.findings import was_informed
-from flfw.runs.result_file import read_result
-from flfw.storage.rows import read_rows
 
 # Floors in dB; other floor columns are shares.
 _FLOORS = ("noise", "grey", "normalisation", "mean", "class_mean", "random_public", "nearest_public")

@@ -56,7 +56,7 @@ class Bounds:
 
 
 @final
-class Question:
+class SentMessage:
     """Message that was sent, as far as its reply is checked by it.
 
     Args:
@@ -94,7 +94,7 @@ class Question:
 def is_remote(grid: Grid) -> bool:
     """Return whether a grid fetches the parts of messages from a SuperLink; if so, its replies are checked from now on.
 
-    Only replies that a `Question` fetches are checked.
+    Only replies that a `SentMessage` fetches are checked.
     """
     module = sys.modules[type(grid).__module__]
     if not (hasattr(module, _PULL) and hasattr(module, _INFLATE)):

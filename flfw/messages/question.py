@@ -7,7 +7,7 @@ from typing import Any, NotRequired, TypedDict, cast
 from flwr.app import ArrayRecord, Message
 
 from flfw.errors import BadInput, require
-from flfw.storage.typed import fitted
+from flfw.formats.typed import fitted
 
 _ARRAYS, _CONFIG, _PROBE = "arrays", "config", "train.probe"
 _SOURCE, _WAY_OUT = "a message of the server", "run the same code on both sides"

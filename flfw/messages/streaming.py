@@ -13,7 +13,7 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
-from flfw.messages.arrivals import Question, is_remote
+from flfw.messages.arrivals import SentMessage, is_remote
 from flfw.messages.pulling import ask_again_soon
 
 GRACE_S = 60.0
@@ -88,9 +88,9 @@ class StreamingGrid(GridAround):
         asked = list(messages)
         self.push_messages(asked)
         until = inf if timeout is None else time.monotonic() + timeout
-        return self._one_by_one([Question(message, until) for message in asked], until)
+        return self._one_by_one([SentMessage(message, until) for message in asked], until)
 
-    def _one_by_one(self, questions: list[Question], until: float) -> Iterator[Message]:
+    def _one_by_one(self, questions: list[SentMessage], until: float) -> Iterator[Message]:
         began = time.monotonic()
         for question in questions:
             while (reply := question.reply_from(self._grid)) is None and time.monotonic() <= until:

@@ -32,7 +32,7 @@ from flfw.messages.streaming import GridAround
 from flfw.messages.wire import views
 from flfw.recording import format as tape
 from flfw.recording.records import NoRecord, RecordMap, unreadable
-from flfw.storage.journal import Journal, Mark
+from flfw.storage.journal import Journal, JournalMark
 from flfw.storage.sealed import drop_unfinished
 
 _DIGITS = 19  # of a round
@@ -69,7 +69,7 @@ class RecordingGrid(GridAround):
         folder: str | Path,
         wanted: Callable[[Message, Message], bool] = carries_arrays,
         *,
-        mark: Mark | None = None,
+        mark: JournalMark | None = None,
         anew: bool = False,
         compression: str = "none",
         limit_bytes: int | None = None,
@@ -113,7 +113,7 @@ class RecordingGrid(GridAround):
         return (self._folder / file).is_file()
 
     @property
-    def mark(self) -> Mark:
+    def mark(self) -> JournalMark:
         """Present end of the record; all of it up to here is on disk."""
         tape.bring_to_disk([self._folder / tape.MANIFEST, *self._not_on_disk])
         self._not_on_disk = []

@@ -132,10 +132,10 @@ def rehearse(command: RehearsalCommand) -> Path:
     """
     from flfw import data
     from flfw.deploy.policy import Policy
+    from flfw.formats.result_file import read_result
     from flfw.rehearse.answers import answers, attempts, table, words
     from flfw.resolve import without_auto
     from flfw.runs import run
-    from flfw.runs.result_file import read_result
     from flfw.storage.sealed import write_whole
 
     policy = Policy.read(command.policy) if command.policy else None

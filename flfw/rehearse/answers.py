@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from flfw.formats.result_file import read_result
 from flfw.report.causes import plainly
 from flfw.report.findings import number, read_settings, setting_name
-from flfw.runs.result_file import read_result
 
 Rungs = Sequence[tuple[int, int]]
 """Batch and local steps of each rung, from the easiest up."""

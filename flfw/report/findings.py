@@ -15,8 +15,8 @@ from markupsafe import Markup
 from safetensors.numpy import load_file
 
 from flfw.curves import LADDER
+from flfw.formats.rows import read_rows
 from flfw.report.figures import feature_strip, png_uri
-from flfw.storage.rows import read_rows
 
 # An attacker's grants and budget: settings that agree in all of these share one description.
 GRANT = {

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, final
 
 from flfw.experiment import VANTAGES
+from flfw.formats.rows import read_rows
 from flfw.report.findings import AuditEntry, Sample, number
 from flfw.report.formats import sentence
-from flfw.storage.rows import read_rows
 
 _RUNGS = {"matched": "undefended", "told": "mildest-defence"}
 

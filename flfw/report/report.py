@@ -21,6 +21,7 @@ from flfw import data
 from flfw.curves import LADDER
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
+from flfw.formats.result_file import read_result
 from flfw.report.attributes import attribute_tables
 from flfw.report.causes import because, of_search, plainly
 from flfw.report.figures import Chart, Line, accuracy_panel, loss_panel, stacked_panels
@@ -39,7 +40,6 @@ from flfw.report.ranking import (
     without_copies,
     worst_first,
 )
-from flfw.runs.result_file import read_result
 from flfw.storage.sealed import write_whole
 
 # The floors worth a line in a chart: more of them would only hide one another. The page lists all.

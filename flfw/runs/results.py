@@ -18,11 +18,11 @@ from flfw.audit.entries import breakdowns, write_rows
 from flfw.dp.ledger import Ledger
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
+from flfw.formats.result_file import read_result, read_training
 from flfw.recording.reader import Recordings, is_recorded
 from flfw.recording.retention import keep_last
 from flfw.resolve import Resolved
 from flfw.runs.final import final_accuracies
-from flfw.runs.result_file import read_result, read_training
 from flfw.storage.provenance import code_hash, environment, requirements_hash
 from flfw.storage.sealed import write_whole
 from flfw.task import Task

@@ -29,7 +29,7 @@ from flfw.server.history import History
 from flfw.server.robust import RobustMean
 from flfw.server.roster import Roster, unforeseeable
 from flfw.storage.checkpoint import Snapshot
-from flfw.storage.journal import Mark
+from flfw.storage.journal import JournalMark
 
 if TYPE_CHECKING:
     from flfw.server.place import ServerPlace
@@ -258,7 +258,7 @@ class FederatedStrategy(Method, Strategy, ABC):
 
     # --- after a round: its checkpoint; after the last one: the final evaluation ---
 
-    def snapshot(self, server_round: int, arrays: ArrayRecord, recordings: Mark | None) -> Snapshot:
+    def snapshot(self, server_round: int, arrays: ArrayRecord, recordings: JournalMark | None) -> Snapshot:
         """Return everything that a later process needs to go on after a round."""
         return Snapshot(server_round, arrays, dict(self.state), dict(self.last_round), recordings)
 

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, TypedDict, final
 
 from flfw.errors import BadInput
+from flfw.formats.typed import from_json, read_json
 from flfw.storage.sealed import write_whole
-from flfw.storage.typed import from_json, read_json
 
 _BEFORE = "before"  # key of the SHA-256 of the line before
 _FIRST = "0" * 64

@@ -26,12 +26,12 @@ from torch import Tensor
 
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
+from flfw.formats.typed import from_json
 from flfw.messages.wire import pack, unpack
 from flfw.nets.net import Tensors
-from flfw.storage.journal import Journal, Mark
+from flfw.storage.journal import Journal, JournalMark
 from flfw.storage.provenance import code_hash
 from flfw.storage.sealed import seal, sealed, unseal
-from flfw.storage.typed import from_json
 
 _FORMAT = 1
 _SCORES = "canaries/scores"
@@ -53,8 +53,8 @@ class _Metadata(TypedDict):
     round: int
     order: list[str]
     last_round: dict[str, int]
-    history: Mark
-    recordings: Mark | None
+    history: JournalMark
+    recordings: JournalMark | None
     resumed: list[dict[str, Any]]
 
 
@@ -77,7 +77,7 @@ class Snapshot:
     arrays: ArrayRecord
     state: Tensors
     last_round: dict[int, int]
-    recordings: Mark | None
+    recordings: JournalMark | None
     scores: Tensor | None = None
     noise: Tensor | None = None
     average: Tensors = field(default_factory=dict)

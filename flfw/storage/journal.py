@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from flfw.errors import BadInput
-from flfw.storage.typed import from_json
+from flfw.formats.typed import from_json
 
 
-class Mark(TypedDict):
+class JournalMark(TypedDict):
     """Mark in a journal.
 
     Attributes:
@@ -35,7 +35,7 @@ class Journal:
         BadInput: the content before the mark has changed.
     """
 
-    def __init__(self, path: Path, mark: Mark | None = None) -> None:
+    def __init__(self, path: Path, mark: JournalMark | None = None) -> None:
         self._path, self._length = path, 0 if mark is None else max(0, mark["bytes"])
         try:
             kept = path.read_bytes()[: self._length] if self._length and path.exists() else b""
@@ -49,7 +49,7 @@ class Journal:
             os.truncate(path, self._length)
 
     @property
-    def mark(self) -> Mark:
+    def mark(self) -> JournalMark:
         """Present end of the journal, for a checkpoint."""
         return {"bytes": self._length, "sha256": self._digest.hexdigest()}
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
+from flfw.formats.typed import read_json
 from flfw.resolve import without_auto
 from flfw.storage.sealed import write_whole
-from flfw.storage.typed import read_json
 from papers import cells
 from papers.evidence.priorities import Item
 

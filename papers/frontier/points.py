@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar
 
 from flfw.errors import BadInput
+from flfw.formats.typed import fitted, read_json
 from flfw.storage.sealed import write_whole
-from flfw.storage.typed import fitted, read_json
 from papers.preset import Scale
 
 Status = Literal["measured", "missing"]
@@ -115,14 +115,14 @@ def read(path: Path) -> tuple[Scale, tuple[FrontierPoint, ...], tuple[Mark, ...]
         BadInput: there is no such file, or it is damaged.
     """
     try:
-        stored = read_json(path, _Stored)
+        stored = read_json(path, _StoredPoints)
         points = tuple(_read(one, FrontierPoint, path) for one in stored["points"])
         return stored["scale"], points, tuple(_read(one, Mark, path) for one in stored["marks"])
     except BadInput as error:
         raise BadInput(f"Expected points of the frontier in {path}, got none that can be read ({error}).") from error
 
 
-class _Stored(TypedDict):
+class _StoredPoints(TypedDict):
     """Content of the file."""
 
     scale: Scale

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from benchmarks import mutations
-from benchmarks.mutation_cases import Folder, Forbidden, Mutant, Outcome, Subject, limited, plain, tried, unsealed
+from benchmarks.mutation_cases import CaseOutcome, Folder, Forbidden, Mutant, Subject, limited, plain, tried, unsealed
 from benchmarks.mutation_operators import bytes_mutant, json_mutant, odd, tree_mutant
 from flfw.errors import BadInput
 from flfw.storage.sealed import read_checked, with_checksum, write_checked
@@ -35,7 +35,7 @@ def test_no_change_of_an_input_goes_unnoticed_or_uncaught(tallies: dict[str, mut
     counted = tallies[name]
     assert counted.is_sound, list(counted.faults.values())
     few = counted.outcomes.total() < 20
-    assert few or (counted.outcomes[Outcome.REFUSED] and counted.outcomes[Outcome.HARMLESS])
+    assert few or (counted.outcomes[CaseOutcome.REFUSED] and counted.outcomes[CaseOutcome.HARMLESS])
 
 
 def test_the_sample_has_a_thousand_cases_and_breaks_seals(tallies: dict[str, mutations.GroupTally]) -> None:
@@ -43,7 +43,7 @@ def test_the_sample_has_a_thousand_cases_and_breaks_seals(tallies: dict[str, mut
     assert all(tallies[name].sealed for name in ("checkpoints", "chains", "queue", "recordings"))
 
 
-def case(read: Callable[[], object], scratch: Path, *, sealed: bool = False, intact: str = "") -> Outcome:
+def case(read: Callable[[], object], scratch: Path, *, sealed: bool = False, intact: str = "") -> CaseOutcome:
     subject = Subject("one", lambda rng: Mutant(read, sealed), intact, fits=lambda value: value != "bad")
     return tried(subject, Random(0), scratch).outcome
 
@@ -53,14 +53,14 @@ def fail(error: BaseException) -> object:
 
 
 def test_each_outcome_is_seen(tmp_path: Path) -> None:
-    assert case(lambda: 1, tmp_path) is Outcome.HARMLESS
-    assert case(lambda: "bad", tmp_path) is Outcome.SILENT
-    assert case(lambda: 1, tmp_path, sealed=True, intact="1") is Outcome.HARMLESS
-    assert case(lambda: 2, tmp_path, sealed=True, intact="1") is Outcome.SILENT
-    assert case(lambda: fail(BadInput("one line")), tmp_path) is Outcome.REFUSED
-    assert case(lambda: fail(BadInput("")), tmp_path) is Outcome.UNCAUGHT
+    assert case(lambda: 1, tmp_path) is CaseOutcome.HARMLESS
+    assert case(lambda: "bad", tmp_path) is CaseOutcome.SILENT
+    assert case(lambda: 1, tmp_path, sealed=True, intact="1") is CaseOutcome.HARMLESS
+    assert case(lambda: 2, tmp_path, sealed=True, intact="1") is CaseOutcome.SILENT
+    assert case(lambda: fail(BadInput("one line")), tmp_path) is CaseOutcome.REFUSED
+    assert case(lambda: fail(BadInput("")), tmp_path) is CaseOutcome.UNCAUGHT
     for error in (KeyError("x"), RecursionError(), SystemExit(3), AssertionError()):
-        assert case(lambda error=error: fail(error), tmp_path) is Outcome.UNCAUGHT
+        assert case(lambda error=error: fail(error), tmp_path) is CaseOutcome.UNCAUGHT
 
 
 def test_network_memory_and_writes_elsewhere_are_seen(tmp_path: Path) -> None:
@@ -72,8 +72,8 @@ def test_network_memory_and_writes_elsewhere_are_seen(tmp_path: Path) -> None:
     ]
     with limited():
         for read in reads:
-            assert case(read, tmp_path / "in") is Outcome.UNCAUGHT
-    assert case(lambda: (tmp_path / "in" / "a.txt").write_text("x"), tmp_path / "in") is Outcome.HARMLESS
+            assert case(read, tmp_path / "in") is CaseOutcome.UNCAUGHT
+    assert case(lambda: (tmp_path / "in" / "a.txt").write_text("x"), tmp_path / "in") is CaseOutcome.HARMLESS
     assert not (tmp_path / "out.txt").exists() and issubclass(Forbidden, BaseException)
 
 
@@ -87,7 +87,7 @@ def test_a_reader_that_checks_no_sum_is_caught(tmp_path: Path) -> None:
         subject.name: {tried(subject, Random(n), tmp_path).outcome for n in range(40)}
         for subject in (careful, careless)
     }
-    assert Outcome.SILENT not in outcomes["careful"] and Outcome.SILENT in outcomes["careless"]
+    assert CaseOutcome.SILENT not in outcomes["careful"] and CaseOutcome.SILENT in outcomes["careless"]
     assert with_checksum(b"") in (tmp_path / "sum").read_bytes() or plain({"a": (1, None)}) == "{'a': (1, None)}"
 
 

@@ -19,7 +19,7 @@ from tests.support.paths import ROOT
 
 FLOORS = (
     "errors rng",
-    "terminal",
+    "terminal formats",
     "curves nets data privacy",
     "experiment",
     "plugins messages",
@@ -36,7 +36,8 @@ FLOORS = (
     "runs",
     "matrix rehearse",
     "papers",
-    "sim benchmarks",
+    "sim",
+    "benchmarks",
 )
 FLOOR_OF = {room: number for number, floor in enumerate(FLOORS) for room in floor.split()}
 TOP_LEVEL = ("flfw", "attacks", "clients", "strategies", "papers", "benchmarks")

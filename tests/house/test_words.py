@@ -20,6 +20,7 @@ SETTINGS = {
     ("flfw/matrix/rows.py", "told"),
     ("flfw/audit/verdict.py", "told"),
     ("flfw/audit/verdict.py", "found"),
+    ("flfw/formats/result_entries.py", "found"),
 }
 """Fields that are keys of ``--set`` or of a file, which scripts rely on."""
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from flfw.errors import BadInput
-from flfw.storage.typed import read_json
+from flfw.formats.typed import read_json
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ def read_arrays(folder: Path, names: Sequence[str]) -> tuple[list[np.ndarray], d
 
 
 def read_damaged(path: Path, read: Callable[[], T]) -> T:
-    """Return what a function reads in this cache.
+    """Return the result of a function that reads in this cache.
 
     Raises:
         BadInput: the files are damaged.

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
 
-from flfw.runs.result_entries import EntryFields, Figure
-from flfw.storage.typed import read_json
+from flfw.formats.result_entries import EntryFields, Figure
+from flfw.formats.typed import read_json
 
 RESULT, TRAINING = "result.json", "training.json"
 _WAY_OUT = "restore it, or run anew"

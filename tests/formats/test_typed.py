@@ -10,10 +10,10 @@ from typing import Any, Literal, NotRequired, TypedDict
 import pytest
 
 from flfw.errors import BadInput, RunFailed
+from flfw.formats.rows import read_rows
+from flfw.formats.typed import Misfit, fit, fitted, from_json, read_json, read_toml
 from flfw.storage.asked import AskedRounds
-from flfw.storage.rows import read_rows
 from flfw.storage.sealed import seal, unseal
-from flfw.storage.typed import Misfit, fit, fitted, from_json, read_json, read_toml
 
 
 @dataclass(frozen=True)

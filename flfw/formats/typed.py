@@ -127,7 +127,7 @@ def fit(value: Any, shape: Any, field: str = "") -> Any:
     {'a': (1, 2)}
     >>> fit({"a": True}, dict[str, int])
     Traceback (most recent call last):
-    flfw.storage.typed.Misfit: a as a whole number, got True
+    flfw.formats.typed.Misfit: a as a whole number, got True
     """
     if shape in (Any, object):
         return value
@@ -200,9 +200,9 @@ def _fields(shape: Any) -> tuple[Mapping[str, Any], frozenset[str]]:
     if is_typeddict(shape):  # its own list of needed keys is wrong where annotations are not evaluated
         marked = get_type_hints(shape, include_extras=True)
         return hints, frozenset(name for name, hint in marked.items() if _is_needed(shape, hint))
-    own = [field for field in fields(shape) if field.init]
-    needed = (field.name for field in own if field.default is MISSING and field.default_factory is MISSING)
-    return {field.name: hints[field.name] for field in own}, frozenset(needed)
+    given = [field for field in fields(shape) if field.init]
+    needed = (field.name for field in given if field.default is MISSING and field.default_factory is MISSING)
+    return {field.name: hints[field.name] for field in given}, frozenset(needed)
 
 
 def _is_needed(shape: Any, hint: Any) -> bool:

@@ -56,7 +56,7 @@ class ExactFigures(TypedDict, total=False):
 
 
 class DistanceFigures(TypedDict, total=False):
-    """Distance of what an attack gave, and its iterations."""
+    """Distance of an attack's results, and its iterations."""
 
     rmsd: Figure
     success: Figure
