@@ -17,9 +17,9 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *words: Any, **settings: Any) -> None:
         super().__init__(*words, **{"allow_abbrev": False, **settings})
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def parse_known_args(self, *given: Any, **more: Any) -> Any:
         """Parse, and refuse unknown words; a subcommand knows its own options."""
-        known, unknown = super().parse_known_args(args, namespace)
+        known, unknown = super().parse_known_args(*given, **more)
         if unknown:
             meant = did_you_mean(unknown, self._option_string_actions)
             self.error(f"unrecognized arguments: {' '.join(word or repr(word) for word in unknown)}{meant}")
