@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 # More workers than cores: the tests of real processes wait more than they compute. A file's tests share what they set up.
 PYTEST := $(RUN) -m pytest --dist loadfile --no-loadscope-reorder --durations 20 --durations-min 1
 
-.PHONY: run test types suite slow evidence lint lock clean
+.PHONY: run test types suite slow lies evidence lint lock clean
 
 run: $(VENV)/.installed  ## HyperFL on the digits, audited; prints where the report is
 	$(RUN) sim.py
@@ -28,10 +28,16 @@ ALONE := tests/deploy tests/engines tests/server tests/storage tests/house/test_
 
 slow: $(VENV)/.installed  ## the tests that take minutes each
 	$(PYTEST) -m slow -n 2 --timeout 900 $(addprefix --ignore=,$(ALONE))
-	$(PYTEST) -m slow $(ALONE)
+	$(PYTEST) -m slow $(addprefix --ignore=,$(LIES)) $(ALONE)
+
+# Two hundred lies of clients and of a server, told to real sites. They take more minutes than all others have.
+LIES := tests/deploy/test_evil_clients.py tests/deploy/test_evil_server.py
+
+lies: $(VENV)/.installed  ## the lies of clients and of a server over gRPC
+	$(PYTEST) -m slow $(LIES)
 
 # The tests start a hundred processes. Where this variable is set, each compiles anew all that it imports.
-suite slow: export PYTHONDONTWRITEBYTECODE :=
+suite slow lies: export PYTHONDONTWRITEBYTECODE :=
 
 MINUTES ?= 150
 CORES ?= 1
