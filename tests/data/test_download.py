@@ -381,7 +381,7 @@ def test_what_is_got_by_hand_is_said(tmp_path, capsys):
     [
         (["digits"], 0, "digits: 1500 training examples are ready\n", ""),
         (["minst"], 2, "", "flfw.data.download: Expected a data set among"),
-        ([], 2, "", "usage: python -m flfw.data.download"),
+        ([], 2, "", "flfw.data.download: the following arguments are required: NAME"),
     ],
 )
 def test_the_command_line(words, code, out, err):

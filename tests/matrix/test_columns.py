@@ -120,7 +120,7 @@ def test_a_damaged_claim_is_bad_input(tmp_path: Path) -> None:
         run = claiming(tmp_path / lacking, server=2.0)
         lines = [{k: v for k, v in line.items() if k != lacking} for line in run.result["privacy"]]
         (run.folder / "result.json").write_text(json.dumps({**run.result, "privacy": lines}))
-        with pytest.raises(BadInput, match="got a damaged one"):
+        with pytest.raises(BadInput, match=rf"Expected privacy\[0\]\.{lacking}, got none in "):
             read(run.folder)
 
 

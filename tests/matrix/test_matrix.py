@@ -311,8 +311,9 @@ def test_seeds_alone_are_a_matrix_of_one_method(whole: Path, tmp_path: Path) -> 
     for name in NAMES[:2]:
         shutil.copytree(whole / name, tmp_path / "new" / name)
     resolved = replace(SMALL, split="dominant", augment="none", out=tmp_path / "new")
+    question = Matrix(("fedavg",), ("none",), ("analytic",), (0, 1)).question(resolved)
     (tmp_path / "new" / "matrix.json").write_text(
-        json.dumps({"question": Matrix(("fedavg",), ("none",), ("analytic",), (0, 1)).question(resolved)})
+        json.dumps({"question": question, "notes": [], "cells": [], "combinations": []})
     )
     assert matrix.main([], (0, 1), resolved) == 0
     assert list(states(tmp_path / "new")) == NAMES[:2]

@@ -66,7 +66,11 @@ def test_a_matrix_that_is_not_finished_is_refused(tmp_path: Path, monkeypatch: p
     with pytest.raises(BadInput, match=r"without .*mnist/matrix.json"):
         attacked.take(tmp_path, tmp_path)
     (tmp_path / "mnist").mkdir()
-    (tmp_path / "mnist" / "matrix.json").write_text('{"cells": [{"state": "complete"}, {"state": "not run yet"}]}')
+    (tmp_path / "mnist" / "matrix.json").write_text(
+        json.dumps(
+            {"question": {}, "notes": [], "combinations": [], "cells": [{"state": "complete"}, {"state": "cut"}]}
+        )
+    )
     with pytest.raises(BadInput, match="Expected complete runs, got 1 of 2"):
         attacked.take(tmp_path, tmp_path)
     assert not (tmp_path / "mnist.json").exists()

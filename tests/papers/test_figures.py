@@ -92,8 +92,8 @@ def test_runs_are_named_after_what_tells_them_apart(tmp_path: Path) -> None:
         ([], "Expected a run with rounds of training, got "),
         (None, "Expected a run with rounds of training, got "),
         ([{"round": 1}], "got damaged ones: KeyError('loss')"),
-        ([{**ROUNDS[0], "loss": "much"}], "got damaged ones: ValueError"),
-        ("none", "got damaged ones: TypeError"),
+        ([{**ROUNDS[0], "loss": "much"}], "Expected rounds[0].loss as "),
+        ("none", "Expected rounds as "),
     ],
 )
 def test_a_run_without_sound_rounds_is_refused_in_one_line(

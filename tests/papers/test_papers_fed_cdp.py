@@ -289,7 +289,14 @@ def done(tmp_path: Path, figure: Figure, *audits: Sequence[Mapping[str, Any]]) -
 
 
 def entry(vantage: str, adaptation: str | None = None, **distance: float | None) -> dict[str, Any]:
-    return {"vantage": vantage, "adaptation": adaptation, "failures": 0, "distance": distance}
+    return {
+        "attack": "ig",
+        "round": 0,
+        "vantage": vantage,
+        "adaptation": adaptation,
+        "failures": 0,
+        "distance": distance,
+    }
 
 
 def test_a_figure_is_that_of_its_vantage_wherever_the_entry_stands(tmp_path: Path) -> None:

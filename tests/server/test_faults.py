@@ -518,7 +518,7 @@ def test_a_name_that_a_client_made_up_is_shown_in_one_short_line(question: Messa
         content[name] = content.pop("arrays")
     with pytest.raises(Unusable, match=re.escape("?[2J?=cmd()xxx")) as caught:
         read_update(Message(content, reply_to=question), ("w",), BROADCAST)
-    assert len(str(caught.value)) == 300 and str(caught.value).isprintable()
+    assert len(str(caught.value)) <= 300 and str(caught.value).isprintable()
 
 
 def test_an_array_that_claims_to_be_huge_is_refused(question: Message) -> None:
