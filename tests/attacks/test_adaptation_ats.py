@@ -19,7 +19,7 @@ from clients.defences.ats import ATS, ATSSettings
 from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Truth
 from flfw.audit.adaptation import adaptation, mechanism
 from flfw.audit.climb import _apart
-from flfw.audit.jobs import EXAMPLE, Job, Ticket, solved
+from flfw.audit.jobs import EXAMPLE, Exchange, Job, Ticket, solved
 from flfw.audit.knowledge import restored
 from flfw.audit.queue import Queue
 from flfw.data.transformations import patterns, replayed, sequences
@@ -221,7 +221,8 @@ def test_it_counts_as_written_for_one_step() -> None:
 
 def test_the_result_of_the_search_is_stored_beside_the_restored_one(tmp_path: Path) -> None:
     queue, samples = Queue(tmp_path / "queue"), torch.rand(1, 1, 2, 2, generator=torch_generator(0, "stored"))
-    job = Job("ig", TARGET, (), Path("none"), Experiment().to_run_config(), (1, 2, 2), 10, (0.5,), (0.5,))
+    exchanges = (Exchange("a", 0, 0, None), Exchange("b", 1, 1, None))
+    job = Job("ig", TARGET, exchanges, Path("none"), Experiment().to_run_config(), (1, 2, 2), 10, (0.5,), (0.5,))
     queue.put(job)
     queue.solve(job, solved(job, [Reconstruction(samples, searched=1 - samples), Reconstruction(samples)], 0.0))
     solution = queue.solution(job)
