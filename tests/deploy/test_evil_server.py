@@ -54,6 +54,7 @@ AGREED = {RICH: COUNTED, POOR: COUNTED, PRIVATE: without_auto(KEPT)}
 REASON = re.compile(
     r"its process died|this site's policy [^\n]{1,2000}"
     r"|<class 'flfw\.dp\.budget\.OverBudget'>:<'this site's budget: [^\n]{1,500}'>"
+    r"|<class 'flfw\.messages\.(reasons\.Declined|sharing\.SharingViolation)'>:<'[^\n]{1,900}'>"
 )
 
 
@@ -148,7 +149,7 @@ def tell(federation: Federation, site: int, lie: Lie) -> None:
         assert errand.answer.has_error(), errand.answer
         reason = errand.answer.error.reason or ""
         assert lie.words in reason and len(reason) <= 1000 and reason.isprintable(), reason
-        assert site == PRIVATE or REASON.fullmatch(reason), reason
+        assert REASON.fullmatch(reason), reason
     elif came:
         assert errand.answer.has_content(), errand.answer
         require_agreed(errand.answer.content, question.kind, site)
@@ -173,7 +174,7 @@ def require_nothing_else(federation: Federation, received: list[bytes], upload: 
     kinds = [kind for one in received if (kind := one.split(b" ", 1)[0].decode("latin-1")) in inflatable_class_registry]
     assert kinds.count("Message") <= 1 and (upload or set(kinds) <= {"Message"}), kinds
     here = str(federation.layout.folder).encode()
-    assert site == PRIVATE or not any(here in one for one in received)
+    assert not any(here in one for one in received)
 
 
 def test_an_honest_question_is_answered(federation: Federation) -> None:
