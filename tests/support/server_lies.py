@@ -114,7 +114,7 @@ LIES = (
     Lie("the accepted app by a path", "accepts no app under another one's hash", attribute(called="../../../etc/x")),
     # what a message holds
     Lie("tensor outside the downloads", SENT, tensor("patient", lambda w: w)),
-    Lie("tensor with a name that moves the cursor", HIDDEN, tensor(CURSOR, lambda w: w)),
+    Lie("tensor with a name that moves the cursor", SENT, tensor(CURSOR, lambda w: w)),
     Lie("tensor left out", SENT, one_less(BIAS)),
     Lie("tensor of another type", SENT, tensor(WEIGHT, lambda w: w.astype(np.float64))),
     Lie("tensor of another shape", SENT, tensor(WEIGHT, lambda w: w.T.copy())),
