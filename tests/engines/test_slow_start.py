@@ -54,26 +54,3 @@ def test_a_start_that_timed_out_is_tried_once_more(
 
 def enter(experiment: Experiment):
     return machine.started(experiment, Site(), 1000)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_node_that_does_not_register_in_time_is_started_anew(
-    small: Experiment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Ray itself, which waits in vain for its first node, and then starts a second."""
-    import ray
-    from ray._private import services
-
-    real, first = services.get_node, []
-
-    def late(address: str, node: str) -> object:
-        first.append(node)
-        if node == first[0]:
-            raise RuntimeError("not there yet")
-        return real(address, node)
-
-    monkeypatch.setattr(services, "get_node", late)
-    with enter(small):
-        assert ray.is_initialized()
-    assert capsys.readouterr().err == LINE
