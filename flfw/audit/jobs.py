@@ -112,6 +112,11 @@ class Exchange:
     labels: tuple[int, ...] | None
     order: tuple[tuple[int, ...], ...] | None = None
 
+    def __post_init__(self) -> None:
+        for field in ("client", "slot"):
+            value = getattr(self, field)
+            require(value >= 0, f"{field} >= 0 of an exchange", **{field: value})
+
     @property
     def examples(self) -> int | None:
         """Number of examples behind an upload; None for a probe."""
