@@ -205,6 +205,6 @@ def lines(record: Mapping[str, Any]) -> list[str]:
         name = row["method"] + ("" if row["defence"] == NO_DEFENCE else f" with {row['defence']}")
         kind = next((kind for kind in ACCURACIES if row[kind]), "")
         accuracy = f"accuracy {row[kind]['mean']:.3f} {ACCURACIES[kind]}" if kind else "no accuracy"
-        claims = [f"epsilon at most {claimed(row['claim'])}"] if row["claim"] else []
+        claims = [f"epsilon at most {claimed(row['claim'])}"] if row.get("claim") else []
         texts.append("; ".join([f"{name}: {accuracy}", *claims, leak]))
     return texts
