@@ -27,7 +27,7 @@ from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import forms, pack, views
 from flfw.recording.grid import RecordingGrid
 from flfw.recording.reader import Recordings
-from flfw.resolve import resolve
+from flfw.resolve import Resolved, resolve
 from flfw.runs.final import final_accuracies
 from flfw.server.enrolment import Enrolment, Requirements
 from flfw.server.faults import Tolerance
@@ -127,113 +127,115 @@ def _factors(form: FactoredUpload, received: Any) -> dict[str, torch.Tensor]:
     return {f"{form.pattern}/{part}": value for part, value in _packed(made, layers.digest(received)).items()}
 
 
+_KNOWN: dict[str, Any] = {"partition": 1, "code": "abc", "gpu": False, "volunteered": -1, "shape": [1, 8, 8],
+                          "classes": 10, "labels": "", "trouble": ""}  # fmt: skip
+
+
 def answers(scratch: Path) -> list[Subject]:
     """Return the readers of introductions, of whole rounds, of streams, and of the recorder between."""
     InProcessGrid(apps.client, 1, {})
-    tensors = _tensors()
-    arrays = pack(tensors)
-    known = {
-        "partition": 1,
-        "code": "abc",
-        "gpu": False,
-        "volunteered": -1,
-        "shape": [1, 8, 8],
-        "classes": 10,
-        "labels": "",
-        "trouble": "",
-    }
-
-    def introduction(rng: Random) -> Mutant:
-        reply = reply_to(RecordDict({"about": record_mutant(ConfigRecord, known, rng)}), rng)
-        return Mutant(lambda: Introduction.from_message(reply))
-
+    arrays = pack(_tensors())
     experiment = Experiment(
         method="fedavg", net="linear", clients=3, dataset="digits", split="iid", augment="none", attack=("none",)
     )
     resolved = resolve(experiment)
 
-    def round_of(rng: Random) -> Mutant:
-        strategy = resolved.method(resolved.settings, tolerance=Tolerance(on_failure="drop"))
-
-        def replies(asked: Sequence[Message]) -> list[Message]:
-            forged = rng.randrange(len(asked))
-            made = []
-            for i, message in enumerate(asked):
-                if message.metadata.message_type == "query":
-                    record = {**known, "partition": i}
-                    content = RecordDict(
-                        {"about": record_mutant(ConfigRecord, record, rng) if i == forged else ConfigRecord(record)}
-                    )
-                else:
-                    content = RecordDict({"arrays": arrays, "metrics": MetricRecord(_METRICS)})
-                    content = content_mutant(arrays, _METRICS, rng) if i == forged else content
-                made.append(reply_to(content, rng, message) if i == forged else Message(content, reply_to=message))
-            return made + rng.choice(([], made[forged:][:1]))
-
-        def read() -> object:
-            grid = _Answering(replies, 3)
-            Enrolment(grid, strategy.roster, 3, 1.0, Requirements(str(known["code"]), (1, 8, 8), 10)).begin()
-            asked = list(strategy.configure_train(1, arrays, ConfigRecord(), grid))
-            return strategy.aggregate_train(1, grid.send_and_receive(asked))
-
-        return Mutant(read)
-
-    def finite(read: Any) -> bool:
-        record, row = read
-        return all(bool(torch.isfinite(torch.tensor(v)).all()) for v in views(record).values()) and row["clients"] >= 1
-
-    def stream(rng: Random) -> Mutant:
-        asked = [Message(RecordDict(), dst_node_id=i, message_type="train") for i in (1, 2, 3)]
-        inner = _Answering(lambda messages: [], 3)
-        waiting: list[Message] = []
-
-        def pull(ids: Iterable[str]) -> list[Message]:
-            made = [Message(RecordDict(), reply_to=message) for message in waiting]
-            for reply in made:
-                if rng.random() < 0.4:
-                    reply.metadata.__dict__["_reply_to_message_id"] = rng.choice(
-                        ("", "x", "é", made[0].metadata.message_id)
-                    )
-            rng.shuffle(made)
-            return made[: rng.randrange(4)] * rng.choice((1, 2))
-
-        def read() -> object:
-            grid = StreamingGrid(inner)
-            inner.push_messages(asked)
-            waiting.extend(asked)
-            inner.pull_messages = pull  # type: ignore[method-assign]
-            return len(list(grid.send_and_receive(asked, timeout=0.0)))
-
-        return Mutant(read)
-
-    def tap(rng: Random) -> Mutant:
-        folder = Folder(scratch / "tap", {})
-        config = {"round": 1, "client": 1, "rung": "target", "slot": 0}
-
-        def replies(asked: Sequence[Message]) -> list[Message]:
-            return [reply_to(content_mutant(arrays, {**_METRICS, "client": 1}, rng), rng, message) for message in asked]
-
-        def read() -> object:
-            grid = RecordingGrid(_Answering(replies, 3), folder.lay() / "kept")
-            changed = record_mutant(ConfigRecord, config, rng) if rng.random() < 0.3 else ConfigRecord(config)
-            content = RecordDict({"arrays": arrays, "config": changed})
-            asked = [
-                Message(content, dst_node_id=1, message_type="train", group_id=rng.choice(("1", "x", "²", "9" * 5000)))
-            ]
-            list(grid.send_and_receive(asked))
-            kept = Recordings(scratch / "tap" / "kept")
-            kept.observations([line["id"] for line in kept.lines])
-            return len(kept.lines) + len(kept.skipped) + len(kept.refused)
-
-        return Mutant(read)
+    def introduction(rng: Random) -> Mutant:
+        reply = reply_to(RecordDict({"about": record_mutant(ConfigRecord, _KNOWN, rng)}), rng)
+        return Mutant(lambda: Introduction.from_message(reply))
 
     counted = range(9).__contains__
     return [
         Subject("Introduction", introduction, refusals=(Unusable,), fits=_introduced),
-        Subject("enrol, aggregate_train", round_of, refusals=(RunFailed,), fits=finite),
-        Subject("StreamingGrid", stream, refusals=(), fits=counted, weight=0.5),
-        Subject("RecordingGrid", tap, refusals=(), fits=counted),
+        Subject(
+            "enrol, aggregate_train",
+            lambda rng: _round(resolved, arrays, rng),
+            refusals=(RunFailed,),
+            fits=_aggregated,
+        ),
+        Subject("StreamingGrid", _streamed, refusals=(), fits=counted, weight=0.5),
+        Subject("RecordingGrid", lambda rng: _recorded(scratch, arrays, rng), refusals=(), fits=counted),
     ]
+
+
+def _round(resolved: Resolved, arrays: ArrayRecord, rng: Random) -> Mutant:
+    """Make a round of three clients, of which one forges its introduction and its update."""
+    strategy = resolved.method(resolved.settings, tolerance=Tolerance(on_failure="drop"))
+
+    def replies(asked: Sequence[Message]) -> list[Message]:
+        forged = rng.randrange(len(asked))
+        made = []
+        for i, message in enumerate(asked):
+            if message.metadata.message_type == "query":
+                record = {**_KNOWN, "partition": i}
+                content = RecordDict(
+                    {"about": record_mutant(ConfigRecord, record, rng) if i == forged else ConfigRecord(record)}
+                )
+            else:
+                content = RecordDict({"arrays": arrays, "metrics": MetricRecord(_METRICS)})
+                content = content_mutant(arrays, _METRICS, rng) if i == forged else content
+            made.append(reply_to(content, rng, message) if i == forged else Message(content, reply_to=message))
+        return made + rng.choice(([], made[forged:][:1]))
+
+    def read() -> object:
+        grid = _Answering(replies, 3)
+        Enrolment(grid, strategy.roster, 3, 1.0, Requirements(_KNOWN["code"], (1, 8, 8), 10)).begin()
+        asked = list(strategy.configure_train(1, arrays, ConfigRecord(), grid))
+        return strategy.aggregate_train(1, grid.send_and_receive(asked))
+
+    return Mutant(read)
+
+
+def _aggregated(read: Any) -> bool:
+    """Return whether a round gave a finite model."""
+    record, row = read
+    return all(bool(torch.isfinite(torch.tensor(v)).all()) for v in views(record).values()) and row["clients"] >= 1
+
+
+def _streamed(rng: Random) -> Mutant:
+    """Make replies that come in any order, twice, or to another message."""
+    asked = [Message(RecordDict(), dst_node_id=i, message_type="train") for i in (1, 2, 3)]
+    inner = _Answering(lambda messages: [], 3)
+    waiting: list[Message] = []
+
+    def pull(ids: Iterable[str]) -> list[Message]:
+        made = [Message(RecordDict(), reply_to=message) for message in waiting]
+        for reply in made:
+            if rng.random() < 0.4:
+                other = rng.choice(("", "x", "é", made[0].metadata.message_id))
+                reply.metadata.__dict__["_reply_to_message_id"] = other
+        rng.shuffle(made)
+        return made[: rng.randrange(4)] * rng.choice((1, 2))
+
+    def read() -> object:
+        grid = StreamingGrid(inner)
+        inner.push_messages(asked)
+        waiting.extend(asked)
+        inner.pull_messages = pull  # type: ignore[method-assign]
+        return len(list(grid.send_and_receive(asked, timeout=0.0)))
+
+    return Mutant(read)
+
+
+def _recorded(scratch: Path, arrays: ArrayRecord, rng: Random) -> Mutant:
+    """Make a message and an answer between which a recorder stands."""
+    folder = Folder(scratch / "tap", {})
+    config = {"round": 1, "client": 1, "rung": "target", "slot": 0}
+
+    def replies(asked: Sequence[Message]) -> list[Message]:
+        return [reply_to(content_mutant(arrays, {**_METRICS, "client": 1}, rng), rng, message) for message in asked]
+
+    def read() -> object:
+        grid = RecordingGrid(_Answering(replies, 3), folder.lay() / "kept")
+        changed = record_mutant(ConfigRecord, config, rng) if rng.random() < 0.3 else ConfigRecord(config)
+        content = RecordDict({"arrays": arrays, "config": changed})
+        group = rng.choice(("1", "x", "²", "9" * 5000))
+        list(grid.send_and_receive([Message(content, dst_node_id=1, message_type="train", group_id=group)]))
+        kept = Recordings(scratch / "tap" / "kept")
+        kept.observations([line["id"] for line in kept.lines])
+        return len(kept.lines) + len(kept.skipped) + len(kept.refused)
+
+    return Mutant(read)
 
 
 def _introduced(one: Any) -> bool:

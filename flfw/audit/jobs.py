@@ -165,6 +165,10 @@ class Job:
     uploads: tuple[str, ...] = ()
     earlier: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        require(all(size >= 1 for size in self.shape), "sizes >= 1 of a job's inputs", shape=self.shape)
+        require(self.classes >= 1, "classes >= 1 of a job", classes=self.classes)
+
     @property
     def name(self) -> str:
         """Stem of its files."""

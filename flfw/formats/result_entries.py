@@ -102,6 +102,7 @@ class EntryFields(TypedDict):
 
     attack: str
     round: int
+    failures: int
     adaptive: NotRequired[bool | None]
     adaptation: NotRequired[str | None]
     vantage: NotRequired[str | None]
@@ -119,7 +120,6 @@ class EntryFields(TypedDict):
     selection: NotRequired[str | None]
     seeds: NotRequired[list[int] | None]
     images: NotRequired[int | None]
-    failures: NotRequired[int | None]
     messages: NotRequired[int | None]
     psnr: NotRequired[ScoreFigures | None]
     ssim: NotRequired[ScoreFigures | None]

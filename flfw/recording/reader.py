@@ -104,7 +104,7 @@ class Recordings:
             return (
                 config.get("rung") == rung
                 and line["round"] == server_round
-                and isinstance(config.get("slot"), int)
+                and type(config.get("slot")) is int
                 and (batch is None or config.get("batch") == batch)
                 and (steps is None or config.get("steps", 1) == steps)
                 and (point is None or config.get("point", rung) == point)
@@ -187,7 +187,7 @@ class Recordings:
         key = (entry["file"], entry["sha256"])
         if key not in received:
             received[key] = read(folder, entry, line["compression"])
-        probe = "rung" in config and isinstance(config.get("slot"), int)
+        probe = "rung" in config and type(config.get("slot")) is int
         sent = read(folder, line["sent_by_client"], line["compression"])
         try:  # an attacker at the server can expand factors as the server does
             sent = expand(sent, {name: value.numpy() for name, value in received[key].items()})
@@ -254,7 +254,7 @@ def is_exchange(row: Line) -> bool:
     numbers = [row.get("round"), row.get("client"), *(_entry(row, side).get("bytes") for side in _SIDES)]
     words = [row.get("type"), *(_entry(row, side).get(key) for side in _SIDES for key in ("file", "sha256"))]
     return (
-        all(isinstance(number, int) and number >= 0 for number in numbers)
+        all(type(number) is int and number >= 0 for number in numbers)
         and all(isinstance(word, str) for word in words)
         and isinstance(row.get("config"), dict)
         and row.get("compression") in COMPRESSIONS
@@ -269,7 +269,7 @@ def forgotten(rows: Sequence[Line]) -> list[int]:
 def _forgotten(row: Line) -> list[int]:
     entry = row.get("forgotten")
     rounds = entry.get("rounds") if isinstance(entry, dict) else None
-    return [number for number in rounds if isinstance(number, int)] if isinstance(rounds, list) else []
+    return [number for number in rounds if type(number) is int] if isinstance(rounds, list) else []
 
 
 def _entry(row: Line, side: str) -> dict[str, Any]:

@@ -27,6 +27,8 @@ def parsed(arguments: list[str], default: T, prog: str) -> T:
         BadInput: a flag is wrong; the message is tyro's, in one line.
         SystemExit: help was asked for and printed.
     """
+    if odd := [word for word in arguments if any("\ud800" <= character <= "\udfff" for character in word)]:
+        raise BadInput(f"Expected words in UTF-8, got {odd[0]!a}; see {prog} --help")
     box = io.StringIO()
     try:
         with redirect_stderr(box):

@@ -257,6 +257,32 @@ def flips(path: Path) -> Iterator[None]:
     path.write_bytes(whole)
 
 
+LISTED = {"id": "round-0000/client-001-001", "client": 1, "slot": 1, "labels": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        (
+            {"exchanges": [{"id": "a", "client": -1, "slot": 0, "labels": None}]},
+            "client >= 0 of an exchange, got client=-1",
+        ),
+        (
+            {"exchanges": [{"id": "a", "client": 1, "slot": -2, "labels": None}]},
+            "slot >= 0 of an exchange, got slot=-2",
+        ),
+        ({"classes": 0}, "classes >= 1 of a job, got classes=0"),
+        ({"shape": [1, -2, 2]}, "sizes >= 1 of a job's inputs, got shape="),
+    ],
+)
+def test_a_job_whose_numbers_cannot_be_is_refused(changes: dict[str, Any], line: str) -> None:
+    """Its writer may have made the seal fit."""
+    content = json.loads(job().to_json())
+    assert changes.keys() <= content.keys()
+    with pytest.raises(BadInput, match=line):
+        Job.from_json(json.dumps({**content, **changes}).encode())
+
+
 def test_a_changed_job_or_ticket_is_refused_by_name(queue: Queue) -> None:
     queue.announce(EASY)
     queue.put(job())

@@ -36,6 +36,7 @@ from flfw.privacy.filter import spent
 from flfw.privacy.mechanism import Mechanism, Phase
 from flfw.privacy.rounding import at_most
 from flfw.training.threads import one_thread
+from tests.support.sites_at_work import free_ports
 
 pytestmark = [
     pytest.mark.early,
@@ -101,18 +102,6 @@ class Theft(FederatedStrategy):
     def aggregate(self, updates):
         return weighted_mean(updates)
 """
-
-
-def free_ports(number: int) -> list[int]:
-    """The first of so many neighbours that nobody uses."""
-    for first in range(20000 + os.getpid() % 5000, 40000, number):
-        try:
-            for port in range(first, first + number):
-                socket.create_server(("127.0.0.1", port)).close()
-        except OSError:
-            continue
-        return list(range(first, first + number))
-    raise AssertionError("no free ports")
 
 
 def command(*words: str) -> list[str]:

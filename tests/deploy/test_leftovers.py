@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from flfw.deploy.layout import Layout
 from flfw.experiment import Experiment
 from flfw.storage.checkpoint import Checkpoints, stored_experiment
 from tests.support.paths import ROOT
+from tests.support.sites_at_work import free_ports
 
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
 
@@ -234,17 +234,6 @@ def test_a_site_on_its_own_machine_decides_by_itself(
 
 
 # --- a real federation ------------------------------------------------------------------------------------------
-
-
-def free_ports(number: int) -> list[int]:
-    for first in range(25000 + os.getpid() % 5000, 45000, number):
-        try:
-            for port in range(first, first + number):
-                socket.create_server(("127.0.0.1", port)).close()
-        except OSError:
-            continue
-        return list(range(first, first + number))
-    raise AssertionError("no free ports")
 
 
 @contextmanager

@@ -7,7 +7,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ import yaml
 from flfw.deploy.__main__ import main
 from flfw.storage.checkpoint import is_complete
 from tests.support.paths import ROOT
+from tests.support.sites_at_work import free_ports
 
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
 
@@ -169,17 +169,6 @@ def test_job_scripts_are_valid_and_their_first_lines_are_for_slurm(script: Path)
 
 
 # --- as plain processes -----------------------------------------------------------------------------------------
-
-
-def free_ports(number: int) -> list[int]:
-    for first in range(30000 + os.getpid() % 5000, 60000, number):
-        try:
-            for port in range(first, first + number):
-                socket.create_server(("127.0.0.1", port)).close()
-        except OSError:
-            continue
-        return list(range(first, first + number))
-    raise AssertionError("no free ports")
 
 
 def variables(tmp: Path, **more: str) -> dict[str, str]:

@@ -151,7 +151,11 @@ def test_beside_the_paper_s_attack_stand_the_adaptive_one_and_the_class_s_mean(
     for run in runs:
         assert run.out is not None
         run.out.mkdir()
-        result = {"audit": [{"round": 0, **one} for one in audit], "notes": [], "provenance": {"code": "c"}}
+        result = {
+            "audit": [{"round": 0, "failures": 0, **one} for one in audit],
+            "notes": [],
+            "provenance": {"code": "c"},
+        }
         (run.out / "result.json").write_text(json.dumps(result))
     outcome = cells.read(cell, replace(preset, choices=(runs,)))
     assert (outcome.value, list(outcome.also.values())) == (6.5, beside)

@@ -220,6 +220,16 @@ def replace(folder: Path, data: bytes, number: int = 1, side: str = "sent_by_cli
     rewrite(folder, change, number)
 
 
+@pytest.mark.parametrize("field", ["client", "round"])
+def test_a_truth_value_is_no_number_of_a_client_or_a_round(tmp_path: Path, field: str) -> None:
+    record(tmp_path, probe(0, 1.0), probe(1, 2.0))
+    assert len(Recordings(tmp_path).probes("target", 1)) == 2
+    rewrite(tmp_path, lambda row: row.update({field: True}))
+    recordings = Recordings(tmp_path)
+    assert len(recordings.probes("target", 1)) == 1
+    assert any("describes no exchange" in sentence for sentence in recordings.refused)
+
+
 NUMBERS = {"w": torch.tensor([1.0, 2.0])}
 
 

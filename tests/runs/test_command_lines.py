@@ -132,3 +132,9 @@ def test_a_full_or_read_only_disk_is_one_line(
     assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
     assert line in done.stderr.splitlines()[-1]
     assert code == 1 or done.stdout == ""  # nothing was left there
+
+
+def test_words_that_are_no_text_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """As Python hands over a byte of a shell that is no UTF-8: no result.json could hold it."""
+    assert sim.main(["--dataset", "\udcff"]) == 2
+    assert capsys.readouterr().err == "sim.py: Expected words in UTF-8, got '\\udcff'; see sim.py --help\n"
