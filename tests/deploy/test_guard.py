@@ -194,6 +194,16 @@ def test_a_site_says_what_its_budget_is_and_hands_it_to_the_app(tmp_path: Path) 
     assert announcements(limited, tmp_path) == ["messages 1 of 40 answered"]
 
 
+def test_a_site_hands_its_rules_on_words_and_numbers_of_examples_to_the_app(tmp_path: Path) -> None:
+    for policy, added in (
+        (replace(POLICY, reasons="all"), {}),
+        (POLICY, {"quiet": "true"}),
+        (replace(POLICY, fewest_examples=20), {"quiet": "true", "fewest-examples": "20"}),
+    ):
+        node = parse_config_args([extended(["--node-config", "partition-id=1"], policy, tmp_path)[-1]])
+        assert node == {"partition-id": 1, **added}
+
+
 def test_a_site_with_a_damaged_ledger_does_not_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "policy.toml").write_text(STRICT.text())
     (tmp_path / "ledger").mkdir()
