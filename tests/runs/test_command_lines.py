@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +40,15 @@ PROCESSES = [
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return command_lines.places(tmp_path_factory.mktemp("places"))
+
+
+@pytest.fixture
+def places(made: dict[str, str]) -> Iterator[dict[str, str]]:
+    """The places, where no row finds the run of another: each test is one that may run alone or in another order."""
+    yield made
+    shutil.rmtree(Path(made["out"]).parent, ignore_errors=True)
 
 
 def files(places: dict[str, str]) -> dict[str, tuple[int, int]]:
