@@ -1,7 +1,7 @@
 """Processes killed at random moments: ``python -m benchmarks.kills [--json] [--quick] [--only NAME ...]``.
 
 A run is made once without interruption. Then it is begun again and again, and each time one process gets SIGKILL at a
-random moment of the run: sim.py, an actor, the raylet, the attack server, or, in a federation of three sites over gRPC,
+random moment of its life: sim.py, an actor, the raylet, the attack server, or, in a federation of three sites over gRPC,
 the SuperLink, a SuperNode, the process of the server's app or a site's process for one message. What a user does then
 is done: the federation is started again, and the run is resumed, or begun again if it has no checkpoint yet. Each must
 end with the numbers, tensors, recordings and audit of the uninterrupted run. Left out of the comparison: times, paths,
@@ -90,14 +90,16 @@ class Tally:
     """Outcomes of the kills of one process.
 
     Attributes:
-        seconds: of the uninterrupted run.
+        first: second of the uninterrupted run in which the process was first seen.
+        last: second of that run in which it was last seen.
         ends: count of what became of the runs: ``went on``, ``resumed``, ``begun again``.
         equal: number of runs with the uninterrupted run's numbers.
         bad: description of each run that differs or did not end, with its moment.
         left: number of kills after which processes of the run were still there 30 s later.
     """
 
-    seconds: float
+    first: float
+    last: float
     ends: Counter[str] = field(default_factory=Counter)
     equal: int = 0
     bad: list[str] = field(default_factory=list)
@@ -140,19 +142,30 @@ class Runs:
         text = (self._folder / "log").read_text(errors="replace")
         return "Traceback" if "Traceback" in text else (text.strip().splitlines() or ["nothing"])[-1]
 
-    def whole(self) -> tuple[Path, float]:
-        """Make the run without interruption; return its folder and its seconds.
+    def whole(self) -> tuple[Path, float, float]:
+        """Make the run without interruption; return its folder and when the process was seen first and last.
 
         Raises:
-            RuntimeError: it failed.
+            RuntimeError: it failed, or there was no such process.
         """
-        out, began = self._folder / "whole", time.monotonic()
-        if self.begin(*self.flags(out)).wait(_LIMIT_S):
-            raise RuntimeError(f"Expected a run without interruption, got {self.last_line()}")
-        return out, time.monotonic() - began
+        self._up()
+        out, began, seen = self._folder / "whole", time.monotonic(), list[float]()
+        process = self.begin(*self.flags(out))
+        while process.poll() is None:
+            if self._find(process.pid) is not None:
+                seen.append(time.monotonic() - began)
+            time.sleep(0.05)
+        if process.returncode or not seen:
+            raise RuntimeError(f"Expected a run with the process {self._victim}, got {self.last_line()}")
+        return out, seen[0], seen[-1]
+
+    def _up(self) -> None:
+        if self._layout is not None:
+            _deploy("up", str(self._layout.folder))
 
     def killed(self, out: Path, moment: float) -> bool:
         """Begin a run and kill the process at a moment, or as soon after it as there is one; False: it was over."""
+        self._up()
         process = self.begin(*self.flags(out))
         try:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -195,8 +208,7 @@ class Runs:
             return "went on"
         again = not any((out / "checkpoint").glob("round-*"))
         for _ in range(_RESUMED):
-            if self._layout is not None:
-                _deploy("up", str(self._layout.folder))
+            self._up()
             if again:
                 shutil.rmtree(out, ignore_errors=True)
             words = self.flags(out) if again else ["--resume", str(out)]
@@ -274,14 +286,14 @@ def _deploy(*words: str) -> None:
 
 def kills(runs: Runs, moments: int, rng: random.Random) -> Tally:
     """Kill a process at so many random moments, and compare each run with the uninterrupted one."""
-    whole, seconds = runs.whole()
-    expected, tally, out = _compared(whole), Tally(seconds), whole.parent / "killed"
+    whole, first, last = runs.whole()
+    expected, tally, out = _compared(whole), Tally(first, last), whole.parent / "killed"
     for number in range(moments):
-        moment = rng.uniform(0, seconds)
+        moment = rng.uniform(first, last)
         try:
             while not runs.killed(out, moment):  # it was over: this run was faster than the first
                 shutil.rmtree(out)
-                moment *= 0.9
+                moment -= 0.1 * (last - first)
             tally.left += bool(runs.clear())
             tally.ends[runs.finished(out)] += 1
             unequal = differences(expected, _compared(out))

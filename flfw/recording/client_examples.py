@@ -14,7 +14,6 @@ File names identify the exchange, so a run that continues from a checkpoint over
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,13 +23,12 @@ from typing import Any
 import numpy as np
 
 from flfw import __version__
+from flfw.errors import BadInput
 from flfw.nets.net import Tensors
 from flfw.recording import format as tape
 from flfw.recording.format import MANIFEST, Line, exchange_id
-from flfw.recording.reader import is_exchange, is_recorded, manifest, places
-from flfw.storage.sealed import write_whole
-
-_SIDES = ("sent_to_client", "sent_by_client")
+from flfw.recording.manifest import SIDES, is_exchange, read_manifest, rewrite
+from flfw.recording.reader import is_recorded, places
 
 
 def record(
@@ -65,11 +63,11 @@ def record(
     )
     line: Line = {"type": "train.probe", "round": config["round"], "client": client, "config": dict(config)}
     line |= {"metrics": {}, "compression": compression}
-    for side, file, encoded in zip(_SIDES, files, (before, after), strict=True):
+    for side, file, encoded in zip(SIDES, files, (before, after), strict=True):
         line[side] = {"file": file, "sha256": encoded.sha256, "bytes": encoded.size}
     with _alone(client_folder):
         rows = _rows(client_folder)
-        named = {row[side]["file"] for row in rows for side in _SIDES}
+        named = {row[side]["file"] for row in rows for side in SIDES}
         new = [file for file in files if file == files[1] or file not in named]
         for file in new:
             tape.write(client_folder / file, (before if file == files[0] else after).data)
@@ -91,15 +89,22 @@ def forget_after(folder: Path, server_round: int) -> None:
 
 
 def _rows(client_folder: Path) -> list[Line]:
-    return (
-        [row for row in manifest(client_folder)[0] if is_exchange(row)] if (client_folder / MANIFEST).is_file() else []
-    )
+    """Return the rows of a client's manifest.
+
+    Raises:
+        BadInput: it is damaged; it is always written whole.
+    """
+    if not (client_folder / MANIFEST).is_file():
+        return []
+    rows, damaged = read_manifest(client_folder)
+    if damaged:
+        raise BadInput(f"Expected {client_folder / MANIFEST} as it was written: {damaged[0]} Restore it.")
+    return [row for row in rows if is_exchange(row)]
 
 
 def _write(client_folder: Path, rows: Sequence[Line]) -> None:
-    lines = [{"format": tape.FORMAT, "flfw": __version__}, *rows]
-    write_whole(client_folder / MANIFEST, b"".join(json.dumps(line).encode() + b"\n" for line in lines), 0o600)
-    tape.sweep(client_folder, {row[side]["file"] for row in rows for side in _SIDES})
+    rewrite(client_folder, [{"format": tape.FORMAT, "flfw": __version__}, *rows])
+    tape.sweep(client_folder, {row[side]["file"] for row in rows for side in SIDES})
 
 
 @contextmanager

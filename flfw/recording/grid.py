@@ -31,6 +31,7 @@ from flfw.errors import BadInput, require
 from flfw.messages.streaming import GridAround
 from flfw.messages.wire import views
 from flfw.recording import format as tape
+from flfw.recording.manifest import HEAD, sealed, write_head
 from flfw.recording.records import NoRecord, RecordMap, unreadable
 from flfw.storage.journal import Journal, JournalMark
 from flfw.storage.sealed import drop_unfinished
@@ -88,15 +89,19 @@ class RecordingGrid(GridAround):
             )
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         drop_unfinished(self._folder)
+        (self._folder / HEAD).unlink(missing_ok=True)  # it may count lines that are now cut off
         self._manifest = Journal(self._folder / tape.MANIFEST, mark)
+        self._lines, self._seal = 0, ""
         self._pushed: list[_Asked] = []
         self._last: _Received | None = None
         self._not_on_disk: list[Path] = []
         self._go_on(self._manifest.rows)
 
     def _go_on(self, rows: list[tape.Line]) -> None:
+        if rows:
+            self._lines, self._seal = len(rows), str(rows[-1].get("seal", ""))
         if not rows:
-            self._manifest.append({"format": tape.FORMAT, "flfw": __version__})
+            self._append({"format": tape.FORMAT, "flfw": __version__})
         elif rows[0].get("format") != tape.FORMAT:
             written = rows[0].get("format", "an older one")
             raise BadInput(
@@ -117,6 +122,7 @@ class RecordingGrid(GridAround):
         """Present end of the record; all of it up to here is on disk."""
         tape.bring_to_disk([self._folder / tape.MANIFEST, *self._not_on_disk])
         self._not_on_disk = []
+        write_head(self._folder, self._lines, self._seal)
         return self._manifest.mark
 
     @property
@@ -191,7 +197,7 @@ class RecordingGrid(GridAround):
             "sent_by_client": {"file": file, "sha256": sent.sha256, "bytes": sent.size},
             "compression": self._compression,
         }
-        self._manifest.append(line)
+        self._append(line)
 
     def _received(self, arrays: dict[str, Array]) -> tuple[dict[str, Any], tape.Encoded | None]:
         """Return the manifest's entry of the arrays sent to a client, and their file if it is not stored yet."""
@@ -204,7 +210,12 @@ class RecordingGrid(GridAround):
 
     def _skip(self, exchange: dict[str, Any], reason: str) -> None:
         self._skipped += 1
-        self._manifest.append({"skipped": reason, **exchange})
+        self._append({"skipped": reason, **exchange})
+
+    def _append(self, row: tape.Line) -> None:
+        line = sealed(row, self._seal)
+        self._manifest.append(line)
+        self._lines, self._seal = self._lines + 1, line["seal"]
 
     def _write(self, file: str, data: bytes) -> None:
         tape.write(self._folder / file, data)

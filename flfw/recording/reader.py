@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,9 +12,8 @@ from flfw.adversary.observation import Observation, Vantage
 from flfw.errors import BadInput
 from flfw.messages.factored_upload import Unfit, expand
 from flfw.nets.net import Tensors
-from flfw.recording.format import COMPRESSIONS, FORMAT, MANIFEST, Damaged, Line, exchange_id, read
-
-_SIDES = ("sent_to_client", "sent_by_client")
+from flfw.recording.format import MANIFEST, Damaged, Line, exchange_id, read
+from flfw.recording.manifest import SIDES, forgotten, is_exchange, read_manifest
 
 _Received = dict[tuple[str, str], Tensors]
 
@@ -50,7 +48,7 @@ class Recordings:
     def __post_init__(self) -> None:
         rows, self.lines, self.refused = [], [], []
         for folder in places(self.folder):
-            entries, damaged = manifest(folder)
+            entries, damaged = read_manifest(folder)
             place = "" if folder == self.folder else f"{folder.name}/"
             rows += entries
             self.lines += [_placed(row, place) for row in entries if is_exchange(row)]
@@ -61,7 +59,7 @@ class Recordings:
     @property
     def stored_bytes(self) -> int:
         """Total size of the recorded files on disk in bytes, each file counted once."""
-        files = {self.folder / line["place"] / line[side]["file"] for line in self.lines for side in _SIDES}
+        files = {self.folder / line["place"] / line[side]["file"] for line in self.lines for side in SIDES}
         return sum(path.stat().st_size for path in files if path.is_file())
 
     def summary(self, refused: Sequence[str]) -> dict[str, Any]:
@@ -220,70 +218,5 @@ def is_recorded(folder: Path) -> bool:
     return all((place / MANIFEST).is_file() for place in places(folder))
 
 
-def manifest(folder: Path) -> tuple[list[Line], list[str]]:
-    """Read the rows of a manifest after its header; return also a sentence for each damaged row.
-
-    Raises:
-        BadInput: there is none, or it is in another format.
-    """
-    path = folder / MANIFEST
-    if not path.exists():
-        raise BadInput(f"Expected recordings in {folder}, found no {MANIFEST}; run with --attack.")
-    try:
-        header, *lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise BadInput(f"Expected recordings in {path}, got a file that cannot be read ({error.strerror}).") from error
-    first = _parsed(header) or {}
-    if first.get("format") != FORMAT:
-        written = first.get("format", "an older one or none")
-        raise BadInput(f"Expected recordings in format {FORMAT}, got {written} in {path}; record them anew.")
-    rows, damaged = [], []
-    for number, line in enumerate(lines, start=2):
-        row = _parsed(line)
-        if row is not None and (is_exchange(row) or "skipped" in row or _forgotten(row)):
-            rows.append(row)
-        elif number == len(lines) + 1 and line:  # all complete lines end with a line break
-            damaged.append(f"Line {number} of {MANIFEST} was left out: it was cut short, or is being written.")
-        elif line:
-            damaged.append(f"Line {number} of {MANIFEST} was left out: it describes no exchange.")
-    return rows, damaged
-
-
-def is_exchange(row: Line) -> bool:
-    """Return whether a row of a manifest has all fields that reading an exchange needs, in the right types."""
-    numbers = [row.get("round"), row.get("client"), *(_entry(row, side).get("bytes") for side in _SIDES)]
-    words = [row.get("type"), *(_entry(row, side).get(key) for side in _SIDES for key in ("file", "sha256"))]
-    return (
-        all(type(number) is int and number >= 0 for number in numbers)
-        and all(isinstance(word, str) for word in words)
-        and isinstance(row.get("config"), dict)
-        and row.get("compression") in COMPRESSIONS
-    )
-
-
-def forgotten(rows: Sequence[Line]) -> list[int]:
-    """Return the rounds whose recordings were removed, ascending."""
-    return sorted({number for row in rows for number in _forgotten(row)})
-
-
-def _forgotten(row: Line) -> list[int]:
-    entry = row.get("forgotten")
-    rounds = entry.get("rounds") if isinstance(entry, dict) else None
-    return [number for number in rounds if type(number) is int] if isinstance(rounds, list) else []
-
-
-def _entry(row: Line, side: str) -> dict[str, Any]:
-    entry = row.get(side)
-    return entry if isinstance(entry, dict) else {}
-
-
 def _placed(row: Line, place: str) -> Line:
     return row | {"id": place + exchange_id(row["sent_by_client"]["file"]), "place": place}
-
-
-def _parsed(line: bytes) -> Line | None:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) else None

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from flfw.errors import BadInput, require
 from flfw.recording.format import MANIFEST, Line, sweep
-from flfw.recording.reader import forgotten, is_exchange, manifest, places
+from flfw.recording.manifest import forgotten, is_exchange, read_manifest, rewrite
+from flfw.recording.reader import places
 from flfw.storage.checkpoint import locked
-from flfw.storage.sealed import write_whole
 
 _GIVES_AWAY = (
     *("observations", "examples", "truth", "reconstructions", "queue", "state", "checkpoint"),
@@ -42,7 +42,7 @@ def keep_last(folder: Path, rounds: int) -> list[Path]:
         BadInput: there are no recordings, or ``rounds`` is negative.
     """
     require(rounds >= 0, "rounds >= 0", rounds=rounds)
-    manifests = {place: manifest(place)[0] for place in places(folder)}
+    manifests = {place: read_manifest(place)[0] for place in places(folder)}
     recorded = sorted({row["round"] for rows in manifests.values() for row in rows if is_exchange(row)})
     kept = set(recorded[len(recorded) - min(rounds, len(recorded)) :])
     return [path for place, rows in manifests.items() for path in _keep(place, rows, kept)]
@@ -53,11 +53,9 @@ def _keep(folder: Path, rows: Sequence[Line], kept: Container[object]) -> list[P
     gone = sorted(number for number in {*forgotten(rows), *recorded} if number not in kept)
     lines = [row for row in rows if "forgotten" not in row and row.get("round") in kept]
     if gone:
-        header, _, _ = (folder / MANIFEST).read_bytes().partition(b"\n")
-        parts = [header, *(json.dumps(row).encode() for row in ({"forgotten": {"rounds": gone}}, *lines))]
-        write_whole(
-            folder / MANIFEST, b"\n".join(parts) + b"\n"
-        )  # first, so that after a kill the next call removes the files without a line
+        header = json.loads((folder / MANIFEST).read_bytes().partition(b"\n")[0])
+        # First, so that after a kill the next call removes the files without a line.
+        rewrite(folder, [header, {"forgotten": {"rounds": gone}}, *lines])
     ways = ("sent_to_client", "sent_by_client")
     return sweep(folder, {row[way]["file"] for row in lines if is_exchange(row) for way in ways})
 

@@ -42,6 +42,7 @@ from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from flfw.plugins import short_name, split_assignment
 from flfw.recording.format import MANIFEST, Line
+from flfw.recording.manifest import HEAD, rewrite
 from flfw.recording.reader import Recordings, is_recorded, places
 from flfw.runs import run as whole
 from flfw.storage.checkpoint import locked
@@ -242,12 +243,11 @@ def _poisoner(folder: Path, copy: Path) -> Callable[[Job], None]:
             shutil.copyfile(folder / name / file, copy / name / file)
             healed.append(copy / name / file)
         for place in places(folder / name):
-            header = (place / MANIFEST).read_bytes().partition(b"\n")[0]
+            header = json.loads((place / MANIFEST).read_bytes().partition(b"\n")[0])
             there = "" if place == folder / name else f"{place.name}/"
             lines = [_without_grants(line) for line in recorded[name].lines if line["place"] == there]
-            data = b"\n".join([header, *(json.dumps(line).encode() for line in lines)]) + b"\n"
-            (copy / name / there / MANIFEST).write_bytes(data)
-            healed.append(copy / name / there / MANIFEST)
+            rewrite(copy / name / there, [header, *lines])
+            healed.extend(copy / name / there / file for file in (MANIFEST, HEAD))
 
     return heal
 

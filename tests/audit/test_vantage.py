@@ -179,7 +179,7 @@ def test_nothing_of_it_is_on_the_wire_or_in_the_servers_record(watched: Watched)
 
 def test_only_their_owner_can_read_them(watched: Watched) -> None:
     paths = [watched.folder / "examples", *(watched.folder / "examples").rglob("*")]
-    assert len([path for path in paths if path.is_file()]) == 2 + 2 * 2 + 2 * 3  # manifests, received, gradients
+    assert len([path for path in paths if path.is_file()]) == 2 * 2 + 2 * 2 + 2 * 3  # manifests, received, gradients
     assert {path.stat().st_mode & 0o777 for path in paths} == {0o600, 0o700}
 
 
@@ -413,7 +413,7 @@ def test_it_is_kept_thinned_out_and_purged_like_all_recordings(watched: Watched,
     assert not examples_of(folder, 0) and len(examples_of(folder, 1)) == 3
     assert {path.parent.name for path in (folder / "examples").glob("*/*/*")} == {"received", "round-0001"}
     assert len(keep_last(folder / "examples", 0)) == 5  # three gradients, and what each client received
-    assert "examples/: 2 files" in " ".join(purge(folder)) and not (folder / "examples").exists()
+    assert "examples/: 4 files" in " ".join(purge(folder)) and not (folder / "examples").exists()
 
 
 def test_a_client_that_wrote_nothing_is_a_failure_and_no_crash(watched: Watched, tmp_path: Path) -> None:

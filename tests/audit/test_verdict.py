@@ -36,6 +36,7 @@ from flfw.audit.verdict import (
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
 from flfw.recording import format as tape
+from flfw.recording.manifest import rewrite
 from flfw.recording.reader import Recordings
 from flfw.resolve import resolve, without_auto
 from flfw.runs import run as whole
@@ -306,7 +307,7 @@ def tampered(leaking: tuple[Path, Experiment], folder: Path, change: Any) -> dic
         stored = tape.encode({name: value.numpy() for name, value in answer.items()}, "none")
         (folder / "observations" / line["sent_by_client"]["file"]).write_bytes(stored.data)
         line["sent_by_client"] |= {"sha256": stored.sha256, "bytes": stored.size}
-    manifest.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rewrite(folder / "observations", lines)
     return audited_again(folder, leaking[1])
 
 

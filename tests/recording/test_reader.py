@@ -21,6 +21,7 @@ from flfw.adversary.observation import Vantage
 from flfw.errors import BadInput
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack
+from flfw.recording import manifest
 from flfw.recording.grid import RecordingGrid
 from flfw.recording.reader import Recordings
 from flfw.recording.retention import keep_last, purge
@@ -70,10 +71,10 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def rewrite(folder: Path, change: Callable[[dict[str, Any]], Any], number: int = 1) -> None:
-    """Change one row of a manifest; the header has number 0."""
+    """Change one row of a manifest, and seal all of them anew; the header has number 0."""
     all_rows = rows(folder)
     change(all_rows[number])
-    (folder / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in all_rows))
+    manifest.rewrite(folder, all_rows)
 
 
 # --- probes and updates -------------------------------------------------------------------------------------------
@@ -399,7 +400,7 @@ def test_received_files_go_with_the_last_who_refers_to_them(tmp_path: Path) -> N
     assert len(keep_last(tmp_path, 1)) == 3 and len(list(tmp_path.glob("received/*"))) == 1
     assert Recordings(tmp_path).forgotten == [1, 2]
     assert len(keep_last(tmp_path, 0)) == 3
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.jsonl", "mine.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.head", "manifest.jsonl", "mine.txt"]
     assert (Recordings(tmp_path).lines, Recordings(tmp_path).forgotten) == ([], [1, 2, 3])
 
 

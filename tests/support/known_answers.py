@@ -22,6 +22,7 @@ from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.audit.auditor import Auditor
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
+from flfw.recording.manifest import rewrite
 from flfw.resolve import resolve, without_auto
 from flfw.runs import run as whole
 from flfw.task import Task
@@ -188,7 +189,7 @@ def _manifest(folder: Path) -> list[dict[str, Any]]:
 
 
 def _rewrite(folder: Path, rows: list[dict[str, Any]]) -> None:
-    (folder / "observations" / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rewrite(folder / "observations", rows)
 
 
 # --- set-ups, and what they come to ---
