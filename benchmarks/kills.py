@@ -1,12 +1,12 @@
 """Processes killed at random moments: ``python -m benchmarks.kills [--json] [--quick] [--only NAME ...]``.
 
 A run is made once without interruption. Then it is begun again and again, and each time one process gets SIGKILL at a
-random moment of its life: sim.py, an actor, the raylet, the attack server, or, in a federation of three sites over gRPC,
-the SuperLink, a SuperNode, the process of the server's app or a site's process for one message. What a user does then
-is done: the federation is started again, and the run is resumed, or begun again if it has no checkpoint yet. Each must
-end with the numbers, tensors, recordings and audit of the uninterrupted run. Left out of the comparison: times, paths,
-hashes of the code, and the number of tries of an attack, which says that its process was killed. Exit code 1 if one
-differs or does not end. The last line of the output is one JSON object.
+random moment of its life: sim.py, an actor, the raylet, the attack server, or, in a federation of three sites over
+gRPC, the SuperLink, a SuperNode, the process of the server's app or a site's process for one message. What a user does
+then is done: the federation is started again, and the run is resumed, or begun again if it has no checkpoint yet. Each
+must end with the numbers, tensors, recordings and audit of the uninterrupted run. Left out of the comparison: times,
+paths, hashes of the code, and the number of tries of an attack, which says that its process was killed. Exit code 1 if
+one differs or does not end. The last line of the output is one JSON object.
 """
 
 from __future__ import annotations
