@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from benchmarks.mutation_cases import Change, Files, Folder, Mutant, Subject, unsealed
+from benchmarks.mutation_cases import Change, Folder, Mutant, Subject, unsealed
 from benchmarks.mutation_operators import (
     bytes_mutant,
     json_mutant,
     lines_mutant,
     tensors_mutant,
 )
-from benchmarks.mutation_seals import broken, either, missummed, resummed
+from benchmarks.mutation_seals import broken, either, missummed, resealed, resummed
 from benchmarks.mutation_state import whole_numbers
 from flfw.adversary.observation import Reconstruction
 from flfw.audit.jobs import EASY, Exchange, Job, Ticket, solved
@@ -147,10 +147,7 @@ def recordings(scratch: Path) -> list[Subject]:
 
     run = recorded(scratch)
     folder = Folder.of(scratch / "kept", run / "observations")
-    tensors = {n: broken(tensors_mutant) for n in folder.files if not n.endswith("jsonl")}
-
-    def relined(name: str, data: bytes, rng: Random) -> tuple[Files, bool]:
-        return {name: lines_mutant(data, rng)}, False
+    tensors = {n: broken(tensors_mutant) for n in folder.files if n.endswith("safetensors")}
 
     def everything(place: Path) -> object:
         kept = Recordings(place)
@@ -171,7 +168,10 @@ def recordings(scratch: Path) -> list[Subject]:
         keep_last(place, 1)
         return Recordings(place).forgotten
 
-    manifest: dict[str, Change] = {"manifest.jsonl": relined}
+    relined = either(broken(lines_mutant), resealed)
+    manifest: dict[str, Change] = {"manifest.jsonl": relined, "manifest.head": missummed(json_mutant)}
+    # It is meant to remove what is damaged, and says nothing of it.
+    removed: dict[str, Change] = {"manifest.jsonl": either(unsealed(lines_mutant), resealed)}
     examples = _examples(scratch)
     truths = Folder.of(scratch / "truths", run / "truth")
     key = Path(next(iter(truths.files))).stem
@@ -183,7 +183,7 @@ def recordings(scratch: Path) -> list[Subject]:
     return [
         folder.subject("Recordings", {**manifest, **tensors}, everything, fits=_seen_fit, weight=2),
         folder.subject("manifest", manifest, everything, fits=_seen_fit, weight=3),
-        folder.subject("keep_last", manifest, lasting, fits=whole_numbers),
+        folder.subject("keep_last", removed, lasting, fits=whole_numbers),
         examples.subject("forget_after", {"client-001/manifest.jsonl": relined}, forgotten, weight=0.5),
         truths.subject(
             "read_truth",

@@ -11,9 +11,9 @@ from typing import Any
 
 import sim
 from benchmarks.mutation_cases import Change, Folder, Subject, unsealed
-from benchmarks.mutation_operators import json_mutant, lines_mutant, table_mutant
+from benchmarks.mutation_operators import json_mutant, table_mutant
 from benchmarks.mutation_runs import recorded
-from benchmarks.mutation_seals import renamed
+from benchmarks.mutation_seals import renamed, resealed
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
 from flfw.formats.result_file import read_training
@@ -63,7 +63,7 @@ def results(scratch: Path) -> list[Subject]:
 
     kept = Folder.of(scratch / "again", run)
     sealed = next(name for name in kept.files if name.startswith("checkpoint/experiment"))
-    parts: dict[str, Change] = {"observations/manifest.jsonl": unsealed(lines_mutant), sealed: renamed(json_mutant)}
+    parts: dict[str, Change] = {"observations/manifest.jsonl": resealed, sealed: renamed(json_mutant)}
 
     def again(place: Path) -> object:
         before = stored(place)

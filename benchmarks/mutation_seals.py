@@ -11,9 +11,11 @@ from benchmarks.mutation_cases import Change, Files
 from benchmarks.mutation_operators import (
     Operator,
     json_mutant,
+    lines_mutant,
     tensors_mutant,
     word_mutant,
 )
+from flfw.recording.manifest import HEAD, sealed
 from flfw.storage.sealed import with_checksum
 
 
@@ -49,6 +51,22 @@ def missummed(operator: Operator) -> Change:
         return {name: operator(content, rng) + b"\n" + digest}, True
 
     return change
+
+
+def resealed(name: str, data: bytes, rng: Random) -> tuple[Files, bool]:
+    """Return a manifest with a changed line, whose seals and head are made to fit."""
+    before, lines = "", []
+    for line in lines_mutant(data, rng).split(b"\n"):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        if isinstance(row, dict):
+            row = sealed(row, before)
+            before, line = row["seal"], json.dumps(row).encode()
+        lines.append(line)
+    head = json.dumps({"lines": len(lines) - 1, "seal": before}).encode()
+    return {name: b"\n".join(lines), str(Path(name).with_name(HEAD)): with_checksum(head)}, False
 
 
 def either(*changes: Change) -> Change:
