@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from string import ascii_lowercase
 
 from flfw.storage.provenance import code_hash
-from papers.cells import Outcome
-from papers.preset import Scale
+from papers.cells import OURS, Outcome
+from papers.preset import Preset, Scale
 from papers.published import Cell, Table
 
 _SHOWN_PATHS = 3
@@ -24,13 +25,13 @@ class Entry:
     Attributes:
         paper: the published number.
         ours: the measured number; without one, the status and the number of the footnote with the reason.
-        also: the numbers measured beside it.
+        also: the numbers measured beside it, each after the letter that the heading explains.
         measured: whether ``ours`` is a number.
     """
 
     paper: str
     ours: str
-    also: str = ""
+    also: tuple[str, ...] = ()
     measured: bool = True
 
 
@@ -59,8 +60,9 @@ def sheet(table: Table, outcomes: Iterable[Outcome], scale: Scale) -> Sheet:
     reasons = list(dict.fromkeys(outcome.reason for outcome in outcomes if outcome.reason))
     metrics = {_metric(outcome.cell) for outcome in outcomes}
     one_metric = table.columns_by and len(metrics) == 1
+    letters = _letters(outcomes)
     entries = {
-        (cell.row, cell.columns if one_metric else (*cell.columns, _metric(cell))): _entry(outcome, reasons)
+        (cell.row, cell.columns if one_metric else (*cell.columns, _metric(cell))): _entry(outcome, reasons, letters)
         for outcome, cell in ((outcome, outcome.cell) for outcome in outcomes)
     }
     columns = tuple(dict.fromkeys(column for _, column in entries))
@@ -96,14 +98,16 @@ def _metric(cell: Cell) -> str:
     return f"{cell.metric} ({cell.unit})" if cell.unit else cell.metric
 
 
-def _entry(outcome: Outcome, reasons: list[str]) -> Entry:
+def _entry(outcome: Outcome, reasons: list[str], letters: Mapping[str, str]) -> Entry:
     cell = outcome.cell
     paper = cell.note if cell.value is None and cell.note else number(cell.value, cell.unit, cell.deviation)
     paper = "not available" if cell.lost else paper
     if outcome.value is None:
         return Entry(paper, f"{outcome.status} [{reasons.index(outcome.reason) + 1}]", measured=False)
     mark = "*" * by_earlier_code(outcome) + "?" * bool(outcome.uninformative)
-    also = " ".join(number(value, cell.unit) for value in outcome.also.values())
+    words = _words(outcome.preset)
+    marks = {name: f"{letters[words[name]]} " if name in words else "" for name in outcome.also}
+    also = tuple(f"{marks[name]}{number(value, cell.unit)}" for name, value in outcome.also.items())
     return Entry(paper, number(outcome.value, cell.unit, outcome.deviation) + mark, also)
 
 
@@ -131,17 +135,32 @@ def _among(counts: set[int], noun: str) -> str:
 
 def _figures(outcomes: Sequence[Outcome]) -> list[str]:
     """Describe each figure, with the rows that show it."""
+    letters = _letters(outcomes)
     rows: dict[tuple[str, str], dict[str, None]] = {}
     for outcome in outcomes:
         if outcome.preset:
             row = " ".join(outcome.cell.row)
             rows.setdefault(("ours", outcome.preset.figure.words), {})[row] = None
-            for figure in (*outcome.preset.also, *(other.figure for other in outcome.preset.further)):
-                rows.setdefault(("also", figure.words), {})[row] = None
-            if outcome.preset.beside:
-                rows.setdefault(("also", "the same of the method's variant ours"), {})[row] = None
+            for words in _words(outcome.preset).values():
+                rows.setdefault((f"also {letters[words]}", words), {})[row] = None
     every = dict.fromkeys(" ".join(outcome.cell.row) for outcome in outcomes if outcome.preset)
     return [f"{word} ({_named(names, every)}): {words}" for (word, words), names in rows.items()]
+
+
+def _words(preset: Preset | None) -> dict[str, str]:
+    """Return the words of each figure that is shown beside, by its name in an outcome."""
+    if preset is None:
+        return {}
+    words = {figure.name: figure.words for figure in preset.also}
+    words |= {other.name: other.figure.words for other in preset.further}
+    return words | ({OURS: "the same of the method's variant ours"} if preset.beside else {})
+
+
+def _letters(outcomes: Iterable[Outcome]) -> dict[str, str]:
+    """Return a letter for each description of a figure that is shown beside, in order."""
+    words = dict.fromkeys(words for outcome in outcomes for words in _words(outcome.preset).values())
+    assert len(words) <= len(ascii_lowercase), "as many letters as figures"
+    return dict(zip(words, ascii_lowercase, strict=False))
 
 
 def _named(names: Iterable[str], every: Iterable[str]) -> str:

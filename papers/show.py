@@ -77,7 +77,7 @@ def _lines(entry: Entry | None) -> list[str]:
     ours = [f"ours {entry.ours}" if entry.measured else entry.ours]
     if "±" not in entry.paper:  # then the column is too narrow for a deviation beside the number
         ours = ours[0].replace("±", "\n±").split("\n")
-    return [f"paper {entry.paper}", *ours, *([f"also {entry.also}"] if entry.also else [])]
+    return [f"paper {entry.paper}", *ours, *entry.also]
 
 
 def markdown(sheet: Sheet) -> str:
@@ -104,7 +104,7 @@ def latex(sheet: Sheet) -> str:
 def _beside(entry: Entry | None, ours: str) -> str:
     if entry is None:
         return ""
-    also = f" (also {entry.also})" if entry.also else ""
+    also = f" (also {', '.join(entry.also)})" if entry.also else ""
     return f"{entry.paper} / {ours.format(entry.ours) if entry.measured else entry.ours}{also}"
 
 

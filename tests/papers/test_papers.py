@@ -777,7 +777,7 @@ def test_the_terminal_shows_published_above_measured() -> None:
     row = next(index for index, line in enumerate(lines) if line.startswith("a_b"))
     assert re.fullmatch(r"a_b +paper 70\.02 +paper 1\.00", lines[row])
     assert re.fullmatch(r" +ours 61\.41 +not run \[1\]", lines[row + 1])
-    assert [line.strip() for line in lines[row + 2 : row + 4]] == ["±0.50", "also 66.10"]
+    assert [line.strip() for line in lines[row + 2 : row + 4]] == ["±0.50", "a 66.10"]
     assert re.fullmatch(r" +failed \[2\] +not run \[1\]", lines[row + 5])
     assert "[1] method m_1 is not in this version" in lines
 
@@ -818,7 +818,7 @@ def test_markdown_has_as_many_columns_in_each_row() -> None:
     grid = [line for line in text.splitlines() if line.startswith("|")]
     bars = {len(re.findall(r"(?<!\\)\|", line)) for line in grid}
     assert bars == {5} and len(grid) == 4
-    assert grid[2] == "| a_b | 70.02 / **61.41±0.50** (also 66.10) | 1.00 / not run [1] |  |"
+    assert grid[2] == "| a_b | 70.02 / **61.41±0.50** (also a 66.10) | 1.00 / not run [1] |  |"
 
 
 def test_latex_is_balanced_and_has_as_many_columns_in_each_row() -> None:
