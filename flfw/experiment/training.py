@@ -117,6 +117,7 @@ class DataSettings:
 
     def __post_init__(self) -> None:
         require_at_least(self, 0, ("side",))
+        require_at_most(self, 4096, ("side",))
 
 
 @dataclass(frozen=True)

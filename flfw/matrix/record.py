@@ -38,14 +38,20 @@ class LeakColumn(TypedDict):
     seeds_with_verdict: int
 
 
+class AccuracyColumn(TypedDict):
+    """Accuracy of a combination over its seeds."""
+
+    mean: float
+
+
 class CombinationFields(TypedDict):
     """Method with a defence."""
 
     method: str
     defence: str
-    acc_local: NotRequired[ScoreFigures | None]
-    acc_global: NotRequired[ScoreFigures | None]
-    acc_central: NotRequired[ScoreFigures | None]
+    acc_local: NotRequired[AccuracyColumn | None]
+    acc_global: NotRequired[AccuracyColumn | None]
+    acc_central: NotRequired[AccuracyColumn | None]
     claim: NotRequired[ClaimColumn | None]
     attacks: list[LeakColumn]
     worst: LeakColumn | None

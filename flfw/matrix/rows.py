@@ -179,7 +179,7 @@ def read(folder: Path) -> Finished:
         _ = run.accuracies, [float(line["epsilon"]) for line in run.claims.values()], run.entries
     except BadInput:
         raise
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadInput(f"Expected a run of this version in {folder}, got a damaged one: {error!r}.") from error
     return run
 

@@ -203,7 +203,7 @@ def lines(record: Mapping[str, Any]) -> list[str]:
             where = f"{worst['attack']} at round {worst['round']}{kind}"
             leak = f"{worst['verdict']}, {worst['recovered']} of {worst['images']} recovered by {where}"
         name = row["method"] + ("" if row["defence"] == NO_DEFENCE else f" with {row['defence']}")
-        kind = next((kind for kind in ACCURACIES if row[kind]), "")
+        kind = next((kind for kind in ACCURACIES if row.get(kind)), "")
         accuracy = f"accuracy {row[kind]['mean']:.3f} {ACCURACIES[kind]}" if kind else "no accuracy"
         claims = [f"epsilon at most {claimed(row['claim'])}"] if row.get("claim") else []
         texts.append("; ".join([f"{name}: {accuracy}", *claims, leak]))

@@ -18,6 +18,7 @@ from flfw.matrix.compare import table
 from flfw.matrix.findings import combine
 from flfw.matrix.markdown import markdown
 from flfw.matrix.question import MatrixCell
+from flfw.matrix.record import read_matrix
 from flfw.matrix.rows import Finished, read
 from flfw.privacy.rounding import at_most
 from tests.support.matrix_runs import written
@@ -122,6 +123,17 @@ def test_a_damaged_claim_is_bad_input(tmp_path: Path) -> None:
         (run.folder / "result.json").write_text(json.dumps({**run.result, "privacy": lines}))
         with pytest.raises(BadInput, match=rf"Expected privacy\[0\]\.{lacking}, got none in "):
             read(run.folder)
+
+
+def test_an_accuracy_without_its_mean_is_bad_input_and_one_that_is_not_there_is_none(tmp_path: Path) -> None:
+    fields = {"question": {}, "notes": [], "cells": []}
+    combination: dict[str, Any] = {"method": "m", "defence": "none", "attacks": [], "worst": None}
+    path = tmp_path / "matrix.json"
+    path.write_text(json.dumps({**fields, "combinations": [combination]}))
+    assert tables.lines(read_matrix(path)) == ["m: no accuracy; not attacked"]
+    path.write_text(json.dumps({**fields, "combinations": [{**combination, "acc_local": {"mea": 0.5}}]}))
+    with pytest.raises(BadInput, match=r"acc_local\.mean, got none"):
+        read_matrix(path)
 
 
 @pytest.fixture(scope="module")

@@ -44,6 +44,12 @@ def test_accuracies_stand_beside_each_other(tmp_path: Path) -> None:
                      ["after", "local", "training", "80.0", "%", "–"]]  # fmt: skip
 
 
+def test_a_round_that_is_infinite_is_bad_input(tmp_path: Path) -> None:
+    folder = written(tmp_path / "one", [entry()], [{**row(0, 30.0), "round": "1e999"}])
+    with pytest.raises(BadInput, match=r"got a damaged one: OverflowError"):
+        table([folder, folder])
+
+
 def test_an_attack_that_both_have_is_compared_victim_by_victim(tmp_path: Path) -> None:
     one = written(tmp_path / "one", [entry(verdict="leaks")], [row(0, 30.0), row(1, 20.5)])
     two = written(
