@@ -10,6 +10,7 @@ import pytest
 
 from flfw.errors import BadInput
 from flfw.matrix.compare import table
+from flfw.matrix.rows import read
 from flfw.runs.run import run as run_one
 from tests.support.matrix_runs import HALVES, SMALL, entry, row, written
 
@@ -47,7 +48,7 @@ def test_accuracies_stand_beside_each_other(tmp_path: Path) -> None:
 def test_a_round_that_is_infinite_is_bad_input(tmp_path: Path) -> None:
     folder = written(tmp_path / "one", [entry()], [{**row(0, 30.0), "round": "1e999"}])
     with pytest.raises(BadInput, match=r"got a damaged one: OverflowError"):
-        table([folder, folder])
+        read(folder)
 
 
 def test_an_attack_that_both_have_is_compared_victim_by_victim(tmp_path: Path) -> None:
