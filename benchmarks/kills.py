@@ -4,9 +4,11 @@ A run is made once without interruption. Then it is begun again and again, and e
 random moment of its life: sim.py, an actor, the raylet, the attack server, or, in a federation of three sites over
 gRPC, the SuperLink, a SuperNode, the process of the server's app or a site's process for one message. What a user does
 then is done: the federation is started again, and the run is resumed, or begun again if it has no checkpoint yet. Each
-must end with the numbers, tensors, recordings and audit of the uninterrupted run. Left out of the comparison: times,
-paths, hashes of the code, and the number of tries of an attack, which says that its process was killed. Exit code 1 if
-one differs or does not end. The last line of the output is one JSON object.
+must end with the uninterrupted run's numbers in result.json and the tables, and its tensors of recordings, truth and
+checkpoints. Left out: times, paths, hashes of the code, and the number of tries of an attack, which says that its
+process was killed; private tensors are compared by what later rounds make of them. On Ray two images are attacked; the
+runs over gRPC are not recorded. Exit code 1 if one differs or does not end. The last line of the output is one JSON
+object.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from pathlib import Path
 from typing import Any, final
 
 from benchmarks import output
+from benchmarks.process_family import command_line, descendants, marked, parents
 from benchmarks.same_results import differences, numbers
 from flfw.deploy import processes
 from flfw.deploy.layout import Layout
@@ -90,16 +93,14 @@ class Tally:
     """Outcomes of the kills of one process.
 
     Attributes:
-        first: second of the uninterrupted run in which the process was first seen.
-        last: second of that run in which it was last seen.
+        life: seconds for which the process was there in the uninterrupted run; all its successors count as one.
         ends: count of what became of the runs: ``went on``, ``resumed``, ``begun again``.
         equal: number of runs with the uninterrupted run's numbers.
         bad: description of each run that differs or did not end, with its moment.
-        left: number of kills after which processes of the run were still there 30 s later.
+        left: number of kills after which processes of the run were still there two minutes later.
     """
 
-    first: float
-    last: float
+    life: float
     ends: Counter[str] = field(default_factory=Counter)
     equal: int = 0
     bad: list[str] = field(default_factory=list)
@@ -142,8 +143,8 @@ class Runs:
         text = (self._folder / "log").read_text(errors="replace")
         return "Traceback" if "Traceback" in text else (text.strip().splitlines() or ["nothing"])[-1]
 
-    def whole(self) -> tuple[Path, float, float]:
-        """Make the run without interruption; return its folder and when the process was seen first and last.
+    def whole(self) -> tuple[Path, float]:
+        """Make the run without interruption; return its folder and the seconds for which the process was there.
 
         Raises:
             RuntimeError: it failed, or there was no such process.
@@ -157,17 +158,23 @@ class Runs:
             time.sleep(0.05)
         if process.returncode or not seen:
             raise RuntimeError(f"Expected a run with the process {self._victim}, got {self.last_line()}")
-        return out, seen[0], seen[-1]
+        return out, seen[-1] - seen[0]
 
     def _up(self) -> None:
         if self._layout is not None:
             _deploy("up", str(self._layout.folder))
 
     def killed(self, out: Path, moment: float) -> bool:
-        """Begin a run and kill the process at a moment, or as soon after it as there is one; False: it was over."""
+        """Begin a run and kill the process so many seconds after it was first there; False: the run was over.
+
+        Raises:
+            RuntimeError: the run failed before, or ended with a traceback.
+        """
         self._up()
         process = self.begin(*self.flags(out))
         try:
+            while process.poll() is None and self._find(process.pid) is None:
+                time.sleep(0.01)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(moment)
             while process.poll() is None:
@@ -177,6 +184,8 @@ class Runs:
                         break
                 time.sleep(0.01)
             else:
+                if process.returncode:
+                    raise RuntimeError(f"sim.py failed before the kill: {self.last_line()}")
                 return False
             if process.wait(_LIMIT_S) > 0 and self.last_line() == "Traceback":
                 raise RuntimeError("sim.py ended with a traceback")
@@ -190,9 +199,12 @@ class Runs:
         victim, layout = self._victim, self._layout
         if layout is not None:
             place = layout.superlink if victim.below == "superlink" else layout.site(0)
-            program = processes.alive(place, victim.below) or 0
+            alive = processes.alive(place, victim.below)
+            if alive is None:
+                return None
+            program = alive
         if not victim.words:
-            return program or None
+            return program
         having = [pid for pid in descendants(program) if victim.words in command_line(pid)]
         if victim.below == "supernode":  # the forks of the executor, not the executor
             having = [pid for pid in having if parents().get(pid) in having]
@@ -221,47 +233,13 @@ class Runs:
 
     def clear(self) -> int:
         """Wait for the processes of the run to end; kill those that do not, and return their number."""
-        deadline = time.monotonic() + 30
-        while (left := marked(str(self._folder))) and time.monotonic() < deadline:
+        deadline = time.monotonic() + 120  # Ray's agents take a minute to notice that they are alone
+        while (left := marked(_MARK, str(self._folder))) and time.monotonic() < deadline:
             time.sleep(0.2)
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return len(left)
-
-
-def parents() -> dict[int, int]:
-    """Return the parent of each process of this machine."""
-    found = {}
-    for place in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            found[int(place.name)] = int((place / "stat").read_text().rpartition(")")[2].split()[1])
-    return found
-
-
-def descendants(pid: int) -> list[int]:
-    """Return the processes that a process started, and those that they started."""
-    parent, family = parents(), [pid]
-    for member in family:  # grows meanwhile
-        family += [child for child, of in parent.items() if of == member]
-    return family[1:]
-
-
-def command_line(pid: int) -> str:
-    """Return the words of a process; empty: it has ended."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    return ""
-
-
-def marked(value: str) -> list[int]:
-    """Return the processes that inherited the mark of a run."""
-    pids = []
-    for place in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if f"{_MARK}={value}".encode() in (place / "environ").read_bytes().split(b"\0"):
-                pids.append(int(place.name))
-    return pids
 
 
 @contextmanager
@@ -286,14 +264,14 @@ def _deploy(*words: str) -> None:
 
 def kills(runs: Runs, moments: int, rng: random.Random) -> Tally:
     """Kill a process at so many random moments, and compare each run with the uninterrupted one."""
-    whole, first, last = runs.whole()
-    expected, tally, out = _compared(whole), Tally(first, last), whole.parent / "killed"
+    whole, life = runs.whole()
+    expected, tally, out = _compared(whole), Tally(life), whole.parent / "killed"
     for number in range(moments):
-        moment = rng.uniform(first, last)
+        moment = rng.uniform(0, life)
         try:
             while not runs.killed(out, moment):  # it was over: this run was faster than the first
                 shutil.rmtree(out)
-                moment -= 0.1 * (last - first)
+                moment *= 0.9
             tally.left += bool(runs.clear())
             tally.ends[runs.finished(out)] += 1
             unequal = differences(expected, _compared(out))

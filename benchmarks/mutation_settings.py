@@ -37,7 +37,13 @@ _FLAGS = [
 def _policy() -> Policy:
     digest = hashlib.sha256(b"app").hexdigest()
     budget: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-6, "unit": "example", "metrics": "none"}
-    given: dict[str, Any] = {"record": True, "volunteered": (4, 0), "fewest_examples": 3, "most_messages": 40}
+    given: dict[str, Any] = {
+        "record": True,
+        "volunteered": (4, 0),
+        "fewest_examples": 3,
+        "plugins": ("a.b:C",),
+        "most_messages": 40,
+    }
     return Policy((digest,), ("net.*",), 5.0, **budget, **given, run=pins_of(Experiment(), "digits"))
 
 

@@ -67,6 +67,8 @@ def _init(asked: argparse.Namespace) -> int:
     budget: dict[str, Any] = {"epsilon": asked.epsilon, "delta": asked.delta, "unit": asked.unit}
     metrics = asked.metrics or ("all" if asked.epsilon == inf else "none")
     budget |= {"patient_examples": asked.patient_examples, "metrics": metrics, "reasons": asked.reasons}
+    foreign = [name for name in asked.methods.split(",") if ":" in name]
+    budget |= {"plugins": tuple(dict.fromkeys([*foreign, *asked.plugins]))}
     policy = Policy(("0" * 64,), tuple(uploads), asked.largest_upload_mb, **budget)
     require_new(layout.folder)
     make(layout, replace(policy, apps=(bundle_hash(),)).text())  # building the app takes seconds: after all checks
@@ -274,6 +276,8 @@ def _parser() -> Parser:
             )
             words = "of a failure that may leave: own (those of no exception) or all"
             one.add_argument("--reasons", choices=get_args(Reasons), default="own", help=words)
+            words = "package.module:Class outside the app that a run may name beside --methods"
+            one.add_argument("--plugins", nargs="+", default=[], metavar="NAME", help=words)
             one.add_argument("--host", default="127.0.0.1", help="name or address under which sites reach the server")
             one.add_argument("--listen", default="127.0.0.1", help="address that the server listens on")
             one.add_argument("--port", type=int, default=9092, help="of the server for sites")

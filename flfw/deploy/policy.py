@@ -38,8 +38,15 @@ _OF_THE_SITE = re.compile(rf"{re.escape(DIED)}|{_OWN}[^\n]*|(?:{_UNSPOKEN})[^\n]
 """Reasons of a failure that are about the message, the policy or the budget, and not about the data."""
 _SHOWN = 80  # characters of a name that an app chose
 _BY_PATH = ("folder:", "hf:")  # data sets of which the server says where they lie on this machine
+_PLUGGED = ("method", "defence", "attack")  # settings that may name any class that is installed at the site
 _NUMBERS_AT_MOST = 100
 _WORDS_AT_MOST = 1000  # characters of the words that introduce a site, of a reason, and of the names of numbers
+
+
+def plugins_of(run_config: Mapping[str, Any]) -> list[str]:
+    """Return what a run names as ``package.module:Class``, which is no part of its app."""
+    words = (word for key in _PLUGGED for word in re.split(r"[\s,+]+", str(run_config.get(key, ""))))
+    return [word for word in words if ":" in word]
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,7 @@ class Policy:
             any exception, too, which may hold data.
         fewest_examples: number of training examples below which the site answers no message, >= 0.
         most_messages: number of messages that the site answers, over all runs, >= 0; inf: they are not counted.
+        plugins: methods, defences and attacks outside the accepted app that a run may name, as package.module:Class.
         record: whether the server may record what this site sends.
         volunteered: training examples that this site gives away for an audit, as positions in its own order, >= 0.
         run: settings that a run may have; None: all of them.
@@ -75,6 +83,7 @@ class Policy:
     reasons: Reasons = "own"
     fewest_examples: int = 0
     most_messages: float = inf
+    plugins: tuple[str, ...] = ()
     record: bool = False
     volunteered: tuple[int, ...] = ()
     run: Pins | None = None
@@ -101,6 +110,8 @@ class Policy:
         require(secret, "reasons=own with an epsilon, as an exception's words cannot be counted", reasons=self.reasons)
         require(self.fewest_examples >= 0, "fewest_examples >= 0", fewest_examples=self.fewest_examples)
         require(self.most_messages >= 0, "most_messages >= 0", most_messages=self.most_messages)
+        outside = all(re.fullmatch(r"[\w.]+:\w+", name) for name in self.plugins)
+        require(outside, "plugins as package.module:Class", plugins=" ".join(self.plugins))
         places = all(place >= 0 for place in self.volunteered) and len(set(self.volunteered)) == len(self.volunteered)
         require(places, "volunteered >= 0, each once", volunteered=" ".join(map(str, self.volunteered)))
         agreed = self.record or not self.volunteered
@@ -128,6 +139,7 @@ class Policy:
             f"reasons = {json.dumps(self.reasons)}  # words of a failure that may leave: own (no exception's) or all\n"
             f"fewest_examples = {self.fewest_examples}  # training examples below which nothing is answered\n"
             f"most_messages = {self.most_messages}  # answered over all runs; inf: they are not counted\n"
+            f"plugins = {json.dumps(list(self.plugins))}  # package.module:Class outside the app that a run may name\n"
             f"record = {json.dumps(self.record)}  # whether the server may record what this site sends\n"
             f"volunteered = {list(self.volunteered)}  # own training examples to give away for an audit, as places\n"
             + (f"\n{self.run.text()}" if self.run else "")
@@ -151,10 +163,11 @@ class Policy:
             raise BadInput(f"Expected {', '.join(sorted(names))} in {path}, got {unknown[0]}.")
         missing = [name for name in ("apps", "uploads", "largest_upload_mb") if name not in rules]
         require(not missing, f"apps, uploads and largest_upload_mb in {path}", missing=", ".join(missing))
-        for name in ("apps", "uploads"):
-            listed = isinstance(rules[name], list) and all(isinstance(word, str) for word in rules[name])
-            require(listed, f"a list of words for {name} in {path}", **{name: rules[name]})
-            rules[name] = tuple(rules[name])
+        for name in ("apps", "uploads", "plugins"):
+            words = rules.get(name, [])
+            listed = isinstance(words, list) and all(isinstance(word, str) for word in words)
+            require(listed, f"a list of words for {name} in {path}", **{name: words})
+            rules[name] = tuple(words)
         for name in ("largest_upload_mb", "epsilon", "delta", "most_messages"):
             number = isinstance(rules.get(name, 0), int | float) and not isinstance(rules.get(name), bool)
             require(number, f"a number for {name} in {path}", **{name: rules.get(name)})
@@ -185,6 +198,9 @@ class Policy:
             return f"{_OWN}accepts at most metrics={self.metrics}, the run has metrics={metrics[:_SHOWN]}"
         if not self.record and run_config.get("record", False):
             return f"{_OWN}does not let its messages be recorded, and the run is to be"
+        if foreign := [name for name in plugins_of(run_config) if name not in self.plugins]:
+            way_out = "name it in plugins to trust it"
+            return f"{_OWN}lets no code run but the accepted app's, such as {foreign[0][:_SHOWN]}; {way_out}"
         dataset = str(run_config.get("dataset", ""))
         if dataset.startswith(_BY_PATH) and not (self.run and "dataset" in self.run.rules):
             way_out = "what lies in its data folder is site:CxHxW:CLASSES; else pin the dataset in [run]"

@@ -211,7 +211,7 @@ def _write_policy(path: Path, asked: Experiment, policy: Policy | None, largest_
         largest_mb: of an update in the rehearsal; a tenth and 0.1 MB more are allowed, for the message around it.
     """
     from flfw.deploy.pins import pins_of
-    from flfw.deploy.policy import Policy
+    from flfw.deploy.policy import Policy, plugins_of
     from flfw.deploy.submit import bundle_hash
     from flfw.resolve import resolve, without_auto
     from flfw.storage.sealed import write_whole
@@ -221,9 +221,9 @@ def _write_policy(path: Path, asked: Experiment, policy: Policy | None, largest_
     metrics = "none" if asked.metrics == "none" else "all"
     allowed = policy or Policy(("any",), (), most, metrics=metrics)
     uploads = resolve(asked).sharing.uploads
-    pinned = replace(
-        allowed, apps=(bundle_hash(),), uploads=uploads, largest_upload_mb=most, run=pins_of(asked, asked.dataset)
-    )
+    foreign = tuple(dict.fromkeys((*allowed.plugins, *plugins_of(asked.to_run_config()))))
+    pins = pins_of(asked, asked.dataset)
+    pinned = replace(allowed, apps=(bundle_hash(),), uploads=uploads, largest_upload_mb=most, plugins=foreign, run=pins)
     write_whole(path, pinned.text().encode())
     print(path)
 

@@ -13,7 +13,10 @@ from typing import Any, cast
 import pytest
 
 from benchmarks import kills
-from benchmarks.kills import Runs, descendants, marked
+from benchmarks.kills import Runs
+from benchmarks.process_family import command_line, descendants, marked
+from flfw.deploy.__main__ import main as deploy
+from flfw.deploy.layout import Layout
 
 CHILD = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
 
@@ -25,11 +28,11 @@ def test_processes_are_found_below_the_one_that_started_them(monkeypatch: pytest
             while not (below := descendants(started.pid)):
                 pass
             assert len(below) == 1 and started.pid in descendants(os.getpid()) and below[0] in descendants(os.getpid())
-            assert {started.pid, *below} <= set(marked(str(tmp_path)))
-            assert "-c" in kills.command_line(started.pid)
+            assert {started.pid, *below} <= set(marked("FLFW_KILLS", str(tmp_path)))
+            assert "-c" in command_line(started.pid)
         finally:
             started.communicate(b"\n")
-    assert not descendants(started.pid) and not marked(str(tmp_path)) and not kills.command_line(started.pid)
+    assert not descendants(started.pid) and not marked("FLFW_KILLS", str(tmp_path)) and not command_line(started.pid)
 
 
 def result(folder: Path, loss: float) -> Path:
@@ -47,8 +50,8 @@ class Rehearsed:
     def __init__(self, folder: Path, ends: list[float | Exception]) -> None:
         self.folder, self.ends, self.over = folder, ends, 0
 
-    def whole(self) -> tuple[Path, float, float]:
-        return result(self.folder / "whole", 0.5), 1.0, 2.0
+    def whole(self) -> tuple[Path, float]:
+        return result(self.folder / "whole", 0.5), 2.0
 
     def killed(self, out: Path, moment: float) -> bool:
         assert moment <= 2.0
@@ -72,9 +75,26 @@ def test_a_run_that_differs_or_does_not_end_is_said(tmp_path: Path) -> None:
     tally = kills.kills(cast(Runs, rehearsed), 4, random.Random(0))
     assert tally.equal == 2 and tally.ends == {"resumed": 3, "did not end": 1}
     differs, hangs = tally.bad
-    assert differs.startswith("kill 1 at 1.") and differs.endswith("/result.json/rounds[0]/loss: 0.5 and 0.5000001")
+    assert differs.startswith("kill 1 at ") and differs.endswith("/result.json/rounds[0]/loss: 0.5 and 0.5000001")
     assert hangs.startswith("kill 2 at ") and hangs.endswith(": it hangs")
     assert tally.row()["moments"] == 4
+
+
+def test_a_run_that_fails_before_the_kill_is_no_run_that_was_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = Runs(kills.VICTIMS["attack_server"], tmp_path / "runs", None)
+    monkeypatch.setattr(runs, "flags", lambda out: ["--nonsense"])
+    with pytest.raises(RuntimeError, match=r"failed before the kill: sim\.py: .*--nonsense"):
+        runs.killed(tmp_path / "out", 0.0)
+
+
+@pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
+def test_nothing_is_killed_where_the_federation_is_not_at_work(tmp_path: Path) -> None:
+    """The descendants of no process are all of this machine."""
+    deploy(["init", str(tmp_path / "fed")])
+    runs = Runs(kills.VICTIMS["server_app"], tmp_path / "runs", Layout.read(tmp_path / "fed"))
+    assert runs._find(0) is None
 
 
 @pytest.mark.slow

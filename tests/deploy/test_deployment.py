@@ -134,6 +134,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
     (folder.parent / "misbehaving.py").write_text(MISBEHAVING)
     ports = free_ports(2 + SITES + 2)
     flags = ["--port", str(ports[0]), "--control-port", str(ports[1]), "--site-port", str(ports[2])]
+    flags += ["--plugins", "misbehaving:EachRoundOtherwise", "misbehaving:Theft"]
     deploy("init", str(folder), "--methods", "hyperfl,fedcg,fed_cdp", *flags)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")

@@ -39,6 +39,7 @@ pytestmark = [
 
 HONEST = [client for client in range(sites.SITES) if client != EVIL]
 DROP = ("--on-client-failure", "drop", "--round-deadline", "20")
+ENROLLED = "tests.support.enrolled_again:EnrolledAgain"
 PLAIN = ("--method", "fedavg", "--net", "linear", *sites.COMMON, "--set", "sampled.train=50")
 
 
@@ -65,7 +66,7 @@ class Federation:
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     folder = tmp_path_factory.mktemp("evil") / "federation"
-    made = Federation(sites.made(folder, "--methods", "fedavg,hyperfl"), folder.parent / "table")
+    made = Federation(sites.made(folder, "--methods", "fedavg,hyperfl", "--plugins", ENROLLED), folder.parent / "table")
     with sites.at_work(made.layout, empty=[EVIL]):
         yield made
 
@@ -211,7 +212,7 @@ def test_a_run_of_factors_ends_with_the_model_of_the_honest(factored: Told, tmp_
 def enrolled(federation: Federation, tmp_path_factory: pytest.TempPathFactory) -> Told:
     """All clients are enrolled anew before each round, by the server's own code over gRPC."""
     out = tmp_path_factory.mktemp("enrolment") / "run"
-    flags = ("--method", "tests.support.enrolled_again:EnrolledAgain", *PLAIN[2:])
+    flags = ("--method", ENROLLED, *PLAIN[2:])
     return Told(out, federation.run("enrolment", out, len(ENROLMENT), *flags))
 
 

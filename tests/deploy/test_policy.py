@@ -16,6 +16,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.runtime import run_clientapp
 
 from flfw.deploy import guard
+from flfw.deploy.pins import pins_of
 from flfw.deploy.policy import ANY, Policy
 from flfw.dp.budget import OverBudget
 from flfw.errors import DIED, BadInput
@@ -49,7 +50,7 @@ def test_the_file_says_what_the_policy_is(tmp_path: Path) -> None:
     for policy in (
         POLICY,
         replace(POLICY, apps=(ANY,), uploads=(), metrics="none", record=True, volunteered=(4, 0)),
-        replace(POLICY, reasons="all", fewest_examples=20, most_messages=40),
+        replace(POLICY, reasons="all", fewest_examples=20, most_messages=40, plugins=("a.b:C", "d:E")),
         STRICT,
     ):
         path.write_text(policy.text())
@@ -88,6 +89,8 @@ DAMAGED = {
     SOUND + 'metrics = "few"\n': "metrics among all, private, none",
     SOUND + 'reasons = "few"\n': "reasons among own, all",
     SOUND + 'epsilon = 2\nmetrics = "none"\nreasons = "all"\n': "reasons=own with an epsilon",
+    SOUND + 'plugins = "a.b:C"\n': "a list of words for plugins",
+    SOUND + 'plugins = ["a.b"]\n': "plugins as package.module:Class, got",
     SOUND + "fewest_examples = 1.5\n": "a whole number in",
     SOUND + "fewest_examples = -1\n": "fewest_examples >= 0",
     SOUND + "most_messages = -1\n": "most_messages >= 0",
@@ -164,6 +167,29 @@ def test_recording_needs_the_sites_consent() -> None:
     assert POLICY.refuses_run({**config(), "record": False}) is None
     assert "recorded" in str(POLICY.refuses_run(recorded))
     assert replace(POLICY, record=True).refuses_run(recorded) is None
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"method": "a.b:C"},
+        {"method": "os:system"},
+        {"defence": "a.b:C"},
+        {"defence": "prune+a.b:C"},
+        {"attack": ("ig", "a.b:C")},
+        {"attack": ("a.b:C",)},
+    ],
+)
+def test_code_outside_the_app_needs_the_sites_consent(named: dict[str, Any]) -> None:
+    """With pins that name it, too: they are about settings."""
+    foreign = "os:system" if "os:system" in named.values() else "a.b:C"
+    words = "this site's policy lets no code run but the accepted app's, such as "
+    words += f"{foreign}; name it in plugins to trust it"
+    assert POLICY.refuses_run(config(**named)) == words
+    pinned = replace(POLICY, run=pins_of(Experiment(**named), "digits"))
+    assert pinned.refuses_run(config(**named)) == words
+    assert replace(POLICY, plugins=("d.e:F", foreign)).refuses_run(config(**named)) is None
+    assert replace(POLICY, plugins=(f"x.{foreign}",)).refuses_run(config(**named)) == words
 
 
 # --- what leaves ---------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from tests.support.asking import (
 from tests.support.forgery import Forged
 
 CURSOR = "\x1b[2J\x1b]0;owned\x07"
+FOREIGN = "lets no code run but the accepted app's, such as "
 PINS, POLICY = "this site's policy pins the run, which has ", "this site's policy "
 HIDDEN = POLICY + "lets no other reason of a failure leave; its log has it"
 SENT, DECLINED = "<class 'flfw.messages.sharing.SharingViolation'>:<'", "<class 'flfw.messages.reasons.Declined'>:<'"
@@ -61,7 +62,7 @@ class Lie:
 LIES = (
     # settings of the run
     Lie("method without noise", PINS + "method=fedavg", setting(method="fedavg")),
-    Lie("method that the server names", PINS + "method=os:system", setting(method="os:system")),
+    Lie("method that the server names", FOREIGN + "os:system", setting(method="os:system")),
     Lie("method that moves the cursor", PINS + "method=?[2J", setting(method=CURSOR)),
     Lie("method of 1 MB", PINS + "method=xxx", setting(method="x" * 10**6)),
     Lie("method left out", PINS + "method=hyperfl", without("method")),
@@ -81,8 +82,8 @@ LIES = (
     Lie("a thousand passes", PINS + "local-epochs=1000", setting(local_epochs=1000)),
     Lie("batches of one example", PINS + "batch-size=1", setting(batch_size=1)),
     Lie("learning rate of 10^9", PINS + "lr=1000000000.0", setting(lr=1e9)),
-    Lie("defence that the server names", PINS + "defence=evil:Shield", setting(defence="evil:Shield")),
-    Lie("attack that the server names", PINS + "attack=evil:Attack", setting(attack="evil:Attack")),
+    Lie("defence that the server names", FOREIGN + "evil:Shield", setting(defence="evil:Shield")),
+    Lie("attack that the server names", FOREIGN + "evil:Attack", setting(attack="evil:Attack")),
     Lie("noise of nothing", PINS + "set=", setting(set="sampled.train=50 noise_source=secure noise_multiplier=0")),
     Lie("noise that the server can repeat", PINS + "set=", setting(set="sampled.train=50 noise_source=seed")),
     Lie("unit of another kind", PINS + "set=", setting(set="sampled.train=50 noise_source=secure unit=client")),
