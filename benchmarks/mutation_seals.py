@@ -55,17 +55,16 @@ def missummed(operator: Operator) -> Change:
 
 def resealed(name: str, data: bytes, rng: Random) -> tuple[Files, bool]:
     """Return a manifest with a changed line, whose seals and head are made to fit."""
-    before, lines = "", []
-    for line in lines_mutant(data, rng).split(b"\n"):
+    lines: list[bytes] = []
+    for number, line in enumerate(lines_mutant(data, rng).split(b"\n"), start=1):
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
             row = None
         if isinstance(row, dict):
-            row = sealed(row, before)
-            before, line = row["seal"], json.dumps(row).encode()
+            line = json.dumps(sealed(row, number)).encode()
         lines.append(line)
-    head = json.dumps({"lines": len(lines) - 1, "seal": before}).encode()
+    head = json.dumps({"lines": len(lines) - 1}).encode()
     return {name: b"\n".join(lines), str(Path(name).with_name(HEAD)): with_checksum(head)}, False
 
 

@@ -174,6 +174,8 @@ def _at_work(
         raise Declined(f"runs other code ({code_hash()}) than the server ({config['code']}); install the same")
     resolved = resolve(Experiment.from_run_config(context.run_config))
     require_settled(resolved.experiment)
+    if config["round"] > (most := resolved.experiment.rounds + (kind == message_cost.EVALUATE)):
+        raise Declined(f"was asked for round {config['round']} of a run that has {most}")
     asked, probed = resolved, kind == message_cost.PROBE
     if probed:
         resolved = _on_rung(resolved, config["rung"])

@@ -89,17 +89,16 @@ class RecordingGrid(GridAround):
             )
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         drop_unfinished(self._folder)
-        (self._folder / HEAD).unlink(missing_ok=True)  # it may count lines that are now cut off
         self._manifest = Journal(self._folder / tape.MANIFEST, mark)
-        self._lines, self._seal = 0, ""
+        (self._folder / HEAD).unlink(missing_ok=True)  # it may count lines that are now cut off
+        self._lines = self._counted = 0
         self._pushed: list[_Asked] = []
         self._last: _Received | None = None
         self._not_on_disk: list[Path] = []
         self._go_on(self._manifest.rows)
 
     def _go_on(self, rows: list[tape.Line]) -> None:
-        if rows:
-            self._lines, self._seal = len(rows), str(rows[-1].get("seal", ""))
+        self._lines = len(rows)
         if not rows:
             self._append({"format": tape.FORMAT, "flfw": __version__})
         elif rows[0].get("format") != tape.FORMAT:
@@ -122,7 +121,7 @@ class RecordingGrid(GridAround):
         """Present end of the record; all of it up to here is on disk."""
         tape.bring_to_disk([self._folder / tape.MANIFEST, *self._not_on_disk])
         self._not_on_disk = []
-        write_head(self._folder, self._lines, self._seal)
+        self._count()
         return self._manifest.mark
 
     @property
@@ -163,6 +162,8 @@ class RecordingGrid(GridAround):
                         self._record(request, reply)
             del request  # frees its arrays while the caller handles the reply
             yield reply
+        with self._lock:
+            self._count()
 
     def _record(self, asked: _Asked, reply: Message) -> None:
         metrics = _scalars(reply.content)
@@ -213,9 +214,14 @@ class RecordingGrid(GridAround):
         self._append({"skipped": reason, **exchange})
 
     def _append(self, row: tape.Line) -> None:
-        line = sealed(row, self._seal)
-        self._manifest.append(line)
-        self._lines, self._seal = self._lines + 1, line["seal"]
+        self._lines += 1
+        self._manifest.append(sealed(row, self._lines))
+
+    def _count(self) -> None:
+        """Note the number of lines, if there are more than before."""
+        if self._lines > self._counted:
+            self._counted = self._lines
+            write_head(self._folder, self._lines)
 
     def _write(self, file: str, data: bytes) -> None:
         tape.write(self._folder / file, data)

@@ -1,9 +1,9 @@
 """Manifest of a folder of recordings: its lines, the seal of each line, and what is left out when one does not fit.
 
-The seal of a line is the SHA-256 of the seal before it and of the line's own bytes. So a line that was changed, moved
-or repeated does not fit, nor does one before which a line is missing. ``manifest.head`` has the number of lines at the
-last checkpoint and the seal of the last of them, so that lines missing at the end are noticed, too. This finds damage,
-not malice: whoever may write the folder can make all seals fit. Older recordings, without seals, are read.
+Each line has its number, and a SHA-256 of the line as its seal. So a line that was changed does not fit, and lines that
+are missing, repeated or moved are noticed by their numbers. ``manifest.head`` has the number of lines after the last
+round, so that lines missing at the end are noticed, too. This finds damage, not malice: whoever may write the folder
+can make all seals fit. Older recordings, without seals, are read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -23,48 +23,37 @@ from flfw.storage.sealed import read_checked, write_checked, write_whole
 HEAD = "manifest.head"
 SIDES = ("sent_to_client", "sent_by_client")
 
+_OWN = ("line", "seal")  # what a line has beside its row
 _SEALED = re.compile(rb'(?P<content>\{.+), "seal": "(?P<seal>[0-9a-f]{64})"\}', re.DOTALL)
-_AGAIN = "a whole number of lines and a seal; record them anew"
 
 
 class _Head(TypedDict):
     """Content of the head."""
 
     lines: int
-    seal: str
 
 
-def sealed(row: Line, before: str = "") -> Line:
-    """Return a row with its seal as last entry; ``before``: seal of the row before it, empty for the first."""
-    content = {name: value for name, value in row.items() if name != "seal"}
-    return {**content, "seal": _seal(json.dumps(content).encode()[:-1], before)}
+def sealed(row: Line, number: int) -> Line:
+    """Return a row with its number, >= 1, and its seal as last entries."""
+    content = {name: value for name, value in row.items() if name not in _OWN} | {"line": number}
+    return {**content, "seal": _seal(json.dumps(content).encode()[:-1])}
 
 
-def sealed_lines(rows: Iterable[Line]) -> bytes:
-    """Return the content of a manifest with these rows, of which the first is the header."""
-    before, lines = "", []
-    for row in rows:
-        line = sealed(row, before)
-        before = line["seal"]
-        lines.append(json.dumps(line).encode() + b"\n")
-    return b"".join(lines)
-
-
-def write_head(folder: Path, lines: int, seal: str) -> None:
-    """Note how many lines the manifest has now, and the last one's seal."""
-    write_checked(folder / HEAD, json.dumps({"lines": lines, "seal": seal}).encode())
+def write_head(folder: Path, lines: int) -> None:
+    """Note how many lines the manifest has now."""
+    write_checked(folder / HEAD, json.dumps({"lines": lines}).encode())
 
 
 def rewrite(folder: Path, rows: Sequence[Line]) -> None:
     """Replace the manifest of a folder in which nobody records; the first row is the header."""
-    data = sealed_lines(rows)
+    lines = [json.dumps(sealed(row, number)).encode() + b"\n" for number, row in enumerate(rows, start=1)]
     (folder / HEAD).unlink(missing_ok=True)  # a kill leaves a manifest without a head, and never one with another's
-    write_whole(folder / MANIFEST, data, 0o600)
-    write_head(folder, len(rows), json.loads(data.splitlines()[-1])["seal"])
+    write_whole(folder / MANIFEST, b"".join(lines), 0o600)
+    write_head(folder, len(rows))
 
 
-def _seal(content: bytes, before: str) -> str:
-    return hashlib.sha256(before.encode() + b"\n" + content).hexdigest()
+def _seal(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def read_manifest(folder: Path) -> tuple[list[Line], list[str]]:
@@ -76,52 +65,89 @@ def read_manifest(folder: Path) -> tuple[list[Line], list[str]]:
     path = folder / MANIFEST
     if not path.exists():
         raise BadInput(f"Expected recordings in {folder}, found no {MANIFEST}; run with --attack.")
-    head = _head(folder)  # first, since the manifest may grow meanwhile
     try:
-        header, *lines = path.read_bytes().split(b"\n")
+        counted, data = _whole(folder)
     except OSError as error:
         raise BadInput(f"Expected recordings in {path}, got a file that cannot be read ({error.strerror}).") from error
-    first = _parsed(header) or {}
+    *lines, rest = data.split(b"\n")
+    first = (_parsed(lines[0] if lines else rest)) or {}
     if first.get("format") != FORMAT:
         written = first.get("format", "an older one or none")
         raise BadInput(f"Expected recordings in format {FORMAT}, got {written} in {path}; record them anew.")
-    rows, damaged, seals = [], [], []
-    for number, (line, seal, fits) in enumerate(_checked([header, *lines]), start=1):
-        seals.append(seal)
-        row = _parsed(line)
-        if number == len(lines) + 1 and line:  # all complete lines end with a line break
-            damaged.append(f"Line {number} of {MANIFEST} was left out: it was cut short, or is being written.")
-        elif line and not fits:
-            damaged.append(
-                f"Line {number} of {MANIFEST} was left out: it, or a line before it, is not as it was written."
-            )
-        elif number > 1 and row is not None and (is_exchange(row) or "skipped" in row or _forgotten(row)):
-            rows.append({name: value for name, value in row.items() if name != "seal"})
-        elif number > 1 and line:
-            damaged.append(f"Line {number} of {MANIFEST} was left out: it describes no exchange.")
-    if head is not None and seals[head["lines"] - 1 : head["lines"]] != [head["seal"]]:
-        damaged.append(f"{MANIFEST} is not as it was written: its line {head['lines']} is missing or another one.")
+    rows, damaged, numbered = _rows(lines, "seal" in first)
+    if rest:
+        number = len(lines) + 1
+        damaged.append(f"Line {number} of {MANIFEST} was left out: it was cut short, or is being written.")
+    elif isinstance(counted, int) and counted > numbered:
+        damaged.append(f"{MANIFEST} is not as it was written: {counted - numbered} at the end are missing.")
+    if isinstance(counted, str):
+        damaged.append(counted)
     return rows, damaged
 
 
-def _checked(lines: Sequence[bytes]) -> Iterator[tuple[bytes, str, bool]]:
-    """Yield each line with its seal, and whether this fits; a line without one fits if the header has none, either."""
-    before, all_sealed = "", _SEALED.fullmatch(lines[0]) is not None
-    for line in lines:
-        match = _SEALED.fullmatch(line)
-        if match is None:
-            yield line, "", not all_sealed
-        else:
-            seal = match["seal"].decode()
-            yield line, seal, seal == _seal(match["content"], before)
-            before = seal
+def _whole(folder: Path) -> tuple[int | str | None, bytes]:
+    """Return the head's number of lines, a sentence on its damage or None, and a manifest that belongs to it.
+
+    The manifest may grow meanwhile, which does no harm; or it is replaced, and then the head is, too.
+    """
+    for _ in range(5):
+        before = _head(folder)
+        data = (folder / MANIFEST).read_bytes()
+        if _head(folder) == before:
+            break
+    return before, data
 
 
-def _head(folder: Path) -> _Head | None:
+def _head(folder: Path) -> int | str | None:
     try:
-        return from_json(read_checked(folder / HEAD), _Head, folder / HEAD, _AGAIN)
+        return from_json(read_checked(folder / HEAD), _Head, folder / HEAD)["lines"]
     except FileNotFoundError:
         return None
+    except BadInput:
+        return f"{HEAD} is not as it was written: whether lines are missing at the end is not known."
+
+
+def _rows(lines: Sequence[bytes], all_sealed: bool) -> tuple[list[Line], list[str], int]:
+    """Return the rows after the header, a sentence for each damage, and the number that the last line should have."""
+    rows: list[Line] = []
+    damaged: list[str] = []
+    last = loose = 0  # number of the last line that fits, and how many since then do not
+    for place, line in enumerate(lines, start=1):
+        row, number, left_out = _parsed(line), _number(line), f"Line {place} of {MANIFEST} was left out: "
+        if number is None and (all_sealed or _SEALED.fullmatch(line)):
+            damaged.append(left_out + "it is not as it was written.")
+            loose += 1
+            continue
+        if number is not None and number <= last:
+            damaged.append(left_out + "it is there twice, or not in its place.")
+            continue
+        if number is not None:
+            if (missing := number - last - 1 - loose) > 0:
+                damaged.append(f"Of {MANIFEST} {missing} before line {place} are missing.")
+            last, loose = number, 0
+        if place == 1:
+            continue
+        if row is not None and (is_exchange(row) or "skipped" in row or _forgotten(row)):
+            damaged += _earlier(row)
+            rows.append({name: value for name, value in row.items() if name not in _OWN})
+        elif line:
+            damaged.append(left_out + "it describes no exchange.")
+    return rows, damaged, last + loose
+
+
+def _number(line: bytes) -> int | None:
+    """Return the number of a line; None: it has no seal, or one that does not fit."""
+    match = _SEALED.fullmatch(line)
+    if match is None or match["seal"].decode() != _seal(match["content"]):
+        return None
+    number = (_parsed(line) or {}).get("line")
+    return number if type(number) is int else None
+
+
+def _earlier(row: Line) -> list[str]:
+    """Return what was damaged before recordings were removed, when the lines were numbered anew."""
+    noted = row.get("damaged")
+    return [str(sentence) for sentence in noted] if isinstance(noted, list) else []
 
 
 def is_exchange(row: Line) -> bool:

@@ -28,8 +28,8 @@ def keep_last(folder: Path, rounds: int) -> list[Path]:
     """Keep the recordings of the last recorded rounds and delete all others; the manifest lists the deleted rounds.
 
     No process may be recording in the folder. The run cannot be resumed afterwards: its checkpoint needs all
-    recordings. Damaged lines of the manifest are removed too, with the files that no other line names. Deletion is not
-    secure erasure: see `purge`.
+    recordings. Damaged lines of the manifest are removed too, with the files that no other line names; that they were
+    damaged stays noted, and is said whenever the recordings are read. Deletion is not secure erasure: see `purge`.
 
     Args:
         folder: folder of recordings, as `flfw.recording.reader.Recordings` reads them.
@@ -42,20 +42,21 @@ def keep_last(folder: Path, rounds: int) -> list[Path]:
         BadInput: there are no recordings, or ``rounds`` is negative.
     """
     require(rounds >= 0, "rounds >= 0", rounds=rounds)
-    manifests = {place: read_manifest(place)[0] for place in places(folder)}
+    read = {place: read_manifest(place) for place in places(folder)}
+    manifests = {place: rows for place, (rows, _) in read.items()}
     recorded = sorted({row["round"] for rows in manifests.values() for row in rows if is_exchange(row)})
     kept = set(recorded[len(recorded) - min(rounds, len(recorded)) :])
-    return [path for place, rows in manifests.items() for path in _keep(place, rows, kept)]
+    return [path for place, (rows, damaged) in read.items() for path in _keep(place, rows, damaged, kept)]
 
 
-def _keep(folder: Path, rows: Sequence[Line], kept: Container[object]) -> list[Path]:
+def _keep(folder: Path, rows: Sequence[Line], damaged: Sequence[str], kept: Container[object]) -> list[Path]:
     recorded = {row["round"] for row in rows if is_exchange(row)}
     gone = sorted(number for number in {*forgotten(rows), *recorded} if number not in kept)
     lines = [row for row in rows if "forgotten" not in row and row.get("round") in kept]
     if gone:
         header = json.loads((folder / MANIFEST).read_bytes().partition(b"\n")[0])
         # First, so that after a kill the next call removes the files without a line.
-        rewrite(folder, [header, {"forgotten": {"rounds": gone}}, *lines])
+        rewrite(folder, [header, {"forgotten": {"rounds": gone}, "damaged": list(damaged)}, *lines])
     ways = ("sent_to_client", "sent_by_client")
     return sweep(folder, {row[way]["file"] for row in lines if is_exchange(row) for way in ways})
 

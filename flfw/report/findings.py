@@ -255,7 +255,7 @@ def setting_name(entry: Mapping[str, Any], entries: Iterable[Mapping[str, Any]],
     if partly and not (entry.get("adaptation") and hidden_by == entry.get("defence")):
         parts.append(f"against {entry['defence']}" if _is_defended(entry) else "undefended")
     parts += [f"told of {hidden_by}"] if entry.get("adaptation") else []
-    where = [str(entry[key]) for key in ("vantage", "source") if len({other.get(key) for other in entries}) > 1]
+    where = [str(entry.get(key)) for key in ("vantage", "source") if len({other.get(key) for other in entries}) > 1]
     where += [] if entry.get("client") is None else [f"client {entry['client']}"]
     return " ".join([*parts, f"({', '.join(where)})"] if where else parts)
 

@@ -59,7 +59,7 @@ def scope(settings: Sequence[AuditEntry]) -> Scope:
         clients=len({row.get("client") for row in rows}) or None,
         rounds=tuple(sorted({int(setting.entry["round"] or 0) for setting in settings})),
         sources=tuple(sorted({str(setting.entry["source"]) for setting in settings})),
-        vantages=tuple(sorted({str(setting.entry["vantage"]) for setting in settings}, key=_outermost)),
+        vantages=tuple(sorted({str(setting.entry.get("vantage")) for setting in settings}, key=_outermost)),
         verdicts=verdicts,
         seeds=max((len(setting.entry["seeds"] or []) for setting in settings), default=0),
     )

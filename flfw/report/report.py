@@ -120,7 +120,7 @@ def write_report(folder: Path, pictures: bool | None = None) -> Path:
         files=files_of(folder),
     )
     written = folder / "report.html"
-    write_whole(written, page.encode())
+    write_whole(written, page.encode(errors="backslashreplace"))  # half a surrogate pair, in a damaged result.json
     return written
 
 

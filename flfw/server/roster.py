@@ -99,6 +99,14 @@ class Roster:
         for partition in waiting:
             self._note(Failure(partition, late), when, failed)
 
+    def drop(self, partition: int, reason: str, when: str, failed: list[Failure]) -> None:
+        """Add the failure of a client whose answer could be read, but is not used.
+
+        Raises:
+            RunFailed: the run does not tolerate failures.
+        """
+        self._note(Failure(partition, reason), when, failed)
+
     def check_enough(self, usable: int, failed: Sequence[Failure], when: str) -> None:
         """Raise `RunFailed`, with the reasons, if too few clients gave something usable."""
         if usable < self.tolerance.min_clients:

@@ -28,6 +28,7 @@ from flfw.server.faults import Failure, Tolerance
 from flfw.server.history import History
 from flfw.server.robust import RobustMean
 from flfw.server.roster import Roster, unforeseeable
+from flfw.server.screening import bound_of, change, screened
 from flfw.storage.checkpoint import Snapshot
 from flfw.storage.journal import JournalMark
 
@@ -226,7 +227,16 @@ class FederatedStrategy(Method, Strategy, ABC):
             self.check_metrics(metrics)
             return tensors, metrics, size
 
-        for partition, (tensors, metrics, size) in self.roster.receive(messages, replies, when, checked, failed):
+        received = self.roster.receive(messages, replies, when, checked, failed)
+        if self.at and self.at.experiment.federation:  # simulated clients run this project's code
+            start = self.broadcasted
+            received = screened(
+                received,
+                lambda one: change(one[0], start),
+                bound_of(start),
+                lambda partition, reason: self.roster.drop(partition, reason, when, failed),
+            )
+        for partition, (tensors, metrics, size) in received:
             rows.append({"round": server_round, "client": partition, **metrics, "upload_bytes": size})
             self.last_round[partition] = server_round
             update = Update(partition, metrics.get("num-examples", 1), tensors, metrics)

@@ -56,7 +56,8 @@ class Journal:
     def append(self, row: dict[str, Any]) -> None:
         """Append a row and force it to disk; `rows` does not get it."""
         data = json.dumps(row).encode() + b"\n"
-        with self._path.open("ab") as file:
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(descriptor, "ab") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -1,18 +1,26 @@
 """Manifests: each line is sealed, and what was changed, moved, repeated, added or cut off is left out and said."""
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from flwr.clientapp import ClientApp
 
 from flfw.errors import BadInput
+from flfw.messages.inprocess import InProcessGrid
 from flfw.recording import manifest
+from flfw.recording.grid import RecordingGrid
 from flfw.recording.manifest import HEAD, read_manifest
+from flfw.recording.retention import keep_last
 
 Lines = list[bytes]
-WRONG = "Line {} of manifest.jsonl was left out: it, or a line before it, is not as it was written."
+WRONG = "Line {} of manifest.jsonl was left out: it is not as it was written."
+ALL_WRONG = [WRONG.format(number) for number in (1, 2, 3, 4)]
+TWICE = "Line {} of manifest.jsonl was left out: it is there twice, or not in its place."
+MISSING = "Of manifest.jsonl {} before line {} are missing."
 HEADER = {"format": 1, "flfw": "0"}
 
 
@@ -37,9 +45,15 @@ def changed(folder: Path, change: Callable[[Lines], object]) -> tuple[list[int],
     return [one["client"] for one in rows], damaged
 
 
-def number_of(line: bytes, old: bytes, new: bytes) -> bytes:
-    assert line.count(old) == 1
-    return line.replace(old, new)
+def replaced(lines: Lines, old: bytes, new: bytes) -> None:
+    """Change the third line."""
+    assert lines[2].count(old) == 1
+    lines[2] = lines[2].replace(old, new)
+
+
+def terse(line: bytes) -> bytes:
+    """The same JSON in other bytes."""
+    return json.dumps(json.loads(line), separators=(",", ":")).encode() + b"\n"
 
 
 def test_what_was_written_is_read_and_has_no_seal_then(tmp_path: Path) -> None:
@@ -61,31 +75,31 @@ def test_each_byte_of_each_line_is_sealed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "clients", "wrong"),
+    ("change", "clients", "said"),
     [
-        (lambda lines: lines.__setitem__(2, number_of(lines[2], b'"round": 1', b'"round": 2')), [0, 2], [3]),
-        (lambda lines: lines.__setitem__(2, number_of(lines[2], b'"round": 1', b'"round":  1')), [0, 2], [3]),
-        (lambda lines: lines.__delitem__(1), [2], [2]),
-        (lambda lines: lines.insert(1, lines[1]), [0, 1, 2], [3]),
-        (lambda lines: lines.insert(2, json.dumps(row(7)).encode() + b"\n"), [0, 1, 2], [3]),
-        (lambda lines: lines.__setitem__(slice(1, 3), lines[2:0:-1]), [], [2, 3, 4]),
-        (lambda lines: lines.__setitem__(0, json.dumps(HEADER).encode() + b"\n"), [1, 2], [2]),
+        (lambda lines: replaced(lines, b'"round": 1', b'"round": 2'), [0, 2], [WRONG.format(3)]),
+        (lambda lines: replaced(lines, b'"round": 1', b'"round":  1'), [0, 2], [WRONG.format(3)]),
+        (lambda lines: lines.__setitem__(2, lines[2][: len(lines[2]) // 2] + b"\n"), [0, 2], [WRONG.format(3)]),
+        (lambda lines: lines.__delitem__(1), [1, 2], [MISSING.format(1, 2)]),
+        (lambda lines: lines.insert(1, lines[1]), [0, 1, 2], [TWICE.format(3)]),
+        (lambda lines: lines.insert(2, json.dumps(row(7)).encode() + b"\n"), [0, 1, 2], [WRONG.format(3)]),
+        (lambda lines: lines.__setitem__(slice(1, 3), lines[2:0:-1]), [1, 2], [MISSING.format(1, 2), TWICE.format(3)]),
+        (lambda lines: lines.__setitem__(slice(None), map(terse, lines)), [], ALL_WRONG),
     ],
-    ids=["another round", "another space", "removed", "repeated", "added", "exchanged", "header without a seal"],
+    ids=["another round", "another space", "cut", "removed", "repeated", "added", "exchanged", "written anew"],
 )
 def test_a_line_that_does_not_fit_is_left_out_and_said(
-    tmp_path: Path, change: Callable[[Lines], object], clients: list[int], wrong: list[int]
+    tmp_path: Path, change: Callable[[Lines], object], clients: list[int], said: list[str]
 ) -> None:
-    left, damaged = changed(tmp_path, change)
-    assert left == clients
-    assert damaged[: len(wrong)] == [WRONG.format(number) for number in wrong]
+    """And no other line is."""
+    assert changed(tmp_path, change) == (clients, said)
 
 
 @pytest.mark.parametrize("cut", [1, 2])
 def test_lines_that_are_missing_at_the_end_are_said(tmp_path: Path, cut: int) -> None:
     left, damaged = changed(tmp_path, lambda lines: lines.__delitem__(slice(-cut, None)))
     assert left == [0, 1, 2][:-cut]
-    assert damaged == ["manifest.jsonl is not as it was written: its line 4 is missing or another one."]
+    assert damaged == [f"manifest.jsonl is not as it was written: {cut} at the end are missing."]
 
 
 def test_lines_after_the_head_count(tmp_path: Path) -> None:
@@ -102,12 +116,53 @@ def test_a_manifest_of_an_earlier_version_has_no_seals_and_is_read(tmp_path: Pat
     assert read_manifest(tmp_path) == ([row(0), row(1)], [])
 
 
-@pytest.mark.parametrize("content", [b"x", b'{"lines": "4", "seal": ""}'])
-def test_a_damaged_head_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize("content", [b"x", b'{"lines": "4"}'])
+def test_a_damaged_head_is_said_and_the_lines_are_read(tmp_path: Path, content: bytes) -> None:
     written(tmp_path)
     (tmp_path / HEAD).write_bytes(content)
-    with pytest.raises(BadInput, match=r"manifest\.head"):
-        read_manifest(tmp_path)
+    rows, damaged = read_manifest(tmp_path)
+    assert rows == [row(0), row(1), row(2)]
+    assert damaged == ["manifest.head is not as it was written: whether lines are missing at the end is not known."]
+
+
+def test_a_manifest_that_is_replaced_while_it_is_read_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path, 3)
+    head, asked = manifest._head, []
+
+    def slow(folder: Path) -> object:
+        before = head(folder)
+        asked.append(before)
+        if len(asked) == 1:  # between the head and the manifest
+            manifest.rewrite(folder, [HEADER, row(0)])
+        return before
+
+    monkeypatch.setattr(manifest, "_head", slow)
+    assert read_manifest(tmp_path) == ([row(0)], []) and asked == [4, 2, 2, 2]
+
+
+def test_what_was_damaged_stays_said_after_recordings_were_removed(tmp_path: Path) -> None:
+    rows = [{**row(client), "round": client} for client in range(4)]
+    manifest.rewrite(tmp_path, [HEADER, *rows])
+    path = tmp_path / "manifest.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:2], lines[2][:40] + b"\n", *lines[3:]]))
+    for kept in (2, 1):
+        keep_last(tmp_path, kept)
+        left, damaged = read_manifest(tmp_path)
+        assert len(left) == 1 + kept and damaged == [WRONG.format(3)]
+
+
+def test_a_refused_resume_leaves_the_alarm(tmp_path: Path) -> None:
+    manifest.rewrite(tmp_path, [HEADER, row(0), row(1)])
+    path = tmp_path / "manifest.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(b"".join(whole.splitlines(keepends=True)[:-1]))
+    mark = {"bytes": len(whole), "sha256": hashlib.sha256(whole).hexdigest()}
+    with pytest.raises(BadInput, match="it is damaged; restore it"):
+        RecordingGrid(InProcessGrid(ClientApp(), 1, {}), tmp_path, mark=mark)
+    assert read_manifest(tmp_path)[1] == ["manifest.jsonl is not as it was written: 1 at the end are missing."]
 
 
 def test_a_kill_between_manifest_and_head_leaves_no_false_alarm(

@@ -83,6 +83,8 @@ TRAINING = (
     Lie("400 kB of a tensor", f"bytes of {WEIGHT}, of which there are", values(lambda w: np.ones(100_000, np.float32))),
     Lie("NaN", f"sent {WEIGHT} with NaN", values(lambda w: w * np.nan)),
     Lie("one infinite entry", f"sent {WEIGHT} with NaN", values(lambda w: np.where(w == w.max(), np.inf, w))),
+    Lie("values near the largest float", "sent a change of norm ", values(lambda w: np.full_like(w, 3e38))),
+    Lie("values of a million", "sent a change of norm ", values(lambda w: w * 0 + np.float32(1e6))),
     Lie("tensor left out", f"did not send {BIAS}", tensors(classifier_bias=None)),
     Lie("tensor too many", "sent stolen, which is not to be uploaded", tensors(stolen=Array(SMALL))),
     Lie("tensor with a name that moves the cursor", "sent ?[2J", lambda m: tensors(**{CURSOR: Array(SMALL)})(m)),

@@ -56,6 +56,7 @@ def publish(target: Path, write: Callable[[Path], None]) -> None:
     """
     try:
         user_cache().mkdir(parents=True, exist_ok=True, mode=0o700)
+        user_cache().chmod(0o700)  # earlier versions made it readable, with all that lies in it
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         scratch = tempfile.TemporaryDirectory(dir=target.parent, prefix=".making-")
     except OSError as error:

@@ -1,0 +1,72 @@
+"""Screen of a round's updates: a change far larger than all others is a failure of its client, by name.
+
+Without it, finite values near the largest float become the next model. Then honest clients compute NaN, are blamed for
+it, and the run is over. A change is refused if its norm is both more than ten times that of what the client received,
+and ten, and more than a hundred times the median of the round's norms. The first bound keeps a client with a tiny
+update from having the others refused. It is no robust mean: a change below the bounds moves the mean as far as it
+does, and if half of a round lies, so does the median. See `flfw.server.robust`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+import torch
+
+from flfw.nets.net import Tensors
+
+_FAR, _TIMES = 10.0, 100.0
+
+T = TypeVar("T")
+
+
+def screened(
+    updates: Iterable[tuple[int, T]],
+    norm: Callable[[T], float],
+    bound: float,
+    refuse: Callable[[int, str], None],
+) -> Iterator[tuple[int, T]]:
+    """Yield the updates of a round but those that are far larger than all others; large ones come last.
+
+    An update is held in memory only if it is larger than the bound.
+
+    Args:
+        updates: each with its client, as they arrive.
+        norm: function that gives the norm of an update's change.
+        bound: norm up to which a change is passed on at once, >= 0.
+        refuse: function that is called with a client and the reason why its update is not used.
+    """
+    norms: list[float] = []
+    held: list[tuple[int, T, float]] = []
+    for client, update in updates:
+        norms.append(size := norm(update))
+        if size <= bound:
+            yield client, update
+        else:
+            held.append((client, update, size))
+    middle = sorted(norms)[(len(norms) - 1) // 2] if norms else 0.0
+    for client, update, size in held:
+        if size > _TIMES * middle:
+            refuse(client, f"sent a change of norm {size:.3g}, over {_TIMES:g} times the round's median {middle:.3g}")
+        else:
+            yield client, update
+
+
+def bound_of(sent: Tensors) -> float:
+    """Return the norm up to which a change from these tensors needs no comparison."""
+    return _FAR * (1 + _norm(sent))
+
+
+def change(tensors: Tensors, sent: Tensors) -> float:
+    """Return the norm of the difference of an update and what was sent; inf beyond the largest float."""
+    return _norm({name: value - sent[name] for name, value in tensors.items()})
+
+
+def _norm(tensors: Tensors) -> float:
+    parts = [
+        torch.linalg.vector_norm(value, dtype=torch.float64)
+        for value in tensors.values()
+        if value.is_floating_point() and value.numel()
+    ]
+    return float(torch.stack(parts).norm()) if parts else 0.0
