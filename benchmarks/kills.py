@@ -47,7 +47,7 @@ _RESUMED = 6  # at most: a site that was killed is admitted again after it misse
 
 
 @dataclass(frozen=True)
-class Victim:
+class KilledProcess:
     """Process to be killed, and the run that it belongs to.
 
     Attributes:
@@ -64,16 +64,16 @@ class Victim:
 _RAY = f"{_ATTACKED} --engine ray --rounds 3"
 _SITE = f"{_TRAINING} --rounds 4 --round-deadline 20"
 VICTIMS = {
-    "sim": Victim(_RAY),
-    "actor": Victim(_RAY, "ray::ClientAppActor"),
-    "raylet": Victim(_RAY, "/raylet/raylet"),
-    "attack_server": Victim(
+    "sim": KilledProcess(_RAY),
+    "actor": KilledProcess(_RAY, "ray::ClientAppActor"),
+    "raylet": KilledProcess(_RAY, "/raylet/raylet"),
+    "attack_server": KilledProcess(
         f"{_ATTACKED} --engine inproc --attack-server beside --rounds 3", "flfw.audit.attack_worker"
     ),
-    "superlink": Victim(_SITE, "", "superlink"),
-    "supernode": Victim(_SITE, "", "supernode"),
-    "server_app": Victim(_SITE, "flwr-serverapp", "superlink"),
-    "site_app": Victim(_SITE, "flfw.deploy.executor", "supernode"),
+    "superlink": KilledProcess(_SITE, "", "superlink"),
+    "supernode": KilledProcess(_SITE, "", "supernode"),
+    "server_app": KilledProcess(_SITE, "flwr-serverapp", "superlink"),
+    "site_app": KilledProcess(_SITE, "flfw.deploy.executor", "supernode"),
 }
 PARTS = {
     "sim": output.BenchmarkPart("sim.py on Ray", 900, 50),
@@ -121,7 +121,7 @@ class Runs:
         layout: the federation; None: the run starts its own processes.
     """
 
-    def __init__(self, victim: Victim, folder: Path, layout: Layout | None) -> None:
+    def __init__(self, victim: KilledProcess, folder: Path, layout: Layout | None) -> None:
         self._victim, self._folder, self._layout = victim, folder, layout
         folder.mkdir()
 
@@ -211,7 +211,7 @@ class Runs:
         return having[0] if having else None
 
     def finished(self, out: Path) -> str:
-        """Do what a user does until a run is complete; return what that was.
+        """Start the federation again and resume, as a user does, until a run is complete; return the kind of its end.
 
         Raises:
             RuntimeError: it does not become complete.

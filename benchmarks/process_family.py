@@ -8,18 +8,18 @@ from pathlib import Path
 
 def parents() -> dict[int, int]:
     """Return the parent of each process of this machine."""
-    found = {}
+    parent_of = {}
     for place in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            found[int(place.name)] = int((place / "stat").read_text().rpartition(")")[2].split()[1])
-    return found
+            parent_of[int(place.name)] = int((place / "stat").read_text().rpartition(")")[2].split()[1])
+    return parent_of
 
 
 def descendants(pid: int) -> list[int]:
     """Return the processes that a process started, and those that they started."""
     parent, family = parents(), [pid]
     for member in family:  # grows meanwhile
-        family += [child for child, of in parent.items() if of == member]
+        family += [child for child, starter in parent.items() if starter == member]
     return family[1:]
 
 

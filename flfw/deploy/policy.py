@@ -44,7 +44,7 @@ _WORDS_AT_MOST = 1000  # characters of the words that introduce a site, of a rea
 
 
 def plugins_of(run_config: Mapping[str, Any]) -> list[str]:
-    """Return what a run names as ``package.module:Class``, which is no part of its app."""
+    """Return the classes that a run names as ``package.module:Class``, which are no part of its app."""
     words = (word for key in _PLUGGED for word in re.split(r"[\s,+]+", str(run_config.get(key, ""))))
     return [word for word in words if ":" in word]
 

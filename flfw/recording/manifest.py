@@ -23,11 +23,12 @@ from flfw.storage.sealed import read_checked, write_checked, write_whole
 HEAD = "manifest.head"
 SIDES = ("sent_to_client", "sent_by_client")
 
+_TRIES = 5  # to read a head and its manifest; a run at work replaces the head after each round
 _OWN = ("line", "seal")  # what a line has beside its row
 _SEALED = re.compile(rb'(?P<content>\{.+), "seal": "(?P<seal>[0-9a-f]{64})"\}', re.DOTALL)
 
 
-class _Head(TypedDict):
+class _LineCount(TypedDict):
     """Content of the head."""
 
     lines: int
@@ -90,17 +91,15 @@ def _whole(folder: Path) -> tuple[int | str | None, bytes]:
 
     The manifest may grow meanwhile, which does no harm; or it is replaced, and then the head is, too.
     """
-    for _ in range(5):
-        before = _head(folder)
-        data = (folder / MANIFEST).read_bytes()
-        if _head(folder) == before:
-            break
+    before, data, tries = _head(folder), (folder / MANIFEST).read_bytes(), 1
+    while (after := _head(folder)) != before and tries < _TRIES:
+        before, data, tries = after, (folder / MANIFEST).read_bytes(), tries + 1
     return before, data
 
 
 def _head(folder: Path) -> int | str | None:
     try:
-        return from_json(read_checked(folder / HEAD), _Head, folder / HEAD)["lines"]
+        return from_json(read_checked(folder / HEAD), _LineCount, folder / HEAD)["lines"]
     except FileNotFoundError:
         return None
     except BadInput:
@@ -145,7 +144,7 @@ def _number(line: bytes) -> int | None:
 
 
 def _earlier(row: Line) -> list[str]:
-    """Return what was damaged before recordings were removed, when the lines were numbered anew."""
+    """Return the damages that were noted when recordings were removed and the lines were numbered anew."""
     noted = row.get("damaged")
     return [str(sentence) for sentence in noted] if isinstance(noted, list) else []
 

@@ -59,7 +59,7 @@ def bound_of(sent: Tensors) -> float:
 
 
 def change(tensors: Tensors, sent: Tensors) -> float:
-    """Return the norm of the difference of an update and what was sent; inf beyond the largest float."""
+    """Return the norm of the difference of an update and the broadcast tensors; inf beyond the largest float."""
     return _norm({name: value - sent[name] for name, value in tensors.items()})
 
 

@@ -75,7 +75,7 @@ def test_each_byte_of_each_line_is_sealed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "clients", "said"),
+    ("change", "clients", "sentences"),
     [
         (lambda lines: replaced(lines, b'"round": 1', b'"round": 2'), [0, 2], [WRONG.format(3)]),
         (lambda lines: replaced(lines, b'"round": 1', b'"round":  1'), [0, 2], [WRONG.format(3)]),
@@ -89,10 +89,10 @@ def test_each_byte_of_each_line_is_sealed(tmp_path: Path) -> None:
     ids=["another round", "another space", "cut", "removed", "repeated", "added", "exchanged", "written anew"],
 )
 def test_a_line_that_does_not_fit_is_left_out_and_said(
-    tmp_path: Path, change: Callable[[Lines], object], clients: list[int], said: list[str]
+    tmp_path: Path, change: Callable[[Lines], object], clients: list[int], sentences: list[str]
 ) -> None:
     """And no other line is."""
-    assert changed(tmp_path, change) == (clients, said)
+    assert changed(tmp_path, change) == (clients, sentences)
 
 
 @pytest.mark.parametrize("cut", [1, 2])
@@ -139,7 +139,7 @@ def test_a_manifest_that_is_replaced_while_it_is_read_is_no_damage(
         return before
 
     monkeypatch.setattr(manifest, "_head", slow)
-    assert read_manifest(tmp_path) == ([row(0)], []) and asked == [4, 2, 2, 2]
+    assert read_manifest(tmp_path) == ([row(0)], []) and asked == [4, 2, 2]
 
 
 def test_what_was_damaged_stays_said_after_recordings_were_removed(tmp_path: Path) -> None:
