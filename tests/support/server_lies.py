@@ -136,6 +136,8 @@ LIES = (
     Lie("run that moves the cursor", DECLINED, scalar(experiment=CURSOR)),
     Lie("round that is no number", DECLINED, scalar(round="one")),
     Lie("round before the first", DECLINED, scalar(round=-1)),
+    Lie("round after the last", DECLINED, scalar(round=4)),
+    Lie("round 10^6", DECLINED, scalar(round=10**6)),
     Lie("time that is over", DECLINED, scalar(deadline=-5.0)),
     Lie("no time", DECLINED, scalar(deadline=float("nan"))),
     Lie("time without end", "", scalar(deadline=1e300), 1),
@@ -171,7 +173,8 @@ SPENDING = (
     Lie("a run of its own", BUDGET, scalar(experiment="fresh")),
     Lie("a probe in place of a round", BUDGET, kind("train.probe", scalar(**TARGET))),
     Lie("evaluation, which sends no number and is free", "", kind("evaluate"), 1),
-    Lie("evaluation without end", "", kind("evaluate", scalar(round=10**6)), 1),
+    Lie("evaluation after the last round", "", kind("evaluate", scalar(round=4)), 1),
+    Lie("evaluation in a round that there is not", DECLINED, kind("evaluate", scalar(round=5))),
     Lie("enrolment, which says the same as before", "", kind("query")),
 )
 """Lies that are told to a site whose budget allows three messages."""
