@@ -83,8 +83,6 @@ class Pins:
         """
         for key, default in Experiment().to_run_config().items():
             value = run_config.get(key, default)
-            if key == "attack" and ":" in str(value):  # clients look for an attack of their method's name
-                return f"{key}={str(value)[:_LONGEST]}, and {key} is to be of this project"
             if key not in FREE and not _allows(self.rules.get(key, default), value, words=key in _IN_WORDS):
                 return f"{key}={str(value)[:_LONGEST] or 'nothing'}, and {_words(key, self.rules.get(key, default))}"
         unknown = [key for key in run_config if key not in Experiment().to_run_config()]

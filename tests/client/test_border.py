@@ -164,7 +164,7 @@ def test_on_the_ladder_the_rungs_network_crosses_and_nothing_else(tiny: Experime
 def test_private_state_is_gone_on_from_and_not_dropped(
     tiny: Experiment, tmp_path: Path, method: str, chosen: tuple[str, ...]
 ) -> None:
-    experiment, folder = by(tiny, method, chosen), tmp_path / "state"
+    experiment, folder = dataclasses.replace(by(tiny, method, chosen), rounds=3), tmp_path / "state"
     honest = initial_tensors(experiment)
     private = make_client(experiment, 1, tmp_path).private()
     store = ClientStore(folder, "test", 1)

@@ -376,7 +376,7 @@ def test_the_heading_says_how_much_was_attacked() -> None:
 
 def test_what_a_number_is_is_said_once_for_all_vantages() -> None:
     outcomes = [Outcome(cell, "not run", "-", fed_cdp.attacked(cell, "quick")) for cell in TABLE.cells]
-    message = [line for line in sheet(TABLE, outcomes, "quick").heading if line.startswith(("ours (", "also ("))]
+    message = [line for line in sheet(TABLE, outcomes, "quick").heading if line.startswith(("ours (", "also "))]
     assert len(message) == 6  # three figures, two with another beside them, and that of who knows of the noise
 
 
