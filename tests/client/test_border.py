@@ -185,6 +185,19 @@ def test_private_state_is_gone_on_from_and_not_dropped(
         assert ask(experiment, "evaluate", honest, tmp_path, version=version, round=3) == {}
 
 
+@pytest.mark.parametrize(("kind", "last"), [("train", 2), ("train.probe", 2), ("evaluate", 3)])
+def test_no_round_is_answered_that_the_run_does_not_have(
+    tiny: Experiment, tmp_path: Path, kind: str, last: int
+) -> None:
+    """The final evaluation comes after the last round."""
+    experiment = dataclasses.replace(tiny, rounds=2)
+    arrays = initial_tensors(experiment)
+    ask(experiment, kind, arrays, tmp_path, round=last)
+    for beyond in (last + 1, 10**6):
+        with pytest.raises(SharingViolation, match=f"was asked for round {beyond} of a run that has {last}"):
+            ask(experiment, kind, arrays, tmp_path, round=beyond)
+
+
 # --- out ----------------------------------------------------------------------------------------------------------
 
 

@@ -538,3 +538,10 @@ def test_names_with_paths_become_absolute(tmp_path, monkeypatch):
         "who/cifar",
         "mnist",
     ]
+
+
+def test_a_cache_that_earlier_versions_made_readable_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "flfw").mkdir(mode=0o755)
+    cache.publish(tmp_path / "flfw" / "data" / "x", lambda path: path.mkdir())
+    assert (tmp_path / "flfw").stat().st_mode & 0o777 == 0o700

@@ -24,6 +24,7 @@ from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import pack, unpack
 from flfw.recording.grid import RecordingGrid
+from flfw.recording.reader import Recordings
 
 app = ClientApp()
 
@@ -484,3 +485,18 @@ def test_a_record_in_another_format_is_not_gone_on_with(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as error:
         RecordingGrid(grid(), tmp_path, mark=mark)
     assert str(error.value) == (f"Expected recordings in format 1, got an older one in {tmp_path}; start a new run.")
+
+
+def test_only_their_owner_reads_the_recordings_also_in_a_folder_that_was_there(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    list(RecordingGrid(grid(), tmp_path).send_and_receive([message(1)]))
+    modes = {path.stat().st_mode & 0o777 for path in tmp_path.rglob("*") if path.is_file()}
+    assert modes == {0o600}
+
+
+def test_an_app_without_checkpoints_has_its_lines_counted_too(tmp_path: Path) -> None:
+    """Messages of one call, as they have passed."""
+    list(RecordingGrid(grid(), tmp_path).send_and_receive([message(1), message(2)]))
+    path = tmp_path / "manifest.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    assert Recordings(tmp_path).refused == ["manifest.jsonl is not as it was written: 1 at the end are missing."]

@@ -7,6 +7,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -56,7 +57,8 @@ def publish(target: Path, write: Callable[[Path], None]) -> None:
     """
     try:
         user_cache().mkdir(parents=True, exist_ok=True, mode=0o700)
-        user_cache().chmod(0o700)  # earlier versions made it readable, with all that lies in it
+        with suppress(PermissionError):  # of another user, who shares it
+            user_cache().chmod(0o700)  # earlier versions made it readable, with all that lies in it
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         scratch = tempfile.TemporaryDirectory(dir=target.parent, prefix=".making-")
     except OSError as error:
