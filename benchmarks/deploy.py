@@ -21,20 +21,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks import output
+from benchmarks.local_federation import ROOT, SITES, federation
 from flfw.deploy import processes
 from flfw.deploy.layout import Layout, environment
 from flfw.engines.bundle import toml_lines
 
-_ROOT = Path(__file__).parent.parent
-_SITES, _GOAL_S = 3, 4.0
-_COMMON = ["--clients", str(_SITES), "--local-epochs", "1", "--split", "iid", "--attack", "none"]
+_GOAL_S = 4.0
+_COMMON = ["--clients", str(SITES), "--local-epochs", "1", "--split", "iid", "--attack", "none"]
 _METHODS = {
     "fedavg": ["--method", "fedavg"],
     "hyperfl_dense": ["--method", "hyperfl"],
@@ -91,36 +90,9 @@ clientapp = "empty:client"
 """
 
 
-@contextmanager
-def federation() -> Iterator[Layout]:
-    """Start a server and three sites that let everything leave; stop them at the end."""
-    with tempfile.TemporaryDirectory(prefix="flfw-deploy-") as name:
-        folder, port = Path(name) / "federation", _free_ports(2 + _SITES)
-        ports = ["--port", str(port), "--control-port", str(port + 1), "--site-port", str(port + 2)]
-        _deploy("init", str(folder), "--methods", "fedavg,hyperfl,fedcg", "--largest-upload-mb", "200", *ports)
-        try:
-            _deploy("up", str(folder))
-            yield Layout.read(folder)
-        finally:
-            _deploy("down", str(folder))
-
-
-def _deploy(*words: str) -> None:
-    quiet = [sys.executable, "-m", "flfw.deploy", *words]
-    subprocess.run(quiet, cwd=_ROOT, check=True, stdout=subprocess.DEVNULL)
-
-
-def _free_ports(number: int) -> int:
-    """Return the first of so many neighbouring ports without a listener."""
-    for first in range(21000, 60000, number):
-        if not any(processes.listens("127.0.0.1", first + more) for more in range(number)):
-            return first
-    raise RuntimeError("Expected free ports above 21000, got none.")
-
-
 def use_flowers_own(layout: Layout) -> None:
     """Start Flower's own SuperNodes in place of this project's."""
-    for number in range(_SITES):
+    for number in range(SITES):
         site = layout.site(number)
         processes.stop(site, "supernode")
         words = layout.supernode_command(number)
@@ -138,7 +110,7 @@ def floor(layout: Layout, rounds: int) -> dict[str, Any]:
     """Measure the seconds of a round of an app that does nothing."""
     folder = layout.folder / "empty"
     folder.mkdir()
-    (folder / "empty.py").write_text(_EMPTY.format(sites=_SITES, file=folder / "seconds", rounds=rounds))
+    (folder / "empty.py").write_text(_EMPTY.format(sites=SITES, file=folder / "seconds", rounds=rounds))
     (folder / "pyproject.toml").write_text(_EMPTY_PROJECT.format(config=toml_lines({"nothing": 0})))
     subprocess.run(
         ["flwr", "run", str(folder), "--stream"],
@@ -156,7 +128,7 @@ def measured(layout: Layout, name: str, flags: list[str], rounds: int) -> dict[s
     out, before = layout.folder / f"run-{name}", _wire(layout)
     asked = ["--federation", str(layout.folder), "--rounds", str(rounds), "--out", str(out), *_COMMON, *flags]
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "sim.py", *asked], cwd=_ROOT, env=environ, check=True, capture_output=True)
+    subprocess.run([sys.executable, "sim.py", *asked], cwd=ROOT, env=environ, check=True, capture_output=True)
     up, down = (after - earlier for after, earlier in zip(_wire(layout), before, strict=True))
     rows = json.loads((out / "result.json").read_text())["rounds"]
     slowest: dict[int, float] = {}
@@ -164,12 +136,12 @@ def measured(layout: Layout, name: str, flags: list[str], rounds: int) -> dict[s
         for client in csv.DictReader(file):
             server_round = int(client["round"])
             slowest[server_round] = max(slowest.get(server_round, 0.0), float(client["seconds"]))
-    messages = _SITES * rounds
+    messages = SITES * rounds
     return {
         "round_s": median(row["seconds"] for row in _later(rows)),
         "besides_s": median(row["seconds"] - slowest[row["round"]] for row in _later(rows)),
-        "tensors_up_mb": rows[-1]["upload_bytes"] / _SITES / 1e6,
-        "tensors_down_mb": rows[-1]["download_bytes"] / _SITES / 1e6,
+        "tensors_up_mb": rows[-1]["upload_bytes"] / SITES / 1e6,
+        "tensors_down_mb": rows[-1]["download_bytes"] / SITES / 1e6,
         "wire_up_mb": up / messages / 1e6,  # of all messages, enrolment and final evaluation among them
         "wire_down_mb": down / messages / 1e6,
     }
@@ -193,7 +165,11 @@ def measure(run: output.BenchmarkRun, rounds: int) -> dict[str, dict[str, Any]]:
     """Measure the chosen parts, by name."""
     results: dict[str, dict[str, Any]] = {}
     run.begin_gate()
-    with federation() as layout:
+    flags = ["--methods", "fedavg,hyperfl,fedcg", "--largest-upload-mb", "200"]
+    with (
+        tempfile.TemporaryDirectory(prefix="flfw-deploy-") as place,
+        federation(Path(place) / "federation", *flags) as layout,
+    ):
         for name in run.parts(*_METHODS):
             results[name] = measured(layout, name, _METHODS[name], rounds)
         if {"floor", "stock"} & set(run.names):

@@ -24,21 +24,19 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
 from benchmarks import output
+from benchmarks.local_federation import ROOT, SITES, deploy, federation
 from benchmarks.process_family import command_line, descendants, marked, parents
 from benchmarks.same_results import differences, numbers
 from flfw.deploy import processes
 from flfw.deploy.layout import Layout
 
-_ROOT = Path(__file__).parent.parent
-_SITES = 3
-_COMMON = f"--method hyperfl --set hidden=16 embedding=8 sampled.train=50 --split sampled --clients {_SITES} "
+_COMMON = f"--method hyperfl --set hidden=16 embedding=8 sampled.train=50 --split sampled --clients {SITES} "
 _TRAINING = f"{_COMMON} --local-epochs 1 --attack none"
 _ATTACKED = f"{_COMMON} --local-epochs 1 --images 2 --attack ig --set ig.iterations=40"
 _MARK = "FLFW_KILLS"  # an environment variable that all processes of a run inherit
@@ -127,10 +125,10 @@ class Runs:
 
     def begin(self, *words: str) -> subprocess.Popen[str]:
         """Start sim.py with some words."""
-        variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(_ROOT), _MARK: str(self._folder)}
+        variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), _MARK: str(self._folder)}
         with (self._folder / "log").open("w") as log:
             return subprocess.Popen(
-                [sys.executable, "sim.py", *words], cwd=_ROOT, env=variables, stdout=log, stderr=log, text=True
+                [sys.executable, "sim.py", *words], cwd=ROOT, env=variables, stdout=log, stderr=log, text=True
             )
 
     def flags(self, out: Path) -> list[str]:
@@ -162,7 +160,7 @@ class Runs:
 
     def _up(self) -> None:
         if self._layout is not None:
-            _deploy("up", str(self._layout.folder))
+            deploy("up", str(self._layout.folder))
 
     def killed(self, out: Path, moment: float) -> bool:
         """Begin a run and kill the process so many seconds after it was first there; False: the run was over.
@@ -242,26 +240,6 @@ class Runs:
         return len(left)
 
 
-@contextmanager
-def federation(folder: Path) -> Iterator[Layout]:
-    """Start a server and three sites; stop them at the end."""
-    first = 21000
-    while any(processes.listens("127.0.0.1", first + more) for more in range(2 + _SITES)):
-        first += 2 + _SITES
-    ports = ["--port", str(first), "--control-port", str(first + 1), "--site-port", str(first + 2)]
-    _deploy("init", str(folder), "--methods", "hyperfl", *ports)
-    try:
-        _deploy("up", str(folder))
-        yield Layout.read(folder)
-    finally:
-        _deploy("down", str(folder))
-
-
-def _deploy(*words: str) -> None:
-    program = [sys.executable, "-m", "flfw.deploy", *words]
-    subprocess.run(program, cwd=_ROOT, check=True, stdout=subprocess.DEVNULL)
-
-
 def kills(runs: Runs, moments: int, rng: random.Random) -> Tally:
     """Kill a process at so many random moments, and compare each run with the uninterrupted one."""
     whole, life = runs.whole()
@@ -305,7 +283,7 @@ def main() -> None:
         for name in run.parts():
             victim = VICTIMS[name]
             if victim.below and layout is None:
-                layout = stack.enter_context(federation(Path(temporary) / "federation"))
+                layout = stack.enter_context(federation(Path(temporary) / "federation", "--methods", "hyperfl"))
             runs = Runs(victim, Path(temporary) / name, layout if victim.below else None)
             results[name] = kills(runs, moments, random.Random(f"{run.asked.seed} {name}")).row()
     lines = [

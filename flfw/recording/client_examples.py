@@ -3,7 +3,7 @@
 No server sees them. Each client has its own folder below the folder of its site, in the format of all recordings
 (`flfw.recording.format`), so that `flfw.recording.reader` reads it with the same checks:
 
-    client-003/manifest.jsonl
+    client-003/manifest.jsonl, manifest.head
     client-003/received/SHA256.safetensors
     client-003/round-0002/client-003-000.safetensors         of client 3's first victim, after round 2
     client-003/round-0002/client-003-000-told.safetensors    of the same victim, for a rung beside the target

@@ -1,6 +1,7 @@
 """Files of a folder of recordings: their names, writing and checks.
 
     manifest.jsonl                          the format, then a line for each exchange
+    manifest.head                           number of the lines; see `flfw.recording.manifest`
     received/SHA256.safetensors             tensors sent to clients; each content once
     round-0003/client-002-000.safetensors   tensors sent by client 2 in round 3, in the first exchange with it
 

@@ -659,3 +659,13 @@ def test_terminal_tells_entries_of_different_kinds_apart(tmp_path: Path) -> None
         "ig undefended (server) at round 0",
         "ig (client_example) at round 0",
     ]
+
+
+def test_a_damaged_result_without_a_vantage_or_with_half_a_character_has_a_report(tmp_path: Path) -> None:
+    with_verdict(tmp_path, "leaks")
+    result = json.loads((tmp_path / "result.json").read_text())
+    first = {name: value for name, value in result["audit"][0].items() if name != "vantage"}
+    result |= {"audit": [first, *result["audit"][1:]]}
+    result["config"]["odd"] = "half of \ud800"
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    assert "half of \\ud800" in write_report(tmp_path).read_text()

@@ -60,6 +60,7 @@ def test_norms_are_those_of_all_numbers_together_and_no_float_is_too_large() -> 
     sent = {"w": torch.tensor([[3.0, 0.0]]), "b": torch.tensor([4.0]), "count": torch.tensor(7)}
     assert bound_of(sent) == 60.0
     assert change({**sent, "w": torch.tensor([[3.0, 5.0]]), "count": torch.tensor(10**9)}, sent) == 5.0
-    assert change({"b": torch.tensor([3e38])}, sent) == pytest.approx(3e38)
+    both = torch.tensor([[3e38, 3e38]])  # of which the norm is no float of 32 bits
+    assert change({"w": both}, {"w": torch.zeros(1, 2)}) == pytest.approx(3e38 * math.sqrt(2))
     assert change({"b": torch.tensor([3e38])}, {"b": torch.tensor([-3e38])}) == math.inf
     assert change({}, sent) == 0.0
