@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.supercore.task_identity import TaskIdentity
 
+from flfw.experiment import Experiment
+from flfw.messages.inprocess import InProcessGrid
+from flfw.messages.wire import pack, unpack
+from flfw.server.faults import Tolerance
 from flfw.server.screening import bound_of, change, screened
+from strategies.fedavg import FedAvg
+from tests.support.rounds import fresh, place
 
 
 def left(norms: list[float], bound: float = 10.0) -> tuple[list[int], dict[int, str]]:
@@ -64,3 +74,30 @@ def test_norms_are_those_of_all_numbers_together_and_no_float_is_too_large() -> 
     assert change({"w": both}, {"w": torch.zeros(1, 2)}) == pytest.approx(3e38 * math.sqrt(2))
     assert change({"b": torch.tensor([3e38])}, {"b": torch.tensor([-3e38])}) == math.inf
     assert change({}, sent) == 0.0
+
+
+@pytest.mark.parametrize(("federation", "used"), [("fed", [1, 2]), (None, [0, 1, 2])])
+def test_a_round_on_real_sites_is_screened(federation: str | None, used: list[int]) -> None:
+    """Simulated clients run this project's own code."""
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 0
+    experiment = Experiment(
+        method="fedavg", net="linear", split="iid", clients=3, federation=Path(federation) if federation else None
+    )
+    strategy = FedAvg(tolerance=Tolerance(on_failure="drop"))
+    strategy.at = place(experiment)
+    strategy.roster.nodes = {client: client + 1 for client in range(3)}
+    start = {name: value.clone() for name, value in fresh(experiment).state_dict().items()}
+    asked = list(strategy.configure_train(1, pack(start), ConfigRecord({}), InProcessGrid(ClientApp(), 3, {})))
+    replies = []
+    for client, message in enumerate(asked):
+        message.metadata.__dict__["_message_id"] = str(client)  # which Flower gives when it is sent
+        tensors = {name: value + (1e30 if client == 0 else 0.1) for name, value in start.items()}
+        numbers = MetricRecord({"num-examples": 10, "loss": 1.0})
+        replies.append(Message(RecordDict({"arrays": pack(tensors), "metrics": numbers}), reply_to=message))
+    arrays, _ = strategy.aggregate_train(1, replies)
+    assert arrays is not None and [row["client"] for row in strategy.history.clients] == used
+    failed = strategy.history.rounds[0]["failed"]
+    assert [failure["client"] for failure in failed] == [client for client in range(3) if client not in used]
+    assert all(failure["reason"].startswith("sent a change of norm ") for failure in failed)
+    model, bound = unpack(arrays), 1.0 if federation else math.inf
+    assert all(float((model[name] - start[name]).abs().max()) < bound for name in start)
