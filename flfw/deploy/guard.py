@@ -10,13 +10,15 @@ accepted app has all rights of that user. So `apps` is the most important rule. 
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 from flwr.app import Error, Message
 from flwr.common.config import get_fused_config_from_fab
@@ -31,6 +33,7 @@ from grpc import RpcError
 from flfw.deploy import executor
 from flfw.deploy.answers import WatchedState
 from flfw.deploy.answers import parts as parts_of
+from flfw.deploy.connection import beat_more_often, outlast_errors
 from flfw.deploy.node_config import announcements, extended
 from flfw.deploy.plain_log import keep_plain
 from flfw.deploy.policy import Policy
@@ -39,8 +42,6 @@ from flfw.errors import DIED, BadInput, printable
 from flfw.messages.pulling import ask_again_soon
 
 _NEXT_S = 0.25  # interval at which a lively site looks for a message; Flower's own is 3 s
-_CONNECTIONS = ("flwr.client.", "flwr.supernode.")  # before Flower 1.40, and since
-_BEAT, _BEAT_S = "HEARTBEAT_DEFAULT_INTERVAL", 15  # Flower's own is 30 s; a site that misses two beats is absent
 _SHOWN = 200  # characters of a text from an app
 
 
@@ -242,6 +243,7 @@ def main(arguments: Sequence[str]) -> int:
             )
         policy, folder = Policy.read(Path(arguments[0])), Path(arguments[0]).absolute().parent
         given, lines = extended(arguments[2:], policy, folder), announcements(policy, folder)
+        outlast_errors()
     except BadInput as error:
         print(f"flfw.deploy.guard: {error}", file=sys.stderr)
         return 2
@@ -254,19 +256,25 @@ def main(arguments: Sequence[str]) -> int:
         _say(line)
     keep_plain()
     ask_again_soon(supernode)
-    _beat_more_often()
+    beat_more_often()
     sys.argv = ["flower-supernode", *executor.beside(given, deaths)]
-    flower_supernode()
-    return 0
+    return _run(flower_supernode)
 
 
-def _beat_more_often() -> None:
-    """Shorten the heartbeat interval, so that a killed site is admitted again soon after its missed beats."""
-    from flwr.supercore import heartbeat
-
-    for module in [heartbeat, *(m for name, m in sys.modules.items() if name.startswith(_CONNECTIONS))]:
-        if hasattr(module, _BEAT):
-            setattr(module, _BEAT, _BEAT_S)
+def _run(program: Callable[[], None]) -> NoReturn:
+    """Run a program, and end this process with it: a thread that stays must not keep a site that does nothing."""
+    code: object = 1
+    try:
+        program()
+        code = 0
+    except SystemExit as ended:
+        code = ended.code
+    except Exception:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def _say(line: str) -> None:

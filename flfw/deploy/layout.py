@@ -127,9 +127,10 @@ class Layout:
         return "\n".join([*lines, f"root-certificates = {json.dumps(str(self.folder / 'ca' / 'ca.crt'))}"]) + "\n"
 
     def superlink_command(self) -> list[str]:
-        """Return the command that starts the server."""
+        """Return the command that starts the server: Flower's SuperLink, by a launcher."""
         folder = self.superlink
-        command = ["flower-superlink", "--ssl-ca-certfile", str(self.folder / "ca" / "ca.crt")]
+        command = ["python", "-m", "flfw.deploy.server_launcher"]
+        command += ["--ssl-ca-certfile", str(self.folder / "ca" / "ca.crt")]
         command += ["--ssl-certfile", str(folder / "server.pem"), "--ssl-keyfile", str(folder / "server.key")]
         command += ["--enable-supernode-auth", "--database", str(folder / "superlink.db")]
         command += ["--disable-runtime-dependency-installation"]

@@ -103,8 +103,9 @@ def test_flwr_run_and_the_audit_are_two_commands(tmp_path: Path) -> None:
         done = subprocess.run(command, cwd=app, env=variables, capture_output=True, text=True)
     assert (tmp_path / "quickstart-recordings" / "manifest.jsonl").exists(), done.stdout + done.stderr
     environment = {**os.environ, **home, "PYTHONPATH": str(ROOT)}
-    audit = [sys.executable, "audit.py"]
+    audit, run = [sys.executable, "audit.py"], done
     done = subprocess.run(audit, cwd=app, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, run.stdout + run.stderr + done.stdout + done.stderr
     *verdicts, report = done.stdout.splitlines()
     assert [line.partition(".")[0] for line in verdicts] == ["round 1: leaks", "round 2: leaks"], done.stderr
     assert Path(report).exists()

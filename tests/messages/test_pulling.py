@@ -14,7 +14,7 @@ from flwr.superlink.grid import http_grid
 from flwr.supernode import start_client_internal
 from flwr.supernode.runtime import run_clientapp
 
-from flfw.deploy import guard
+from flfw.deploy.connection import beat_more_often
 from flfw.messages.pulling import ask_again_soon
 
 
@@ -84,5 +84,5 @@ def functions(module: ModuleType) -> list:
 def test_a_site_says_more_often_that_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (heartbeat, connection):
         monkeypatch.setattr(module, "HEARTBEAT_DEFAULT_INTERVAL", 30)
-    guard._beat_more_often()
+    beat_more_often()
     assert heartbeat.HEARTBEAT_DEFAULT_INTERVAL == connection.HEARTBEAT_DEFAULT_INTERVAL == 15

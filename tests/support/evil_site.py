@@ -17,7 +17,7 @@ from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects
 from flwr.supercore.task_identity import TaskIdentity
 
-from flfw.deploy.guard import _beat_more_often
+from flfw.deploy.connection import beat_more_often
 from tests.support.client_lies import lie_about
 from tests.support.forgery import Sent
 
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> None:
 
     liar = Liar(Path(arguments[0]))
     supernode._pull_and_store_message, supernode._push_messages = liar.pull, liar.push
-    _beat_more_often()
+    beat_more_often()
     sys.argv = ["flower-supernode", *arguments[2:], "--isolation", "process"]
     flower_supernode()
 
