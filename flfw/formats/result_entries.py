@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NotRequired, TypeAlias, TypedDict
 
+from flfw.formats.typed import NodeId
+
 Figure: TypeAlias = float | Literal["inf", "-inf"] | None
 """Number of a result; JSON has no infinity, so it is written in letters."""
 
@@ -40,7 +42,7 @@ class ColumnFigures(TypedDict):
 class WorstFigures(TypedDict, total=False):
     """Image with the attacker's best result."""
 
-    client: int | None
+    client: NodeId | None
     victim: int | None
     image: int | None
     psnr: Figure
@@ -107,7 +109,7 @@ class EntryFields(TypedDict):
     adaptation: NotRequired[str | None]
     vantage: NotRequired[str | None]
     source: NotRequired[str | None]
-    client: NotRequired[int | None]
+    client: NotRequired[NodeId | None]
     defence: NotRequired[str | None]
     hidden_by: NotRequired[str | None]
     granted: NotRequired[list[str] | None]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import (
     Any,
     Literal,
+    NewType,
     NotRequired,
     Required,
     TypeVar,
@@ -32,12 +33,15 @@ from flfw.errors import BadInput
 
 T = TypeVar("T")
 
+NodeId = NewType("NodeId", int)  # Flower's numbers of nodes have 64 bits and no sign
+
 _SHOWN = 80  # characters of a value in a message
 _LARGEST = 2**63
 _WAY_OUT = "restore it"
 _PLAIN: Mapping[Any, str] = {
     bool: "true or false",
     int: "a whole number",
+    NodeId: "a whole number without a sign",
     float: "a finite number",
     str: "text",
     Path: "a path",
@@ -155,6 +159,7 @@ def _plain(value: Any, shape: Any, field: str) -> Any:
     whole = type(value) is int and abs(value) < _LARGEST
     fits = {
         int: whole,
+        NodeId: type(value) is int and 0 <= value < 2 * _LARGEST,
         float: whole or (type(value) is float and isfinite(value)),
         Path: type(value) is str and "\0" not in value,
     }.get(shape, type(value) is shape)

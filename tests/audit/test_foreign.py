@@ -21,6 +21,7 @@ from flfw.audit.measures.public import Public
 from flfw.errors import BadInput
 from flfw.messages.inprocess import InProcessGrid
 from flfw.recording.grid import RecordingGrid
+from flfw.recording.manifest import read_manifest, rewrite
 from flfw.recording.reader import Recordings
 from flfw.recording.retention import purge
 from flfw.report.report import write_report
@@ -171,6 +172,17 @@ def test_the_example_of_the_documentation_runs(tmp_path: Path, monkeypatch: pyte
     assert (result["verdict"], result["share_recovered"]) == ("leaks", 1.0)
     assert purge(tmp_path / "audit") and not (tmp_path / "audit" / "truth").exists()
     assert write_report(tmp_path / "audit", pictures=False).exists()
+
+
+def test_any_number_that_flower_gives_a_node_can_be_audited(tmp_path: Path) -> None:
+    """Half of Flower's numbers of nodes are above 2^63."""
+    folder, largest = recorded(tmp_path / "rec", client_app(dense, 1), dense, clients=1), 2**64 - 1
+    rows_of, damaged = read_manifest(folder)
+    header = json.loads((folder / "manifest.jsonl").read_text().splitlines()[0])
+    rewrite(folder, [header, *({**row, "client": largest} for row in rows_of)])
+    result = ask(folder, tmp_path / "audit", truth=lambda client: truth_of(1)(1) if client == largest else None)
+    assert not damaged and result["audit"][0]["worst"]["client"] == largest
+    assert str(largest) in (tmp_path / "audit" / "report.html").read_text()
 
 
 # --- audits -------------------------------------------------------------------------------------------------------
