@@ -541,6 +541,26 @@ def test_an_interrupted_run_is_stopped_and_can_be_resumed(federation: Layout, tm
     assert [row["round"] for row in numbers(out)["rounds"]] == list(range(1, 9))
 
 
+@pytest.mark.slow
+def test_a_resumed_run_goes_on_without_a_site_that_stays_away(federation: Layout, tmp_path: Path) -> None:
+    out, away = tmp_path / "run", federation.site(2)
+    flags = ("--method", "hyperfl", "--net", "lenet", "--rounds", "12", *COMMON, "--on-client-failure", "drop")
+    flags += ("--join-deadline", "3", "--min-clients", "1")
+    with begun(federation, out, *flags) as running:
+        wait_for(lambda: any((out / "checkpoint").glob("round-00001-*")))
+        running.send_signal(signal.SIGTERM)
+        running.communicate(timeout=60)
+    processes.stop(away, "supernode")
+    try:
+        call("sim.py", "--resume", str(out))
+    finally:
+        deploy("up", str(federation.folder))
+    rounds = json.loads((out / "result.json").read_text())["rounds"]
+    absent = [row["round"] for row in rounds if row["failed"]]
+    assert absent and absent == list(range(absent[0], 13)) and absent[0] >= 2
+    assert all(row["failed"] == [{"client": 2, "reason": "did not join within 3 s"}] for row in rounds[absent[0] - 1 :])
+
+
 # --- what is recorded ----------------------------------------------------------------------------------------------
 
 
