@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -207,7 +208,9 @@ def _write_policy(path: Path, asked: Experiment, policy: Policy | None, largest_
     Args:
         path: the file.
         asked: the settings.
-        policy: has the budget and the volunteered examples; None: there are none.
+        policy: has the budget, the volunteered examples and a bound of messages; None: there are none. Without a bound,
+            and without probes, the site answers the messages of the run twice, as a round that was interrupted is
+            asked for again.
         largest_mb: of an update in the rehearsal; a tenth and 0.1 MB more are allowed, for the message around it.
     """
     from flfw.deploy.pins import pins_of
@@ -224,6 +227,8 @@ def _write_policy(path: Path, asked: Experiment, policy: Policy | None, largest_
     foreign = tuple(dict.fromkeys((*allowed.plugins, *plugins_of(asked.to_run_config()))))
     pins = pins_of(asked, asked.dataset)
     pinned = replace(allowed, apps=(bundle_hash(),), uploads=uploads, largest_upload_mb=most, plugins=foreign, run=pins)
+    if pinned.most_messages == inf and not pinned.record:
+        pinned = replace(pinned, most_messages=2 * (asked.rounds + 1))  # each round, and the evaluation at the end
     write_whole(path, pinned.text().encode())
     print(path)
 

@@ -398,6 +398,7 @@ def test_a_policy_is_written_that_allows_what_was_rehearsed_and_nothing_else(cho
     assert main(*flags, "--set", "momentum=0.5", "--out", tmp_path / "run") == 0
     policy = Policy.read(written)
     assert policy.apps == (bundle_hash(),) and policy.uploads == ("*",) and policy.budget is None
+    assert policy.most_messages == 2 * (1 + 1)  # a round and the evaluation; twice, for what is asked for again
     asked = Experiment(
         method="fedavg", net="mlp", rounds=1, local_epochs=3, batch_size=8, dataset="site:1x8x8:4", clients=5,
         split="whole", augment="none", set=("momentum=0.5",),
