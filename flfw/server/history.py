@@ -58,6 +58,10 @@ class History:
         """Return the rows of one round, by the name of their list."""
         return {name: [row for row in rows if row["round"] == server_round] for name, rows in vars(self).items()}
 
+    def first(self, metric: str) -> dict[int, Any]:
+        """Return each client's first value of a metric."""
+        return {row["client"]: row[metric] for row in reversed(self.clients) if metric in row}
+
     def extend(self, rows: Mapping[str, Sequence[dict[str, Any]]]) -> None:
         """Add the rows of a round, by the name of their list."""
         for name, more in rows.items():

@@ -1,15 +1,17 @@
 """Screen of a round's updates: a change far larger than all others is a failure of its client, by name.
 
-Without it, finite values near the largest float become the next model. Then honest clients compute NaN, are blamed for
-it, and the run is over. A change is refused if its norm is both more than ten times that of what the client received,
-and ten, and more than a hundred times the median of the round's norms. The first bound keeps a client with a tiny
-update from having the others refused. It is no robust mean: a change below the bounds moves the mean as far as it
+So is a number of examples, the client's weight in a mean, above the one that it first told in the run.
+
+Without the screen, finite values near the largest float become the next model. Then honest clients compute NaN, are
+blamed for it, and the run is over. A change is refused if its norm is both more than ten times that of what the client
+received, and ten, and more than a hundred times the median of the round's norms. The first bound keeps a client with a
+tiny update from having the others refused. It is no robust mean: a change below the bounds moves the mean as far as it
 does, and if half of a round lies, so does the median. See `flfw.server.robust`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 import torch
@@ -49,6 +51,27 @@ def screened(
     for client, update, size in held:
         if size > _TIMES * middle:
             refuse(client, f"sent a change of norm {size:.3g}, over {_TIMES:g} times the round's median {middle:.3g}")
+        else:
+            yield client, update
+
+
+def no_heavier(
+    updates: Iterable[tuple[int, T]],
+    examples: Callable[[T], int],
+    earlier: Mapping[int, int],
+    refuse: Callable[[int, str], None],
+) -> Iterator[tuple[int, T]]:
+    """Yield the updates of a round but those of clients that now count more examples than at first.
+
+    Args:
+        updates: each with its client, as they arrive.
+        examples: function that gives the number of examples that an update tells.
+        earlier: for each client that has answered before its first number.
+        refuse: function that is called with a client and the reason why its update is not used.
+    """
+    for client, update in updates:
+        if (now := examples(update)) > (first := earlier.get(client, now)):
+            refuse(client, f"tells {now} examples, and first told {first}; a new run counts more")
         else:
             yield client, update
 

@@ -28,7 +28,7 @@ from flfw.server.faults import Failure, Tolerance
 from flfw.server.history import History
 from flfw.server.robust import RobustMean
 from flfw.server.roster import Roster, unforeseeable
-from flfw.server.screening import bound_of, change, screened
+from flfw.server.screening import bound_of, change, no_heavier, screened
 from flfw.storage.checkpoint import Snapshot
 from flfw.storage.journal import JournalMark
 
@@ -230,12 +230,14 @@ class FederatedStrategy(Method, Strategy, ABC):
         received = self.roster.receive(messages, replies, when, checked, failed)
         if self.at and self.at.experiment.federation:  # simulated clients run this project's code
             start = self.broadcasted
-            received = screened(
-                received,
-                lambda one: change(one[0], start),
-                bound_of(start),
-                lambda partition, reason: self.roster.drop(partition, reason, when, failed),
-            )
+
+            def refuse(partition: int, reason: str) -> None:
+                self.roster.drop(partition, reason, when, failed)
+
+            if self.at.experiment.metrics == "all":
+                earlier = self.history.first("num-examples")
+                received = no_heavier(received, lambda one: one[1]["num-examples"], earlier, refuse)
+            received = screened(received, lambda one: change(one[0], start), bound_of(start), refuse)
         for partition, (tensors, metrics, size) in received:
             rows.append({"round": server_round, "client": partition, **metrics, "upload_bytes": size})
             self.last_round[partition] = server_round

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +17,7 @@ from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack, unpack
 from flfw.server.faults import Tolerance
-from flfw.server.screening import bound_of, change, screened
+from flfw.server.screening import bound_of, change, no_heavier, screened
 from strategies.fedavg import FedAvg
 from tests.support.rounds import fresh, place
 
@@ -66,6 +68,30 @@ def test_what_is_not_large_is_passed_on_before_the_next_arrives() -> None:
         assert arrived == list(range(client + 1))
 
 
+def test_a_number_of_examples_that_grows_is_refused() -> None:
+    refused: list[tuple[int, str]] = []
+    earlier = {0: 40, 1: 40, 2: 40}
+    updates = [(0, 40), (1, 41), (2, 39), (3, 2**31)]  # of client 3 it is the first number
+    kept = list(no_heavier(updates, int, earlier, lambda client, reason: refused.append((client, reason))))
+    assert kept == [(0, 40), (2, 39), (3, 2**31)]
+    assert refused == [(1, "tells 41 examples, and first told 40; a new run counts more")]
+
+
+@pytest.mark.parametrize(("federation", "metrics", "used"), [("fed", "all", [1, 2]), ("fed", "none", [0, 1, 2])])
+def test_a_client_that_tells_more_examples_in_a_later_round_is_left_out_of_it(
+    federation: str, metrics: Any, used: list[int]
+) -> None:
+    experiment = Experiment(
+        method="fedavg", net="linear", split="iid", clients=3, federation=Path(federation), metrics=metrics
+    )
+    strategy, start = asked_by(experiment)
+    for number, count in enumerate([40, 2**31], start=1):
+        replies = answers(strategy, number, start, [0.1] * 3, [count, 40, 40])
+        strategy.aggregate_train(number, replies)
+        clients = [row["client"] for row in strategy.history.clients if row["round"] == number]
+        assert clients == ([0, 1, 2] if number == 1 else used)
+
+
 def test_norms_are_those_of_all_numbers_together_and_no_float_is_too_large() -> None:
     sent = {"w": torch.tensor([[3.0, 0.0]]), "b": torch.tensor([4.0]), "count": torch.tensor(7)}
     assert bound_of(sent) == 60.0
@@ -79,21 +105,11 @@ def test_norms_are_those_of_all_numbers_together_and_no_float_is_too_large() -> 
 @pytest.mark.parametrize(("federation", "used"), [("fed", [1, 2]), (None, [0, 1, 2])])
 def test_a_round_on_real_sites_is_screened(federation: str | None, used: list[int]) -> None:
     """Simulated clients run this project's own code."""
-    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 0
     experiment = Experiment(
         method="fedavg", net="linear", split="iid", clients=3, federation=Path(federation) if federation else None
     )
-    strategy = FedAvg(tolerance=Tolerance(on_failure="drop"))
-    strategy.at = place(experiment)
-    strategy.roster.nodes = {client: client + 1 for client in range(3)}
-    start = {name: value.clone() for name, value in fresh(experiment).state_dict().items()}
-    asked = list(strategy.configure_train(1, pack(start), ConfigRecord({}), InProcessGrid(ClientApp(), 3, {})))
-    replies = []
-    for client, message in enumerate(asked):
-        message.metadata.__dict__["_message_id"] = str(client)  # which Flower gives when it is sent
-        tensors = {name: value + (1e30 if client == 0 else 0.1) for name, value in start.items()}
-        numbers = MetricRecord({"num-examples": 10, "loss": 1.0})
-        replies.append(Message(RecordDict({"arrays": pack(tensors), "metrics": numbers}), reply_to=message))
+    strategy, start = asked_by(experiment)
+    replies = answers(strategy, 1, start, [1e30, 0.1, 0.1], [10] * 3)
     arrays, _ = strategy.aggregate_train(1, replies)
     assert arrays is not None and [row["client"] for row in strategy.history.clients] == used
     failed = strategy.history.rounds[0]["failed"]
@@ -101,3 +117,26 @@ def test_a_round_on_real_sites_is_screened(federation: str | None, used: list[in
     assert all(failure["reason"].startswith("sent a change of norm ") for failure in failed)
     model, bound = unpack(arrays), 1.0 if federation else math.inf
     assert all(float((model[name] - start[name]).abs().max()) < bound for name in start)
+
+
+def asked_by(experiment: Experiment) -> tuple[FedAvg, dict[str, torch.Tensor]]:
+    """The server half of FedAvg with three clients, and the first tensors."""
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 0
+    strategy = FedAvg(tolerance=Tolerance(on_failure="drop"))
+    strategy.at = place(experiment)
+    strategy.roster.nodes = {client: client + 1 for client in range(3)}
+    return strategy, {name: value.clone() for name, value in fresh(experiment).state_dict().items()}
+
+
+def answers(
+    strategy: FedAvg, number: int, start: dict[str, torch.Tensor], shifts: Sequence[float], counts: Sequence[int]
+) -> list[Message]:
+    """The clients' answers in a round: the start plus a shift each, and the number of examples that each tells."""
+    grid = InProcessGrid(ClientApp(), 3, {})
+    result = []
+    for client, message in enumerate(strategy.configure_train(number, pack(start), ConfigRecord({}), grid)):
+        message.metadata.__dict__["_message_id"] = str(client)  # which Flower gives when it is sent
+        tensors = {name: value + shifts[client] for name, value in start.items()}
+        numbers = MetricRecord({"num-examples": counts[client], "loss": 1.0})
+        result.append(Message(RecordDict({"arrays": pack(tensors), "metrics": numbers}), reply_to=message))
+    return result
