@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -151,8 +152,9 @@ def read_settings(folder: Path, entries: Sequence[Mapping[str, Any]], pictures: 
         if not path or not pictures:
             return None
         if path not in tensors:
-            # A folder without its ground truth still gets a report of its scores.
-            tensors[path] = load_file(folder / path)["samples"] if (folder / path).is_file() else None
+            # A folder without its ground truth still gets a report of its scores. A name may be too long for any file.
+            there = os.path.isfile(folder / path)  # noqa: PTH113 Path.is_file raises an error for such a name
+            tensors[path] = load_file(folder / path)["samples"] if there else None
         samples = tensors[path]
         return None if samples is None else samples[int(row["image"])]
 

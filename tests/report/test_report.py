@@ -669,3 +669,12 @@ def test_a_damaged_result_without_a_vantage_or_with_half_a_character_has_a_repor
     result["config"]["odd"] = "half of \ud800"
     (tmp_path / "result.json").write_text(json.dumps(result))
     assert "half of \\ud800" in write_report(tmp_path).read_text()
+
+
+@pytest.mark.parametrize("name", ["gone.safetensors", "y" * 300, "y\0"])
+def test_without_the_file_of_the_truth_the_scores_are_shown(tmp_path: Path, name: str) -> None:
+    folder = a_run(tmp_path)
+    table = folder / "audit.csv"
+    assert "truth/batch.safetensors" in table.read_text()
+    table.write_text(table.read_text().replace("truth/batch.safetensors", name))
+    assert read(folder).heading
