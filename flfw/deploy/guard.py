@@ -270,7 +270,8 @@ def _run(program: Callable[[], None]) -> NoReturn:
     except SystemExit as ended:
         code = ended.code
     except Exception:
-        traceback.print_exc()
+        for line in traceback.format_exc().splitlines():
+            _say(line)
     finally:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
